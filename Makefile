@@ -1,0 +1,50 @@
+# Every target sets up what it needs on a machine that has Python 3.11 (or newer) and make.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH := .venv-bench
+CLEAN := .venv-wheel
+
+.PHONY: demo test static check wheel bench clean help
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY) ## one measure of each family on the embedded digits
+	$(BIN)/python docs/examples/five_measures.py
+
+test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
+	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages
+
+static: $(READY) ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+wheel: $(READY) ## build the wheel, install it in a clean environment and use it there
+	rm -rf dist $(CLEAN)
+	$(BIN)/python -m build --quiet --wheel
+	$(PYTHON) -m venv $(CLEAN)
+	$(CLEAN)/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	cd $(CLEAN) && bin/python ../docs/examples/five_measures.py
+
+check: static test wheel ## everything a release needs
+
+$(BENCH)/.ready: benchmarks/requirements.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . -r benchmarks/requirements.txt
+	touch $@
+
+bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an environment of its own
+	$(BENCH)/bin/python -m benchmarks
+
+clean: ## remove environments and caches
+	rm -rf $(VENV) $(BENCH) $(CLEAN) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

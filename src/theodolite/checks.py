@@ -1,0 +1,162 @@
+"""Checks of what users pass in: each raises an error that names the argument and what to do.
+
+Arguments are passed by keyword, so that the message can use the caller's own name for them:
+``require_finite(features=features, targets=targets)``.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from theodolite.errors import DomainError, ShapeError
+
+__all__ = [
+    "require_axes",
+    "require_between",
+    "require_choice",
+    "require_count",
+    "require_finite",
+    "require_labels",
+    "require_nonempty",
+    "require_positive",
+    "require_same_length",
+    "require_same_shape",
+    "require_square",
+    "require_symmetric",
+    "symmetry_tolerance",
+]
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
+
+
+def require_axes(count: int, **tensors: Tensor) -> None:
+    """Each tensor has exactly ``count`` axes."""
+    for name, tensor in tensors.items():
+        if tensor.ndim != count:
+            raise ShapeError(
+                f"{name}: expected {count} axes, got shape {_shape(tensor)}; "
+                "reshape it, e.g. with flatten(1) or unsqueeze(-1)"
+            )
+
+
+def require_nonempty(**tensors: Tensor) -> None:
+    """No axis of any tensor has length 0."""
+    for name, tensor in tensors.items():
+        if tensor.numel() == 0:
+            raise ShapeError(f"{name}: expected at least one entry, got shape {_shape(tensor)}")
+
+
+def require_same_length(**tensors: Tensor) -> None:
+    """All tensors have the same number of examples (length of axis 0)."""
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ShapeError(f"expected one row per example in each of them, but {listed}")
+
+
+def require_same_shape(**tensors: Tensor) -> None:
+    """All tensors have the same shape."""
+    if len({tensor.shape for tensor in tensors.values()}) > 1:
+        listed = ", ".join(f"{name} is {_shape(tensor)}" for name, tensor in tensors.items())
+        raise ShapeError(f"expected equal shapes, but {listed}")
+
+
+def require_square(**tensors: Tensor) -> None:
+    """Each tensor is a non-empty square matrix."""
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2 or tensor.shape[0] != tensor.shape[1] or len(tensor) == 0:
+            raise ShapeError(f"{name}: expected a square matrix, got shape {_shape(tensor)}")
+
+
+def require_finite(**tensors: Tensor) -> None:
+    """No NaN and no infinity. One pass over the data; a second only to find the culprit."""
+    for name, tensor in tensors.items():
+        values = tensor.detach()
+        if not values.is_floating_point() or torch.linalg.vector_norm(values).isfinite():
+            continue
+        finite = values.isfinite()  # the norm alone may have overflowed
+        if not finite.all():
+            first = tuple(int(index) for index in (~finite).nonzero()[0])
+            raise DomainError(
+                f"{name}: expected finite numbers, got {values[first].item()} at index {first} "
+                f"({int((~finite).sum())} of {values.numel()} entries); "
+                "a diverged run or an overflow upstream is the usual cause"
+            )
+
+
+def symmetry_tolerance(dtype: torch.dtype) -> float:
+    """Relative asymmetry that rounding explains for matrices that came in this dtype."""
+    return max(1e-8, 8 * torch.finfo(dtype).eps)
+
+
+def require_symmetric(**tensors: Tensor) -> None:
+    """Each tensor is square, finite and symmetric up to the rounding of its dtype."""
+    require_square(**tensors)
+    require_finite(**tensors)
+    for name, tensor in tensors.items():
+        values = tensor.detach()
+        asymmetry = (values - values.T).abs().max()
+        scale = values.abs().max()
+        if asymmetry > symmetry_tolerance(values.dtype) * scale:
+            raise DomainError(
+                f"{name}: expected a symmetric matrix, got a relative asymmetry of "
+                f"{(asymmetry / scale).item():.1e}; if it is rounding, pass (m + m.T) / 2"
+            )
+
+
+def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "labels") -> int:
+    """Integer class labels, one per example, all in ``0 .. num_classes - 1``.
+
+    Returns:
+        The number of classes: the one given, or one more than the largest label.
+    """
+    require_axes(1, **{name: labels})
+    require_nonempty(**{name: labels})
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise DomainError(
+            f"{name}: expected integer class labels, got {labels.dtype}; convert with .long()"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0:
+        raise DomainError(f"{name}: expected labels of at least 0, got {low}")
+    if num_classes is not None and high >= num_classes:
+        raise DomainError(
+            f"{name}: expected labels below num_classes = {num_classes}, got {high}; "
+            "pass a larger num_classes or relabel"
+        )
+    return num_classes if num_classes is not None else high + 1
+
+
+def require_between(
+    low: float, high: float, *, open_low: bool = False, open_high: bool = False, **values: float
+) -> None:
+    """Each number lies in the interval; an end is included unless it is declared open."""
+    for name, value in values.items():
+        above = value > low if open_low else value >= low
+        below = value < high if open_high else value <= high
+        if not (above and below):  # also catches NaN
+            left, right = "(" if open_low else "[", ")" if open_high else "]"
+            raise DomainError(f"{name}: expected a number in {left}{low}, {high}{right}, got {value}")
+
+
+def require_positive(**values: float) -> None:
+    """Each number is finite and greater than 0."""
+    require_between(0.0, float("inf"), open_low=True, open_high=True, **values)
+
+
+def require_count(minimum: int, **values: int) -> None:
+    """Each number is an integer of at least ``minimum``."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise DomainError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
+
+
+def require_choice(options: Sequence[str], **values: str) -> None:
+    """Each value is one of a closed vocabulary."""
+    for name, value in values.items():
+        if value not in options:
+            listed = ", ".join(repr(option) for option in options)
+            raise DomainError(f"{name}: expected one of {listed}, got {value!r}")

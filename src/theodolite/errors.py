@@ -1,0 +1,48 @@
+"""What this library raises: one base class, each error also a builtin that callers expect.
+
+Every message says what was expected, what came, and what to do.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "DomainError",
+    "DtypeError",
+    "RecordError",
+    "ShapeError",
+    "TheodoliteError",
+    "UnknownNameError",
+]
+
+
+class TheodoliteError(Exception):
+    """Base of all errors raised on purpose by this library."""
+
+
+class ShapeError(TheodoliteError, ValueError):
+    """An array has the wrong number of axes, or lengths that do not match."""
+
+
+class DomainError(TheodoliteError, ValueError):
+    """A value lies outside the domain of the quantity: NaN, a label out of range, a threshold."""
+
+
+class DtypeError(TheodoliteError, TypeError, ValueError):
+    """Complex numbers, text, or NumPy arrays mixed with tensors."""
+
+
+class RecordError(TheodoliteError, ValueError):
+    """A record on disk is damaged, foreign, or written by a newer version."""
+
+
+class UnknownNameError(TheodoliteError, LookupError):
+    """A name that does not exist; the message lists the nearest ones that do."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:8]
+        listed = ", ".join(repr(item) for item in near) or "none"
+        more = "" if len(near) == len(names) else f" (of {len(names)})"
+        super().__init__(f"unknown {kind} {name!r}; did you mean one of {listed}{more}?")
+        self.name = name

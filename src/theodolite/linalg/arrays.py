@@ -1,0 +1,152 @@
+"""NumPy in, NumPy out; torch in, torch out: the decorator of every public function on arrays.
+
+The decorated function sees tensors only. Arguments annotated as ``Float`` arrive promoted (integers
+and booleans to float64, half precision to float32), so inside the function ``argument.dtype`` is
+the dtype whose rounding matters. The function works in float64 (see :func:`double`) and returns
+what it has; floating-point results go back in the promoted dtype, on the device of the input.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from theodolite.errors import DtypeError
+
+__all__ = ["array_function", "double", "eps_of"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def double(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU where its device has no float64 (MPS)."""
+    return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
+
+
+def eps_of(*tensors: Tensor) -> float:
+    """Unit round-off of the coarsest dtype among the inputs, in which their noise is measured."""
+    return max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
+
+
+def array_function(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function on tensors accept NumPy arrays too, and answer in kind.
+
+    Mixing NumPy arrays and tensors in one call is an error, and so are complex numbers. NumPy
+    input is copied. Static types promise tensors; NumPy is a run-time courtesy.
+    """
+    signature = inspect.signature(function)
+    wants_float = {
+        name: _admits(parameter.annotation, "float") and not _admits(parameter.annotation, "int")
+        for name, parameter in signature.parameters.items()
+    }
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        leaves = list(_leaves(bound.arguments.values()))
+        from_numpy = _one_kind(leaves, function.__name__)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _import(value, name, wants_float.get(name, False))
+        tensors = [leaf for leaf in _leaves(bound.arguments.values()) if isinstance(leaf, Tensor)]
+        result = function(*bound.args, **bound.kwargs)
+        floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+        if not tensors:
+            return result
+        dtype = _promoted(floats) if floats else None
+        return _export(result, dtype, tensors[0].device, from_numpy)
+
+    return wrapper
+
+
+def _admits(annotation: Any, kind: str) -> bool:
+    """Whether a jaxtyping annotation, or any member of a union, accepts this kind of number."""
+    dtypes = getattr(annotation, "dtypes", None)
+    if isinstance(dtypes, (list, tuple)):
+        return any(str(dtype).startswith(kind) for dtype in dtypes)
+    return any(_admits(argument, kind) for argument in get_args(annotation))
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        elif isinstance(value, (Tensor, np.ndarray)):
+            yield value
+
+
+def _one_kind(leaves: list[Any], name: str) -> bool:
+    """Whether the arrays are NumPy's; an error if they are mixed."""
+    kinds = {isinstance(leaf, np.ndarray) for leaf in leaves}
+    if len(kinds) > 1:
+        raise DtypeError(
+            f"{name}: expected all NumPy arrays or all tensors, got both; "
+            "convert one side with torch.from_numpy or .numpy()"
+        )
+    return kinds == {True}
+
+
+def _import(value: Any, name: str, wants_float: bool) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_import(item, name, wants_float) for item in value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biuf":
+            raise DtypeError(f"{name}: expected real numbers, got an array of {value.dtype}")
+        value = torch.from_numpy(value.astype(_torch_dtype(value.dtype), copy=True, order="C"))
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_complex():
+        raise DtypeError(f"{name}: expected real numbers, got {value.dtype}; pass .real or .abs()")
+    if value.dtype in _HALF:
+        return value.float()
+    if wants_float and not value.is_floating_point():
+        return value.double()
+    return value
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The nearest NumPy dtype that torch computes with: native order, no long double, no uint64."""
+    if dtype.kind == "u" and dtype.itemsize > 1:
+        return np.dtype(np.int64)
+    if dtype.kind == "f" and dtype.itemsize > 8:
+        return np.dtype(np.float64)
+    return dtype.newbyteorder("=")
+
+
+def _promoted(dtypes: list[torch.dtype]) -> torch.dtype:
+    widest = dtypes[0]
+    for dtype in dtypes[1:]:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def _export(
+    result: Any, dtype: torch.dtype | None, device: torch.device, to_numpy: bool
+) -> Any:
+    """Every tensor inside the result in the promised dtype, device and kind."""
+    if isinstance(result, Tensor):
+        result = result.to(device, dtype if result.is_floating_point() else None)
+        return result.detach().cpu().numpy() if to_numpy else result
+    if is_dataclass(result) and not isinstance(result, type):
+        answer = copy(result)
+        for field in fields(result):
+            value = _export(getattr(result, field.name), dtype, device, to_numpy)
+            object.__setattr__(answer, field.name, value)  # frozen, and NumPy where types say Tensor
+        return answer
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*(_export(item, dtype, device, to_numpy) for item in result))
+    if isinstance(result, (list, tuple)):
+        return type(result)(_export(item, dtype, device, to_numpy) for item in result)
+    if isinstance(result, Mapping):
+        items = {key: _export(item, dtype, device, to_numpy) for key, item in result.items()}
+        return MappingProxyType(items) if isinstance(result, MappingProxyType) else items
+    return result
