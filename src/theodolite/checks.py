@@ -139,7 +139,9 @@ def require_between(
         below = value < high if open_high else value <= high
         if not (above and below):  # also catches NaN
             left, right = "(" if open_low else "[", ")" if open_high else "]"
-            raise DomainError(f"{name}: expected a number in {left}{low}, {high}{right}, got {value}")
+            raise DomainError(
+                f"{name}: expected a number in {left}{low}, {high}{right}, got {value}"
+            )
 
 
 def require_positive(**values: float) -> None:

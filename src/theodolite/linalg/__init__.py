@@ -1,0 +1,53 @@
+"""Linear algebra that every layer above shares: centring, spectra, mergeable statistics."""
+
+from theodolite.linalg.arrays import array_function, double, eps_of
+from theodolite.linalg.centering import (
+    center_columns,
+    double_center,
+    gram_cosine,
+    vanishes_when_centered,
+)
+from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
+from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
+from theodolite.linalg.spectra import (
+    Eigen,
+    Singular,
+    eigenvalue_groups,
+    equality_tolerance,
+    numerical_rank,
+    singular_values,
+    symmetric_eigen,
+    symmetric_eigenvalues,
+    thin_svd,
+)
+from theodolite.linalg.streaming_qr import TriangularState
+from theodolite.linalg.top import top_eigen, top_eigen_operator
+
+__all__ = [
+    "ClassSums",
+    "CrossMoments",
+    "Eigen",
+    "Moments",
+    "Singular",
+    "TriangularState",
+    "array_function",
+    "center_columns",
+    "double",
+    "double_center",
+    "eigenvalue_groups",
+    "eps_of",
+    "equality_tolerance",
+    "gram_cosine",
+    "nan_unless",
+    "numerical_rank",
+    "ratio_or_nan",
+    "row_chunks",
+    "safe_sqrt",
+    "singular_values",
+    "symmetric_eigen",
+    "symmetric_eigenvalues",
+    "thin_svd",
+    "top_eigen",
+    "top_eigen_operator",
+    "vanishes_when_centered",
+]

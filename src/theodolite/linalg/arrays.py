@@ -129,9 +129,7 @@ def _promoted(dtypes: list[torch.dtype]) -> torch.dtype:
     return widest
 
 
-def _export(
-    result: Any, dtype: torch.dtype | None, device: torch.device, to_numpy: bool
-) -> Any:
+def _export(result: Any, dtype: torch.dtype | None, device: torch.device, to_numpy: bool) -> Any:
     """Every tensor inside the result in the promised dtype, device and kind."""
     if isinstance(result, Tensor):
         result = result.to(device, dtype if result.is_floating_point() else None)
@@ -140,7 +138,9 @@ def _export(
         answer = copy(result)
         for field in fields(result):
             value = _export(getattr(result, field.name), dtype, device, to_numpy)
-            object.__setattr__(answer, field.name, value)  # frozen, and NumPy where types say Tensor
+            object.__setattr__(
+                answer, field.name, value
+            )  # frozen, and NumPy where types say Tensor
         return answer
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*(_export(item, dtype, device, to_numpy) for item in result))

@@ -1,0 +1,1 @@
+"""The measures of the five families, as pure functions on tensors."""

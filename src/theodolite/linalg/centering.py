@@ -1,0 +1,47 @@
+"""Centring of rows and of Gram matrices, and the angle between centred Grams."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.linalg import matrix_norm
+
+from theodolite.linalg.ratios import ratio_or_nan
+
+__all__ = ["center_columns", "double_center", "gram_cosine", "vanishes_when_centered"]
+
+
+def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Subtract the mean row: the features of :math:`HF`."""
+    return features - features.mean(0, keepdim=True)
+
+
+def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    r""":math:`HKH` with :math:`H = I - 11^\top/n`, by row and column means in O(n²).
+
+    Rows are centred first, and columns of the result then: two passes over small numbers lose less
+    than one pass over the difference of four large ones.
+    """
+    rows = gram - gram.mean(-1, keepdim=True)
+    return rows - rows.mean(-2, keepdim=True)
+
+
+def vanishes_when_centered(centered: Tensor, raw: Tensor, eps: float) -> Tensor:
+    """Whether what is left after centring is rounding noise: ``|HKH|_F <= 8 eps |K|_F``."""
+    return torch.linalg.vector_norm(centered) <= 8 * eps * torch.linalg.vector_norm(raw)
+
+
+def gram_cosine(
+    gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"], defined: Tensor | bool = True
+) -> Float[Tensor, ""]:
+    r"""Cosine of the angle between two matrices under the Frobenius inner product.
+
+    Each is divided by its largest entry first: the norms are quartic in the activations and would
+    overflow or vanish for entries beyond :math:`10^{\pm 75}`.
+    """
+    a, b = _unit_peak(gram_a), _unit_peak(gram_b)
+    return ratio_or_nan((a * b).sum((-2, -1)), matrix_norm(a) * matrix_norm(b), defined)
+
+
+def _unit_peak(matrix: Tensor) -> Tensor:
+    peak = matrix.detach().abs().amax((-2, -1), keepdim=True)
+    return matrix / torch.where(peak > 0, peak, torch.ones_like(peak))
