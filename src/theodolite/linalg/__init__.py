@@ -8,6 +8,11 @@ from theodolite.linalg.centering import (
     vanishes_when_centered,
 )
 from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
+from theodolite.linalg.projections import (
+    LabelProjections,
+    projections_from_gram,
+    projections_from_moments,
+)
 from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
 from theodolite.linalg.spectra import (
     Eigen,
@@ -27,6 +32,7 @@ __all__ = [
     "ClassSums",
     "CrossMoments",
     "Eigen",
+    "LabelProjections",
     "Moments",
     "Singular",
     "TriangularState",
@@ -40,6 +46,8 @@ __all__ = [
     "gram_cosine",
     "nan_unless",
     "numerical_rank",
+    "projections_from_gram",
+    "projections_from_moments",
     "ratio_or_nan",
     "row_chunks",
     "safe_sqrt",
