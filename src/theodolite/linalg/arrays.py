@@ -82,6 +82,8 @@ def _leaves(values: Any) -> Iterator[Any]:
             yield from _leaves(value)
         elif isinstance(value, (Tensor, np.ndarray)):
             yield value
+        elif is_dataclass(value) and not isinstance(value, type):
+            yield from _leaves(getattr(value, field.name) for field in fields(value))
 
 
 def _one_kind(leaves: list[Any], name: str) -> bool:
@@ -98,6 +100,12 @@ def _one_kind(leaves: list[Any], name: str) -> bool:
 def _import(value: Any, name: str, wants_float: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_import(item, name, wants_float) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        answer = copy(value)
+        for field in fields(value):
+            part = _import(getattr(value, field.name), f"{name}.{field.name}", wants_float)
+            object.__setattr__(answer, field.name, part)  # the result of another array function
+        return answer
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             raise DtypeError(f"{name}: expected real numbers, got an array of {value.dtype}")
