@@ -1,0 +1,5 @@
+"""Rows of the family gradient."""
+
+from theodolite.measures.registry.measure import Measure
+
+ROWS: tuple[Measure, ...] = ()

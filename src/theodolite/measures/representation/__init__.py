@@ -1,0 +1,4 @@
+"""Measures of this family."""
+
+__all__: list[str] = []
+HELPERS: tuple[str, ...] = ()

@@ -1,0 +1,233 @@
+"""Laws that hold for every measure, read off its row in the registry."""
+
+import inspect
+from math import isfinite
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conformance.inputs import CASES, draw
+from tests.conformance.transformations import TRANSFORMATIONS
+from tests.reference import REFERENCES
+from tests.tolerances import TOLERANCE, assert_close
+from theodolite import measures
+from theodolite.errors import TheodoliteError
+from theodolite.measures.registry import MEASURES
+
+ROWS = [pytest.param(row, id=f"{row.family}.{row.name}") for row in MEASURES.values()]
+BOTH = [torch.float64, torch.float32]
+
+
+def tensors(arguments, dtype=torch.float64):
+    """The drawn arguments as tensors; integers stay integers, plain numbers stay plain."""
+
+    def convert(value):
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(value.copy())
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return {name: convert(value) for name, value in arguments.items()}
+
+
+def tolerance_unit(row, arguments):
+    """Natural scale times condition number of a row at some arguments."""
+    unit = float(row.scale(**tensors(arguments))) * float(row.condition(**tensors(arguments)))
+    return unit if isfinite(unit) else 1.0
+
+
+def outcome(function, arguments):
+    """The value, or the class of the error this library raises on purpose."""
+    try:
+        return function(**arguments)
+    except TheodoliteError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", BOTH, ids=["float64", "float32"])
+@pytest.mark.parametrize("row", ROWS)
+def test_agrees_with_the_literal_reference(row, dtype, case):
+    arguments = draw(row.inputs, case)
+    rounded = {
+        name: value.astype(np.float32).astype(np.float64)
+        if dtype == torch.float32 and isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        else value
+        for name, value in arguments.items()
+    }
+    expected = outcome(REFERENCES[row.name], {**rounded, **row.options})
+    actual = outcome(row, tensors(rounded, dtype))
+    if isinstance(expected, type):
+        assert actual is expected
+    else:
+        assert_close(actual, expected, scale=tolerance_unit(row, rounded), dtype=dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("row", ROWS)
+def test_stays_in_its_range(row, case):
+    value = outcome(row, tensors(draw(row.inputs, case, seed=1)))
+    if isinstance(value, type):
+        return
+    low, high = row.range
+    slack = TOLERANCE[torch.float64] * tolerance_unit(row, draw(row.inputs, case, seed=1))
+    defined = value[~value.isnan()]
+    assert (defined >= low - slack).all()
+    assert (defined <= high + slack).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("row", "invariance"),
+    [
+        pytest.param(
+            row,
+            invariance,
+            id=f"{row.name}-{invariance.transformation}-{'+'.join(invariance.arguments)}",
+        )
+        for row in MEASURES.values()
+        for invariance in row.invariances
+    ],
+)
+def test_keeps_its_invariances(row, invariance, case):
+    arguments = draw(row.inputs, case, seed=2)
+    before = outcome(row, tensors(arguments))
+    moved = dict(arguments)
+    rng = np.random.default_rng(3)
+    TRANSFORMATIONS[invariance.transformation](moved, invariance.arguments, rng)
+    after = outcome(row, tensors(moved))
+    if isinstance(before, type):
+        assert after is before
+    else:
+        assert_close(after, before, scale=10 * tolerance_unit(row, arguments))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_numpy_in_numpy_out(row):
+    arguments = draw(row.inputs, "random")
+    value = row(**arguments)
+    assert isinstance(value, (np.ndarray, np.generic))
+    assert_close(value, row(**tensors(arguments)), scale=tolerance_unit(row, arguments))
+
+
+@pytest.mark.parametrize("dtype", [*BOTH, torch.bfloat16], ids=["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("row", ROWS)
+def test_answers_in_the_promoted_dtype(row, dtype):
+    arguments = draw(row.inputs, "random")
+    floats = [v for v in arguments.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
+    value = outcome(row, tensors(arguments, dtype))  # rounding may break symmetry or definiteness
+    if isinstance(value, type) or not value.is_floating_point() or not floats:
+        return
+    assert value.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+
+
+def gradients(row, arguments, name):
+    """Value and gradient of the sum of the defined entries with respect to one argument."""
+    leaves = tensors(arguments)
+    leaves[name] = leaves[name].clone().requires_grad_()
+    value = row(**leaves)
+    if not (isinstance(value, torch.Tensor) and value.requires_grad):
+        return value, None
+    value.sum().backward()
+    return value.detach(), leaves[name].grad
+
+
+DIFFERENTIABLE = [
+    pytest.param(row, name, id=f"{row.name}-{name}")
+    for row in MEASURES.values()
+    for name, differentiable in row.differentiable.items()
+    if differentiable
+]
+
+
+@pytest.mark.parametrize(("row", "name"), DIFFERENTIABLE)
+def test_gradient_is_the_derivative(row, name):
+    arguments = draw(row.inputs, "random", seed=4)
+    _, gradient = gradients(row, arguments, name)
+    assert gradient is not None
+    rng = np.random.default_rng(5)
+    value = arguments[name]
+    direction = rng.standard_normal(value.shape)
+    if value.ndim == 2 and np.array_equal(value, value.T):
+        direction = (direction + direction.T) / 2  # stay inside the symmetric matrices
+    if value.ndim == 4:
+        direction = direction + direction.transpose(2, 3, 0, 1)
+    step = 1e-6 * np.abs(value).max() / np.abs(direction).max()
+    ahead = row(**tensors({**arguments, name: value + step * direction}))
+    behind = row(**tensors({**arguments, name: value - step * direction}))
+    expected = float((ahead - behind).sum()) / (2 * step)
+    actual = float((gradient.numpy() * direction).sum())
+    assert actual == pytest.approx(expected, rel=1e-5, abs=1e-6 * tolerance_unit(row, arguments))
+
+
+@pytest.mark.parametrize("case", ["tied", "rank_deficient", "wide", "tiny"])
+@pytest.mark.parametrize(("row", "name"), DIFFERENTIABLE)
+def test_gradient_is_finite_at_degenerate_inputs(row, name, case):
+    arguments = draw(row.inputs, case, seed=6)
+    try:
+        _, gradient = gradients(row, arguments, name)
+    except TheodoliteError:
+        return
+    assert gradient is None or gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(("row", "name"), DIFFERENTIABLE)
+def test_undefined_is_nan_with_gradient_zero(row, name):
+    arguments = draw(row.inputs, "random", seed=7)
+    arguments[name] = np.zeros_like(arguments[name])
+    try:
+        value, gradient = gradients(row, arguments, name)
+    except TheodoliteError:
+        return
+    if value.isnan().all() and gradient is not None:
+        assert (gradient == 0).all()
+    elif gradient is not None:
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=["nan", "inf"])
+def test_refuses_what_is_not_finite(row, bad):
+    for name, value in draw(row.inputs, "random").items():
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+            continue
+        arguments = tensors(draw(row.inputs, "random"))
+        arguments[name].view(-1)[0] = bad
+        with pytest.raises(TheodoliteError):
+            row(**arguments)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_leaves_its_arguments_alone(row):
+    arguments = tensors(draw(row.inputs, "random"))
+    before = {name: value.clone() for name, value in arguments.items() if hasattr(value, "clone")}
+    row(**arguments)
+    for name, value in before.items():
+        assert torch.equal(arguments[name], value)
+
+
+@pytest.mark.parametrize(
+    "family", ["representation", "covariance", "kernel", "tangent", "gradient"]
+)
+def test_every_exported_name_is_a_row_or_a_listed_helper(family):
+    module = getattr(measures, family)
+    rows = {row.function.__name__ for row in MEASURES.values() if row.family == family}
+    assert set(module.__all__) == rows | set(module.HELPERS)
+    assert not rows & set(module.HELPERS)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_is_complete(row):
+    parameters = inspect.signature(row.function).parameters
+    assert set(row.inputs) | set(row.options) <= set(parameters)
+    assert row.meaning.endswith(".")
+    assert row.reference.startswith("[")
+    assert row.range[0] < row.range[1]
+    arrays = {
+        name
+        for name, value in draw(row.inputs, "random").items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    }
+    assert set(row.differentiable) == arrays
+    assert row.name in REFERENCES
