@@ -19,6 +19,7 @@ __all__ = [
     "require_finite",
     "require_labels",
     "require_nonempty",
+    "require_nonnegative",
     "require_positive",
     "require_same_length",
     "require_same_shape",
@@ -84,6 +85,19 @@ def require_finite(**tensors: Tensor) -> None:
                 f"{name}: expected finite numbers, got {values[first].item()} at index {first} "
                 f"({int((~finite).sum())} of {values.numel()} entries); "
                 "a diverged run or an overflow upstream is the usual cause"
+            )
+
+
+def require_nonnegative(**tensors: Tensor) -> None:
+    """No NaN, no infinity and no entry below 0."""
+    require_finite(**tensors)
+    for name, tensor in tensors.items():
+        negative = tensor.detach() < 0
+        if negative.any():
+            first = tuple(int(index) for index in negative.nonzero()[0])
+            raise DomainError(
+                f"{name}: expected numbers of at least 0, got {tensor[first].item()} at index "
+                f"{first}; where it is rounding, clamp(min=0) first"
             )
 
 
