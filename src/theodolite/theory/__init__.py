@@ -1,0 +1,9 @@
+"""Predictions from formulas: numbers in, numbers out, each with the domain where it holds.
+
+One module per theory; functions are reached through it, e.g.
+``theory.infinite_width.equilibrium_layer``.
+"""
+
+from theodolite.theory import infinite_width
+
+__all__ = ["infinite_width"]
