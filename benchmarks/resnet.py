@@ -1,0 +1,63 @@
+"""ResNet-18 for 32x32 images (3x3 stem, no pooling), with the in-place ops of the stock model."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+WIDTHS = (64, 128, 256, 512)
+
+
+def group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(min(32, channels), channels)
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = norm(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += self.shortcut(x)
+        return self.relu(out)
+
+
+class ResNet18(nn.Module):
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d, classes: int = 10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False)
+        self.bn1 = norm(WIDTHS[0])
+        self.relu = nn.ReLU(inplace=True)
+        pairs = zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
+        stages = [
+            nn.Sequential(
+                BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm),
+                BasicBlock(outputs, outputs, 1, norm),
+            )
+            for stage, (inputs, outputs) in enumerate(pairs)
+        ]
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.fc = nn.Linear(WIDTHS[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+def images(count: int, device: str, classes: int = 10) -> tuple[Tensor, Tensor]:
+    """Random images and labels, the same on every device."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count, 3, 32, 32, generator=generator)
+    labels = torch.arange(count) % classes
+    return inputs.to(device), labels.to(device)

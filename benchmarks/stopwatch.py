@@ -1,0 +1,60 @@
+"""Time and peak memory of a call, on the CPU or a GPU."""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The best of several runs after a warm-up, the peak of one run, and what the call returned."""
+
+    seconds: float
+    gibibytes: float
+    result: Any
+
+    def line(self, name: str, floor: "Measured | None" = None) -> str:
+        ratio = "" if floor is None else f"  {self.seconds / floor.seconds:6.2f}x time"
+        if floor is not None and floor.gibibytes:
+            ratio += f"  {self.gibibytes / floor.gibibytes:6.2f}x memory"
+        return f"{name:44s} {self.seconds * 1e3:10.2f} ms  {self.gibibytes:7.2f} GiB{ratio}"
+
+
+def measure(call: Callable[[], Any], device: str, repeats: int = 5) -> Measured:
+    """Warm up once, then take the best of several runs; memory above what was allocated before."""
+    cuda = device.startswith("cuda")
+    call()
+    gc.collect()
+    peak, best, result = 0, float("inf"), None
+    for _ in range(repeats):
+        result = None
+        if cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        result = call()
+        if cuda:
+            torch.cuda.synchronize()
+            peak = max(peak, torch.cuda.max_memory_allocated())
+        best = min(best, time.perf_counter() - started)
+    return Measured(best, peak / GIB, result)
+
+
+def attempt(name: str, call: Callable[[], Any], device: str, floor: Measured | None) -> Any:
+    """Measure and print; a peer that is absent or fails says so instead of ending the run."""
+    try:
+        measured = measure(call, device)
+    except ImportError as error:
+        print(f"{name:44s} not installed ({error.name})")
+        return None
+    except (RuntimeError, torch.OutOfMemoryError) as error:
+        print(f"{name:44s} failed: {str(error).splitlines()[0][:80]}")
+        return None
+    print(measured.line(name, floor))
+    return measured
