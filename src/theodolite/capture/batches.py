@@ -1,0 +1,231 @@
+"""One protocol for data: anything a user passes becomes an iterator of batches.
+
+Inputs of the model, targets and the mask of valid positions travel together, so that selecting
+examples or moving to a device cannot separate them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.data import DataLoader, Dataset
+
+from theodolite.errors import DtypeError, ShapeError
+
+__all__ = ["Batch", "iterate_batches", "single_batch"]
+
+TARGET_KEYS = ("labels", "label", "targets", "target")
+MASK_KEY = "attention_mask"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one call of the model, with the targets and the mask of the same examples.
+
+    Args:
+        args: Positional arguments of the model.
+        kwargs: Keyword arguments of the model.
+        targets: What the examples should give, one entry per example; None for unlabelled data.
+        mask: Valid positions, (n, T), for inputs that were padded; None if all are valid.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    targets: Any = None
+    mask: Tensor | None = None
+
+    def __len__(self) -> int:
+        leaves = [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if _counts(leaf)]
+        if not leaves:
+            raise ShapeError("expected at least one tensor among the inputs of a batch, got none")
+        return int(leaves[0].size(0))
+
+    def take(self, indices: slice | Tensor | list[int]) -> "Batch":
+        """The examples at these indices, in this order."""
+        count = len(self)
+
+        def pick(leaf: Any) -> Any:
+            return _take(leaf, indices) if _counts(leaf) and leaf.size(0) == count else leaf
+
+        return self._map(pick)
+
+    def to(self, device: torch.device | str | None) -> "Batch":
+        """The same batch with every tensor on this device."""
+        if device is None:
+            return self
+        return self._map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
+
+    def _map(self, function: Callable[[Any], Any]) -> "Batch":
+        parts = (self.args, dict(self.kwargs), self.targets, self.mask)
+        return Batch(*tree_map(function, parts))
+
+    def run(self, model: Callable[..., Any]) -> Any:
+        """The model's answer to these inputs."""
+        return model(*self.args, **self.kwargs)
+
+
+def _counts(leaf: Any) -> bool:
+    """Whether a leaf has one entry per example."""
+    return isinstance(leaf, Tensor) and leaf.dim() > 0
+
+
+def _take(tensor: Tensor, indices: slice | Tensor | list[int]) -> Tensor:
+    if not tensor.is_nested:
+        return tensor[indices]
+    parts = list(tensor.unbind())
+    if isinstance(indices, slice):
+        chosen = parts[indices]
+    else:
+        chosen = [parts[int(index)] for index in indices]
+    return torch.nested.as_nested_tensor(chosen, layout=tensor.layout)
+
+
+def iterate_batches(
+    data: Any,
+    *,
+    targets: Any = None,
+    batch_size: int | None = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    device: torch.device | str | None = None,
+) -> Iterator[Batch]:
+    """Turn anything accepted into batches.
+
+    Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``; a mapping of keyword
+    arguments, whose targets are found under ``labels``, ``label`` or ``targets``; a
+    :class:`Batch`; a data set; a data loader or any other iterable of these.
+
+    Args:
+        data: The data.
+        targets: Targets, where ``data`` holds inputs only.
+        batch_size: Split batches into parts of at most this many examples; None keeps them.
+        batch_fn: Turns one item of ``data`` into a :class:`Batch`, where the rules above do not.
+        device: Where the batches should lie; None leaves them where they are.
+
+    Raises:
+        ShapeError: If there are no examples, or inputs and targets differ in number.
+        DtypeError: If an item is of a kind that the model cannot be called with.
+    """
+    for item in _items(data, batch_fn):
+        batch = batch_fn(item) if batch_fn else _batch_of(item)
+        if targets is not None:
+            batch = replace(batch, targets=_as_tensor(targets))
+        _require_matching(batch)
+        for part in _parts(batch, batch_size):
+            yield part.to(device)
+
+
+def single_batch(data: Any, **options: Any) -> Batch:
+    """All the data as one batch; see :func:`iterate_batches` for what is accepted."""
+    batches = list(iterate_batches(data, **options))
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        raise ShapeError("expected at least one batch, got none; the data set is empty")
+    flat, structure = zip(*(tree_flatten(_parts_of(batch)) for batch in batches), strict=True)
+    if len({str(spec) for spec in structure}) > 1:
+        raise ShapeError("expected batches of one structure, got several; pass batch_fn=")
+    joined = [_join(leaves) for leaves in zip(*flat, strict=True)]
+    return Batch(*torch.utils._pytree.tree_unflatten(joined, structure[0]))
+
+
+def _parts_of(batch: Batch) -> tuple[Any, ...]:
+    return batch.args, dict(batch.kwargs), batch.targets, batch.mask
+
+
+def _join(leaves: tuple[Any, ...]) -> Any:
+    if not _counts(leaves[0]):
+        return leaves[0]
+    if leaves[0].is_nested:
+        parts = [part for leaf in leaves for part in leaf.unbind()]
+        return torch.nested.as_nested_tensor(parts, layout=leaves[0].layout)
+    if len({leaf.shape[1:] for leaf in leaves}) > 1:
+        raise ShapeError(
+            "expected examples of one shape where all of them are needed at once, got "
+            f"{sorted({tuple(leaf.shape[1:]) for leaf in leaves})}; pad them to one length"
+        )
+    return torch.cat(leaves)
+
+
+def _items(data: Any, batch_fn: Callable[[Any], Batch] | None) -> Iterable[Any]:
+    """The data itself where it is one batch, else what iterating over it gives."""
+    if isinstance(data, (DataLoader, Iterator)):
+        return data
+    if isinstance(data, Dataset):
+        return DataLoader(data, batch_size=256)
+    if batch_fn is not None:
+        return data if isinstance(data, (list, Iterable)) and not _is_one(data) else [data]
+    if _is_one(data):
+        return [data]
+    if isinstance(data, Iterable):
+        return data
+    raise DtypeError(
+        f"data: expected tensors, (inputs, targets), a mapping, a data loader or an iterable of "
+        f"batches, got {type(data).__name__}; pass batch_fn= to convert it"
+    )
+
+
+def _is_one(data: Any) -> bool:
+    if isinstance(data, (Batch, Tensor, np.ndarray, Mapping)):
+        return True
+    return isinstance(data, tuple) or (
+        isinstance(data, list) and len(data) > 0 and isinstance(data[0], (Tensor, np.ndarray))
+    )
+
+
+def _batch_of(item: Any) -> Batch:
+    if isinstance(item, Batch):
+        return item
+    if isinstance(item, Mapping):
+        return _batch_of_mapping({key: _as_tensor(value) for key, value in item.items()})
+    if isinstance(item, (Tensor, np.ndarray)):
+        return Batch((_as_tensor(item),))
+    if isinstance(item, (tuple, list)) and 0 < len(item) <= 2:
+        inputs, targets = item[0], item[1] if len(item) == 2 else None
+        if isinstance(inputs, (Mapping, tuple, list)):
+            return replace(_batch_of(inputs), targets=_as_tensor(targets))
+        return Batch((_as_tensor(inputs),), targets=_as_tensor(targets))
+    raise DtypeError(
+        "data: expected a batch as a tensor, (inputs, targets) or a mapping, got "
+        f"{type(item).__name__}{f' of {len(item)}' if isinstance(item, (tuple, list)) else ''}; "
+        "pass batch_fn= to convert it"
+    )
+
+
+def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
+    targets = None
+    for key in TARGET_KEYS:
+        if key in inputs:
+            targets = inputs.pop(key)
+            break
+    mask = inputs.get(MASK_KEY)
+    return Batch((), inputs, targets, mask if isinstance(mask, Tensor) else None)
+
+
+def _as_tensor(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return value
+
+
+def _require_matching(batch: Batch) -> None:
+    count = len(batch)
+    if count == 0:
+        raise ShapeError("expected at least one example in a batch, got none")
+    if isinstance(batch.targets, Tensor) and batch.targets.dim() and len(batch.targets) != count:
+        raise ShapeError(
+            f"expected one target per example, got {count} examples and {len(batch.targets)} "
+            "targets; pass batch_fn= if the inputs are not a plain (inputs, targets) pair"
+        )
+
+
+def _parts(batch: Batch, batch_size: int | None) -> Iterator[Batch]:
+    count = len(batch)
+    if batch_size is None or batch_size >= count:
+        yield batch
+        return
+    for start in range(0, count, batch_size):
+        yield batch.take(slice(start, start + batch_size))

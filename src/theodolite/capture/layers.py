@@ -1,0 +1,176 @@
+"""Which layers: selection by name, pattern, list or predicate, and who owns which parameter.
+
+A layer is a name of ``named_modules()`` and owns every trainable parameter below it. A tensor that
+appears under several names belongs to the first.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from theodolite.errors import DomainError, UnknownNameError
+
+__all__ = ["Layers", "Ownership", "own_parameters", "select_layers", "unwrap"]
+
+Layers = str | Iterable[str] | Callable[[str, nn.Module], bool]
+Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's module inside wrappers of ``torch.compile`` and data parallelism."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(
+            model, (nn.DataParallel, nn.parallel.DistributedDataParallel)
+        ):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """The trainable parameters of a model and the layers that own them.
+
+    Args:
+        parameters: First name -> parameter, in order of registration, each tensor once.
+        layers: Layer -> names of the parameters that it owns.
+        shared: Name of a parameter -> its further names, for tensors with several.
+    """
+
+    parameters: dict[str, nn.Parameter]
+    layers: dict[str, tuple[str, ...]]
+    shared: dict[str, tuple[str, ...]]
+
+    def shared_with(self, layer: str) -> tuple[str, ...]:
+        """Names outside this layer under which tensors of it are used too."""
+        return tuple(
+            other
+            for name in self.layers[layer]
+            for other in self.shared.get(name, ())
+            if not _below(other, layer)
+        )
+
+
+def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = None) -> Ownership:
+    """Select layers that own trainable parameters.
+
+    Args:
+        model: The model, unwrapped.
+        layers: See :func:`select_layers`; ``"*"`` takes every layer with parameters of its own.
+        params: Which trainable parameters count: a glob, names, or a predicate of
+            (name, parameter); None takes all of them.
+
+    Raises:
+        DomainError: If nothing is trainable, or nothing is left after the selection.
+        UnknownNameError: If a name does not exist.
+    """
+    names: dict[int, list[str]] = {}
+    tensors: dict[int, nn.Parameter] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            names.setdefault(id(parameter), []).append(name)
+            tensors[id(parameter)] = parameter
+    first = {aliases[0]: tensors[key] for key, aliases in names.items()}
+    if not first:
+        raise DomainError(
+            "model: expected trainable parameters, got none; unfreeze some with "
+            "requires_grad_(True), tangent features are gradients with respect to them"
+        )
+    chosen = _chosen_parameters(first, params)
+    shared = {
+        aliases[0]: tuple(aliases[1:])
+        for aliases in names.values()
+        if len(aliases) > 1 and aliases[0] in chosen
+    }
+    owned = _owned(model, layers, chosen)
+    return Ownership(chosen, owned, shared)
+
+
+def _owned(
+    model: nn.Module, layers: Layers, chosen: dict[str, nn.Parameter]
+) -> dict[str, tuple[str, ...]]:
+    if layers == "*":
+        owners = dict.fromkeys(_owner(name) for name in chosen)
+    else:
+        owners = dict.fromkeys(select_layers(model, layers))
+    owned = {layer: tuple(name for name in chosen if _below(name, layer)) for layer in owners}
+    kept = {layer: names for layer, names in owned.items() if names}
+    if not kept:
+        raise DomainError(
+            f"layers: expected at least one layer that owns trainable parameters, got "
+            f"{list(owners)}; tied tensors belong to the first layer that names them"
+        )
+    return kept
+
+
+def _owner(parameter: str) -> str:
+    """The layer of a parameter; the originals of a re-parametrised weight belong to its layer."""
+    module = parameter.rpartition(".")[0]
+    return module.partition("parametrizations.")[0].rstrip(".")
+
+
+def _below(name: str, layer: str) -> bool:
+    return layer == "" or name.startswith(layer + ".")
+
+
+def _chosen_parameters(
+    first: dict[str, nn.Parameter], params: Parameters
+) -> dict[str, nn.Parameter]:
+    if params is None:
+        return first
+    if callable(params):
+        chosen = {name: value for name, value in first.items() if params(name, value)}
+    else:
+        patterns = [params] if isinstance(params, str) else list(params)
+        matched = {name for pattern in patterns for name in _matches("parameter", pattern, first)}
+        chosen = {name: value for name, value in first.items() if name in matched}
+    if not chosen:
+        raise DomainError(f"params: expected to select at least one parameter, {params!r} has none")
+    return chosen
+
+
+def select_layers(model: nn.Module, layers: Layers) -> list[str]:
+    """Names of modules, in order of registration.
+
+    Args:
+        model: The model, unwrapped.
+        layers: A name; a pattern, in which ``*`` stands for one component of the dotted name and
+            ``**`` for any number; several of these; or a predicate of (name, module). ``""`` is
+            the model itself, ``"*"`` its children.
+
+    Raises:
+        UnknownNameError: If a name or pattern matches nothing; lists the nearest names.
+    """
+    modules = dict(model.named_modules())
+    if callable(layers):
+        found = {name for name, module in modules.items() if layers(name, module)}
+        if not found:
+            raise DomainError("layers: expected the predicate to accept at least one module")
+    else:
+        patterns = [layers] if isinstance(layers, str) else list(layers)
+        found = {name for pattern in patterns for name in _matches("layer", pattern, modules)}
+        if not found:
+            raise DomainError("layers: expected at least one name or pattern, got none")
+    return [name for name in modules if name in found]
+
+
+def _matches(kind: str, pattern: str, known: Iterable[str]) -> list[str]:
+    names = list(known)
+    if pattern in names:
+        return [pattern]
+    expression = re.compile(_expression(pattern))
+    matched = [name for name in names if name and expression.fullmatch(name)]
+    if not matched:
+        raise UnknownNameError(kind, pattern, names)
+    return matched
+
+
+def _expression(pattern: str) -> str:
+    """A pattern as a regular expression: ``**`` crosses dots, ``*`` and ``?`` do not."""
+    parts = re.split(r"(\*\*|\*|\?)", pattern)
+    wild = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
+    return "".join(wild.get(part, re.escape(part)) for part in parts)

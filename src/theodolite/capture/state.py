@@ -1,0 +1,68 @@
+"""Measuring leaves no trace: flags, gradients, generators and backends are put back."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["exact_arithmetic", "untouched"]
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Run a block with gradients enabled and leave the model as it was found.
+
+    Training flags, ``.grad`` fields and the random state of all devices are restored, also after
+    an error. Compiled submodules run eagerly, where calls can be seen.
+    """
+    flags = {module: module.training for module in model.modules()}
+    grads = {parameter: parameter.grad for parameter in model.parameters()}
+    with ExitStack() as stack:
+        stack.enter_context(preserved_generators(model))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if any(hasattr(module, "_orig_mod") for module in flags):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            yield
+        finally:
+            for module, training in flags.items():
+                module.training = training
+            for parameter, grad in grads.items():
+                parameter.grad = grad
+
+
+@contextmanager
+def preserved_generators(model: nn.Module) -> Iterator[None]:
+    """Restore the global random state; iterating even an unshuffled loader advances it."""
+    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
+    state = torch.get_rng_state()
+    states = {device: torch.cuda.get_rng_state(device) for device in devices}
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        for device, saved in states.items():
+            torch.cuda.set_rng_state(saved, device)
+
+
+@contextmanager
+def exact_arithmetic(device: torch.device) -> Iterator[None]:
+    """Full float32 products and convolution algorithms chosen by timing, on this device only."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    saved = [backend.fp32_precision for backend in backends], cudnn.benchmark
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        cudnn.benchmark = True
+        yield
+    finally:
+        for backend, precision in zip(backends, saved[0], strict=True):
+            backend.fp32_precision = precision
+        cudnn.benchmark = saved[1]
