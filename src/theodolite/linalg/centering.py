@@ -7,7 +7,13 @@ from torch.linalg import matrix_norm
 
 from theodolite.linalg.ratios import ratio_or_nan
 
-__all__ = ["center_columns", "double_center", "gram_cosine", "vanishes_when_centered"]
+__all__ = [
+    "center_columns",
+    "double_center",
+    "gram_cosine",
+    "unit_peak",
+    "vanishes_when_centered",
+]
 
 
 def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -38,10 +44,14 @@ def gram_cosine(
     Each is divided by its largest entry first: the norms are quartic in the activations and would
     overflow or vanish for entries beyond :math:`10^{\pm 75}`.
     """
-    a, b = _unit_peak(gram_a), _unit_peak(gram_b)
+    a, b = unit_peak(gram_a), unit_peak(gram_b)
     return ratio_or_nan((a * b).sum((-2, -1)), matrix_norm(a) * matrix_norm(b), defined)
 
 
-def _unit_peak(matrix: Tensor) -> Tensor:
+def unit_peak(matrix: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    """The matrix over its largest absolute entry, held fixed: squares neither overflow nor vanish.
+
+    A matrix of zeros stays as it is.
+    """
     peak = matrix.detach().abs().amax((-2, -1), keepdim=True)
     return matrix / torch.where(peak > 0, peak, torch.ones_like(peak))
