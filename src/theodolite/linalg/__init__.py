@@ -5,6 +5,7 @@ from theodolite.linalg.centering import (
     center_columns,
     double_center,
     gram_cosine,
+    unit_peak,
     vanishes_when_centered,
 )
 from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
@@ -13,6 +14,7 @@ from theodolite.linalg.projections import (
     projections_from_gram,
     projections_from_moments,
 )
+from theodolite.linalg.precision import full_precision
 from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
 from theodolite.linalg.spectra import (
     Eigen,
@@ -43,6 +45,7 @@ __all__ = [
     "eigenvalue_groups",
     "eps_of",
     "equality_tolerance",
+    "full_precision",
     "gram_cosine",
     "nan_unless",
     "numerical_rank",
@@ -57,5 +60,6 @@ __all__ = [
     "thin_svd",
     "top_eigen",
     "top_eigen_operator",
+    "unit_peak",
     "vanishes_when_centered",
 ]

@@ -1,4 +1,67 @@
-"""Measures of this family."""
+"""Gradient alignment: do the gradients (or features) of examples point the same way?
 
-__all__: list[str] = []
-HELPERS: tuple[str, ...] = ()
+Omega of a set of vectors, within classes and over all pairs, and the measures it is compared with.
+All but confusion are linear in the number of examples and follow from sums that merge.
+
+References:
+    [mehta2021].
+"""
+
+from theodolite.measures.gradient._alignment import (
+    alignment_contrast,
+    class_alignment,
+    class_alignment_matrix,
+    in_class_alignment,
+    vector_alignment,
+    weighted_alignment,
+)
+from theodolite.measures.gradient._confusion import (
+    confusion_of_gram,
+    gradient_confusion,
+    gradient_diversity,
+    relative_norm,
+)
+from theodolite.measures.gradient._memorization import (
+    TwoVectorMeasures,
+    is_extreme_memorization,
+    two_vector_measures,
+)
+from theodolite.measures.gradient._moments import VectorMoments
+from theodolite.measures.gradient._stiffness import (
+    between_class_stiffness,
+    cosine_stiffness,
+    stiffness_matrix,
+    within_class_stiffness,
+)
+from theodolite.measures.gradient._sums import SetSums
+
+__all__ = [
+    "SetSums",
+    "TwoVectorMeasures",
+    "VectorMoments",
+    "alignment_contrast",
+    "between_class_stiffness",
+    "class_alignment",
+    "class_alignment_matrix",
+    "confusion_of_gram",
+    "cosine_stiffness",
+    "gradient_confusion",
+    "gradient_diversity",
+    "in_class_alignment",
+    "is_extreme_memorization",
+    "relative_norm",
+    "stiffness_matrix",
+    "two_vector_measures",
+    "vector_alignment",
+    "weighted_alignment",
+    "within_class_stiffness",
+]
+
+# Exported names that are no measures of arrays and so have no row in the registry.
+HELPERS = (
+    "SetSums",
+    "TwoVectorMeasures",
+    "VectorMoments",
+    "is_extreme_memorization",
+    "two_vector_measures",
+)

@@ -1,0 +1,167 @@
+"""Diversity, confusion, relative norm: the measures that alignment is compared with."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import (
+    require_choice,
+    require_finite,
+    require_nonempty,
+    require_same_shape,
+    require_symmetric,
+)
+from theodolite.linalg import array_function, double, full_precision, ratio_or_nan
+from theodolite.measures.gradient._alignment import require_pairs
+from theodolite.measures.gradient._moments import VectorMoments
+
+__all__ = ["confusion_of_gram", "gradient_confusion", "gradient_diversity", "relative_norm"]
+
+_MODES = ("min", "eta")
+_BLOCK = 1024  # rows of the Gram matrix held at once
+
+
+@array_function
+def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
+    r"""Sum of squared norms over the squared norm of the sum. Lower is more aligned.
+
+    .. math:: D(V) = \frac{\sum_i\|v_i\|^2}{\|\sum_i v_i\|^2}
+
+    Ill-conditioned when the vectors nearly cancel, as they do near a stationary point of the loss.
+
+    Range: [1/n, inf]; 1/n for equal vectors, 1 for orthogonal ones, inf for vectors that cancel.
+    Invariant to: scaling all vectors; orthogonal maps; order of the vectors; added zero columns.
+    Undefined (``nan``): all vectors are zero.
+
+    Args:
+        vectors: :math:`v_1 \dots v_n`, flattened after axis 0; one vector is enough.
+
+    Raises:
+        ShapeError: If there are no vectors, or they are empty.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
+        >>> gradient_diversity(v).item()
+        0.5
+
+    References:
+        [yin2018]; [mehta2021], section 4.
+    """
+    return VectorMoments.of(vectors).set_sums().diversity().squeeze(0)
+
+
+@array_function
+def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Float[Tensor, ""]:
+    r"""Smallest inner product of two different vectors.
+
+    .. math:: F(V) = \min_{i\ne j}\langle v_i, v_j\rangle,\qquad \eta = \max(0, -F)
+
+    No sum, hence no linear-time form: ``O(n² d)`` time, ``O(n)`` memory times a block of rows.
+
+    Range: (-inf, inf); [0, inf) for ``mode="eta"``.
+    Invariant to: orthogonal maps; order of the vectors; added zero columns. Scales with the square.
+    Undefined: never, for two or more vectors.
+
+    Args:
+        vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
+        mode: ``"min"`` for :math:`F`, ``"eta"`` for the original bound :math:`\eta`.
+
+    Raises:
+        ShapeError: If there are fewer than two vectors, or they are empty.
+        DomainError: If an entry is not finite or the mode is unknown.
+
+    Example:
+        >>> v = torch.tensor([[1.0, 0.0], [0.0, 4.0], [-2.0, 1.0]])
+        >>> gradient_confusion(v).item(), gradient_confusion(v, mode="eta").item()
+        (-2.0, 2.0)
+
+    References:
+        [sankararaman2020]; [mehta2021], section 4.
+    """
+    require_choice(_MODES, mode=mode)
+    require_pairs(vectors)
+    require_nonempty(vectors=vectors)
+    require_finite(vectors=vectors)
+    flat = vectors.flatten(1)
+    minima = []
+    with full_precision():
+        for start in range(0, len(flat), _BLOCK):
+            rows = flat[start : start + _BLOCK]
+            products = rows @ flat[start:].mT  # pairs with earlier rows have been seen
+            # A vector is not its own partner, nor is a pair looked at twice.
+            upper = torch.ones_like(products, dtype=torch.bool).triu(1)
+            minima.append(products.masked_fill(~upper, torch.inf).amin())
+    return _confusion(torch.stack(minima).amin(), mode)
+
+
+@array_function
+def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Tensor, ""]:
+    """Gradient confusion from the matrix of inner products.
+
+    Range: (-inf, inf); [0, inf) for ``mode="eta"``.
+    Invariant to: order of the examples. Scales with the matrix.
+    Undefined: never, for two or more examples.
+
+    Args:
+        gram: inner products of the examples' gradients, from a tangent kernel of the loss, say.
+        mode: ``"min"`` for the smallest entry off the diagonal, ``"eta"`` for the original bound.
+
+    Raises:
+        ShapeError: If the matrix is not square or has fewer than two rows.
+        DomainError: If it is not symmetric, not finite, or the mode is unknown.
+
+    Example:
+        >>> confusion_of_gram(torch.tensor([[1.0, -2.0], [-2.0, 5.0]])).item()
+        -2.0
+
+    References:
+        [sankararaman2020].
+    """
+    require_choice(_MODES, mode=mode)
+    require_symmetric(gram=gram)
+    require_pairs(gram)
+    same = torch.eye(len(gram), dtype=torch.bool, device=gram.device)
+    return _confusion(gram.masked_fill(same, torch.inf).amin(), mode)
+
+
+def _confusion(smallest: Tensor, mode: str) -> Tensor:
+    return smallest if mode == "min" else (-smallest).clamp(min=0)
+
+
+@array_function
+def relative_norm(
+    gradient: Float[Tensor, "*shape"], weight: Float[Tensor, "*shape"]
+) -> Float[Tensor, ""]:
+    r"""Norm of a layer's gradient over the norm of its weight: small in lazy training.
+
+    .. math:: \tau_l = \|\nabla_{W_l} L\|_F / \|W_l\|_F
+
+    with :math:`L` the mean loss of a batch. Times the learning rate, it is the relative length of
+    a step of plain gradient descent.
+
+    Range: [0, inf).
+    Invariant to: scaling both arguments alike. Not invariant to the scale of the loss.
+    Undefined (``nan``): the weight is zero.
+
+    Args:
+        gradient: of the mean loss with respect to the weight.
+        weight: :math:`W_l`, of the same shape.
+
+    Raises:
+        ShapeError: If the shapes differ or are empty.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> relative_norm(torch.tensor([[3.0, 4.0]]), torch.tensor([[10.0, 0.0]])).item()
+        0.5
+
+    References:
+        [mehta2021], Figure 2(b).
+    """
+    require_same_shape(gradient=gradient, weight=weight)
+    require_nonempty(gradient=gradient)
+    require_finite(gradient=gradient, weight=weight)
+    return ratio_or_nan(
+        torch.linalg.vector_norm(double(gradient)), torch.linalg.vector_norm(double(weight))
+    )
