@@ -7,7 +7,7 @@ from torch import Tensor
 from theodolite.checks import require_choice
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, nan_unless, ratio_or_nan
-from theodolite.measures.gradient._moments import VectorMoments
+from theodolite.measures.gradient._moments import VectorMoments, scale_free_moments
 
 __all__ = [
     "alignment_contrast",
@@ -68,7 +68,7 @@ def vector_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         [mehta2021], Eq. (2)-(4).
     """
     require_pairs(vectors)
-    return VectorMoments.of(vectors).set_sums().alignment().squeeze(0)
+    return scale_free_moments(vectors).set_sums().alignment().squeeze(0)
 
 
 @array_function
@@ -101,7 +101,7 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         [mehta2021]. Differs from paper: not in it; Omega with an unbiased denominator.
     """
     require_pairs(vectors)
-    return VectorMoments.of(vectors).set_sums().weighted_alignment().squeeze(0)
+    return scale_free_moments(vectors).set_sums().weighted_alignment().squeeze(0)
 
 
 @array_function
@@ -139,7 +139,7 @@ def class_alignment(
         [mehta2021], Eq. (5).
     """
     require_choice(_ZERO, zero=zero)
-    return VectorMoments.of(vectors, labels, num_classes).set_sums().alignment(zero)
+    return scale_free_moments(vectors, labels, num_classes).set_sums().alignment(zero)
 
 
 @array_function
@@ -216,7 +216,7 @@ def alignment_contrast(
     """
     require_choice(_ZERO, zero=zero)
     require_pairs(vectors)
-    moments = VectorMoments.of(vectors, labels, num_classes)
+    moments = scale_free_moments(vectors, labels, num_classes)
     in_class = mean_over_defined(moments.set_sums().alignment(zero))
     return in_class - moments.pooled().set_sums().alignment().squeeze(0)
 
@@ -253,7 +253,7 @@ def class_alignment_matrix(
     References:
         [mehta2021]. Differs from paper: not in it; its diagonal is Eq. (5).
     """
-    moments = VectorMoments.of(vectors, labels, num_classes)
+    moments = scale_free_moments(vectors, labels, num_classes)
     return class_matrix(moments, moments.set_sums().alignment())
 
 

@@ -13,7 +13,7 @@ from theodolite.checks import (
 )
 from theodolite.linalg import array_function, double, full_precision, ratio_or_nan
 from theodolite.measures.gradient._alignment import require_pairs
-from theodolite.measures.gradient._moments import VectorMoments
+from theodolite.measures.gradient._moments import scale_free_moments
 
 __all__ = ["confusion_of_gram", "gradient_confusion", "gradient_diversity", "relative_norm"]
 
@@ -48,7 +48,7 @@ def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     References:
         [yin2018]; [mehta2021], section 4.
     """
-    return VectorMoments.of(vectors).set_sums().diversity().squeeze(0)
+    return scale_free_moments(vectors).set_sums().diversity().squeeze(0)
 
 
 @array_function

@@ -12,7 +12,7 @@ from theodolite.errors import ShapeError
 from theodolite.linalg import double, full_precision
 from theodolite.measures.gradient._sums import SetSums
 
-__all__ = ["VectorMoments"]
+__all__ = ["VectorMoments", "scale_free_moments"]
 
 _TILE_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}  # stays in cache; amortises launches
 _SAFE_NORMS = (2.0**-40, 2.0**40)  # squares and their sums stay far inside float32
@@ -55,12 +55,14 @@ class VectorMoments:
             num_classes: number of classes, else one more than the largest label.
             unit_length: divide each vector by its norm; zero vectors then count for nothing.
         """
-        flat = _flattened(vectors)
-        if labels is None:
-            labels, num_classes = flat.new_zeros(len(flat), dtype=torch.long), 1
-        require_same_length(vectors=vectors, labels=labels)
-        classes = require_labels(labels, num_classes)
-        return _accumulate(flat, labels.long(), classes, unit_length)
+        moments, scale = _accumulate(vectors, labels, num_classes, unit_length)
+        back = scale.reciprocal()
+        return VectorMoments(
+            moments.counts,
+            moments.sums * back,
+            moments.norm_sums * back,
+            moments.square_sums * back.square(),
+        )
 
     def __add__(self, other: "VectorMoments") -> "VectorMoments":
         """Moments of both groups of vectors together."""
@@ -99,52 +101,77 @@ def _flattened(vectors: Tensor) -> Tensor:
     return vectors.flatten(1)
 
 
-def _accumulate(vectors: Tensor, labels: Tensor, classes: int, unit_length: bool) -> VectorMoments:
+def scale_free_moments(
+    vectors: Tensor,
+    labels: Tensor | None = None,
+    num_classes: int | None = None,
+    *,
+    unit_length: bool = False,
+) -> VectorMoments:
+    """Moments in a unit of length near the largest entry: squares can neither overflow nor vanish.
+
+    For measures that do not depend on the unit; moments that are to be merged need the true one.
+    """
+    return _accumulate(vectors, labels, num_classes, unit_length)[0]
+
+
+def _accumulate(
+    vectors: Tensor, labels: Tensor | None, num_classes: int | None, unit_length: bool
+) -> tuple[VectorMoments, Tensor]:
     """One pass; a second one on rescaled vectors only where squares leave the safe range."""
-    one = torch.ones((), dtype=vectors.dtype, device=vectors.device)
-    norms, sums = _pass_over(vectors, labels, classes, one, unit_length)
-    largest, scale = norms.detach().max(), one
-    if not bool((largest >= _SAFE_NORMS[0]) & (largest <= _SAFE_NORMS[1])):
+    flat = _flattened(vectors)
+    if labels is None:
+        labels, num_classes = torch.zeros(len(flat), dtype=torch.long, device=flat.device), 1
+    require_same_length(vectors=vectors, labels=labels)
+    classes, labels = require_labels(labels, num_classes), labels.long()
+    norms, sums = _pass_over(flat, labels, classes, None, unit_length)
+    scale = torch.ones((), dtype=torch.float64, device=flat.device)
+    if not _are_safe(norms.detach(), unit_length):
         require_finite(vectors=vectors)  # names the culprit; passes if only squares overflowed
-        scale = _rescaling(vectors)
-        norms, sums = _pass_over(vectors, labels, classes, scale, unit_length)
+        factors = _rescaling(flat, per_row=unit_length)
+        norms, sums = _pass_over(flat, labels, classes, factors, unit_length)
+        scale = double(factors[0, 0])
     if unit_length:
         nonzero = (norms > 0).double()
-        return _per_class(nonzero, sums, nonzero, labels)
-    back = double(scale).reciprocal()
-    return _per_class(norms * back, sums * back, torch.ones_like(norms), labels)
+        return _per_class(nonzero, sums, nonzero, labels), torch.ones_like(scale)
+    return _per_class(norms, sums, torch.ones_like(norms), labels), scale
 
 
-def _rescaling(vectors: Tensor) -> Tensor:
-    """A power of two that brings the largest entry near 1 without rounding anything."""
-    peak = vectors.detach().abs().max()
-    exponent = torch.where(
-        peak > 0, torch.log2(double(peak)).floor(), torch.zeros_like(double(peak))
-    )
+def _are_safe(norms: Tensor, each: bool) -> bool:
+    """Whether squares of the longest vector, or of each of them, are far from both limits."""
+    low, high = _SAFE_NORMS
+    smallest = norms.min() if each else norms.max()
+    return bool((smallest >= low) & (norms.max() <= high))
+
+
+def _rescaling(vectors: Tensor, per_row: bool) -> Tensor:
+    """Powers of two, one per row, that bring entries near 1 without rounding anything."""
+    sizes = double(vectors.detach().abs().amax(1, keepdim=True))
+    peaks = sizes if per_row else sizes.max().expand_as(sizes)
+    exponents = torch.where(peaks > 0, torch.log2(peaks).floor(), torch.zeros_like(peaks))
     limit = 120.0 if vectors.dtype == torch.float32 else 1000.0  # the factor must exist too
-    return torch.exp2(-exponent.clamp(-limit, limit)).to(vectors.dtype)
+    return torch.exp2(-exponents.clamp(-limit, limit)).to(vectors.dtype)
 
 
 def _pass_over(
-    vectors: Tensor, labels: Tensor, classes: int, scale: Tensor, unit_length: bool
+    vectors: Tensor, labels: Tensor, classes: int, factors: Tensor | None, unit_length: bool
 ) -> tuple[Tensor, Tensor]:
     """Norm of each scaled vector, and the sum of the (unit) vectors of each class, in float64."""
     row_bytes = vectors.shape[1] * vectors.element_size()
     rows = max(1, _TILE_BYTES.get(vectors.device.type, _TILE_BYTES["cuda"]) // row_bytes)
-    rescale = bool(scale != 1)
     norms = []
     sums = torch.zeros(classes, vectors.shape[1], dtype=torch.float64, device=vectors.device)
     with full_precision():
-        for tile, label in zip(torch.split(vectors, rows), torch.split(labels, rows), strict=True):
-            scaled = tile * scale if rescale else tile
-            norm = torch.linalg.vector_norm(scaled, dim=1)
-            member = one_hot(label, classes).to(tile.dtype)
+        for start in range(0, len(vectors), rows):
+            part = slice(start, start + rows)
+            tile = vectors[part] if factors is None else vectors[part] * factors[part]
+            norm = torch.linalg.vector_norm(tile, dim=1)
+            member = one_hot(labels[part], classes).to(tile.dtype)
             if unit_length:
                 positive = norm > 0
-                member = member * (
-                    positive / torch.where(positive, norm, torch.ones_like(norm))
-                ).unsqueeze(1)
-            sums = sums + double(member.mT @ scaled)
+                safe = torch.where(positive, norm, torch.ones_like(norm))
+                member = member * (positive / safe).unsqueeze(1)
+            sums = sums + double(member.mT @ tile)
             norms.append(double(norm))
     return torch.cat(norms), sums
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from theodolite.linalg import array_function
 from theodolite.measures.gradient._alignment import class_matrix, mean_over_defined, require_pairs
-from theodolite.measures.gradient._moments import VectorMoments
+from theodolite.measures.gradient._moments import scale_free_moments
 
 __all__ = [
     "between_class_stiffness",
@@ -46,7 +46,7 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         measure to need all pairs.
     """
     require_pairs(vectors)
-    return VectorMoments.of(vectors, unit_length=True).set_sums().alignment().squeeze(0)
+    return scale_free_moments(vectors, unit_length=True).set_sums().alignment().squeeze(0)
 
 
 @array_function
@@ -79,7 +79,7 @@ def stiffness_matrix(
     References:
         [fort2019].
     """
-    moments = VectorMoments.of(vectors, labels, num_classes, unit_length=True)
+    moments = scale_free_moments(vectors, labels, num_classes, unit_length=True)
     return class_matrix(moments, moments.set_sums().alignment())
 
 
