@@ -8,13 +8,21 @@ from theodolite.linalg.centering import (
     unit_peak,
     vanishes_when_centered,
 )
+from theodolite.linalg.class_grams import ClassGrams
 from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
+from theodolite.linalg.precision import full_precision
 from theodolite.linalg.projections import (
     LabelProjections,
+    Route,
+    dual_projections,
+    gram_projections,
     projections_from_gram,
     projections_from_moments,
+    projections_from_triangle,
+    qr_projections,
+    svd_projections,
+    target_columns,
 )
-from theodolite.linalg.precision import full_precision
 from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
 from theodolite.linalg.spectra import (
     Eigen,
@@ -31,32 +39,40 @@ from theodolite.linalg.streaming_qr import TriangularState
 from theodolite.linalg.top import top_eigen, top_eigen_operator
 
 __all__ = [
+    "ClassGrams",
     "ClassSums",
     "CrossMoments",
     "Eigen",
     "LabelProjections",
     "Moments",
+    "Route",
     "Singular",
     "TriangularState",
     "array_function",
     "center_columns",
     "double",
     "double_center",
+    "dual_projections",
     "eigenvalue_groups",
     "eps_of",
     "equality_tolerance",
     "full_precision",
     "gram_cosine",
+    "gram_projections",
     "nan_unless",
     "numerical_rank",
     "projections_from_gram",
     "projections_from_moments",
+    "projections_from_triangle",
+    "qr_projections",
     "ratio_or_nan",
     "row_chunks",
     "safe_sqrt",
     "singular_values",
+    "svd_projections",
     "symmetric_eigen",
     "symmetric_eigenvalues",
+    "target_columns",
     "thin_svd",
     "top_eigen",
     "top_eigen_operator",

@@ -1,16 +1,34 @@
 """Targets seen in the left singular basis of features: what alignment and convergence both read."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.linalg.arrays import double, eps_of
-from theodolite.linalg.moments import CrossMoments
-from theodolite.linalg.spectra import symmetric_eigen
+from theodolite.linalg.moments import CrossMoments, row_chunks
+from theodolite.linalg.spectra import symmetric_eigen, thin_svd
+from theodolite.linalg.streaming_qr import TriangularState
 
-__all__ = ["LabelProjections", "projections_from_gram", "projections_from_moments"]
+__all__ = [
+    "LabelProjections",
+    "Route",
+    "dual_projections",
+    "gram_projections",
+    "projections_from_gram",
+    "projections_from_moments",
+    "projections_from_triangle",
+    "qr_projections",
+    "svd_projections",
+    "target_columns",
+]
+
+Route = Literal["svd", "gram", "dual", "qr"]
+
+_DOUBLE_EPS = torch.finfo(torch.float64).eps
+_GRAM_FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resolve nothing below
 
 
 @dataclass(frozen=True)
@@ -20,17 +38,118 @@ class LabelProjections:
     With :math:`\Phi = U\Sigma V^\top` of rank :math:`r` and targets :math:`y`: the positive
     :math:`\sigma_i`, largest first, :math:`c_i = u_i^\top y` per target column, and the mass
     :math:`\|y\|^2 - \sum_i c_i^2` that lies outside the range of the features.
+
+    ``route`` says how they were obtained. A Gram matrix squares the condition number: what lies
+    below ``resolved_above`` is lost in its rounding, and its mass counts to the residual. Zero
+    means that every singular value that does not count as zero is resolved.
     """
 
     singular_values: Float[Tensor, " r"]
     coefficients: Float[Tensor, "r c"]
     residual: Float[Tensor, " c"]
     count: int  # examples
+    route: Route = "svd"
+    resolved_above: float = 0.0
 
     @property
     def mass(self) -> Float[Tensor, "r c"]:
         """Squared coefficients: the label mass on each direction, per target column."""
         return self.coefficients.square()
+
+    @property
+    def energy(self) -> Float[Tensor, " c"]:
+        """Squared norm of each target column: all of its mass, inside the range and outside."""
+        return self.mass.sum(0) + self.residual
+
+
+def target_columns(
+    targets: Shaped[Tensor, "n *c"], num_classes: int | None
+) -> Float[Tensor, "n k"]:
+    """Targets as float64 columns: a vector is one column, class labels are one-hot."""
+    if num_classes is not None:
+        return torch.nn.functional.one_hot(targets.long(), num_classes).double()
+    wide = double(targets)
+    return wide.unsqueeze(1) if wide.ndim == 1 else wide
+
+
+def svd_projections(
+    features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"], eps: float | None = None
+) -> LabelProjections:
+    """Projections by the thin singular value decomposition: accurate to rounding.
+
+    Singular values of at most ``max(n, d) * eps * largest`` count as zero; ``eps`` is that of the
+    dtype in which the features came.
+    """
+    epsilon = eps_of(features) if eps is None else eps
+    return _from_factor(double(features), double(targets), max(features.shape) * epsilon)
+
+
+def qr_projections(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    num_classes: int | None = None,
+) -> LabelProjections:
+    """As accurate as the singular value decomposition, in one pass with O(d²) memory."""
+    width = features.shape[1]
+    state: TriangularState | None = None
+    for rows, labels in row_chunks(features, targets):
+        both = torch.cat([double(rows), target_columns(labels, num_classes)], dim=1)
+        state = TriangularState.of(both) if state is None else state.extend(both)
+    assert state is not None  # features have rows: the caller checked
+    return projections_from_triangle(state, width, len(features), eps_of(features))
+
+
+def projections_from_triangle(
+    state: TriangularState, width: int, count: int, eps: float = _DOUBLE_EPS
+) -> LabelProjections:
+    r"""Projections from the triangle of the rows ``[features, targets]``.
+
+    .. math:: R = [R_\Phi, z], \qquad A(\Phi, y, \tau) = A(R_\Phi, z, \tau)
+
+    Args:
+        state: triangle of all rows, features first.
+        width: number of feature columns.
+        count: number of rows that the state has seen.
+        eps: rounding of the dtype in which the features came.
+    """
+    factor, targets = state.split(width)
+    return _from_factor(factor, targets, max(count, width) * eps, count, "qr")
+
+
+def gram_projections(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    num_classes: int | None = None,
+) -> LabelProjections:
+    """Projections by the d x d Gram matrix, one pass over chunks of rows. O(n d²)."""
+    size = features.shape[1]
+    columns = target_columns(targets[:1], num_classes).shape[1]
+    gram = double(features[:0]).new_zeros(size, size)
+    cross = gram.new_zeros(size, columns)
+    energy = gram.new_zeros(columns)
+    for rows, labels in row_chunks(features, targets):
+        wide, y = double(rows), target_columns(labels, num_classes)
+        gram.addmm_(wide.mT, wide)
+        cross.addmm_(wide.mT, y)
+        energy += y.square().sum(0)
+    return projections_from_gram(gram, cross, energy, len(features), eps_of(features))
+
+
+def dual_projections(
+    features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"]
+) -> LabelProjections:
+    """Projections by the n x n Gram matrix, over blocks of features: for n below d. O(n² d)."""
+    kernel = double(features[:0]).new_zeros(len(features), len(features))
+    for (block,) in row_chunks(features.mT):
+        wide = double(block)
+        kernel.addmm_(wide.mT, wide)
+    values, vectors = symmetric_eigen(kernel)
+    kept, limit = _resolved(values, max(features.shape), eps_of(features))
+    left, y = vectors[:, kept], double(targets)
+    coefficients = left.mT @ y
+    residual = (y - left @ coefficients).square().sum(0)
+    sigma = values[kept].sqrt()
+    return LabelProjections(sigma, coefficients, residual, len(features), "dual", limit)
 
 
 def projections_from_gram(
@@ -46,14 +165,21 @@ def projections_from_gram(
 
     Singular values below :math:`\sqrt{d\,\varepsilon}\,\sigma_1` drown in the rounding of the Gram
     matrix and count as zero: their mass goes into the residual.
+
+    Args:
+        gram: :math:`\Phi^\top\Phi`.
+        cross: :math:`\Phi^\top Y`.
+        energy: squared norm of each target column.
+        count: number of rows behind the sums.
+        eps: rounding of the dtype in which the features came; that of the Gram by default.
     """
     values, vectors = symmetric_eigen(gram)
-    noise = len(values) * (eps_of(gram, cross) if eps is None else eps) * values.max()
-    kept = values > noise.clamp(min=0)
+    noise = eps_of(gram, cross) if eps is None else eps
+    kept, limit = _resolved(values, max(count, len(gram)), noise, min(count, len(gram)))
     sigma = values[kept].sqrt()
     coefficients = vectors[:, kept].mT @ double(cross) / sigma.unsqueeze(1)
     residual = (double(energy) - coefficients.square().sum(0)).clamp(min=0)
-    return LabelProjections(sigma, coefficients, residual, count)
+    return LabelProjections(sigma, coefficients, residual, count, "gram", limit)
 
 
 def projections_from_moments(
@@ -73,3 +199,30 @@ def projections_from_moments(
         + offset**2 * moments.both.count
     )
     return projections_from_gram(gram, shifted, energy, int(moments.both.count))
+
+
+def _resolved(
+    values: Tensor, size: int, eps: float, full: int | None = None
+) -> tuple[Tensor, float]:
+    """Which eigenvalues of a Gram matrix stand for singular values, and the limit that it sets.
+
+    The limit is zero when nothing was lost: full rank, or what fell below the limit counts as
+    zero anyway at the precision of the data.
+    """
+    top = values.max().clamp(min=0).sqrt()
+    limit = max(_GRAM_FLOOR, (len(values) * _DOUBLE_EPS) ** 0.5) * top
+    noise = size * eps * top
+    kept = values > torch.maximum(limit, noise).square()
+    complete = int(kept.sum()) >= (len(values) if full is None else full)
+    return kept, 0.0 if complete or bool(noise >= limit) else float(limit)
+
+
+def _from_factor(
+    factor: Tensor, targets: Tensor, noise: float, count: int | None = None, route: Route = "svd"
+) -> LabelProjections:
+    left, values, _ = thin_svd(factor)
+    kept = values > noise * values.max()
+    left, sigma = left[:, kept], values[kept]
+    coefficients = left.mT @ targets
+    residual = (targets - left @ coefficients).square().sum(0)  # no difference of large squares
+    return LabelProjections(sigma, coefficients, residual, count or len(factor), route)
