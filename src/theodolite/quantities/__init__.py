@@ -5,5 +5,24 @@ from theodolite.quantities._covariances import (
     patch_covariance,
     weight_covariance,
 )
+from theodolite.quantities._features import (
+    FeatureChunk,
+    Features,
+    feature_chunks,
+    feature_moments,
+    features,
+)
+from theodolite.quantities._grams import FeatureGrams, feature_grams
 
-__all__ = ["PositionCovariance", "patch_covariance", "weight_covariance"]
+__all__ = [
+    "FeatureChunk",
+    "FeatureGrams",
+    "Features",
+    "PositionCovariance",
+    "feature_chunks",
+    "feature_grams",
+    "feature_moments",
+    "features",
+    "patch_covariance",
+    "weight_covariance",
+]
