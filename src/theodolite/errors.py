@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
+    "CaptureError",
     "DomainError",
     "DtypeError",
+    "MemoryLimitError",
     "RecordError",
     "ShapeError",
     "TheodoliteError",
@@ -30,6 +32,14 @@ class DomainError(TheodoliteError, ValueError):
 
 class DtypeError(TheodoliteError, TypeError, ValueError):
     """Complex numbers, text, or NumPy arrays mixed with tensors."""
+
+
+class CaptureError(TheodoliteError, RuntimeError):
+    """A model does something that capture cannot follow, or a check of what it saw failed."""
+
+
+class MemoryLimitError(TheodoliteError, MemoryError):
+    """The planned run needs more memory than allowed; the message has the numbers."""
 
 
 class RecordError(TheodoliteError, ValueError):
