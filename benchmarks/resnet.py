@@ -13,6 +13,8 @@ def group_norm(channels: int) -> nn.Module:
 
 
 class BasicBlock(nn.Module):
+    """Two convolutions and a shortcut, added in place."""
+
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -26,6 +28,7 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(projection, norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
+        """One block."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += self.shortcut(x)
@@ -33,6 +36,8 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
+    """Stem, four stages of two blocks, classifier."""
+
     def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d, classes: int = 10):
         super().__init__()
         self.conv1 = nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False)
@@ -50,6 +55,7 @@ class ResNet18(nn.Module):
         self.fc = nn.Linear(WIDTHS[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits of images (n, 3, 32, 32)."""
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(x.mean((2, 3)))

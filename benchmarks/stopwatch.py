@@ -20,6 +20,7 @@ class Measured:
     result: Any
 
     def line(self, name: str, floor: "Measured | None" = None) -> str:
+        """One row of the printed table, with ratios to a floor."""
         ratio = "" if floor is None else f"  {self.seconds / floor.seconds:6.2f}x time"
         if floor is not None and floor.gibibytes:
             ratio += f"  {self.gibibytes / floor.gibibytes:6.2f}x memory"
