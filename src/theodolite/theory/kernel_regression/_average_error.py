@@ -1,0 +1,271 @@
+r"""Average test error of kernel ridge regression from the kernel's spectrum and the target's power.
+
+Eigenvalues :math:`\eta_\rho` and power :math:`|a_\rho|^2` are those of the population; the ones
+of :math:`P'` samples are good for :math:`P \ll P'` training examples.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_count,
+    require_nonempty,
+    require_nonnegative,
+    require_same_shape,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import array_function, double, ratio_or_nan
+
+__all__ = [
+    "PowerShortcut",
+    "effective_ridge",
+    "generalization_error",
+    "power_shortcut",
+    "spectral_alignment",
+]
+
+Samples = int | float | Float[Tensor, "*p"]
+
+_HALVINGS = 80  # geometric bisection over 300 decades to the last bit
+
+
+@dataclass(frozen=True)
+class PowerShortcut:
+    """``1 - C(modes)`` as an estimate of the normalised error, with its guaranteed accuracy."""
+
+    value: Float[Tensor, ""]  # 1 - C(modes)
+    target: Float[Tensor, ""]  # (1 - gamma) E_g / total power, which the value approximates
+    bound: Float[Tensor, ""]  # on their difference
+    gamma: Float[Tensor, ""]  # 0: the target is the normalised error itself
+    modes: int
+
+
+@array_function
+def effective_ridge(
+    eigenvalues: Float[Tensor, " r"], samples: Samples, ridge: float = 0.0
+) -> Float[Tensor, "*p"]:
+    r"""The self-consistent ridge :math:`\kappa` of kernel regression.
+
+    .. math:: \kappa = \lambda + \sum_\rho \frac{\kappa\,\eta_\rho}{\kappa + P\eta_\rho},
+              \qquad \lambda \le \kappa \le \lambda + \sum_\rho \eta_\rho
+
+    Zero exactly if :math:`\lambda = 0` and :math:`P` is at least the number of nonzero modes.
+    Modes with :math:`P\eta_\rho \gg \kappa` are learned, the others not.
+
+    Args:
+        eigenvalues: :math:`\eta_\rho \ge 0`; set those that are rounding noise to zero first.
+        samples: :math:`P \ge 0`, one number or many.
+        ridge: :math:`\lambda \ge 0`, added to the Gram matrix.
+
+    Raises:
+        DomainError: If an argument is negative or not finite.
+
+    Example:
+        >>> effective_ridge(torch.ones(10), 5.0)
+        tensor(5.)
+
+    References:
+        [canatar2021], Eq. (4).
+    """
+    eta, count = _checked(eigenvalues, samples, ridge)
+    return _effective_ridge(eta, count, ridge)
+
+
+@array_function
+def generalization_error(
+    eigenvalues: Float[Tensor, " r"],
+    power: Float[Tensor, " r"],
+    samples: Samples,
+    ridge: float = 0.0,
+    noise: float = 0.0,
+) -> Float[Tensor, "*p"]:
+    r"""Average test error of kernel ridge regression; over many sample sizes, its learning curve.
+
+    .. math:: E_g = \frac{1}{1-\gamma} \sum_\rho
+              \frac{\kappa^2 |a_\rho|^2 + s^2 P\eta_\rho^2}{(\kappa + P\eta_\rho)^2}, \qquad
+              \gamma = \sum_\rho \frac{P\eta_\rho^2}{(\kappa + P\eta_\rho)^2}
+
+    The mean squared error on noiseless targets, summed over outputs, averaged over training sets.
+    Zero modes keep their power. Infinite at the interpolation peak, :math:`P` = rank at ridge 0.
+
+    Args:
+        eigenvalues: :math:`\eta_\rho \ge 0` of the kernel's integral operator.
+        power: :math:`|a_\rho|^2 \ge 0`, the target's power on each mode.
+        samples: :math:`P \ge 0`, one number or many.
+        ridge: :math:`\lambda \ge 0`, added to the Gram matrix.
+        noise: :math:`s^2 \ge 0`, variance of the label noise, summed over outputs.
+
+    Raises:
+        ShapeError: If eigenvalues and power differ in length.
+        DomainError: If an argument is negative or not finite.
+
+    Example:
+        >>> eigenvalues, power = torch.tensor([1.0, 0.1, 0.01]), torch.tensor([0.9, 0.1, 0.0])
+        >>> generalization_error(eigenvalues, power, torch.tensor([0.0, 1.0, 2.0]))
+        tensor([1.0000, 0.3013, 0.0298])
+
+    References:
+        [canatar2021], Eq. (4).
+    """
+    eta, count = _checked(eigenvalues, samples, ridge)
+    require_same_shape(eigenvalues=eigenvalues, power=power)
+    require_nonnegative(power=power)
+    require_between(0.0, float("inf"), open_high=True, noise=noise)
+    kappa = _effective_ridge(eta, count, ridge)
+    unlearned = _unlearned(eta, count, kappa)
+    freedom = _freedom(eta, count, kappa, ridge)
+    signal = (unlearned.square() * double(power)).sum(-1) + noise * (1 - freedom)
+    peak = torch.full_like(signal, torch.inf)
+    return torch.where(freedom > 0, signal / freedom.clamp(min=1e-300), peak)
+
+
+@array_function
+def power_shortcut(
+    eigenvalues: Float[Tensor, " r"],
+    power: Float[Tensor, " r"],
+    samples: float,
+    ridge: float = 0.0,
+    modes: int | None = None,
+) -> PowerShortcut:
+    r"""The estimate :math:`E_g \approx 1 - C(\rho^*)` and how far it can be off.
+
+    .. math:: \Bigl|\frac{(1-\gamma)E_g}{\sum|a|^2} - (1 - C(\rho^*))\Bigr| \le
+              \max\bigl(g(\eta_{\rho^*})^2,\; 1 - g(\eta_{\rho^*+1})^2\bigr), \qquad
+              g(\eta) = \frac{\kappa}{\kappa + P\eta}
+
+    Good where :math:`\eta_{\rho^*+1} \ll \kappa/P \ll \eta_{\rho^*}` and :math:`\rho^* \ll P`.
+
+    Undefined (``nan``): the power is all zero.
+
+    Args:
+        eigenvalues: :math:`\eta_\rho`, in decreasing order.
+        power: :math:`|a_\rho|^2`.
+        samples: :math:`P`.
+        ridge: :math:`\lambda`, added to the Gram matrix.
+        modes: :math:`\rho^*`; the modes with :math:`P\eta > \kappa` if absent.
+
+    Raises:
+        ShapeError: If eigenvalues and power differ in length.
+        DomainError: If eigenvalues are not in decreasing order or an argument is negative.
+
+    Example:
+        >>> eigenvalues, power = torch.tensor([1.0, 1e-9, 1e-9]), torch.tensor([0.7, 0.2, 0.1])
+        >>> shortcut = power_shortcut(eigenvalues, power, samples=100.0, ridge=1e-3)
+        >>> shortcut.modes, round(shortcut.value.item(), 4), round(shortcut.bound.item(), 4)
+        (1, 0.3, 0.0002)
+
+    References:
+        [canatar2022], section III.
+        Differs from paper: it asks for :math:`P \approx 1/\eta_{\rho^*}`, which presumes a kernel
+        scaled so that :math:`\kappa` is of order one.
+    """
+    eta, count = _checked(eigenvalues, samples, ridge)
+    require_same_shape(eigenvalues=eigenvalues, power=power)
+    require_nonnegative(power=power)
+    if (eta.diff() > 0).any():
+        raise DomainError("eigenvalues: expected decreasing order; sort them with their power")
+    kappa = _effective_ridge(eta, count, ridge)
+    unlearned = _unlearned(eta, count, kappa).squeeze(0).square()
+    chosen = int((count * eta > kappa).sum()) if modes is None else modes
+    require_count(0, modes=chosen)
+    require_between(0.0, float(len(eta)), modes=float(chosen))
+    total = double(power).sum()
+    learned = unlearned[chosen - 1] if chosen > 0 else torch.zeros_like(total)
+    missed = 1 - unlearned[chosen] if chosen < len(eta) else torch.zeros_like(total)
+    return PowerShortcut(
+        value=ratio_or_nan(double(power)[chosen:].sum(), total),
+        target=ratio_or_nan((unlearned * double(power)).sum(), total),
+        bound=torch.maximum(learned, missed),
+        gamma=1 - _freedom(eta, count, kappa, ridge),
+        modes=chosen,
+    )
+
+
+@array_function
+def spectral_alignment(
+    eigenvalues: Float[Tensor, " r"], power: Float[Tensor, " r"], target_gram_norm: float
+) -> Float[Tensor, ""]:
+    r"""Kernel-target alignment from the spectrum and the target's power alone.
+
+    .. math:: A(K, YY^\top) = \frac{\sum_\rho \eta_\rho |a_\rho|^2}{|\eta|_2\,\|YY^\top\|_F/P}
+              = \frac{\|Y\|_F^2}{|\eta|_2\,\|YY^\top\|_F}
+              \sum_\rho (\eta_\rho - \eta_{\rho+1})\, C(\rho)
+
+    An average of the cumulative power with the spectral gaps as weights, which is why it can miss
+    structure of low variance.
+
+    Undefined (``nan``): the kernel or the target is zero.
+
+    Args:
+        eigenvalues: :math:`\eta_\rho`, of the Gram matrix divided by :math:`P`.
+        power: :math:`|a_\rho|^2`.
+        target_gram_norm: :math:`\|YY^\top\|_F / P`.
+
+    Raises:
+        ShapeError: If eigenvalues and power differ in length.
+        DomainError: If an argument is negative or not finite.
+
+    Example:
+        >>> spectral_alignment(torch.tensor([2.0, 0.0]), torch.tensor([0.5, 0.0]), 0.5)
+        tensor(1.)
+
+    References:
+        [canatar2022], Eq. (4), in the kernel's eigenbasis.
+    """
+    require_same_shape(eigenvalues=eigenvalues, power=power)
+    require_nonnegative(eigenvalues=eigenvalues, power=power)
+    require_between(0.0, float("inf"), open_high=True, target_gram_norm=target_gram_norm)
+    eta = double(eigenvalues)
+    product = (eta * double(power)).sum()
+    return ratio_or_nan(product, torch.linalg.vector_norm(eta) * target_gram_norm)
+
+
+def _checked(eigenvalues: Tensor, samples: Samples, ridge: float) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and sample sizes in float64."""
+    require_axes(1, eigenvalues=eigenvalues)
+    require_nonempty(eigenvalues=eigenvalues)
+    require_nonnegative(eigenvalues=eigenvalues)
+    require_between(0.0, float("inf"), open_high=True, ridge=ridge)
+    eta = double(eigenvalues)
+    count = torch.as_tensor(samples, dtype=torch.float64, device=eta.device)
+    require_nonnegative(samples=count)
+    return eta, count
+
+
+def _effective_ridge(eta: Tensor, count: Tensor, ridge: float) -> Tensor:
+    scale = eta.max() + ridge  # kappa scales with the kernel and its ridge
+    unit = torch.where(scale > 0, scale, torch.ones_like(scale))
+    values, penalty, P = eta / unit, ridge / unit, count.unsqueeze(-1)
+    high = (penalty + values.sum()).expand(count.shape).clone()
+    low = torch.maximum(penalty.expand(count.shape), high * 1e-300)
+    for _ in range(_HALVINGS):
+        middle = (low * high).sqrt()  # geometric: kappa may be smaller by hundreds of decades
+        kappa = middle.unsqueeze(-1)
+        excess = penalty / middle + (values / (kappa + P * values)).sum(-1) > 1
+        low, high = torch.where(excess, middle, low), torch.where(excess, high, middle)
+    none_left = (penalty == 0) & (count >= (values > 0).sum())
+    root = torch.where(count == 0, penalty + values.sum(), high)
+    return torch.where(none_left, torch.zeros_like(high), root) * unit
+
+
+def _unlearned(eta: Tensor, count: Tensor, kappa: Tensor) -> Tensor:
+    """``kappa / (kappa + P eta)`` on every mode: 1 on zero modes, whatever kappa is."""
+    product = count.unsqueeze(-1) * eta
+    total = kappa.unsqueeze(-1) + product
+    safe = torch.where(total > 0, total, torch.ones_like(total))
+    return torch.where(product > 0, kappa.unsqueeze(-1) / safe, torch.ones_like(total))
+
+
+def _freedom(eta: Tensor, count: Tensor, kappa: Tensor, ridge: float) -> Tensor:
+    """``1 - gamma`` without cancellation: from the equation of kappa, ``lambda/kappa + ...``."""
+    unlearned = _unlearned(eta, count, kappa)
+    per_sample = ((1 - unlearned) * unlearned).sum(-1) / count.clamp(min=1e-300)
+    safe = torch.where(kappa > 0, kappa, torch.ones_like(kappa))
+    over = 1 - (eta > 0).sum() / count.clamp(min=1e-300)  # kappa = 0: every mode is learned
+    value = torch.where(kappa > 0, ridge / safe + per_sample, over)
+    return torch.where(count > 0, value, torch.ones_like(value))
