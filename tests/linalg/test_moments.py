@@ -1,0 +1,118 @@
+"""Any split of the data, about any shift, merges to the same moments."""
+
+from functools import reduce
+from operator import add
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tolerances import assert_close
+from theodolite.linalg import ClassSums, CrossMoments, Moments, TriangularState, row_chunks
+
+
+def rows(seed, count, width, mean=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, width, generator=generator, dtype=torch.float64) + mean
+
+
+def covariance(x):
+    offset = x - x.mean(0)
+    return offset.T @ offset / len(x)
+
+
+@given(st.integers(0, 100), st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 4))
+def test_any_split_gives_the_same_moments(seed, sizes, width):
+    x = rows(seed, sum(sizes), width, mean=100.0)
+    merged = reduce(add, map(Moments.of, x.split(sizes)))
+    assert_close(merged.mean, x.mean(0), scale=100)
+    assert_close(merged.covariance(), covariance(x))
+    assert_close(merged.covariance(centered=False), x.T @ x / len(x), scale=1e4)
+    assert merged.count == len(x)
+
+
+def test_plain_sums_about_one_shift_reduce_across_processes():
+    x = rows(0, 10, 3, mean=1e4)
+    parts = [Moments.of(part, shift=x[0]) for part in x.split([4, 1, 5])]
+    total = Moments(
+        sum(part.count for part in parts),
+        x[0],
+        sum(part.total for part in parts),
+        sum(part.scatter for part in parts),
+    )
+    assert_close(total.covariance(), covariance(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_mean_costs_no_digits(dtype):
+    x = (rows(1, 50, 3) + 1e4).to(dtype)
+    merged = Moments.of(x[:20]) + Moments.of(x[20:])
+    assert_close(merged.covariance(), covariance(x.double()))
+
+
+def test_covariance_with_other_divisors():
+    x = rows(2, 8, 3)
+    assert_close(Moments.of(x).covariance(ddof=1), covariance(x) * 8 / 7)
+
+
+def test_rebasing_is_exact():
+    moments = Moments.of(rows(3, 6, 2))
+    moved = moments.rebase(torch.tensor([5.0, -3.0], dtype=torch.float64))
+    assert_close(moved.mean, moments.mean)
+    assert_close(moved.covariance(), moments.covariance(), scale=100)
+
+
+@given(st.integers(0, 100), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_cross_moments(seed, sizes):
+    x, y = rows(seed, sum(sizes), 3, mean=50.0), rows(seed + 1, sum(sizes), 2, mean=-50.0)
+    merged = reduce(add, map(CrossMoments.of, x.split(sizes), y.split(sizes)))
+    xx, xy, yy = merged.blocks(centered=True)
+    xc, yc = x - x.mean(0), y - y.mean(0)
+    for block, expected in ((xx, xc.T @ xc), (xy, xc.T @ yc), (yy, yc.T @ yc)):
+        assert_close(block, expected, scale=10)
+    assert_close(merged.blocks(centered=False)[1], x.T @ y, scale=1e5)
+
+
+@given(st.integers(0, 100), st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_class_sums(seed, sizes):
+    n = sum(sizes)
+    x = rows(seed, n, 3, mean=20.0)
+    labels = torch.arange(n) % 3
+    parts = [
+        ClassSums.of(a, b, 4) for a, b in zip(x.split(sizes), labels.split(sizes), strict=True)
+    ]
+    merged = reduce(add, parts)
+    assert merged.means[3].isnan().all()
+    for c in range(min(3, n)):
+        assert_close(merged.means[c], x[labels == c].mean(0), scale=20)
+        assert merged.counts[c] == (labels == c).sum()
+
+
+@given(st.integers(0, 100), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_triangle_has_the_gram_of_all_rows(seed, sizes):
+    x = rows(seed, sum(sizes), 3)
+    state = reduce(add, map(TriangularState.of, x.split(sizes)))
+    assert_close(state.triangle.T @ state.triangle, x.T @ x, scale=10)
+    assert_close(state.triangle, state.triangle.triu())
+    left, right = state.split(2)
+    assert left.shape == (3, 2)
+    assert right.shape == (3, 1)
+
+
+def test_triangle_keeps_singular_values_that_the_gram_loses():
+    scale = torch.tensor([1.0, 1e-10], dtype=torch.float64)
+    x = torch.linalg.qr(rows(5, 40, 2)).Q * scale
+    triangle = reduce(add, map(TriangularState.of, x.split(7))).triangle
+    assert torch.linalg.svdvals(triangle)[1] == pytest.approx(1e-10, rel=1e-5)
+    assert torch.linalg.eigvalsh(x.T @ x)[0].abs() < 1e-15  # 1e-20, lost in rounding
+
+
+def test_chunks_cover_all_rows_in_order():
+    x = torch.arange(3_000_000.0).reshape(-1, 3)
+    chunks = row_chunks(x, x[:, 0])
+    assert len(chunks) == 1
+    wide = torch.zeros(10, 1_000_000)
+    parts = row_chunks(wide)
+    assert sum(len(part) for (part,) in parts) == 10
+    assert max(part.numel() for (part,) in parts) * 8 <= 32 * 2**20
