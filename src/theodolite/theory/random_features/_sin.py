@@ -1,0 +1,234 @@
+r"""A wide layer of sines: its exact kernel, and three bounds on it.
+
+The weights are i.i.d. :math:`N(0, \sigma^2)`. All values are per unit of width: multiply by the
+width h for the inner product of two hidden representations.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_choice,
+    require_finite,
+    require_nonempty,
+    require_positive,
+)
+from theodolite.errors import ShapeError
+from theodolite.linalg import array_function, double, nan_unless
+
+__all__ = [
+    "distances",
+    "require_inputs",
+    "sin_bound",
+    "sin_cosine",
+    "sin_energy",
+    "sin_kernel",
+    "unit_rows",
+]
+
+_BOUNDS = ("printed", "one_sided", "corrected", "proof")
+
+
+@array_function
+def sin_kernel(
+    x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], sigma: float, *, bias: bool = False
+) -> Float[Tensor, "n m"]:
+    r"""Expected product of two sin features, exactly.
+
+    .. math:: E[\sin(w^\top x)\sin(w^\top y)]
+              = \tfrac12\bigl(e^{-\sigma^2\|x-y\|^2/2} - e^{-\sigma^2\|x+y\|^2/2}\bigr)
+              = e^{-\sigma^2(\|x\|^2+\|y\|^2)/2}\,\sinh(\sigma^2\langle x, y\rangle)
+
+    With a bias, uniform on :math:`[0, 2\pi]`: :math:`\tfrac12 e^{-\sigma^2\|x-y\|^2/2}`.
+
+    Range: [-1/2, 1/2].
+    Invariant to: orthogonal maps of both; changes sign with either argument (without bias).
+
+    Args:
+        x: Inputs, one per row.
+        y: Inputs, one per row.
+        sigma: :math:`\sigma > 0`, standard deviation of the weights.
+        bias: Whether the layer has a random phase.
+
+    Raises:
+        ShapeError: If the inputs differ in dimension.
+        DomainError: If an input is not finite or sigma not positive.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> sin_kernel(x, x, 1.0)
+        tensor([[0.4323, 0.0000],
+                [0.0000, 0.4323]])
+
+    References:
+        [mehta2021], Eq. (1) and Theorem 1; [rahimi2007] for the Gaussian kernel.
+        Differs from paper: the exact value instead of a bound.
+    """
+    require_inputs(x, y, sigma)
+    wide_x, wide_y = double(x), double(y)
+    minus, plus = distances(wide_x, wide_y)
+    if bias:
+        return _gaussian(minus, sigma) / 2
+    # The larger exponential outside, its relative gap to the other inside: neither overflow for
+    # wide weights nor cancellation for narrow ones.
+    inner = sigma**2 * (wide_x @ wide_y.mT)
+    size = -torch.expm1(-2 * inner.abs()) / 2
+    return inner.sign() * size * _gaussian(torch.minimum(minus, plus), sigma)
+
+
+@array_function
+def sin_energy(x: Float[Tensor, "n d"], sigma: float) -> Float[Tensor, " n"]:
+    r"""Expected square of a sin feature: the diagonal of :func:`sin_kernel`.
+
+    .. math:: E[\sin^2(w^\top x)] = \tfrac12\bigl(1 - e^{-2\sigma^2\|x\|^2}\bigr)
+
+    Args:
+        x: Inputs, one per row.
+        sigma: Standard deviation of the weights.
+
+    Raises:
+        DomainError: If an input is not finite or sigma not positive.
+
+    Example:
+        >>> sin_energy(torch.tensor([[1.0], [100.0]]), 1.0)
+        tensor([0.4323, 0.5000])
+
+    References:
+        [mehta2021], appendix B.
+    """
+    require_inputs(x, x, sigma)
+    return _energy(double(x), sigma)
+
+
+@array_function
+def sin_cosine(
+    x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], sigma: float
+) -> Float[Tensor, "n m"]:
+    r"""Cosine between two inputs' features in an infinitely wide sin layer.
+
+    .. math:: \frac{\sinh(\sigma^2\langle x,y\rangle)}
+              {\sqrt{\sinh(\sigma^2\|x\|^2)\,\sinh(\sigma^2\|y\|^2)}}
+
+    The cosine of the inputs as :math:`\sigma \to 0`; tends to 0 as :math:`\sigma \to \infty`
+    unless :math:`y = \pm x`; strictly falling in :math:`\sigma` for equal norms.
+
+    Range: [-1, 1].
+    Undefined (``nan``): an input is zero.
+
+    Args, Raises: as :func:`sin_kernel`.
+
+    Example:
+        >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8]])
+        >>> [round(sin_cosine(x, y, sigma).item(), 4) for sigma in (0.01, 1.0, 10.0)]
+        [0.6, 0.5417, 0.0]
+
+    References:
+        [mehta2021], section 3.1.
+    """
+    require_inputs(x, y, sigma)
+    wide_x, wide_y = double(x), double(y)
+    inner = sigma**2 * (wide_x @ wide_y.mT)
+    own_x, own_y = ((sigma * wide).square().sum(1) for wide in (wide_x, wide_y))
+    saturation = torch.outer(_saturation(own_x).sqrt(), _saturation(own_y).sqrt())
+    nearer = torch.minimum(*distances(wide_x, wide_y))
+    cosine = unit_rows(wide_x) @ unit_rows(wide_y).mT
+    value = cosine * _saturation(inner.abs()) / saturation * _gaussian(nearer, sigma)
+    return nan_unless(wide_x.any(1, keepdim=True) & wide_y.any(1), value)
+
+
+@array_function
+def sin_bound(
+    x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], sigma: float, form: str = "corrected"
+) -> Float[Tensor, "n m"]:
+    r"""Bounds on :func:`sin_kernel`, printed and corrected.
+
+    * ``"printed"``: :math:`e^{-\sigma^2\|x-y\|^2/2}`. True for the value, false for its absolute
+      value: at :math:`y = -x` that tends to 1/2 while the bound vanishes.
+    * ``"one_sided"``: half of it, true for the value; for the absolute value where
+      :math:`\langle x,y\rangle \ge 0`.
+    * ``"corrected"``: :math:`\tfrac12 e^{-\sigma^2\min(\|x-y\|^2,\|x+y\|^2)/2}`, true for the
+      absolute value.
+    * ``"proof"``: :math:`e^{-\sigma^2\|\Delta\|^2/2}` with
+      :math:`\Delta = y - x\,\langle x,y\rangle/\|x\|^2`, true for the absolute value and at least
+      twice the corrected one.
+
+    Args:
+        x: Inputs, one per row.
+        y: Inputs, one per row.
+        sigma: Standard deviation of the weights.
+        form: Which bound.
+
+    Raises:
+        ShapeError: If the inputs differ in dimension.
+        DomainError: If an input is not finite, sigma not positive or the form unknown.
+
+    Example:
+        >>> x = torch.tensor([[1.0]])
+        >>> [round(sin_bound(x, -x, 2.0, form).item(), 4) for form in ("printed", "corrected")]
+        [0.0003, 0.5]
+        >>> round(sin_kernel(x, -x, 2.0).item(), 4)
+        -0.4998
+
+    References:
+        [mehta2021], Theorem 1 and appendix B.
+        Differs from paper: the last step of the published proof replaces :math:`\|\Delta\|` by the
+        larger :math:`\|x-y\|`, the wrong direction; the printed form is kept beside the others.
+    """
+    require_inputs(x, y, sigma)
+    require_choice(_BOUNDS, form=form)
+    wide_x, wide_y = double(x), double(y)
+    minus, plus = distances(wide_x, wide_y)
+    if form == "proof":
+        return _gaussian(_perpendicular(wide_x, wide_y), sigma)
+    if form == "corrected":
+        return _gaussian(torch.minimum(minus, plus), sigma) / 2
+    printed = _gaussian(minus, sigma)
+    return printed if form == "printed" else printed / 2
+
+
+def require_inputs(x: Tensor, y: Tensor, sigma: float) -> None:
+    """Two sets of finite inputs of one dimension, and a positive scale."""
+    require_axes(2, x=x, y=y)
+    require_nonempty(x=x, y=y)
+    if x.shape[1] != y.shape[1]:
+        raise ShapeError(
+            f"x and y: expected one input dimension, got {x.shape[1]} and {y.shape[1]}"
+        )
+    require_finite(x=x, y=y)
+    require_positive(sigma=sigma)
+
+
+def distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``|x - y|`` and ``|x + y|`` from differences: via inner products they would cancel."""
+    exact = "donot_use_mm_for_euclid_dist"
+    minus = torch.cdist(x, y, compute_mode=exact)
+    return minus, torch.cdist(x, -y, compute_mode=exact)
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows of length 1; a zero row stays zero."""
+    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return x / torch.where(norms > 0, norms, torch.ones_like(norms))
+
+
+def _perpendicular(x: Tensor, y: Tensor) -> Tensor:
+    """Norm of the part of y orthogonal to x, ``|y| sin``, by the double-angle formula."""
+    minus, plus = distances(unit_rows(x), unit_rows(y))
+    sine = torch.where(x.any(1, keepdim=True), minus * plus / 2, torch.ones_like(minus))
+    return torch.linalg.vector_norm(y, dim=1) * sine
+
+
+def _gaussian(distance: Tensor, sigma: float) -> Tensor:
+    return torch.exp(-(sigma * distance).square() / 2)
+
+
+def _saturation(z: Tensor) -> Tensor:
+    """``(1 - exp(-2z)) / 2z``: 1 at zero, where a ratio of energies would be 0 / 0."""
+    safe = torch.where(z > 0, z, torch.ones_like(z))
+    return torch.where(z > 0, -torch.expm1(-2 * safe) / (2 * safe), torch.ones_like(z))
+
+
+def _energy(x: Tensor, sigma: float) -> Tensor:
+    return -torch.expm1(-2 * sigma**2 * x.square().sum(1)) / 2
