@@ -1,0 +1,74 @@
+"""Limits that no linter knows: sizes, references that exist, doctests where they belong."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+FILE_LIMIT, BODY_LIMIT, METHOD_LIMIT = 500, 50, 8
+
+
+def functions(path: Path) -> list[ast.FunctionDef]:
+    tree = ast.parse(path.read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def body_lines(function: ast.FunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_sizes(path):
+    assert len(path.read_text().splitlines()) <= FILE_LIMIT
+    long = {f.name: body_lines(f) for f in functions(path) if body_lines(f) > BODY_LIMIT}
+    assert long == {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            public = [
+                item.name
+                for item in node.body
+                if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+            ]
+            assert len(public) <= METHOD_LIMIT, node.name
+
+
+def test_no_grab_bags():
+    grab_bags = {"utils.py", "common.py", "helpers.py", "misc.py"}
+    assert [path for path in SOURCES if path.name in grab_bags] == []
+
+
+def test_every_cited_key_is_in_the_bibliography():
+    known = set(re.findall(r"@\w+\{(\w+),", (ROOT / "docs" / "references.bib").read_text()))
+    cited = {
+        (key, path.name)
+        for path in SOURCES
+        for key in re.findall(r"\[([a-z]+(?:19|20)\d\d[a-z]*)\]", path.read_text())
+    }
+    assert {item for item in cited if item[0] not in known} == set()
+
+
+def public_functions() -> list[tuple[Path, ast.FunctionDef]]:
+    return [
+        (path, node)
+        for folder in ("measures", "theory")
+        for path in sorted((ROOT / "src" / "theodolite" / folder).rglob("*.py"))
+        if "registry" not in path.parts
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(decorator) == "array_function" for decorator in node.decorator_list)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "function"), public_functions(), ids=lambda value: getattr(value, "name", None)
+)
+def test_array_functions_have_an_example_and_a_reference(path, function):
+    docstring = ast.get_docstring(function) or ""
+    if function.name.startswith("_"):
+        return
+    for section in ("Args:", "Example:", "References:"):
+        assert section in docstring, f"{path.name}: {function.name} lacks {section}"

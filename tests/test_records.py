@@ -1,0 +1,159 @@
+"""Records survive a round trip, a kill, and any damage, with a message."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from theodolite.errors import RecordError
+from theodolite.records import SCHEMA, Estimate, Record, load_record, save_record
+
+CONTENTS = {
+    "name": "fc<1>/ünï",
+    "layers": {"fc1": {"cka": 0.25, "omega": math.nan}},
+    "steps": [1, 2, math.inf, -math.inf, math.nan, None, True],
+}
+
+
+def assert_same(actual, expected):
+    if isinstance(expected, dict):
+        assert set(actual) == set(expected)
+        for key in expected:
+            assert_same(actual[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected)
+        for left, right in zip(actual, expected, strict=True):
+            assert_same(left, right)
+    elif isinstance(expected, float) and math.isnan(expected):
+        assert isinstance(actual, float)
+        assert math.isnan(actual)
+    else:
+        assert actual == expected
+        assert type(actual) is type(expected)
+
+
+def test_round_trip(tmp_path):
+    arrays = {"curve": np.linspace(0, 1, 5), "names": np.array(["a", "b"])}
+    reasons = {"layers/fc1/omega": "all gradients are zero"}
+    save_record(Record(CONTENTS, arrays, reasons), tmp_path / "run")
+    loaded = load_record(tmp_path / "run")
+    assert_same(loaded.contents, CONTENTS)
+    assert loaded.reasons == {"layers/fc1/omega": "all gradients are zero", "steps/4": "undefined"}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded.arrays[name], array)
+
+
+def test_json_is_strict_and_says_why(tmp_path):
+    path = save_record(Record(CONTENTS), tmp_path)
+    document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert document["contents"]["layers"]["fc1"]["omega"] is None
+    assert document["undefined"]["layers/fc1/omega"] == "undefined"
+
+
+def test_estimates_are_plain_data(tmp_path):
+    save_record(Record({"cka": Estimate(0.4, 0.1, 0.0, 0.2, "bootstrap")}), tmp_path)
+    assert load_record(tmp_path).contents["cka"]["error"] == 0.1
+    assert Estimate(0.4, null_mean=0.0, null_sd=0.2).z_score == 2
+    assert math.isnan(Estimate(0.4).z_score)
+
+
+def test_a_second_record_replaces_the_first_and_its_arrays(tmp_path):
+    save_record(Record({"step": 1}, {"x": np.zeros(3)}), tmp_path)
+    save_record(Record({"step": 2}, {"x": np.ones(3)}), tmp_path)
+    assert load_record(tmp_path).contents["step"] == 2
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"a": {"b": object()}}, "contents/a/b: expected plain data, got object"),
+        ({"a": np.zeros(2)}, "put arrays into the record's arrays"),
+        ({"a": {1: 2}}, "expected text as keys"),
+    ],
+)
+def test_only_plain_data_is_written(tmp_path, contents, message):
+    with pytest.raises(RecordError, match=message):
+        save_record(Record(contents), tmp_path)
+
+
+def test_arrays_of_objects_are_refused(tmp_path):
+    with pytest.raises(RecordError, match="expected numbers or text, got objects"):
+        save_record(Record({}, {"x": np.array([{}])}), tmp_path)
+
+
+def edit(path, **changes):
+    document = json.loads(path.read_text())
+    document.update(changes)
+    path.write_text(json.dumps(document))
+
+
+DAMAGE = {
+    "no record": (lambda path: path.unlink(), "expected a folder with record.json, found none"),
+    "cut short": (lambda path: path.write_text(path.read_text()[:-40]), "damaged, not valid JSON"),
+    "not text": (lambda path: path.write_bytes(b"\xff\xfe\x00"), "damaged, not valid JSON"),
+    "nan in json": (lambda path: path.write_text("NaN"), "not strict JSON"),
+    "foreign": (lambda path: path.write_text('{"a": 1}'), "got another JSON file"),
+    "newer": (lambda path: edit(path, schema=SCHEMA + 1), "upgrade theodolite"),
+    "no schema": (lambda path: edit(path, schema="x"), "expected a schema number"),
+    "other folder": (
+        lambda path: edit(path, arrays={"file": "../arrays-1.npz", "sha256": ""}),
+        "names no arrays file",
+    ),
+    "no contents": (lambda path: edit(path, contents=None), "'contents' or 'undefined' is missing"),
+    "arrays gone": (lambda path: next(path.parent.glob("*.npz")).unlink(), "missing or unreadable"),
+    "arrays changed": (
+        lambda path: next(path.parent.glob("*.npz")).write_bytes(b"PK"),
+        "digest does not match",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_is_named(tmp_path, damage, message):
+    path = save_record(Record(CONTENTS, {"x": np.zeros(2)}), tmp_path)
+    damage(path)
+    with pytest.raises(RecordError, match=message):
+        load_record(tmp_path)
+
+
+@given(st.binary(max_size=200), st.integers(0, 10_000))
+def test_any_bytes_in_the_place_of_a_record_raise_a_record_error(tmp_path_factory, noise, where):
+    folder = tmp_path_factory.mktemp("fuzz")
+    path = save_record(Record(CONTENTS, {"x": np.zeros(2)}), folder)
+    raw = path.read_bytes()
+    cut = where % len(raw)
+    path.write_bytes(raw[:cut] + noise + raw[cut + len(noise) :])
+    try:
+        load_record(folder)
+    except RecordError as error:
+        assert str(folder) in str(error)  # noqa: PT017: most noise is caught, some is harmless
+
+
+WRITER = """
+import sys, numpy as np
+from theodolite.records import Record, save_record
+print("ready", flush=True)
+for step in range(1, 10**9):
+    save_record(Record({"step": step}, {"x": np.full(2000, step)}), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_killed_writer_leaves_a_whole_record(tmp_path, attempt):
+    rng = random.Random(attempt)
+    save_record(Record({"step": 0}, {"x": np.zeros(2000)}), tmp_path)
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        time.sleep(rng.uniform(0, 0.05))
+        writer.kill()
+    loaded = load_record(tmp_path)
+    assert (loaded.arrays["x"] == loaded.contents["step"]).all()
