@@ -1,0 +1,198 @@
+"""Measured change of tangent features in a real step, beside what first order predicts."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theodolite.checks import require_count, require_finite, require_same_shape
+from theodolite.errors import ShapeError
+from theodolite.linalg.arrays import double
+from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.theory.feature_evolution._flips import activation_pattern, count_flips
+from theodolite.theory.feature_evolution._tangent_map import TangentMap, loss_gradient_of
+
+__all__ = [
+    "FeatureChange",
+    "FeatureUpdate",
+    "feature_change",
+    "feature_update_correlation",
+]
+
+
+@dataclass(frozen=True)
+class FeatureChange:
+    """Change of the combined tangent features between two moments of a network."""
+
+    measured: Float[Tensor, " p"]
+    first_order: Float[Tensor, " p"]
+    flips: int  # (unit, example) pairs whose activation changed sign in between
+
+    @property
+    def relative_error(self) -> Float[Tensor, ""]:
+        """``|measured - first order| / |measured|``; nan where nothing changed."""
+        return ratio_or_nan((self.measured - self.first_order).norm(), self.measured.norm())
+
+
+@dataclass(frozen=True)
+class FeatureUpdate:
+    """Agreement of the measured change of label features with the predicted one."""
+
+    cosine: Float[Tensor, ""]
+    pearson: Float[Tensor, ""]
+    flip_free_cosine: Float[Tensor, ""]  # of the infinitesimal change, without any sign flip
+    flips: int
+
+
+def feature_change(
+    before: nn.Module, after: nn.Module, inputs: Tensor, weights: Float[Tensor, "n c"]
+) -> FeatureChange:
+    r"""Change of :math:`\Psi v` between two moments, and its first-order prediction.
+
+    .. math:: \Psi(t+1)v - \Psi(t)v \approx H_v(t)\,(\theta(t+1) - \theta(t))
+
+    Exact for two layers while no unit changes sign; the error relative to the change is
+    proportional to the step for more. Tangent features *jump* when a ReLU changes sign, and the
+    jumps are not of higher order: see the number of flips.
+
+    Args:
+        before: The network at step t.
+        after: The same network at step t + 1.
+        inputs: A batch.
+        weights: :math:`v`, over examples and outputs.
+
+    Raises:
+        ShapeError: If the networks have different parameters, or the weights do not match.
+
+    Example:
+        >>> before = torch.nn.Sequential(
+        ...     torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 1, bias=False)
+        ... )
+        >>> after = torch.nn.Sequential(
+        ...     torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 1, bias=False)
+        ... )
+        >>> change = feature_change(before, after, torch.eye(2), torch.ones(2, 1))
+        >>> change.flips, bool(change.relative_error < 1e-9)
+        (0, True)
+
+    References:
+        [lou2022], Approximation 2 (Appendix D).
+    """
+    network, target = _moments(before, after, inputs)
+    require_finite(weights=weights)
+    require_same_shape(weights=weights, outputs=network.outputs())
+    v = double(weights)
+    step = target.parameters - network.parameters
+    return FeatureChange(
+        measured=target.pull(v) - network.pull(v),
+        first_order=network.bend(v, step),
+        flips=_flips(network, target),
+    )
+
+
+def feature_update_correlation(  # noqa: PLR0913 - the last two belong to the projection
+    before: nn.Module,
+    after: nn.Module,
+    inputs: Tensor,
+    targets: Float[Tensor, "n c"],
+    *,
+    loss_gradient: Float[Tensor, "n c"] | None = None,
+    projection: int | None = None,
+    generator: torch.Generator | None = None,
+) -> FeatureUpdate:
+    r"""Correlation of the change of the label features with its prediction from the Hessian.
+
+    .. math:: \operatorname{corr}\big(U(\Psi(t+1)\tilde Y - \Psi(t)\tilde Y),\;
+              -U H_w(t)\Psi(t)\tilde Y\big)
+
+    Range: [-1, 1].
+    Undefined (``nan``): nothing changed, or the prediction is zero.
+
+    High early in training if logits are small. With an ordinary initialisation of a deep ReLU
+    network the value is dominated by sign flips; therefore the flip-free value, in which the
+    change is :math:`H_{\tilde Y}\,\Delta\theta`, and the number of flips are given beside it.
+
+    Args:
+        before: The network at step t.
+        after: The same network at step t + 1.
+        inputs: A batch.
+        targets: :math:`Y`, one-hot or real.
+        loss_gradient: :math:`w` at step t; None for the mean cross-entropy.
+        projection: Rows r of a Gaussian :math:`U`; None for the identity.
+        generator: Of the projection.
+
+    Raises:
+        ShapeError: If the networks or the targets do not match.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+        >>> feature_update_correlation(model, model, torch.eye(2), torch.eye(2)).flips
+        0
+
+    References:
+        [lou2022], Figure 5 and Approximations 1 and 2.
+
+    Differs from paper:
+        U is not defined in the paper; the identity is exact and as cheap.
+    """
+    network, target = _moments(before, after, inputs)
+    outputs = network.outputs()
+    require_finite(targets=targets)
+    require_same_shape(targets=targets, outputs=outputs)
+    y = double(targets) - double(targets).mean()
+    w = loss_gradient_of(outputs, double(targets)) if loss_gradient is None else loss_gradient
+    require_finite(loss_gradient=w)
+    require_same_shape(loss_gradient=w, outputs=outputs)
+    predicted = -network.bend(double(w), network.pull(y))
+    vectors = torch.stack(
+        [
+            target.pull(y) - network.pull(y),
+            predicted,
+            network.bend(y, target.parameters - network.parameters),
+        ]
+    )
+    measured, predicted, smooth = _project(vectors, projection, generator)
+    return FeatureUpdate(
+        cosine=_cosine(measured, predicted),
+        pearson=_cosine(measured - measured.mean(), predicted - predicted.mean()),
+        flip_free_cosine=_cosine(smooth, predicted),
+        flips=_flips(network, target),
+    )
+
+
+def _moments(before: nn.Module, after: nn.Module, inputs: Tensor) -> tuple[TangentMap, TangentMap]:
+    shapes = [
+        {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        for model in (before, after)
+    ]
+    if shapes[0] != shapes[1]:
+        differing = sorted(set(shapes[0].items()) ^ set(shapes[1].items()))
+        raise ShapeError(
+            "after: expected the network of before with the same parameters, "
+            f"but {differing[0][0]!r} differs; pass two copies of one network"
+        )
+    return TangentMap.of(before, inputs), TangentMap.of(after, inputs)
+
+
+def _flips(network: TangentMap, target: TangentMap) -> int:
+    return count_flips(
+        *(activation_pattern(moment.function, moment.parameters) for moment in (network, target))
+    )
+
+
+def _project(vectors: Tensor, rows: int | None, generator: torch.Generator | None) -> Tensor:
+    """``U v`` of each row v, with the same U, one row of U at a time."""
+    if rows is None:
+        return vectors
+    require_count(1, projection=rows)
+    device = generator.device if generator is not None else None
+    draws = (
+        torch.randn(vectors.shape[1], dtype=torch.float64, generator=generator, device=device)
+        for _ in range(rows)
+    )
+    return torch.stack([vectors @ draw.to(vectors) for draw in draws], dim=1) / rows**0.5
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return ratio_or_nan(a @ b, a.norm() * b.norm())

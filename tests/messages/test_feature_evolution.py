@@ -1,0 +1,52 @@
+import pytest
+import torch
+from torch import nn
+
+from theodolite.errors import DomainError, ShapeError
+from theodolite.theory import feature_evolution as theory
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: theory.ofe_step(torch.ones(2, 1, 2, 1), torch.ones(3, 1), 0.1),
+            r"kernel: expected shape \(n, c, n, c\) for a loss gradient of shape \(3, 1\)",
+        ),
+        (
+            lambda: theory.ofe_features(torch.ones(4, 2, 1), torch.ones(3, 1), 0.1),
+            r"features: expected shape \(p, n, c\).*got \(4, 2, 1\)",
+        ),
+        (
+            lambda: theory.gofe_step(torch.ones(4, 3, 1), torch.ones(3, 1), torch.eye(3), 0.1),
+            "expected a matrix over the 4 parameters",
+        ),
+        (
+            lambda: theory.parameter_step(
+                torch.ones(4, 3, 1), torch.ones(3, 1), 0.1, batch=torch.ones(2, dtype=torch.bool)
+            ),
+            r"batch: expected one boolean per example \(n = 3\)",
+        ),
+        (
+            lambda: theory.predict_alignments(
+                nn.Linear(2, 2), torch.eye(2), torch.ones(2, 3), step_size=0.1
+            ),
+            "expected equal shapes, but targets is",
+        ),
+    ],
+    ids=["kernel", "features", "hessian", "batch", "targets"],
+)
+def test_shapes_that_do_not_match(call, message):
+    with pytest.raises(ShapeError, match=message):
+        call()
+
+
+def test_convergence_is_named():
+    with pytest.raises(DomainError, match="training has converged"):
+        theory.gofe_step(torch.ones(2, 3, 1), torch.zeros(3, 1), torch.eye(2), 0.1)
+
+
+def test_foreign_parameters_are_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2))
+    with pytest.raises(DomainError, match=r"got also 1\.weight, 1\.bias"):
+        theory.check_homogeneity(model, torch.eye(2))
