@@ -1,0 +1,254 @@
+"""Record every use of a parameter during a forward pass, whoever makes the call.
+
+Modules are not asked: functional and second uses, attention's output projection, tied and
+re-parametrised weights and bare parameters are seen alike. The gradient edge of a result is taken
+when the call returns; after an in-place operation the stored tensor would be silently wrong.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._autograd import _get_sequence_nr
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from theodolite.capture.forms import Form, Lookup, Outer
+from theodolite.capture.origins import Origin, derive
+from theodolite.capture.rules import RULES, replay
+from theodolite.capture.sites import Site, batch_axis, function_name, tensors_in
+from theodolite.errors import CaptureError
+
+__all__ = ["CallShapes", "Use", "UseRecorder"]
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CallShapes:
+    """Shapes of all tensors that went into and came out of one call."""
+
+    function: str
+    given: tuple[tuple[int, ...], ...]
+    returned: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of a torch function that received a parameter, or a tensor made of parameters.
+
+    Args:
+        origin: The tensor that was used and the parameters behind it.
+        form: How gradients of the call's result become gradients of examples.
+        edges: Where the gradients of the call's results arrive.
+        function: Name of the torch function.
+        call: Number of the call; uses of one call share it.
+        by_rule: Whether a rule was found; otherwise the call is replayed.
+        watched: Tensors kept for later, with the version they had.
+    """
+
+    origin: Origin
+    form: Form
+    edges: tuple[GradientEdge, ...]
+    function: str
+    call: int
+    by_rule: bool
+    watched: tuple[tuple[Tensor, int], ...] = field(repr=False, default=())
+
+    def require_unchanged(self) -> None:
+        """No tensor that was kept has been overwritten since."""
+        for tensor, version in self.watched:
+            if tensor._version != version:
+                raise CaptureError(
+                    f"{self.function}: expected its input to stay as it was until the backward "
+                    "pass, but an in-place operation has overwritten it; autograd would refuse the "
+                    "weight's gradient too: replace that operation by its out-of-place form"
+                )
+
+
+# Python functions that are looked into rather than taken as one call.
+OPENED: tuple[Callable[..., Any], ...] = (functional.multi_head_attention_forward,)
+
+
+def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, past its dispatch line, so that the calls inside are seen."""
+    assert isinstance(function, FunctionType)
+    names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+
+class UseRecorder(TorchFunctionMode):
+    """Record uses of parameters while the block runs.
+
+    Args:
+        parameters: Name -> parameter.
+        inputs: Tensors that depend on the examples: the model's inputs.
+        examples: Number of examples.
+        reference: Shapes of the same calls for a single example, which tell the axis of examples.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, torch.nn.Parameter],
+        inputs: Any,
+        examples: int,
+        reference: list[CallShapes] | None = None,
+    ) -> None:
+        super().__init__()
+        self.uses: list[Use] = []
+        self.shapes: list[CallShapes] = []
+        self.intervals: dict[int, list[Interval]] = {}
+        self.result_bytes = 0
+        self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
+        self._examples, self._reference = examples, reference
+        self._of_examples = WeakTensorKeyDictionary()
+        for tensor in tensors_in(inputs):
+            self._of_examples[tensor] = True
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call the function; keep what is needed where a parameter takes part."""
+        kwargs = kwargs or {}
+        given = list(tensors_in((args, kwargs)))
+        sources = {id(tensor): self.origins[id(tensor)] for tensor in given if self._made(tensor)}
+        if sources and func in OPENED:
+            with self:
+                return _opened(func)(*args, **kwargs)
+        if sources and _overwrites(func):
+            kept = (args[0].clone() if isinstance(args[0], Tensor) else args[0], *args[1:])
+        else:
+            kept = args
+        start = _get_sequence_nr()
+        result = func(*args, **kwargs)
+        returned = list(tensors_in(result))
+        depends = any(self._depends(tensor) for tensor in given)
+        self._mark(returned, depends)
+        results = [t for t in returned if t.requires_grad and id(t) not in sources]
+        if sources and results:
+            self._note_interval(sources, (start, _get_sequence_nr()))
+            if depends:
+                self._record(func, kept, kwargs, list(sources.values()), returned)
+            else:
+                self._derive(func, args, kwargs, list(sources.values()), results)
+        return result
+
+    def _made(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a parameter or made of parameters only."""
+        origin = self.origins.get(id(tensor))
+        return origin is not None and origin.tensor is tensor
+
+    def _depends(self, tensor: Tensor) -> bool:
+        """Whether a tensor depends on the examples."""
+        if self._made(tensor):
+            return False
+        return tensor.requires_grad or tensor in self._of_examples
+
+    def _mark(self, returned: list[Tensor], depends: bool) -> None:
+        for tensor in returned:
+            if depends and not tensor.requires_grad:
+                self._of_examples[tensor] = True
+            if not tensor._is_view():
+                self.result_bytes += tensor.numel() * tensor.element_size()
+
+    def _note_interval(self, sources: dict[int, Origin], interval: Interval) -> None:
+        for key in sources:
+            self.intervals.setdefault(key, []).append(interval)
+
+    def _derive(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sources: list[Origin],
+        results: list[Tensor],
+    ) -> None:
+        for tensor in results:
+            self.origins[id(tensor)] = derive(func, (args, kwargs), sources, tensor)
+
+    def _record(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sources: list[Origin],
+        returned: list[Tensor],
+    ) -> None:
+        given = list(tensors_in((args, kwargs)))
+        shapes = CallShapes(
+            function_name(func),
+            tuple(tuple(tensor.shape) for tensor in given),
+            tuple(tuple(tensor.shape) for tensor in returned),
+        )
+        self.shapes.append(shapes)
+        one = self._single(shapes)
+        detached = {id(tensor): tensor.detach() for tensor in given}
+        axes = {
+            id(detached[id(tensor)]): batch_axis(shape, tuple(tensor.shape), self._examples)
+            for tensor, shape in zip(given, one.given if one else [None] * len(given), strict=True)
+        }
+        for origin in sources:
+            if one is None:  # nothing to compare with: parameters have no axis of examples
+                axes[id(detached[id(origin.tensor)])] = None
+        after = one.returned if one else [None] * len(returned)
+        result_axes = tuple(
+            batch_axis(shape, tuple(tensor.shape), self._examples)
+            for tensor, shape in zip(returned, after, strict=True)
+        )
+        args, kwargs = tree_map(
+            lambda leaf: detached[id(leaf)] if isinstance(leaf, Tensor) else leaf, (args, kwargs)
+        )
+        keep = tuple(tensor.requires_grad for tensor in returned)
+        edges = tuple(get_gradient_edge(tensor) for tensor in returned if tensor.requires_grad)
+        for origin in sources:
+            source = detached[id(origin.tensor)]
+            site = Site(func, args, kwargs, source, self._examples, axes, result_axes)
+            self._add(site, origin, edges, keep)
+
+    def _add(
+        self, site: Site, origin: Origin, edges: tuple[GradientEdge, ...], keep: tuple[bool, ...]
+    ) -> None:
+        rule = RULES.get(site.function)
+        form = rule(site) if rule is not None else None
+        by_rule = form is not None
+        if form is None:
+            form = replay(site, keep)
+        watched = tuple((tensor, tensor._version) for tensor in _needs(form))
+        name = function_name(site.function)
+        self.uses.append(Use(origin, form, edges, name, len(self.shapes), by_rule, watched))
+
+    def _single(self, shapes: CallShapes) -> CallShapes | None:
+        """The same call in the run with a single example, if there was one."""
+        index = len(self.shapes) - 1
+        if self._examples == 1 or self._reference is None or index >= len(self._reference):
+            return None
+        one = self._reference[index]
+        same = (one.function, len(one.given), len(one.returned)) == (
+            shapes.function,
+            len(shapes.given),
+            len(shapes.returned),
+        )
+        return one if same else None
+
+
+def _needs(form: Form) -> tuple[Tensor, ...]:
+    if isinstance(form, Outer):
+        return (form.inputs,)
+    return (form.tokens,) if isinstance(form, Lookup) else form.needs
+
+
+def _overwrites(func: Callable[..., Any]) -> bool:
+    name = function_name(func)
+    return (name.endswith("_") and not name.endswith("__")) or (
+        name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
+    )
