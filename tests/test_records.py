@@ -134,7 +134,7 @@ def test_any_bytes_in_the_place_of_a_record_raise_a_record_error(tmp_path_factor
     try:
         load_record(folder)
     except RecordError as error:
-        assert str(folder) in str(error)  # noqa: PT017: most noise is caught, some is harmless
+        assert str(folder) in str(error)  # noqa: PT017
 
 
 WRITER = """
