@@ -14,16 +14,16 @@ from theodolite.theory import feature_evolution as theory
             r"kernel: expected shape \(n, c, n, c\) for a loss gradient of shape \(3, 1\)",
         ),
         (
-            lambda: theory.ofe_features(torch.ones(4, 2, 1), torch.ones(3, 1), 0.1),
-            r"features: expected shape \(p, n, c\).*got \(4, 2, 1\)",
+            lambda: theory.ofe_features(torch.ones(2, 1, 4), torch.ones(3, 1), 0.1),
+            r"features: expected shape \(n, c, p\).*got \(2, 1, 4\)",
         ),
         (
-            lambda: theory.gofe_step(torch.ones(4, 3, 1), torch.ones(3, 1), torch.eye(3), 0.1),
+            lambda: theory.gofe_step(torch.ones(3, 1, 4), torch.ones(3, 1), torch.eye(3), 0.1),
             "expected a matrix over the 4 parameters",
         ),
         (
             lambda: theory.parameter_step(
-                torch.ones(4, 3, 1), torch.ones(3, 1), 0.1, batch=torch.ones(2, dtype=torch.bool)
+                torch.ones(3, 1, 4), torch.ones(3, 1), 0.1, batch=torch.ones(2, dtype=torch.bool)
             ),
             r"batch: expected one boolean per example \(n = 3\)",
         ),
@@ -43,7 +43,7 @@ def test_shapes_that_do_not_match(call, message):
 
 def test_convergence_is_named():
     with pytest.raises(DomainError, match="training has converged"):
-        theory.gofe_step(torch.ones(2, 3, 1), torch.zeros(3, 1), torch.eye(2), 0.1)
+        theory.gofe_step(torch.ones(3, 1, 2), torch.zeros(3, 1), torch.eye(2), 0.1)
 
 
 def test_foreign_parameters_are_named():

@@ -21,11 +21,11 @@ def flat_function(model, inputs):
 
 
 def features(function, theta):
-    """Psi (p, n, c), one backward pass per output."""
+    """Psi transposed (n, c, p), one backward pass per output."""
     theta = theta.clone().requires_grad_()
     outputs = function(theta)
     columns = [torch.autograd.grad(o, theta, retain_graph=True)[0] for o in outputs.flatten()]
-    return torch.stack(columns, 1).reshape(len(theta), *outputs.shape)
+    return torch.stack(columns).reshape(*outputs.shape, len(theta))
 
 
 def hessians(function, theta):
@@ -41,8 +41,8 @@ def hessians(function, theta):
 
 def alignment(psi, targets):
     """A_l of one layer with explicit m x m centring."""
-    columns = psi.reshape(len(psi), -1)
-    kernel = (columns.T @ columns).numpy()
+    rows = psi.reshape(targets.numel(), -1)
+    kernel = (rows @ rows.T).numpy()
     # stacked_alignment takes the factor of K = F (x) I; one "output" makes that the kernel itself.
     return stacked_alignment(kernel, targets.reshape(-1, 1).numpy())
 
@@ -54,19 +54,19 @@ def stages(psi, H_all, theta, w, targets, eta, layers):
     H_y = torch.einsum("xi,xipq->pq", y, H_all)
     P = len(theta)
     H = torch.eye(P, dtype=theta.dtype) - eta * H_w
-    psi_y = torch.einsum("pxi,xi->p", psi, y)
-    psi_w = torch.einsum("pxi,xi->p", psi, w)
-    moved = psi - eta * torch.einsum("p,xi->pxi", H_w @ psi_w, w) / (w * w).sum()
+    psi_y = torch.einsum("xip,xi->p", psi, y)
+    psi_w = torch.einsum("xip,xi->p", psi, w)
+    moved = psi - eta * torch.einsum("p,xi->xip", H_w @ psi_w, w) / (w * w).sum()
     rows = []
     for part in layers:
         M = torch.zeros(P, P, dtype=theta.dtype)
         M[part, part] = torch.eye(part.stop - part.start, dtype=theta.dtype)
-        now = alignment(psi[part], y)
+        now = alignment(psi[..., part], y)
         m2, m3, m4 = (torch.trace(M @ torch.matrix_power(H_w, p)) for p in (2, 3, 4))
         rows.append(
             [
                 now,
-                alignment(moved[part], y),
+                alignment(moved[..., part], y),
                 now * (M @ H @ psi_y).norm() ** 2 / (M @ psi_y).norm() ** 2,
                 now * (M @ H @ H_y @ theta).norm() ** 2 / (M @ H_y @ theta).norm() ** 2,
                 now * torch.trace(H_y @ H @ M @ H @ H_y) / torch.trace(H_y @ M @ H_y),

@@ -95,9 +95,9 @@ def test_theorem_a_without_biases(depth, activation):
 
 @pytest.mark.spec("4.P68", "4.P69")
 def test_theorem_a_against_dense_hessians(dense):
-    lhs = torch.einsum("xipq,q->pxi", dense["H"], dense["theta"])
+    lhs = torch.einsum("xipq,q->xip", dense["H"], dense["theta"])
     torch.testing.assert_close(lhs, 2 * dense["psi"], atol=1e-12, rtol=1e-9)
-    euler = torch.einsum("pxi,p->xi", dense["psi"], dense["theta"])
+    euler = torch.einsum("xip,p->xi", dense["psi"], dense["theta"])
     torch.testing.assert_close(euler, 3 * dense["model"](dense["x"]).detach())
 
 
@@ -265,8 +265,8 @@ def test_feature_update_correlation_follows_its_definition(dense):
     after = stepped(model, x, dense["w"], 0.05)
     function, theta = reference.flat_function(after, x)
     label = y - y.mean()
-    change = torch.einsum("pxi,xi->p", reference.features(function, theta) - dense["psi"], label)
-    predicted = -dense["H_w"] @ torch.einsum("pxi,xi->p", dense["psi"], label)
+    change = torch.einsum("xip,xi->p", reference.features(function, theta) - dense["psi"], label)
+    predicted = -dense["H_w"] @ torch.einsum("xip,xi->p", dense["psi"], label)
     H_y = torch.einsum("xi,xipq->pq", label, dense["H"])
     smooth = H_y @ (theta - dense["theta"])
     update = theory.feature_update_correlation(model, after, x, y)
@@ -312,8 +312,8 @@ def alignment(kernel, labels):
 @pytest.mark.spec("4.P86")
 def test_ofe_along_the_labels_raises_alignment_to_one(dense):
     y = dense["y"] - dense["y"].mean()
-    psi = dense["psi"][:15]
-    kernel = torch.einsum("pxi,pyj->xiyj", psi, psi)
+    psi = dense["psi"][..., :15]
+    kernel = torch.einsum("xip,yjp->xiyj", psi, psi)
     strengths = [0.0, 0.1, 1.0, 10.0, 1e3, 1e5]
     found = [alignment(theory.ofe_step(kernel, -y, 1.0, s), y) for s in strengths]
     assert np.all(np.diff(found) >= 0)
@@ -333,8 +333,8 @@ def test_ofe_along_the_labels_raises_alignment_to_one(dense):
 @pytest.mark.spec("4.P87")
 def test_ofe_on_kernels_is_ofe_on_features(dense):
     moved = theory.ofe_features(dense["psi"], dense["w"], 0.3, 2.0)
-    kernel = torch.einsum("pxi,pyj->xiyj", dense["psi"], dense["psi"])
-    expected = torch.einsum("pxi,pyj->xiyj", moved, moved)
+    kernel = torch.einsum("xip,yjp->xiyj", dense["psi"], dense["psi"])
+    expected = torch.einsum("xip,yjp->xiyj", moved, moved)
     torch.testing.assert_close(theory.ofe_step(kernel, dense["w"], 0.3, 2.0), expected)
     m = dense["w"].numel()
     w = dense["w"].reshape(m)
@@ -344,7 +344,7 @@ def test_ofe_on_kernels_is_ofe_on_features(dense):
 
 
 def combine(psi, weights):
-    return torch.einsum("pxi,xi->p", psi, weights)
+    return torch.einsum("xip,xi->p", psi, weights)
 
 
 @pytest.mark.spec("4.P88")
@@ -357,18 +357,18 @@ def test_gofe_agrees_with_gradient_descent_on_the_loss_gradient(dense):
     torch.testing.assert_close(by_function, moved)
     # Literally V of the paper.
     V = theory.gofe_velocity(H_w, w)
-    literal = psi + 0.1 * torch.einsum("p,xi->pxi", V @ combine(psi, w), w)
+    literal = psi + 0.1 * torch.einsum("p,xi->xip", V @ combine(psi, w), w)
     torch.testing.assert_close(moved, literal)
 
 
 @pytest.mark.spec("4.P89")
 def test_gofe_increment_has_least_norm(dense):
     psi, w, H_w = dense["psi"], dense["w"], dense["H_w"]
-    increment = (theory.gofe_step(psi, w, H_w, 0.1) - psi).flatten(1)
+    increment = (theory.gofe_step(psi, w, H_w, 0.1) - psi).flatten(0, 1)
     m = w.numel()
     # All increments D with D w = b: least norm is b w^+, from lstsq.
     b = -0.1 * H_w @ combine(psi, w)
-    least = np.linalg.lstsq(w.reshape(1, m).numpy(), b.reshape(1, -1).numpy(), rcond=None)[0].T
+    least = np.linalg.lstsq(w.reshape(1, m).numpy(), b.reshape(1, -1).numpy(), rcond=None)[0]
     torch.testing.assert_close(increment, torch.from_numpy(least), atol=1e-12, rtol=1e-9)
 
 
@@ -386,7 +386,7 @@ def test_gofe_follows_the_gradient_of_a_real_step(dense):
     model, x, y, psi, w = (dense[key] for key in ("model", "x", "y", "psi", "w"))
     p = torch.softmax(model(x).detach(), 1)
     S = (torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)) / len(x)
-    kernel = torch.einsum("pxi,pyj->xiyj", psi, psi)
+    kernel = torch.einsum("xip,yjp->xiyj", psi, psi)
     errors = []
     for eta in (4e-3, 2e-3, 1e-3):
         after = stepped(model, x, w, eta)
@@ -413,15 +413,15 @@ def test_parameters_move_as_in_gradient_descent(dense):
 @pytest.mark.spec("4.P93")
 def test_preconditioned_velocity_meets_its_condition(dense):
     psi, w, H_w = dense["psi"], dense["w"], dense["H_w"]
-    P = len(psi)
-    fisher = torch.einsum("pxi,qxi->pq", psi, psi)
+    P = psi.shape[2]
+    fisher = torch.einsum("xip,xiq->pq", psi, psi)
     A = torch.linalg.inv(fisher + 0.1 * torch.eye(P, dtype=F64))
     V = theory.gofe_velocity(H_w, w, A)
     gradient = combine(psi, w)
     residual = (w.square().sum() * V + H_w @ A) @ gradient
     assert residual.norm() < 1e-12 * (H_w @ A @ gradient).norm()
     moved = theory.gofe_step(psi, w, H_w, 0.1, preconditioner=A)
-    literal = psi + 0.1 * torch.einsum("p,xi->pxi", V @ gradient, w)
+    literal = psi + 0.1 * torch.einsum("p,xi->xip", V @ gradient, w)
     torch.testing.assert_close(moved, literal)
     step = theory.parameter_step(psi, w, 0.1, preconditioner=lambda u: A @ u)
     torch.testing.assert_close(combine(moved - psi, w), H_w @ step)
@@ -503,11 +503,11 @@ def test_sign_of_the_predicted_change():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: theory.gofe_step(torch.ones(2, 3, 1), torch.zeros(3, 1), torch.eye(2), 0.1),
+        lambda: theory.gofe_step(torch.ones(3, 1, 2), torch.zeros(3, 1), torch.eye(2), 0.1),
         lambda: theory.gofe_velocity(torch.eye(2), torch.zeros(3, 1)),
-        lambda: theory.ofe_features(torch.ones(2, 3, 1), torch.ones(3, 1), -0.1),
+        lambda: theory.ofe_features(torch.ones(3, 1, 2), torch.ones(3, 1), -0.1),
         lambda: theory.parameter_step(
-            torch.ones(2, 3, 1), torch.ones(3, 1), 0.1, batch=torch.zeros(3, dtype=torch.bool)
+            torch.ones(3, 1, 2), torch.ones(3, 1), 0.1, batch=torch.zeros(3, dtype=torch.bool)
         ),
         lambda: theory.predict_alignments(
             mlp([2, 3, 2]),

@@ -14,6 +14,7 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError
 from theodolite.linalg.arrays import double, eps_of
+from theodolite.linalg.centering import center_columns
 from theodolite.linalg.ratios import ratio_or_nan
 from theodolite.theory.feature_evolution._steps import gofe_step
 from theodolite.theory.feature_evolution._tangent_map import TangentMap, loss_gradient_of
@@ -103,7 +104,7 @@ def predict_alignments(  # noqa: PLR0913 - the last two belong to the sketch
         features, problem.w, lambda vector: network.bend(problem.w, vector), step_size
     )
     parts = list(network.layers.values())
-    now = torch.stack([_alignment(features[part], problem.y) for part in parts])
+    now = torch.stack([_alignment(features[..., part], problem.y) for part in parts])
     traces = torch.stack([_traces(problem, part, probes, generator) for part in parts])
     two, three, four, before, after = traces.unbind(1)
     shrink = 1 + ratio_or_nan(step_size**2 * four - 2 * step_size * three, two)
@@ -112,7 +113,7 @@ def predict_alignments(  # noqa: PLR0913 - the last two belong to the sketch
     return AlignmentStages(
         tuple(network.layers),
         now=now,
-        gofe=torch.stack([_alignment(moved[part], problem.y) for part in parts]),
+        gofe=torch.stack([_alignment(moved[..., part], problem.y) for part in parts]),
         ratio=now * _growth(problem, label_features, parts),
         theta=now * _growth(problem, bent_parameters, parts),
         trace_y=now * ratio_or_nan(after, before),
@@ -152,12 +153,12 @@ def _problem(
 
 def _alignment(features: Tensor, labels: Tensor) -> Tensor:
     """``A`` of one layer; features are centred before the Gram, where no digits cancel."""
-    psi, y = features.flatten(1), labels.flatten()
-    centered = psi - psi.mean(1, keepdim=True)
-    small = centered if len(psi) > len(y) else centered.mT
+    psi, y = features.flatten(0, 1), labels.flatten()
+    centered = center_columns(psi)
+    small = centered if psi.shape[1] <= len(y) else centered.mT
     norm = (small.mT @ small).norm()  # of the kernel, or of its equal on the smaller side
     defined = centered.norm() > 8 * eps_of(psi) * psi.norm()
-    return ratio_or_nan((psi @ y).square().sum(), norm * y.square().sum(), defined)
+    return ratio_or_nan((y @ psi).square().sum(), norm * y.square().sum(), defined)
 
 
 def _growth(problem: _Problem, vector: Tensor, parts: list[slice]) -> Tensor:

@@ -1,6 +1,6 @@
 """One step of feature evolution: how tangent features move to speed up the descent of the loss.
 
-``Ψ`` are the tangent features (p, n, c), ``w`` the gradient of the mean loss in output space
+``Ψ`` are the tangent features (n, c, p), ``w`` the gradient of the mean loss in output space
 (n, c), ``K`` the tangent kernel (n, c, n, c), ``H_w`` the output Hessian (p, p).
 """
 
@@ -86,11 +86,11 @@ def ofe_step(
 
 @array_function
 def ofe_features(
-    features: Float[Tensor, "p n c"],
+    features: Float[Tensor, "n c p"],
     loss_gradient: Float[Tensor, "n c"],
     step_size: float,
     strength: float = 1.0,
-) -> Float[Tensor, "p n c"]:
+) -> Float[Tensor, "n c p"]:
     r"""Tangent features after one step of optimal feature evolution.
 
     .. math:: \Psi \leftarrow \Psi\,(I + \lambda\eta\,ww^\top)
@@ -106,7 +106,7 @@ def ofe_features(
         ShapeError: If features and gradient do not match.
 
     Example:
-        >>> ofe_features(torch.ones(1, 2, 1), torch.tensor([[1.0], [0.0]]), 0.5).flatten().tolist()
+        >>> ofe_features(torch.ones(2, 1, 1), torch.tensor([[1.0], [0.0]]), 0.5).flatten().tolist()
         [1.5, 1.0]
 
     References:
@@ -120,14 +120,14 @@ def ofe_features(
 
 @array_function
 def gofe_step(
-    features: Float[Tensor, "p n c"],
+    features: Float[Tensor, "n c p"],
     loss_gradient: Float[Tensor, "n c"],
     hessian: Operator,
     step_size: float,
     *,
     preconditioner: Operator | None = None,
     batch: Bool[Tensor, " n"] | None = None,
-) -> Float[Tensor, "p n c"]:
+) -> Float[Tensor, "n c p"]:
     r"""Tangent features after one step of generalised optimal feature evolution.
 
     .. math:: \Psi \leftarrow \Psi - \eta\,H_w A\,\Psi B w\,\frac{w^\top}{|w|^2}
@@ -151,7 +151,7 @@ def gofe_step(
         ShapeError: If the shapes do not match.
 
     Example:
-        >>> psi, w = torch.ones(1, 2, 1), torch.tensor([[1.0], [0.0]])
+        >>> psi, w = torch.ones(2, 1, 1), torch.tensor([[1.0], [0.0]])
         >>> gofe_step(psi, w, torch.tensor([[-1.0]]), step_size=0.5).flatten().tolist()
         [1.5, 1.0]
 
@@ -207,7 +207,7 @@ def gofe_velocity(
 
 @array_function
 def parameter_step(
-    features: Float[Tensor, "p n c"],
+    features: Float[Tensor, "n c p"],
     loss_gradient: Float[Tensor, "n c"],
     step_size: float,
     *,
@@ -230,7 +230,7 @@ def parameter_step(
         ShapeError: If the shapes do not match.
 
     Example:
-        >>> parameter_step(torch.ones(1, 2, 1), torch.ones(2, 1), step_size=0.5).item()
+        >>> parameter_step(torch.ones(2, 1, 1), torch.ones(2, 1), step_size=0.5).item()
         -1.0
 
     References:
@@ -286,11 +286,11 @@ def loss_gradient_step(
 
 
 def _apply_features(psi: Tensor, weights: Tensor) -> Tensor:
-    return torch.einsum("pni,ni->p", psi, weights)
+    return torch.einsum("nip,ni->p", psi, weights)
 
 
 def _rank_one(direction: Tensor, weights: Tensor) -> Tensor:
-    return torch.einsum("p,ni->pni", direction, weights)
+    return torch.einsum("p,ni->nip", direction, weights)
 
 
 def _apply(operator: Operator | None, vector: Tensor) -> Tensor:
@@ -326,9 +326,9 @@ def _require_features(features: Tensor, loss_gradient: Tensor) -> None:
     require_axes(3, features=features)
     require_axes(2, loss_gradient=loss_gradient)
     require_nonempty(features=features)
-    if features.shape[1:] != loss_gradient.shape:
+    if features.shape[:2] != loss_gradient.shape:
         raise ShapeError(
-            f"features: expected shape (p, n, c) for a loss gradient of shape "
+            f"features: expected shape (n, c, p) for a loss gradient of shape "
             f"{tuple(loss_gradient.shape)}, got {tuple(features.shape)}"
         )
     require_finite(features=features, loss_gradient=loss_gradient)

@@ -70,10 +70,10 @@ class TangentMap:
         with torch.no_grad():
             return self.function(self.parameters)
 
-    def features(self) -> Float[Tensor, "p n c"]:
-        r""":math:`\Psi`; memory is p n c."""
+    def features(self) -> Float[Tensor, "n c p"]:
+        r""":math:`\Psi^\top`; memory is n c p."""
         jacobian: Tensor = jacrev(self.function, chunk_size=_CHUNK)(self.parameters)
-        return jacobian.movedim(-1, 0)
+        return jacobian
 
     def pull(self, weights: Float[Tensor, "n c"]) -> Float[Tensor, " p"]:
         r""":math:`\Psi v`, one backward pass."""
