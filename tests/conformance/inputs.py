@@ -78,6 +78,26 @@ def _tangent_kernel(case: Case) -> np.ndarray:
     return case.psd(size).reshape(case.n, CLASSES, case.n, CLASSES)
 
 
+def _output_hessian(case: Case) -> np.ndarray:
+    return np.stack([case.spd(CLASSES) for _ in range(case.n)]) / case.n
+
+
+def _tangent_features(case: Case) -> np.ndarray:
+    return case.matrix(case.n * CLASSES, case.d).reshape(case.n, CLASSES, case.d)
+
+
+def _layer_sizes(case: Case) -> tuple[int, ...]:
+    return (1, 2 * case.d, case.d + 1)
+
+
+def _depths(case: Case) -> np.ndarray:
+    return 10.0 * (1 + np.arange(case.n))
+
+
+def _peaks(case: Case) -> np.ndarray:
+    return _depths(case) * case.rng.uniform(0.2, 0.8, case.n)
+
+
 KINDS: dict[str, Callable[[Case], Any]] = {
     "features": lambda case: case.matrix(case.n, case.d),
     "vectors": lambda case: case.matrix(case.n, case.d),
@@ -92,6 +112,13 @@ KINDS: dict[str, Callable[[Case], Any]] = {
     "weights": lambda case: case.rng.standard_normal((3 * case.d + 2, case.d)),
     "basis": lambda case: case.orthonormal(case.d, case.d),
     "tangent_kernel": _tangent_kernel,
+    "tangent_features": _tangent_features,
+    "loss_gradient": lambda case: case.rng.standard_normal((case.n, CLASSES)),
+    "output_hessian": _output_hessian,
+    "parameter_vectors": lambda case: case.orthonormal(sum(_layer_sizes(case)), 2),
+    "layer_sizes": _layer_sizes,
+    "depths": _depths,
+    "peaks": _peaks,
 }
 
 

@@ -151,6 +151,8 @@ def test_gradient_is_the_derivative(row, name):
     direction = rng.standard_normal(value.shape)
     if value.ndim == 2 and np.array_equal(value, value.T):
         direction = (direction + direction.T) / 2  # stay inside the symmetric matrices
+    if value.ndim == 3 and np.array_equal(value, value.swapaxes(1, 2)):
+        direction = (direction + direction.swapaxes(1, 2)) / 2  # and the symmetric blocks
     if value.ndim == 4:
         direction = direction + direction.transpose(2, 3, 0, 1)
     step = 1e-6 * np.abs(value).max() / np.abs(direction).max()

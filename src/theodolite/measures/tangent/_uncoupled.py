@@ -1,0 +1,73 @@
+"""The most that a kernel blind to outputs can align: a certificate of feature learning."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import require_axes, require_finite, require_nonempty
+from theodolite.linalg import (
+    array_function,
+    double,
+    eps_of,
+    ratio_or_nan,
+    safe_sqrt,
+    unit_peak,
+    vanishes_when_centered,
+)
+from theodolite.measures.tangent._labels import centered_over_all
+
+__all__ = ["uncoupled_bound"]
+
+
+@array_function
+def uncoupled_bound(targets: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
+    r"""Largest tangent alignment of any kernel of the form :math:`F \otimes I_c`.
+
+    .. math:: \max_F A(F \otimes I_c, Y) = \frac{1}{\|\tilde Y\|^2}
+              \sqrt{\frac{\|HGH\|_F^2}{c} + \frac{2\|HG1\|^2/n + (1^\top G1/n)^2}{c - 1}},
+              \qquad G = \tilde Y\tilde Y^\top
+
+    Last layers have that form always, and every layer has it at infinite width or in the lazy
+    regime. A layer whose alignment exceeds the bound has coupled the tangent features of different
+    outputs: it has learned features. On balanced one-hot labels of k classes the bound is
+    :math:`1/\sqrt{k(k-1)}` (0.1054 for ten), attained at the centred label Gram; a forward kernel
+    of perfect class blocks reaches :math:`1/\sqrt{k^2-1}`.
+
+    Range: (0, 1]; 1 for a single output, where nothing can be coupled.
+    Invariant to: scaling and shifting all targets, permutation of the examples.
+    Undefined (``nan``): constant targets.
+
+    Args:
+        targets: :math:`Y`, e.g. one-hot labels.
+
+    Raises:
+        ShapeError: If the targets have not two axes, or no entries.
+        DomainError: If they are not finite.
+
+    Example:
+        >>> round(uncoupled_bound(torch.eye(10).repeat(3, 1)).item(), 4)
+        0.1054
+
+    References:
+        [lou2022], Section 2; the bound is not in the paper. It is Cauchy-Schwarz, component by
+        component of :math:`F` along and across the constant vector.
+    """
+    require_axes(2, targets=targets)
+    require_nonempty(targets=targets)
+    require_finite(targets=targets)
+    Y = unit_peak(double(targets))
+    Yt = centered_over_all(Y)
+    defined = ~vanishes_when_centered(Yt, Y, eps_of(targets))
+    return ratio_or_nan(_largest_overlap(Yt), Yt.square().sum(), defined)
+
+
+def _largest_overlap(Yt: Tensor) -> Tensor:
+    """The root in the bound, from c x c products instead of the n x n Gram."""
+    n, c = Yt.shape
+    mean = Yt.mean(0)
+    across = Yt - mean
+    squared = (across.mT @ across).square().sum() / c
+    if c > 1:  # for one output the mean is zero, and so are these terms
+        cross = (across @ mean).square().sum() * n
+        along = (n * mean.square().sum()).square()
+        squared = squared + (2 * cross + along) / (c - 1)
+    return safe_sqrt(squared)
