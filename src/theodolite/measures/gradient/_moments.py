@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from theodolite.checks import require_finite, require_labels, require_same_length
 from theodolite.errors import ShapeError
@@ -14,7 +13,7 @@ from theodolite.measures.gradient._sums import SetSums
 
 __all__ = ["VectorMoments", "scale_free_moments"]
 
-_TILE_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}  # stays in cache; amortises launches
+_TILE_BYTES = {"cpu": 2**21}  # stays in the cache; elsewhere large, to amortise launches
 _SAFE_NORMS = (2.0**-40, 2.0**40)  # squares and their sums stay far inside float32
 
 
@@ -156,24 +155,34 @@ def _rescaling(vectors: Tensor, per_row: bool) -> Tensor:
 def _pass_over(
     vectors: Tensor, labels: Tensor, classes: int, factors: Tensor | None, unit_length: bool
 ) -> tuple[Tensor, Tensor]:
-    """Norm of each scaled vector, and the sum of the (unit) vectors of each class, in float64."""
-    row_bytes = vectors.shape[1] * vectors.element_size()
-    rows = max(1, _TILE_BYTES.get(vectors.device.type, _TILE_BYTES["cuda"]) // row_bytes)
-    norms = []
-    sums = torch.zeros(classes, vectors.shape[1], dtype=torch.float64, device=vectors.device)
+    """Norm of each scaled vector, and the sum of the (unit) vectors of each class, in float64.
+
+    Class after class: a sum is then one product with a row of weights, whatever the class count.
+    """
+    norms, sums = [], []
+    order = labels.argsort(stable=True)
     with full_precision():
-        for start in range(0, len(vectors), rows):
-            part = slice(start, start + rows)
-            tile = vectors[part] if factors is None else vectors[part] * factors[part]
-            norm = torch.linalg.vector_norm(tile, dim=1)
-            member = one_hot(labels[part], classes).to(tile.dtype)
-            if unit_length:
+        for members in torch.split(order, torch.bincount(labels, minlength=classes).tolist()):
+            total = torch.zeros(vectors.shape[1], dtype=torch.float64, device=vectors.device)
+            for part in _parts(members, vectors, whole=classes == 1):
+                tile = vectors[part] if factors is None else vectors[part] * factors[part]
+                norm = torch.linalg.vector_norm(tile, dim=1)
                 positive = norm > 0
                 safe = torch.where(positive, norm, torch.ones_like(norm))
-                member = member * (positive / safe).unsqueeze(1)
-            sums = sums + double(member.mT @ tile)
-            norms.append(double(norm))
-    return torch.cat(norms), sums
+                weights = positive / safe if unit_length else torch.ones_like(norm)
+                total = total + double(weights @ tile)
+                norms.append(double(norm))
+            sums.append(total)
+    return torch.cat(norms)[order.argsort()], torch.stack(sums)
+
+
+def _parts(members: Tensor, vectors: Tensor, whole: bool) -> list[slice] | list[Tensor]:
+    """Indices of one class in tiles that fit the cache: slices, without a copy, if it is alone."""
+    row_bytes = vectors.shape[1] * vectors.element_size()
+    rows = max(1, _TILE_BYTES.get(vectors.device.type, 2**28) // row_bytes)
+    if whole:
+        return [slice(start, start + rows) for start in range(0, len(members), rows)]
+    return list(torch.split(members, rows))
 
 
 def _per_class(norms: Tensor, sums: Tensor, counted: Tensor, labels: Tensor) -> VectorMoments:
