@@ -1,7 +1,7 @@
 """Targets seen in the left singular basis of features: what alignment and convergence both read."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Shaped
@@ -13,11 +13,13 @@ from theodolite.linalg.spectra import symmetric_eigen, thin_svd
 from theodolite.linalg.streaming_qr import TriangularState
 
 __all__ = [
+    "GramSums",
     "LabelProjections",
     "Route",
-    "dual_projections",
-    "gram_projections",
+    "dual_gram",
+    "gram_sums",
     "projections_from_gram",
+    "projections_from_kernel",
     "projections_from_moments",
     "projections_from_triangle",
     "qr_projections",
@@ -116,40 +118,63 @@ def projections_from_triangle(
     return _from_factor(factor, targets, max(count, width) * eps, count, "qr")
 
 
-def gram_projections(
+class GramSums(NamedTuple):
+    r""":math:`\Phi^\top\Phi`, :math:`\Phi^\top Y` and the squared norm of each target column."""
+
+    gram: Float[Tensor, "d d"]
+    cross: Float[Tensor, "d c"]
+    energy: Float[Tensor, " c"]
+
+
+def gram_sums(
     features: Float[Tensor, "n d"],
     targets: Shaped[Tensor, "n *c"],
     num_classes: int | None = None,
-) -> LabelProjections:
-    """Projections by the d x d Gram matrix, one pass over chunks of rows. O(n d²)."""
+) -> GramSums:
+    """Sums over chunks of rows in float64: O(n d²) time, O(d²) memory beyond the input."""
     size = features.shape[1]
     columns = target_columns(targets[:1], num_classes).shape[1]
     gram = double(features[:0]).new_zeros(size, size)
-    cross = gram.new_zeros(size, columns)
-    energy = gram.new_zeros(columns)
+    cross, energy = gram.new_zeros(size, columns), gram.new_zeros(columns)
     for rows, labels in row_chunks(features, targets):
         wide, y = double(rows), target_columns(labels, num_classes)
         gram.addmm_(wide.mT, wide)
         cross.addmm_(wide.mT, y)
         energy += y.square().sum(0)
-    return projections_from_gram(gram, cross, energy, len(features), eps_of(features))
+    return GramSums(gram, cross, energy)
 
 
-def dual_projections(
-    features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"]
-) -> LabelProjections:
-    """Projections by the n x n Gram matrix, over blocks of features: for n below d. O(n² d)."""
+def dual_gram(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    r""":math:`\Phi\Phi^\top` in float64 over blocks of features: for n below d. O(n² d)."""
     kernel = double(features[:0]).new_zeros(len(features), len(features))
     for (block,) in row_chunks(features.mT):
         wide = double(block)
         kernel.addmm_(wide.mT, wide)
+    return kernel
+
+
+def projections_from_kernel(
+    kernel: Float[Tensor, "n n"],
+    targets: Float[Tensor, "n c"],
+    width: int = 1,
+    eps: float | None = None,
+) -> LabelProjections:
+    r"""Projections from :math:`\Phi\Phi^\top`, whose eigenvectors are the :math:`u_i` themselves.
+
+    Args:
+        kernel: n x n kernel of the examples, also of tangent features.
+        targets: target columns.
+        width: number of features behind the kernel.
+        eps: rounding of the dtype in which the features came; that of the kernel by default.
+    """
     values, vectors = symmetric_eigen(kernel)
-    kept, limit = _resolved(values, max(features.shape), eps_of(features))
+    noise = eps_of(kernel) if eps is None else eps
+    kept, limit = _resolved(values, max(len(kernel), width), noise)
     left, y = vectors[:, kept], double(targets)
     coefficients = left.mT @ y
     residual = (y - left @ coefficients).square().sum(0)
     sigma = values[kept].sqrt()
-    return LabelProjections(sigma, coefficients, residual, len(features), "dual", limit)
+    return LabelProjections(sigma, coefficients, residual, len(kernel), "dual", limit)
 
 
 def projections_from_gram(

@@ -1,4 +1,95 @@
-"""Measures of this family."""
+"""Alignment of a layer's features with the labels, by singular directions."""
 
-__all__: list[str] = []
-HELPERS: tuple[str, ...] = ()
+from theodolite.linalg import LabelProjections
+from theodolite.measures.representation._alignment import (
+    AlignmentSteps,
+    alignment_steps,
+    representation_alignment,
+    steps_from_projections,
+)
+from theodolite.measures.representation._chance import alignment_z_score, chance_curve
+from theodolite.measures.representation._comparison import (
+    CurveAverage,
+    curve_average,
+    curve_difference,
+    dominance_fraction,
+)
+from theodolite.measures.representation._curve import (
+    AlignmentCurve,
+    alignment_curve,
+    curve_from_projections,
+)
+from theodolite.measures.representation._one_vs_one import (
+    one_vs_one_curve,
+    one_vs_one_difference,
+)
+from theodolite.measures.representation._picard import picard_ratios, picard_slope
+from theodolite.measures.representation._preparation import (
+    PreparedFeatures,
+    ScaledTargets,
+    one_hot_targets,
+    prepare_features,
+    scaled_targets,
+    signed_labels,
+)
+from theodolite.measures.representation._projections import label_projections
+from theodolite.measures.representation._summaries import (
+    alignment_area,
+    alignment_second_moment,
+    area_from_projections,
+    top_share,
+)
+
+__all__ = [
+    "AlignmentCurve",
+    "AlignmentSteps",
+    "CurveAverage",
+    "LabelProjections",
+    "PreparedFeatures",
+    "ScaledTargets",
+    "alignment_area",
+    "alignment_curve",
+    "alignment_second_moment",
+    "alignment_steps",
+    "alignment_z_score",
+    "area_from_projections",
+    "chance_curve",
+    "curve_average",
+    "curve_difference",
+    "curve_from_projections",
+    "dominance_fraction",
+    "label_projections",
+    "one_hot_targets",
+    "one_vs_one_curve",
+    "one_vs_one_difference",
+    "picard_ratios",
+    "picard_slope",
+    "prepare_features",
+    "representation_alignment",
+    "scaled_targets",
+    "signed_labels",
+    "steps_from_projections",
+    "top_share",
+]
+
+HELPERS: tuple[str, ...] = (
+    "AlignmentCurve",
+    "AlignmentSteps",
+    "CurveAverage",
+    "LabelProjections",
+    "PreparedFeatures",
+    "ScaledTargets",
+    "alignment_steps",
+    "alignment_z_score",
+    "area_from_projections",
+    "curve_average",
+    "curve_difference",
+    "curve_from_projections",
+    "dominance_fraction",
+    "label_projections",
+    "one_hot_targets",
+    "prepare_features",
+    "scaled_targets",
+    "signed_labels",
+    "steps_from_projections",
+)

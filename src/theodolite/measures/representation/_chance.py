@@ -1,0 +1,142 @@
+"""What alignment would be if labels had nothing to do with features: labels shuffled at random."""
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from theodolite.checks import require_between, require_count
+from theodolite.linalg import LabelProjections, array_function, double, ratio_or_nan
+from theodolite.measures.representation._curve import AlignmentCurve, grid_of
+from theodolite.measures.representation._evaluation import Grid, Scale, mass_above
+from theodolite.measures.representation._projections import project
+from theodolite.measures.representation._targets import Targets, read_features, read_targets
+
+__all__ = ["alignment_z_score", "chance_curve"]
+
+
+@array_function
+def chance_curve(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    thresholds: Float[Tensor, " t"] | None = None,
+    *,
+    scale: Scale = "absolute",
+) -> AlignmentCurve:
+    r"""Mean alignment over all permutations of the labels, in closed form.
+
+    .. math:: \mathbb{E}_\pi (u_i^\top y_\pi)^2 = \bar y^2 (1^\top u_i)^2
+              + s^2 \Bigl(1 - \frac{(1^\top u_i)^2}{n}\Bigr),
+              \qquad s^2 = \frac{1}{n-1}\sum_i (y_i - \bar y)^2
+
+    About one unit of mass per direction for balanced labels of -1 and +1, so roughly the number of
+    singular values at or above the threshold. Subtract it with :func:`curve_difference` for the
+    alignment above chance.
+
+    Range: [0, :math:`\|y\|^2`]; [0, 1] in the scales ``"normalized"`` and ``"relative"``.
+    Invariant to: any permutation of the targets; joint permutation of the examples; rotation of the
+        features; appended zero columns; the sign of the targets.
+    Undefined (``nan``): as for :func:`alignment_curve`.
+
+    Args:
+        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
+        thresholds: as for :func:`alignment_curve`.
+        scale: as for :func:`alignment_curve`.
+
+    Raises:
+        ShapeError: If features are not a non-empty matrix or targets differ in length.
+        DomainError: If an entry is not finite, or a threshold is negative.
+
+    Example:
+        >>> y = torch.tensor([1.0, -1.0, 1.0, -1.0])
+        >>> chance = chance_curve(torch.eye(4), y, torch.tensor([0.0, 1.0, 1.1]))
+        >>> [round(value, 4) for value in chance.values.tolist()]
+        [4.0, 4.0, 0.0]
+
+    References:
+        [imani2022], Figure 2, in closed form.
+    """
+    grid = grid_of(thresholds, scale, len(features), features)
+    read_features(features, targets)
+    columns = read_targets(targets)
+    found = _chance_projections(features, columns, grid)
+    values = mass_above(found, grid)
+    if scale != "absolute":
+        values = ratio_or_nan(values, columns.energy)
+    return AlignmentCurve(grid.thresholds, values, scale, found.route)
+
+
+def _chance_projections(features: Tensor, targets: Targets, grid: Grid) -> LabelProjections:
+    """Expected mass per direction; the constant vector rides along as one more target column."""
+    count = len(features)
+    columns = targets.columns.detach()
+    constant = Targets(columns.new_ones(count, 1), None)
+    found = project(features, constant, grid.smallest(count), relative=grid.scale == "relative")
+    overlap = found.mass[:, 0].clamp(max=count)
+    mean = columns.mean(0).square().sum()
+    variance = (columns - columns.mean(0)).square().sum() / max(count - 1, 1)
+    mass = mean * overlap + variance * (1 - overlap / count)
+    rest = (columns.square().sum() - mass.sum()).clamp(min=0)
+    return LabelProjections(
+        found.singular_values,
+        mass.sqrt().unsqueeze(1),
+        rest.reshape(1),
+        count,
+        found.route,
+        found.resolved_above,
+    )
+
+
+@array_function
+def alignment_z_score(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    threshold: float,
+    *,
+    draws: int = 200,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, ""]:
+    r"""Alignment above chance in standard deviations of shuffled labels.
+
+    .. math:: z = \frac{A(\tau) - \mathbb{E}_\pi A_\pi(\tau)}{\mathrm{sd}_\pi A_\pi(\tau)}
+
+    The mean is exact, the standard deviation is that of the permutations drawn.
+
+    Range: (-inf, inf).
+    Undefined (``nan``): shuffling changes nothing (constant labels, threshold 0, one example).
+
+    Args:
+        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
+        threshold: :math:`\tau \ge 0`.
+        draws: number of permutations, at least 2.
+        generator: source of randomness, on the CPU.
+
+    Raises:
+        ShapeError: If features are not a non-empty matrix or targets differ in length.
+        DomainError: If an entry is not finite, the threshold is negative, or draws is below 2.
+
+    Example:
+        >>> y = torch.tensor([1.0] * 10 + [-1.0] * 10)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> bool(alignment_z_score(y.unsqueeze(1), y, 1.0, generator=generator) > 5)
+        True
+
+    References:
+        [imani2022], Figure 2, as a test of significance.
+    """
+    require_between(0.0, float("inf"), open_high=True, threshold=threshold)
+    require_count(2, draws=draws)
+    read_features(features, targets)
+    columns = read_targets(targets).columns.detach()
+    orders = [torch.randperm(len(columns), generator=generator) for _ in range(draws)]
+    shuffled = [columns[order.to(columns.device)] for order in orders]
+    together = Targets(torch.cat([columns, *shuffled], dim=1), None)
+    found = project(features, together, threshold or float("inf"))
+    above = double(found.mass)[found.singular_values >= threshold].sum(0)
+    masses = above.reshape(draws + 1, -1).sum(1)
+    grid = Grid(columns.new_tensor([threshold]))
+    mean = mass_above(_chance_projections(features, Targets(columns, None), grid), grid)[0]
+    spread = masses[1:].std()
+    varies = (spread > 1e-9 * columns.square().sum()) & (threshold > 0)
+    return ratio_or_nan(masses[0] - mean, spread, varies)

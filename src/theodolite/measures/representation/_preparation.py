@@ -1,0 +1,188 @@
+"""Features and labels made ready for measuring: bias column, row lengths, label ranges."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_choice,
+    require_finite,
+    require_labels,
+    require_nonempty,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import array_function, center_columns, double
+
+__all__ = [
+    "PreparedFeatures",
+    "ScaledTargets",
+    "one_hot_targets",
+    "prepare_features",
+    "scaled_targets",
+    "signed_labels",
+]
+
+
+@dataclass(frozen=True)
+class PreparedFeatures:
+    """Features ready for measuring, and how many of their rows are zero (dead units)."""
+
+    features: Float[Tensor, "n k"]
+    zero_rows: Integer[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class ScaledTargets:
+    """Targets moved to [-1, 1], and the map ``slope * y + offset`` that did it."""
+
+    values: Float[Tensor, "n *c"]
+    slope: Float[Tensor, ""]
+    offset: Float[Tensor, ""]
+
+    def apply(self, targets: Float[Tensor, "m *c"]) -> Float[Tensor, "m *c"]:
+        """The same map on other targets, e.g. a test set's; they may leave [-1, 1]."""
+        return self.slope * targets + self.offset
+
+
+@array_function
+def prepare_features(
+    features: Float[Tensor, "n d"],
+    *,
+    bias: bool = False,
+    normalize: Literal["unit", "max", "none"] = "unit",
+    center: bool = False,
+) -> PreparedFeatures:
+    r"""Representation matrix with :math:`\|\phi_i\| \le 1`, as the definition of alignment assumes.
+
+    Optionally centred first; then a constant column stands for the bias of the linear read-out;
+    then rows are scaled. Compare only representations that were prepared in the same way: after
+    row normalisation the bias column is no longer constant, and it changes the curve.
+
+    Args:
+        features: :math:`\Phi`, one example per row.
+        bias: append a column of ones before rows are scaled.
+        normalize: ``"unit"`` divides each row by its own length, ``"max"`` all rows by the largest
+            (keeps the geometry), ``"none"`` leaves them. A row of zeros stays zero.
+        center: subtract the mean row. Not part of the paper's definition.
+
+    Raises:
+        ShapeError: If features are not a non-empty matrix.
+        DomainError: If an entry is not finite, or ``normalize`` is unknown.
+
+    Example:
+        >>> prepared = prepare_features(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        >>> prepared.features.tolist(), prepared.zero_rows.item()
+        ([[0.6000000238418579, 0.800000011920929], [0.0, 0.0]], 1)
+
+    References:
+        [imani2022], Section 3.
+
+    Differs from paper:
+        The bias column is off by default; ``"max"`` and ``center`` are additions.
+    """
+    require_axes(2, features=features)
+    require_nonempty(features=features)
+    require_finite(features=features)
+    require_choice(("unit", "max", "none"), normalize=normalize)
+    rows = center_columns(double(features)) if center else double(features)
+    if bias:
+        rows = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+    dead = (rows == 0).all(1)
+    return PreparedFeatures(_scaled_rows(rows, normalize), dead.sum())
+
+
+def _scaled_rows(rows: Tensor, normalize: str) -> Tensor:
+    if normalize == "none":
+        return rows
+    peaks = rows.detach().abs().amax(1, keepdim=True)  # before squaring, which may overflow
+    peaks = peaks.amax(0, keepdim=True) if normalize == "max" else peaks
+    scaled = rows / torch.where(peaks > 0, peaks, torch.ones_like(peaks))
+    squares = scaled.square().sum(1, keepdim=True)
+    squares = squares.amax(0, keepdim=True) if normalize == "max" else squares
+    return scaled / torch.where(squares > 0, squares, torch.ones_like(squares)).sqrt()
+
+
+@array_function
+def signed_labels(labels: Integer[Tensor, " n"] | Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Labels of two classes as -1 (the smaller) and +1 (the larger); alignment ignores the sign.
+
+    Args:
+        labels: two distinct integers, or booleans.
+
+    Raises:
+        DomainError: If there are not exactly two classes.
+
+    Example:
+        >>> signed_labels(torch.tensor([3, 7, 7])).tolist()
+        [-1.0, 1.0, 1.0]
+
+    References:
+        [imani2022], Section 3.
+    """
+    require_axes(1, labels=labels)
+    require_nonempty(labels=labels)
+    classes = torch.unique(labels)
+    if len(classes) != 2 or labels.is_floating_point():
+        raise DomainError(
+            f"labels: expected integers of exactly two classes, got {len(classes)} distinct values "
+            f"of {labels.dtype}; select the rows of two classes, or use one_hot_targets"
+        )
+    return torch.where(labels == classes[1], 1.0, -1.0).double()
+
+
+@array_function
+def scaled_targets(targets: Float[Tensor, "n *c"]) -> ScaledTargets:
+    r"""Regression targets moved to [-1, 1] by :math:`2(y - \min)/(\max - \min) - 1`.
+
+    Args:
+        targets: training targets; the map is taken from all of their entries.
+
+    Raises:
+        DomainError: If the targets are constant or not finite.
+
+    Example:
+        >>> scaled = scaled_targets(torch.tensor([10.0, 15.0, 20.0]))
+        >>> scaled.values.tolist(), scaled.apply(torch.tensor([25.0])).tolist()
+        ([-1.0, 0.0, 1.0], [2.0])
+
+    References:
+        [imani2022], Section 4.
+    """
+    require_nonempty(targets=targets)
+    require_finite(targets=targets)
+    wide = double(targets)
+    low, high = wide.min(), wide.max()
+    if bool(low == high):
+        raise DomainError(
+            f"targets: expected at least two different values, got only {low.item()}; "
+            "constant targets cannot be moved to [-1, 1]"
+        )
+    slope = 2 / (high - low)
+    return ScaledTargets(slope * (wide - low) - 1, slope, -1 - slope * low)
+
+
+@array_function
+def one_hot_targets(
+    labels: Integer[Tensor, " n"], num_classes: int | None = None, *, center: bool = False
+) -> Float[Tensor, "n k"]:
+    """Class labels as indicator columns, optionally with their column means removed.
+
+    Args:
+        labels: class of each example, from 0.
+        num_classes: number of columns; one more than the largest label by default.
+        center: subtract each column's mean, so that class sizes do not align with a mean feature.
+
+    Raises:
+        DomainError: If a label is negative, or not below ``num_classes``.
+
+    Example:
+        >>> one_hot_targets(torch.tensor([0, 1]), center=True).tolist()
+        [[0.5, -0.5], [-0.5, 0.5]]
+    """
+    classes = require_labels(labels, num_classes)
+    columns = torch.nn.functional.one_hot(labels.long(), classes).double()
+    return center_columns(columns) if center else columns

@@ -1,0 +1,130 @@
+"""Targets in the singular basis of the features, by the cheapest route that is accurate enough."""
+
+from typing import Literal
+
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from theodolite.checks import require_between, require_choice, require_finite
+from theodolite.linalg import (
+    LabelProjections,
+    array_function,
+    dual_gram,
+    eps_of,
+    gram_sums,
+    projections_from_gram,
+    projections_from_kernel,
+    qr_projections,
+    svd_projections,
+)
+from theodolite.measures.representation._targets import Targets, read_features, read_targets
+
+__all__ = ["RouteChoice", "label_projections", "project"]
+
+RouteChoice = Literal["auto", "svd", "gram", "dual", "qr"]
+
+ROUTES = ("auto", "svd", "gram", "dual", "qr")
+_SMALL = 2**16  # entries of features: below, the accurate route costs next to nothing
+_SVD_BELOW = 2**20  # entries: above, tall features are triangularised chunk by chunk first
+_SMALLEST_TRACE = 1e-280  # squares of such features have begun to vanish
+
+
+@array_function
+def label_projections(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    *,
+    threshold: float | None = None,
+    route: RouteChoice = "auto",
+) -> LabelProjections:
+    r"""Singular values of the features and the targets' coordinates on the left singular vectors.
+
+    .. math:: \Phi = U\Sigma V^\top, \qquad c_i = u_i^\top y, \qquad
+              \|y\|^2 - \sum_{i \le r} c_i^2
+
+    All of representation alignment and of the convergence of a linear read-out is a function of
+    these numbers. Singular values of at most :math:`\max(n, d)\,\varepsilon\,\sigma_1` count as
+    zero, with the :math:`\varepsilon` of the dtype in which the features came.
+
+    A single coefficient is meaningless inside a group of nearly equal singular values, where only
+    sums over the group are determined.
+
+    Args:
+        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
+        threshold: smallest singular value that matters. Where a float64 Gram matrix resolves it
+            (about 3e-7 of the largest singular value), that cheaper route is taken. By default
+            everything matters.
+        route: ``"svd"`` and ``"qr"`` (one pass over tall features, O(d²) memory) are accurate to
+            rounding; ``"gram"`` and ``"dual"`` (for n < d) lose what lies below their
+            ``resolved_above``; ``"auto"`` chooses, and the result says what it chose.
+
+    Raises:
+        ShapeError: If features are not a non-empty matrix or targets differ in length.
+        DomainError: If an entry is not finite, or the threshold or route is outside its domain.
+
+    Example:
+        >>> p = label_projections(torch.diag(torch.tensor([3.0, 2.0, 0.0])), torch.ones(3))
+        >>> p.singular_values.tolist(), p.residual.tolist(), p.route
+        ([3.0, 2.0], [1.0], 'svd')
+
+    References:
+        [imani2022], Eq. (2) and Proposition 1.
+    """
+    if threshold is not None:
+        require_between(0.0, float("inf"), open_high=True, threshold=threshold)
+    read_features(features, targets)
+    return project(features, read_targets(targets), threshold, route=route)
+
+
+def project(
+    features: Tensor,
+    targets: Targets,
+    smallest: float | None,
+    *,
+    relative: bool = False,
+    route: RouteChoice = "auto",
+) -> LabelProjections:
+    """Projections that resolve every threshold from ``smallest`` on (None: accurate to rounding).
+
+    With ``relative`` the threshold counts in units of the largest singular value. Zero lets the
+    Gram route stand when it has lost nothing.
+    """
+    require_choice(ROUTES, route=route)
+    rows, values = features.detach(), Targets(targets.values.detach(), targets.num_classes)
+    auto = route == "auto"
+    if route in ("gram", "dual") or (auto and smallest is not None and rows.numel() > _SMALL):
+        found = _by_gram(rows, values, route)
+        if found is not None:
+            unit = found.singular_values.amax() if relative and len(found.singular_values) else 1
+            if not auto or found.resolved_above <= float((smallest or 0.0) * unit):
+                return found
+    require_finite(features=rows)
+    tall = rows.shape[0] > rows.shape[1] and rows.numel() > _SVD_BELOW
+    if route == "qr" or (route != "svd" and tall):
+        return qr_projections(rows, values.values, values.num_classes)
+    return svd_projections(rows, values.columns)
+
+
+def _by_gram(features: Tensor, targets: Targets, route: RouteChoice) -> LabelProjections | None:
+    """Projections from the smaller Gram matrix; None if its squares overflow or vanish."""
+    n, d = features.shape
+    eps = eps_of(features)
+    if route == "dual" or (route == "auto" and n < d):
+        kernel = dual_gram(features)
+        if not _usable(kernel, features):
+            return None
+        return projections_from_kernel(kernel, targets.columns, d, eps)
+    sums = gram_sums(features, targets.values, targets.num_classes)
+    if not _usable(sums.gram, features):
+        return None
+    return projections_from_gram(*sums, n, eps)
+
+
+def _usable(gram: Tensor, features: Tensor) -> bool:
+    """Whether the trace is an ordinary number: it sums the squares of all entries."""
+    trace = float(gram.diagonal().sum())
+    if _SMALLEST_TRACE < trace < float("inf"):
+        return True
+    require_finite(features=features)  # names the culprit
+    return False

@@ -1,0 +1,65 @@
+"""What may stand for targets: a vector, columns, class labels; and how it is checked."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_finite,
+    require_labels,
+    require_nonempty,
+    require_same_length,
+)
+from theodolite.errors import ShapeError
+from theodolite.linalg import double, target_columns
+
+__all__ = ["Targets", "read_features", "read_targets"]
+
+
+class Targets(NamedTuple):
+    """Checked targets: columns, or class labels that become one-hot chunk by chunk."""
+
+    values: Tensor
+    num_classes: int | None
+
+    @property
+    def columns(self) -> Tensor:
+        """All columns in float64."""
+        return target_columns(self.values, self.num_classes)
+
+    @property
+    def energy(self) -> Tensor:
+        """Squared norm over all columns; every one-hot row adds 1."""
+        if self.num_classes is not None:
+            return torch.tensor(
+                float(len(self.values)), dtype=torch.float64, device=self.values.device
+            )
+        return double(self.values).square().sum()
+
+
+def read_features(features: Tensor, targets: Tensor) -> None:
+    """Shapes of features and targets; their finiteness is seen where they are summed."""
+    require_axes(2, features=features)
+    require_nonempty(features=features, targets=targets)
+    require_same_length(features=features, targets=targets)
+
+
+def read_targets(targets: Tensor) -> Targets:
+    """Targets as the measures read them.
+
+    One axis of integers is class labels, except -1 and +1, which are the two-class label vector;
+    every other array of numbers is columns of targets.
+    """
+    if targets.ndim not in (1, 2):
+        raise ShapeError(
+            f"targets: expected (n,) or (n, c), got shape {tuple(targets.shape)}; "
+            "flatten the outputs of one example into columns"
+        )
+    if targets.ndim == 2 or targets.is_floating_point():
+        require_finite(targets=targets)
+        return Targets(targets, None)
+    if targets.dtype != torch.bool and bool((targets.abs() == 1).all() & (targets < 0).any()):
+        return Targets(targets, None)
+    return Targets(targets, require_labels(targets, name="targets"))
