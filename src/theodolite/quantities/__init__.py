@@ -5,6 +5,12 @@ from theodolite.quantities._covariances import (
     patch_covariance,
     weight_covariance,
 )
+from theodolite.quantities._curvature import (
+    LayerEnergy,
+    LayerMoments,
+    OutputHessian,
+    output_hessian,
+)
 from theodolite.quantities._features import (
     FeatureChunk,
     Features,
@@ -18,11 +24,15 @@ __all__ = [
     "FeatureChunk",
     "FeatureGrams",
     "Features",
+    "LayerEnergy",
+    "LayerMoments",
+    "OutputHessian",
     "PositionCovariance",
     "feature_chunks",
     "feature_grams",
     "feature_moments",
     "features",
+    "output_hessian",
     "patch_covariance",
     "weight_covariance",
 ]
