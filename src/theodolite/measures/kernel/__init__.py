@@ -1,4 +1,78 @@
-"""Measures of this family."""
+"""Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra."""
 
-__all__: list[str] = []
-HELPERS: tuple[str, ...] = ()
+from theodolite.measures.kernel._alignment import cka, kta
+from theodolite.measures.kernel._correlation import (
+    CorrelationTable,
+    correlation_table,
+    correlation_threshold,
+)
+from theodolite.measures.kernel._grams import center_gram, gram, optimal_kernel, target_gram
+from theodolite.measures.kernel._hsic import hsic, linear_hsic
+from theodolite.measures.kernel._layers import CkaMatrix, LayerProfile, cka_matrix, layer_profile
+from theodolite.measures.kernel._linear import linear_cka, linear_kta
+from theodolite.measures.kernel._minibatch import MinibatchHsic, minibatch_cka
+from theodolite.measures.kernel._participation import participation_ratio
+from theodolite.measures.kernel._power import CumulativePower, cumulative_power
+from theodolite.measures.kernel._power_summaries import (
+    kta_from_power,
+    kta_from_spectrum,
+    modes_to_reach,
+    power_area,
+    power_evenness,
+    spectral_gap,
+)
+from theodolite.measures.kernel._spectrum import KernelSpectrum, kernel_spectrum, linear_spectrum
+from theodolite.measures.kernel._target import target_cka
+
+__all__ = [
+    "CkaMatrix",
+    "CorrelationTable",
+    "CumulativePower",
+    "KernelSpectrum",
+    "LayerProfile",
+    "MinibatchHsic",
+    "center_gram",
+    "cka",
+    "cka_matrix",
+    "correlation_table",
+    "correlation_threshold",
+    "cumulative_power",
+    "gram",
+    "hsic",
+    "kernel_spectrum",
+    "kta",
+    "kta_from_power",
+    "kta_from_spectrum",
+    "layer_profile",
+    "linear_cka",
+    "linear_hsic",
+    "linear_kta",
+    "linear_spectrum",
+    "minibatch_cka",
+    "modes_to_reach",
+    "optimal_kernel",
+    "participation_ratio",
+    "power_area",
+    "power_evenness",
+    "spectral_gap",
+    "target_cka",
+    "target_gram",
+]
+
+HELPERS = (
+    "CkaMatrix",
+    "CorrelationTable",
+    "CumulativePower",
+    "KernelSpectrum",
+    "LayerProfile",
+    "MinibatchHsic",
+    "center_gram",
+    "cka_matrix",
+    "correlation_threshold",
+    "gram",
+    "kta_from_power",
+    "kta_from_spectrum",
+    "layer_profile",
+    "optimal_kernel",
+    "target_gram",
+)

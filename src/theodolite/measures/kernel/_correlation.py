@@ -1,0 +1,151 @@
+"""Correlations over runs: Pearson's and Spearman's, with p-values and the threshold that counts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from scipy import special
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_choice,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_same_length,
+)
+from theodolite.errors import ShapeError
+from theodolite.linalg import array_function, center_columns, double, eps_of, ratio_or_nan
+
+__all__ = ["CorrelationTable", "correlation_table", "correlation_threshold"]
+
+
+@dataclass(frozen=True)
+class CorrelationTable:
+    """Correlation of every row variable with every column variable over the same runs."""
+
+    coefficients: Float[Tensor, "r c"]
+    p_values: Float[Tensor, "r c"]  # two-sided, no correlation as the null; nan below three runs
+    threshold: float  # smallest significant |r| at the level
+    runs: int
+
+
+@array_function
+def correlation_table(
+    rows: Float[Tensor, "m r"],
+    columns: Float[Tensor, "m c"] | None = None,
+    method: Literal["pearson", "spearman"] = "pearson",
+    level: float = 0.05,
+) -> CorrelationTable:
+    r"""Correlations of some quantities of many runs with others.
+
+    .. math:: r = \frac{\sum_i (u_i - \bar u)(v_i - \bar v)}
+              {\sqrt{\sum_i (u_i - \bar u)^2\,\sum_i (v_i - \bar v)^2}}
+
+    Spearman's is the same of the ranks, equal values sharing the mean of their ranks. Binary
+    factors may be coded by any two numbers. P-values are those of Student's t with m - 2 degrees of
+    freedom.
+
+    Range: [-1, 1].
+    Invariant to: shifting and positive scaling of any variable; a permutation of runs.
+    Undefined (``nan``): entries of a constant variable.
+
+    Args:
+        rows: one row per run, one column per variable: the rows of the table.
+        columns: the variables across; ``rows`` again by default.
+        method: Pearson's, or Spearman's rank correlation.
+        level: two-sided significance level of the threshold.
+
+    Raises:
+        ShapeError: If there are fewer than two runs, or the two sets differ in runs.
+        DomainError: If an entry is not finite, or the level is outside (0, 1).
+
+    Example:
+        >>> runs = torch.tensor([[1.0, 1.0], [2.0, 3.0], [3.0, 2.0]])
+        >>> round(correlation_table(runs).coefficients[0, 1].item(), 4)
+        0.5
+
+    References:
+        [canatar2022], Table I.
+    """
+    across = rows if columns is None else columns
+    require_axes(2, rows=rows, columns=across)
+    require_nonempty(rows=rows, columns=across)
+    require_same_length(rows=rows, columns=across)
+    require_finite(rows=rows, columns=across)
+    require_choice(("pearson", "spearman"), method=method)
+    if len(rows) < 2:
+        raise ShapeError(f"rows: expected at least two runs, got {len(rows)}; add runs")
+    u, v = double(rows), double(across)
+    if method == "spearman":
+        u, v = _ranks(u), _ranks(v)
+    coefficients = _pearson(u, v, eps_of(rows, across))
+    threshold = correlation_threshold(len(rows), level)
+    return CorrelationTable(coefficients, _p_values(coefficients, len(rows)), threshold, len(rows))
+
+
+def correlation_threshold(runs: int, level: float = 0.05) -> float:
+    r"""Smallest absolute correlation over so many runs that is significant, two-sided.
+
+    .. math:: |r| > \frac{t}{\sqrt{m - 2 + t^2}}
+
+    with :math:`t` the quantile of Student's distribution with m - 2 degrees of freedom. ``nan``
+    for two runs, which always correlate perfectly.
+
+    Args:
+        runs: :math:`m`.
+        level: significance level.
+
+    Raises:
+        DomainError: If there are fewer than two runs, or the level is outside (0, 1).
+
+    Example:
+        >>> round(correlation_threshold(36), 3), round(correlation_threshold(36, level=0.01), 3)
+        (0.329, 0.424)
+
+    References:
+        [canatar2022], Table I; the threshold is ours.
+    """
+    require_count(2, runs=runs)
+    require_between(0.0, 1.0, open_low=True, open_high=True, level=level)
+    freedom = runs - 2
+    if freedom == 0:
+        return float("nan")
+    t = float(special.stdtrit(freedom, 1 - level / 2))
+    return t / float(freedom + t * t) ** 0.5
+
+
+def _pearson(u: Float[Tensor, "m r"], v: Float[Tensor, "m c"], eps: float) -> Tensor:
+    (a, varies_a), (b, varies_b) = _unit_columns(u, eps), _unit_columns(v, eps)
+    defined = varies_a.unsqueeze(1) & varies_b.unsqueeze(0)
+    return ratio_or_nan(a.mT @ b, torch.ones_like(defined, dtype=torch.float64), defined)
+
+
+def _unit_columns(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Centred columns of length one, and which of them are more than a constant."""
+    peak = values.detach().abs().amax(0)
+    scaled = values / torch.where(peak > 0, peak, torch.ones_like(peak))
+    centered = center_columns(scaled)
+    length = torch.linalg.vector_norm(centered, dim=0)
+    varies = length > 8 * eps * torch.linalg.vector_norm(scaled, dim=0)
+    return centered / torch.where(varies, length, torch.ones_like(length)), varies
+
+
+def _ranks(values: Float[Tensor, "m r"]) -> Float[Tensor, "m r"]:
+    """Ranks from 1; equal values share the mean of the ranks they cover."""
+    data = values.detach()
+    below = (data.unsqueeze(0) < data.unsqueeze(1)).sum(1)
+    equal = (data.unsqueeze(0) == data.unsqueeze(1)).sum(1)
+    return below.double() + (equal.double() + 1) / 2
+
+
+def _p_values(coefficients: Tensor, runs: int) -> Tensor:
+    """Two-sided p-values: the tail of Student's t as an incomplete beta function."""
+    if runs == 2:
+        return torch.full_like(coefficients, torch.nan)
+    r = coefficients.detach().cpu().clamp(-1, 1)
+    tail = special.betainc((runs - 2) / 2, 0.5, (1 - r.square()).numpy())
+    return torch.as_tensor(tail, dtype=torch.float64).to(coefficients.device)

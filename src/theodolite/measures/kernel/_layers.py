@@ -1,0 +1,160 @@
+"""CKA of many layers: with each other, with labels, and as a profile over depth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from theodolite.checks import require_axes, require_labels, require_same_length
+from theodolite.errors import ShapeError
+from theodolite.linalg import array_function, eps_of
+from theodolite.measures.kernel._classes import LabelKernel, with_labels
+from theodolite.measures.kernel._factors import Factor, factor_products
+from theodolite.measures.kernel._linear import require_paired_features
+
+__all__ = ["CkaMatrix", "LayerProfile", "cka_matrix", "layer_profile"]
+
+Estimator = Literal["debiased", "biased"]
+
+
+@dataclass(frozen=True)
+class CkaMatrix:
+    """CKA of every pair of layers, and of every layer with the labels."""
+
+    between: Float[Tensor, "l l"]
+    target: Float[Tensor, " l"] | None  # None without labels
+    estimator: Estimator
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """CKA of every layer with one reference, in order of depth."""
+
+    values: Float[Tensor, " l"]
+    estimator: Estimator
+
+    @property
+    def mean(self) -> Float[Tensor, ""]:
+        """Unweighted mean over the layers; nan if a layer's value is undefined."""
+        return self.values.mean()
+
+    @property
+    def last(self) -> Float[Tensor, ""]:
+        """Value of the last layer."""
+        return self.values[-1]
+
+
+@array_function
+def cka_matrix(
+    layers: Sequence[Float[Tensor, "n _"]],
+    labels: Integer[Tensor, " n"] | None = None,
+    debiased: bool = True,
+) -> CkaMatrix:
+    r"""Linear CKA of many layers with each other and with labels, each kernel computed once.
+
+    Whichever is cheaper: blocks :math:`F_a^\top F_b` for all pairs, or tiles of all the Gram
+    matrices at once, after which every pair is nearly free. No n x n matrix exists at any time.
+
+    Range: entries in [-1, 1]; biased: [0, 1].
+    Invariant to: scaling, orthogonal maps and shifts of any layer; a joint permutation.
+    Undefined (``nan``): entries of layers that are constant up to rounding, of labels of one class;
+        debiased: fewer than four examples.
+
+    Args:
+        layers: features of every layer, one row per example, the same examples in the same order.
+        labels: integer class of every example.
+        debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Raises:
+        ShapeError: If there is no layer, or the layers differ in their number of rows.
+        DomainError: If an entry is not finite or a label is negative.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
+        >>> table = cka_matrix([x, -x], torch.tensor([0, 0, 1, 1]), debiased=False)
+        >>> [round(value, 4) for value in (table.between[0, 1].item(), table.target[0].item())]
+        [1.0, 0.9412]
+
+    References:
+        [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
+    """
+    factors, defined = _factors(layers)
+    count, eps = len(factors), eps_of(*layers)
+    if labels is None:
+        products = factor_products(factors)
+    else:
+        kernel = _label_kernel(labels, layers[0], factors[0])
+        products = with_labels(factors, kernel)
+        defined = torch.cat([defined, kernel.defined.unsqueeze(0)])
+    values = products.cka(debiased=debiased, eps=eps, defined=defined)
+    target = None if labels is None else values[:count, count]
+    return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
+
+
+@array_function
+def layer_profile(
+    layers: Sequence[Float[Tensor, "n _"]],
+    reference: Integer[Tensor, " n"] | Float[Tensor, "n e"],
+    debiased: bool = True,
+) -> LayerProfile:
+    r"""Linear CKA of every layer with one reference: class labels, targets, or the inputs.
+
+    .. math:: l \mapsto \mathrm{CKA}(K^{(l)}, K_{\bar f})
+
+    Its unweighted mean, ``.mean``, is the paper's layer-averaged CKA, ``.last`` its "CKA". For the
+    other sets (test, inputs) call it again: everything is recomputed on each.
+
+    Range: entries in [-1, 1]; biased: [0, 1].
+    Invariant to: scaling, orthogonal maps and shifts of any layer; a joint permutation.
+    Undefined (``nan``): entries of layers that are constant up to rounding, see :func:`linear_cka`.
+
+    Args:
+        layers: features of every layer in order of depth, one row per example.
+        reference: integer labels, or a matrix with one row per example.
+        debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Raises:
+        ShapeError: If there is no layer, or numbers of rows differ.
+        DomainError: If an entry is not finite or a label is negative.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
+        >>> profile = layer_profile([x, x > 2], torch.tensor([0, 0, 1, 1]), debiased=False)
+        >>> round(profile.mean.item(), 4)
+        0.9706
+
+    References:
+        [canatar2022], Fig. 1 and Table I.
+    """
+    factors, defined = _factors(layers)
+    count, eps = len(factors), eps_of(*layers)
+    pairs = [(index, count) for index in range(count)]
+    if reference.ndim == 1:
+        kernel = _label_kernel(reference, layers[0], factors[0])
+        products = with_labels(factors, kernel, pairs=[])
+        last = kernel.defined
+    else:
+        require_paired_features(layer=layers[0], reference=reference)
+        factors = [*factors, Factor.of(reference)]
+        products, last = factor_products(factors, pairs), ~factors[-1].vanishes(eps)
+    defined = torch.cat([defined, last.unsqueeze(0)])
+    values = products.cka(debiased=debiased, eps=eps, defined=defined)[:count, count]
+    return LayerProfile(values, "debiased" if debiased else "biased")
+
+
+def _factors(layers: Sequence[Tensor]) -> tuple[list[Factor], Tensor]:
+    """Every layer's features, checked, and whether they are more than a constant."""
+    if len(layers) == 0:
+        raise ShapeError("layers: expected at least one layer's features, got none")
+    require_paired_features(**{f"layers[{index}]": layer for index, layer in enumerate(layers)})
+    factors = [Factor.of(layer) for layer in layers]
+    return factors, torch.stack([~factor.vanishes(eps_of(*layers)) for factor in factors])
+
+
+def _label_kernel(labels: Tensor, layer: Tensor, factor: Factor) -> LabelKernel:
+    require_axes(1, labels=labels)
+    require_same_length(layer=layer, labels=labels)
+    return LabelKernel.of(labels.to(factor.rows.device), require_labels(labels))

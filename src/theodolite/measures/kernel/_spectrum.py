@@ -1,0 +1,193 @@
+"""Mercer decomposition of a kernel on the examples at hand, from its matrix or from features."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_symmetric,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import (
+    array_function,
+    center_columns,
+    double,
+    double_center,
+    eigenvalue_groups,
+    eps_of,
+    equality_tolerance,
+    symmetric_eigen,
+    thin_svd,
+    top_eigen,
+    vanishes_when_centered,
+)
+
+__all__ = ["KernelSpectrum", "gram_modes", "kernel_spectrum", "linear_spectrum"]
+
+_ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
+_NEGATIVE = 1e-6  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding
+
+
+@dataclass(frozen=True)
+class KernelSpectrum:
+    r"""Eigenvalues and eigenfunctions of a kernel's integral operator on ``n`` examples.
+
+    .. math:: K = \Phi\,\mathrm{diag}(\eta)\,\Phi^\top, \qquad \tfrac1n\Phi^\top\Phi = I
+
+    ``complete`` says that the modes which are not listed have eigenvalue zero.
+    """
+
+    eigenvalues: Float[Tensor, " r"]  # decreasing; noise is zero
+    eigenfunctions: Float[Tensor, "n r"]
+    rank: int  # of the listed eigenvalues, those above the noise
+    groups: tuple[tuple[int, int], ...]  # eigenspaces: start and end of equal eigenvalues
+    complete: bool
+    centered: bool
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return len(self.eigenfunctions)
+
+
+@array_function
+def kernel_spectrum(
+    gram: Float[Tensor, "n n"], count: int | None = None, center: bool = False
+) -> KernelSpectrum:
+    r"""Eigenvalues and eigenfunctions of a kernel given by its matrix.
+
+    .. math:: \eta_\rho = \lambda_\rho / n, \qquad \phi_\rho(x^\mu) = \sqrt n\,u_{\rho\mu},
+              \qquad K u_\rho = \lambda_\rho u_\rho
+
+    Eigenvalues below ``n eps`` of the largest are noise, perhaps negative, and are set to zero. An
+    eigenvalue has a gradient while it is above the noise.
+
+    Range: eigenvalues at least 0.
+    Invariant to: a permutation of examples.
+    Undefined: never; a zero kernel has eigenvalues zero.
+
+    Args:
+        gram: :math:`K`, symmetric positive semi-definite.
+        count: only the leading modes, by an iterative solver where that is cheaper.
+        center: decompose :math:`HKH`; the paper does not centre.
+
+    Raises:
+        ShapeError: If the matrix is not square.
+        DomainError: If it is not symmetric, not finite, or has a clearly negative eigenvalue.
+
+    Example:
+        >>> kernel_spectrum(torch.diag(torch.tensor([3.0, 6.0, 0.0]))).eigenvalues
+        tensor([2., 1., 0.])
+
+    References:
+        [canatar2022], Eq. (1).
+    """
+    require_symmetric(gram=gram)
+    return gram_modes(gram, count, center)
+
+
+@array_function
+def linear_spectrum(
+    features: Float[Tensor, "n d"], count: int | None = None, center: bool = False
+) -> KernelSpectrum:
+    r"""Eigenvalues and eigenfunctions of a linear kernel, from the features' smaller side.
+
+    .. math:: \eta_\rho = \sigma_\rho(F)^2 / n, \qquad \phi_\rho = \sqrt n\,u_\rho,
+              \qquad F = U\Sigma V^\top
+
+    Singular values below ``max(n, d) eps`` of the largest are noise and are set to zero. Features
+    resolve modes that :func:`kernel_spectrum` of their Gram matrix has lost.
+
+    Range: eigenvalues at least 0.
+    Invariant to: orthogonal maps of the features; a permutation of examples.
+    Undefined: never; zero features have eigenvalues zero.
+
+    Args:
+        features: :math:`F`, one row per example.
+        count: only the leading modes, by an iterative solver where that is cheaper.
+        center: decompose the kernel of the centred features; the paper does not centre.
+
+    Raises:
+        ShapeError: If these are no matrix.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> linear_spectrum(torch.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+        tensor([2.0000, 0.5000])
+
+    References:
+        [canatar2022], Eq. (1).
+    """
+    require_axes(2, features=features)
+    require_nonempty(features=features)
+    require_finite(features=features)
+    n, smaller, eps = len(features), min(features.shape), eps_of(features)
+    F = center_columns(double(features)) if center else double(features)
+    modes = smaller if count is None else _modes(count, smaller)
+    if smaller > _ITERATIVE_ABOVE and 4 * modes < smaller:
+        left, sigma = _top_modes(F, modes)
+        noise = (n * torch.finfo(torch.float64).eps) ** 0.5  # of the Gram matrix it came from
+    else:
+        left, sigma, _ = thin_svd(F)
+        noise = max(features.shape) * eps
+    kept = (sigma > noise * sigma.max()) & ~vanishes_when_centered(F, double(features), eps)
+    groups = _eigenspaces(sigma[:modes][kept[:modes]], eps)
+    eta = torch.where(kept, sigma, torch.zeros_like(sigma)).square()[:modes] / n
+    rank = int(kept[:modes].sum())
+    complete = modes == smaller or modes > rank
+    return KernelSpectrum(eta, left[:, :modes] * n**0.5, rank, groups, complete, center)
+
+
+def gram_modes(
+    gram: Float[Tensor, "n n"],
+    count: int | None = None,
+    center: bool = False,
+    name: str = "gram",
+) -> KernelSpectrum:
+    """The spectrum of a symmetric matrix, in float64 whatever the matrix came in."""
+    n, eps = len(gram), eps_of(gram)
+    K = double_center(double(gram)) if center else double(gram)
+    values, vectors = symmetric_eigen(K) if count is None else top_eigen(K, _modes(count, n))
+    peak = values.detach().abs().max()
+    if values.min() < -max(_NEGATIVE, 8 * n * eps) * peak:
+        raise DomainError(
+            f"{name}: expected a positive semi-definite matrix, got an eigenvalue of "
+            f"{values.min().item():.3g} beside {values.max().item():.3g}; "
+            "pass a kernel, e.g. features @ features.T"
+        )
+    kept = (values > n * eps * peak) & ~vanishes_when_centered(K, double(gram), eps)
+    groups = _eigenspaces(values[kept], eps)
+    eta = torch.where(kept, values, torch.zeros_like(values)) / n
+    complete = len(values) == n or len(values) > int(kept.sum())
+    return KernelSpectrum(eta, vectors * n**0.5, int(kept.sum()), groups, complete, center)
+
+
+def _modes(count: int, most: int) -> int:
+    require_count(1, count=count)
+    return min(count, most)
+
+
+def _top_modes(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Leading left singular vectors and singular values, from the smaller Gram matrix."""
+    n, d = features.shape
+    values, vectors = top_eigen(features @ features.mT if n <= d else features.mT @ features, count)
+    sigma = values.clamp(min=0).sqrt()
+    if n <= d:
+        return vectors, sigma
+    return features @ vectors / torch.where(sigma > 0, sigma, torch.ones_like(sigma)), sigma
+
+
+def _eigenspaces(levels: Tensor, eps: float) -> tuple[tuple[int, int], ...]:
+    """Runs of equal levels: eigenvalues of a matrix, singular values of features.
+
+    Without the factor of the matrix size that bounds the worst case: chained over thousands of
+    float32 values it would make one eigenspace of the whole tail of a spectrum.
+    """
+    groups = eigenvalue_groups(levels.detach(), equality_tolerance(1, eps))
+    return tuple((group.start, group.stop) for group in groups)
