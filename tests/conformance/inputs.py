@@ -98,6 +98,11 @@ def _peaks(case: Case) -> np.ndarray:
     return _depths(case) * case.rng.uniform(0.2, 0.8, case.n)
 
 
+def _unit_features(case: Case) -> np.ndarray:
+    rows = case.matrix(case.n, case.d)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 KINDS: dict[str, Callable[[Case], Any]] = {
     "features": lambda case: case.matrix(case.n, case.d),
     "vectors": lambda case: case.matrix(case.n, case.d),
@@ -106,11 +111,20 @@ KINDS: dict[str, Callable[[Case], Any]] = {
     "one_hot": _one_hot,
     "targets": lambda case: case.rng.standard_normal((case.n, CLASSES)),
     "target_vector": lambda case: case.rng.standard_normal(case.n),
+    "unit_features": _unit_features,
+    "threshold": lambda case: 0.7,  # of the order of the singular values
+    "thresholds": lambda case: np.array([0.0, 0.3, 0.7, 1.5, 40.0]),
+    "shares": lambda case: np.array([0.0, 0.15, 0.4, 0.8, 1.2]),
     "gram": lambda case: case.psd(case.n),
     "data_covariance": lambda case: case.psd(case.d),
     "covariance": lambda case: case.spd(case.d),
     "weights": lambda case: case.rng.standard_normal((3 * case.d + 2, case.d)),
     "basis": lambda case: case.orthonormal(case.d, case.d),
+    "bases": lambda case: np.stack([case.orthonormal(case.d, case.d) for _ in range(3)]),
+    "symmetric": lambda case: _symmetric(case.rng.standard_normal((case.d, case.d))),
+    "eigenvalues": lambda case: case.spectrum(case.d).copy(),
+    "curve": lambda case: case.rng.standard_normal(case.d),
+    "fractions": lambda case: case.rng.uniform(0.1, 0.9, case.d),
     "tangent_kernel": _tangent_kernel,
     "tangent_features": _tangent_features,
     "loss_gradient": lambda case: case.rng.standard_normal((case.n, CLASSES)),
