@@ -1,0 +1,201 @@
+"""Divergences and Fisher information of zero-mean Gaussians, identified with their covariances."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.linalg import solve_triangular
+
+from theodolite.errors import ShapeError
+from theodolite.linalg import array_function, eps_of, safe_sqrt
+from theodolite.measures.covariance._validation import (
+    positive_definite_factor,
+    require_dimension,
+    require_symmetric_stack,
+    stacked_eigenvalues,
+    symmetrized,
+)
+
+__all__ = ["fisher_information", "fisher_rao_length", "gaussian_kl", "symmetric_kl"]
+
+
+@array_function
+def symmetric_kl(
+    covariance_1: Float[Tensor, "*batch d d"], covariance_2: Float[Tensor, "*batch d d"]
+) -> Float[Tensor, "*batch"]:
+    r"""Sum of the two Kullback-Leibler divergences between zero-mean Gaussians.
+
+    .. math:: D(S_1, S_2) = \tfrac12 \operatorname{tr}(S_1^{-1} S_2 + S_2^{-1} S_1) - d
+              = \tfrac12 \operatorname{tr}(S_1^{-1} \Delta\, S_2^{-1} \Delta),
+              \qquad \Delta = S_2 - S_1
+
+    The second form is what is computed: a squared norm, which keeps its relative accuracy where
+    the matrices are nearly equal.
+
+    Range: [0, inf).
+    Invariant to: swapping; congruence of both, hence rotation and common scaling; inverting both.
+    Undefined: never.
+
+    Args:
+        covariance_1: :math:`S_1`, positive definite.
+        covariance_2: :math:`S_2`, positive definite.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in shape.
+        DomainError: If a matrix is not symmetric, not finite or not positive definite.
+
+    Example:
+        >>> round(symmetric_kl(torch.eye(2), 2 * torch.eye(2)).item(), 4)
+        0.5
+
+    References:
+        [maennel2020], Definition 2. Differs from paper: Appendix D.4 also calls it the average of
+        the divergences and half the integral of the Fisher information; it is the sum, and all.
+    """
+    L1, L2 = _factors(covariance_1, covariance_2)
+    half = solve_triangular(L1, symmetrized(covariance_2) - symmetrized(covariance_1), upper=False)
+    return solve_triangular(L2, half.mT, upper=False).square().sum((-2, -1)) / 2
+
+
+@array_function
+def gaussian_kl(
+    covariance_1: Float[Tensor, "*batch d d"], covariance_2: Float[Tensor, "*batch d d"]
+) -> Float[Tensor, "*batch"]:
+    r"""Kullback-Leibler divergence of one zero-mean Gaussian from another.
+
+    .. math:: \mathrm{KL}(S_1 \| S_2) = \tfrac12 \left( \operatorname{tr}(S_2^{-1} S_1) - d
+              + \log\det S_2 - \log\det S_1 \right)
+
+    Range: [0, inf).
+    Invariant to: congruence of both, hence rotation and common scaling.
+    Undefined: never.
+
+    Args:
+        covariance_1: :math:`S_1`, positive definite.
+        covariance_2: :math:`S_2`, positive definite.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in shape.
+        DomainError: If a matrix is not symmetric, not finite or not positive definite.
+
+    Example:
+        >>> round(gaussian_kl(torch.eye(2), 2 * torch.eye(2)).item(), 4)
+        0.1931
+
+    References:
+        [maennel2020], Appendix D.4.
+    """
+    _, L2 = _factors(covariance_1, covariance_2)
+    excess = _relative_excess(L2, covariance_1, covariance_2)
+    return _minus_log1p(excess).sum(-1) / 2
+
+
+@array_function
+def fisher_rao_length(
+    covariance_1: Float[Tensor, "*batch d d"], covariance_2: Float[Tensor, "*batch d d"]
+) -> Float[Tensor, "*batch"]:
+    r"""Length of the geodesic between zero-mean Gaussians in the Fisher-Rao metric.
+
+    .. math:: \sqrt{\tfrac12 \sum_i \log^2 \lambda_i(S_1^{-1} S_2)}
+
+    Its square is at most :func:`symmetric_kl`, and close to it for nearby matrices.
+
+    Range: [0, inf).
+    Invariant to: swapping; congruence of both, hence rotation and common scaling; inverting both.
+    Undefined: never; at equality, where there is no gradient, the gradient is zero.
+
+    Args:
+        covariance_1: :math:`S_1`, positive definite.
+        covariance_2: :math:`S_2`, positive definite.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in shape.
+        DomainError: If a matrix is not symmetric, not finite or not positive definite.
+
+    Example:
+        >>> round(fisher_rao_length(torch.eye(2), 2 * torch.eye(2)).item(), 4)
+        0.6931
+
+    References:
+        [maennel2020], Appendix D.2, which takes the closed form for unknown; it is classical.
+    """
+    L1, _ = _factors(covariance_1, covariance_2)
+    excess = _relative_excess(L1, covariance_2, covariance_1)
+    return safe_sqrt(excess.log1p().square().sum(-1) / 2)
+
+
+@array_function
+def fisher_information(
+    covariance: Float[Tensor, "*batch d d"], direction: Float[Tensor, "*batch d d"]
+) -> Float[Tensor, "*batch"]:
+    r"""Fisher information of a zero-mean Gaussian about a direction of change of its covariance.
+
+    .. math:: I(U) = \tfrac12 \operatorname{tr}(S^{-1} U S^{-1} U)
+
+    The expected squared score. A parameter estimated from :math:`n` samples has variance of about
+    :math:`1 / (n I)`.
+
+    Range: [0, inf).
+    Invariant to: rotating both; negating the direction.
+    Undefined: never.
+
+    Args:
+        covariance: :math:`S`, positive definite.
+        direction: :math:`U`, symmetric.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in shape.
+        DomainError: If a matrix is not symmetric or not finite, or the covariance not definite.
+
+    Example:
+        >>> round(fisher_information(2 * torch.eye(3), torch.eye(3)).item(), 4)
+        0.375
+
+    References:
+        [maennel2020], Appendix D.2.
+    """
+    require_symmetric_stack(covariance=covariance, direction=direction)
+    _require_same_stack(covariance=covariance, direction=direction)
+    L = positive_definite_factor(covariance, "covariance", eps_of(covariance))
+    return _whitened(L, symmetrized(direction)).square().sum((-2, -1)) / 2
+
+
+def _factors(covariance_1: Tensor, covariance_2: Tensor) -> tuple[Tensor, Tensor]:
+    require_symmetric_stack(covariance_1=covariance_1, covariance_2=covariance_2)
+    _require_same_stack(covariance_1=covariance_1, covariance_2=covariance_2)
+    return (
+        positive_definite_factor(covariance_1, "covariance_1", eps_of(covariance_1)),
+        positive_definite_factor(covariance_2, "covariance_2", eps_of(covariance_2)),
+    )
+
+
+def _require_same_stack(**tensors: Tensor) -> None:
+    (_, first), (name, second) = tensors.items()
+    require_dimension(first.shape[-1], **{name: second})
+    if first.shape != second.shape:
+        raise ShapeError(
+            f"{name}: expected shape {tuple(first.shape)} as of the other argument, got "
+            f"{tuple(second.shape)}; expand the leading axes of one of them"
+        )
+
+
+def _whitened(L: Tensor, symmetric: Tensor) -> Tensor:
+    """``L^-1 M L^-T``."""
+    half = solve_triangular(L, symmetric, upper=False)
+    whitened = solve_triangular(L, half.mT, upper=False)
+    return (whitened + whitened.mT) / 2
+
+
+def _relative_excess(L: Tensor, covariance: Tensor, base: Tensor) -> Tensor:
+    """Eigenvalues of ``base^-1 covariance`` minus 1, exact to rounding also near 0."""
+    excess = stacked_eigenvalues(_whitened(L, symmetrized(covariance) - symmetrized(base)))
+    return excess.clamp(min=torch.finfo(excess.dtype).eps - 1)  # definite, so above -1
+
+
+def _minus_log1p(x: Tensor) -> Tensor:
+    """``x - log(1 + x)``, by its series where the difference would cancel."""
+    near = x.abs() < 1e-2
+    small = torch.where(near, x, torch.zeros_like(x))
+    series = torch.zeros_like(x)
+    for order in range(9, 1, -1):  # x^2/2 - x^3/3 + ...; the next term is below eps
+        series = (-1) ** order / order + series * small
+    return torch.where(near, series * small.square(), x - x.log1p())

@@ -1,0 +1,186 @@
+"""How well eigenvectors can be measured: overlaps between two estimates of a covariance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_count,
+    require_nonempty,
+    require_nonnegative,
+    require_symmetric,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import array_function, double, eps_of, equality_tolerance
+from theodolite.measures.covariance._eigenspaces import Eigenspaces, eigenspaces
+from theodolite.measures.covariance._validation import require_dimension
+
+__all__ = [
+    "EigenvectorOverlap",
+    "eigenvector_overlap",
+    "predicted_overlap_loss",
+    "subspace_overlap",
+]
+
+
+@dataclass(frozen=True)
+class EigenvectorOverlap:
+    """Absolute inner products of eigenvectors; nan where equal eigenvalues leave them open."""
+
+    ranked: Float[Tensor, " d"]  # of equal rank
+    best: Float[Tensor, " d"]  # with the eigenspace of the second matrix that fits best
+    products: Float[Tensor, "d d"]  # rank in the first matrix, rank in the second
+
+
+@array_function
+def eigenvector_overlap(
+    covariance_1: Float[Tensor, "d d"], covariance_2: Float[Tensor, "d d"]
+) -> EigenvectorOverlap:
+    r"""Overlaps :math:`|\langle e_i, e_j'\rangle|` of the eigenvectors of two symmetric matrices.
+
+    Eigenvalues that are nearly equal may swap rank, which gives a ranked overlap near 0 for vectors
+    that are well determined: look at ``best`` too, and at :func:`subspace_overlap` of the plane,
+    before concluding anything.
+
+    Range: [0, 1].
+    Invariant to: rotating both; scaling either.
+    Undefined (``nan``): an eigenvalue is not simple, so that its eigenvector is not determined.
+
+    Args:
+        covariance_1: symmetric, with eigenvectors :math:`e_i` by decreasing eigenvalue.
+        covariance_2: symmetric, with eigenvectors :math:`e_i'`.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in size.
+        DomainError: If a matrix is not symmetric or not finite.
+
+    Example:
+        >>> first = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> second = torch.diag(torch.tensor([2.0, 3.0, 1.0]))
+        >>> overlap = eigenvector_overlap(first, second)
+        >>> overlap.ranked.tolist(), overlap.best.tolist()
+        ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
+
+    References:
+        [maennel2020], Appendix D.1; the best match is ours.
+    """
+    first, second = _both(covariance_1, covariance_2)
+    products = (first.vectors.mT @ second.vectors).abs()
+    simple_1, simple_2 = (spaces.spread(spaces.dimensions) == 1 for spaces in (first, second))
+    shares = (products.square() @ second.membership).sqrt().amax(-1)
+    nan = products.new_tensor(torch.nan)
+    products = torch.where(simple_1[:, None] & simple_2[None, :], products, nan)
+    return EigenvectorOverlap(
+        products.diagonal().clamp(max=1.0),
+        torch.where(simple_1, shares, nan).clamp(max=1.0),
+        products.clamp(max=1.0),
+    )
+
+
+@array_function
+def subspace_overlap(
+    covariance_1: Float[Tensor, "d d"],
+    covariance_2: Float[Tensor, "d d"],
+    indices: Sequence[int],
+) -> Float[Tensor, ""]:
+    r"""Overlap of the subspaces that eigenvectors of the same ranks span in two matrices.
+
+    .. math:: \frac{\|E_S^\top E_S'\|_F^2}{|S|}
+
+    Range: [0, 1].
+    Invariant to: swapping; rotating both; scaling either.
+    Undefined (``nan``): the ranks cut an eigenspace of either matrix in two.
+
+    Args:
+        covariance_1: symmetric, with eigenvectors :math:`E` by decreasing eigenvalue.
+        covariance_2: symmetric, with eigenvectors :math:`E'`.
+        indices: :math:`S`, ranks counted from 0, e.g. a pair of close eigenvalues.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in size.
+        DomainError: If a matrix is not symmetric or not finite, or a rank is out of range or twice.
+
+    Example:
+        >>> first = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> second = torch.diag(torch.tensor([2.0, 3.0, 1.0]))
+        >>> [subspace_overlap(first, second, ranks).item() for ranks in ([0], [0, 1])]
+        [0.0, 1.0]
+
+    References:
+        [maennel2020], Appendix D.1.
+    """
+    first, second = _both(covariance_1, covariance_2)
+    chosen = list(indices)
+    size = len(covariance_1)
+    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= i < size for i in chosen):
+        raise DomainError(
+            f"indices: expected different ranks from 0 to {size - 1}, got {chosen}; "
+            "rank 0 is the largest eigenvalue"
+        )
+    overlap = (first.vectors[:, chosen].mT @ second.vectors[:, chosen]).square().sum() / len(chosen)
+    whole = all(_keeps_spaces_whole(spaces, chosen) for spaces in (first, second))
+    return overlap.clamp(max=1.0) if whole else torch.full_like(overlap, torch.nan)
+
+
+@array_function
+def predicted_overlap_loss(
+    eigenvalues: Float[Tensor, " d"], count_1: int, count_2: int
+) -> Float[Tensor, " d"]:
+    r"""Loss of overlap between eigenvectors of two samples that sampling alone predicts.
+
+    .. math:: \mathbb E[1 - \langle e_i, e_i'\rangle^2] \approx \Big(\frac1{n_1} + \frac1{n_2}\Big)
+              \sum_{j \ne i} \frac{\lambda_i \lambda_j}{(\lambda_i - \lambda_j)^2}
+
+    First order, for Gaussian samples: a value that is not small only says that the vector is not
+    determined.
+
+    Range: [0, inf]; infinite where an eigenvalue is not simple.
+    Invariant to: scaling the eigenvalues.
+    Undefined: never; where it is infinite, the gradient is zero.
+
+    Args:
+        eigenvalues: :math:`\lambda_i`, of the true covariance or the best estimate of it.
+        count_1: :math:`n_1`, size of the first sample.
+        count_2: :math:`n_2`, size of the second sample.
+
+    Raises:
+        ShapeError: If the eigenvalues are not a vector.
+        DomainError: If an eigenvalue is negative or not finite, or a sample is empty.
+
+    Example:
+        >>> round(predicted_overlap_loss(torch.tensor([2.0, 1.0]), 100, 100)[0].item(), 4)
+        0.04
+
+    References:
+        [maennel2020], Appendix D.1 and D.2; the formula is ours.
+    """
+    require_axes(1, eigenvalues=eigenvalues)
+    require_nonempty(eigenvalues=eigenvalues)
+    require_nonnegative(eigenvalues=eigenvalues)
+    require_count(1, count_1=count_1, count_2=count_2)
+    values = double(eigenvalues)
+    gaps = values[:, None] - values[None, :]
+    others = ~torch.eye(len(values), dtype=torch.bool, device=values.device)
+    tolerance = equality_tolerance(len(values), eps_of(eigenvalues)) * values.detach().max()
+    tied = (gaps.detach().abs() <= tolerance) & others
+    safe = torch.where(others & ~tied, gaps, torch.ones_like(gaps))
+    shares = torch.where(others & ~tied, values[:, None] / safe * (values[None, :] / safe), 0.0)
+    loss = (1 / count_1 + 1 / count_2) * shares.sum(-1)
+    return torch.where(tied.any(-1), torch.full_like(loss, torch.inf), loss)
+
+
+def _both(covariance_1: Tensor, covariance_2: Tensor) -> tuple[Eigenspaces, Eigenspaces]:
+    require_symmetric(covariance_1=covariance_1, covariance_2=covariance_2)
+    require_dimension(len(covariance_1), covariance_2=covariance_2)
+    return eigenspaces(covariance_1), eigenspaces(covariance_2)
+
+
+def _keeps_spaces_whole(spaces: Eigenspaces, chosen: list[int]) -> bool:
+    inside = torch.zeros_like(spaces.values)
+    inside[chosen] = 1
+    share = spaces.means(inside)
+    return bool(((share == 0) | (share == 1)).all())

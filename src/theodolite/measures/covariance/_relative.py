@@ -1,0 +1,212 @@
+"""The headline of the family: misalignment over its mean for random bases, with its floor."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import require_count, require_symmetric
+from theodolite.linalg import array_function, double, ratio_or_nan
+from theodolite.measures.covariance._basis import basis_misalignment, random_basis_misalignment
+from theodolite.measures.covariance._bounds import misalignment_floor
+from theodolite.measures.covariance._eigenspaces import (
+    leading_eigenspaces,
+    whole_leading_eigenspaces,
+)
+from theodolite.measures.covariance._misalignment import misalignment
+from theodolite.measures.covariance._validation import (
+    require_dimension,
+    require_symmetric_stack,
+    symmetrized,
+)
+
+__all__ = [
+    "MisalignmentComparison",
+    "compare_misalignment",
+    "compress_covariance",
+    "relative_misalignment",
+    "subspace_size",
+]
+
+
+def subspace_size(filters: int, dimensions: int) -> int:
+    """How many leading data directions a layer's filters can be judged in.
+
+    All of them where the filters suffice for a finite floor (``filters - 1 > dimensions``), else a
+    quarter of the number of filters.
+
+    Args:
+        filters: number of weight vectors of the layer.
+        dimensions: length of a weight vector.
+
+    Raises:
+        DomainError: If a count is below 1.
+
+    Example:
+        >>> subspace_size(256, 27), subspace_size(64, 576), subspace_size(3, 10)
+        (27, 16, 0)
+    """
+    require_count(1, filters=filters, dimensions=dimensions)
+    return dimensions if filters - 1 > dimensions else min(dimensions, filters // 4)
+
+
+@array_function
+def compress_covariance(
+    data_covariance: Float[Tensor, "d d"],
+    weight_covariance: Float[Tensor, "*batch d d"],
+    subspace: int,
+) -> Float[Tensor, "*batch k k"]:
+    r"""A weight covariance in the coordinates of the leading data eigenvectors.
+
+    .. math:: B|_V = Q^\top B Q
+
+    Baselines and floors of :func:`misalignment` with ``subspace=k`` belong to this matrix.
+
+    Args:
+        data_covariance: provides the eigenvectors :math:`Q`.
+        weight_covariance: :math:`B`, or a stack.
+        subspace: :math:`k`, the number of eigenvectors.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in size.
+        DomainError: If a matrix is not symmetric or not finite, or the subspace cuts an eigenspace.
+
+    Example:
+        >>> data = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
+        >>> compress_covariance(data, data, 2).round(decimals=4).tolist()
+        [[3.0, 0.0], [0.0, 2.0]]
+    """
+    require_symmetric(data_covariance=data_covariance)
+    require_symmetric_stack(weight_covariance=weight_covariance)
+    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
+    Q = leading_eigenspaces(data_covariance, subspace).vectors
+    return symmetrized(Q.mT @ double(weight_covariance) @ Q)
+
+
+@array_function
+def relative_misalignment(
+    data_covariance: Float[Tensor, "d d"],
+    weight_covariance: Float[Tensor, "*batch d d"],
+    bases: Float[Tensor, "draws k k"],
+    *,
+    subspace: int | None = None,
+) -> Float[Tensor, "*batch"]:
+    r"""Misalignment with the data over the mean misalignment with the given random bases.
+
+    .. math:: \frac{M(A, B)}{\frac1s \sum_j M(Q_j, B)}
+
+    Well below 1: the weights know the data's directions. About 1: they do not.
+
+    Range: [0, inf).
+    Invariant to: scaling either; inverting B.
+    Undefined (``nan``): the weights are isotropic, every basis scores 0.
+
+    Args:
+        data_covariance: :math:`A`, symmetric.
+        weight_covariance: :math:`B`, positive definite, or a stack.
+        bases: :math:`Q_j`, e.g. from :func:`random_bases`; of size ``subspace`` where given. Reuse
+            them over training steps.
+        subspace: compress both to so many leading eigenvectors of :math:`A` first.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in size.
+        DomainError: As in :func:`misalignment` and :func:`basis_misalignment`.
+
+    Example:
+        >>> data = torch.diag(torch.tensor([1.0, 2.0]))
+        >>> weights = torch.tensor([[1.0, 0.2], [0.2, 2.0]])
+        >>> diagonal = torch.tensor([[[1.0, 1.0], [1.0, -1.0]]]) / 2**0.5
+        >>> round(relative_misalignment(data, weights, bases=diagonal).item(), 4)
+        0.1641
+
+    References:
+        [maennel2020], Figure 2: both curves; their quotient is ours.
+    """
+    value: Tensor = misalignment(data_covariance, weight_covariance, subspace=subspace)
+    judged = weight_covariance
+    if subspace is not None:
+        judged = compress_covariance(data_covariance, weight_covariance, subspace)
+    leading = judged.shape[:-2]
+    stack = bases.reshape(len(bases), *(1 for _ in leading), *bases.shape[1:])
+    return _relative(double(value), double(basis_misalignment(stack, judged)).mean(0), judged)
+
+
+@dataclass(frozen=True)
+class MisalignmentComparison:
+    """Misalignment beside what it has to be read against, all in the same subspace."""
+
+    value: Float[Tensor, "*batch"]
+    baseline: Float[Tensor, "*batch draws"]  # of every random basis
+    relative: Float[Tensor, "*batch"]  # value over the mean of the baseline
+    floor: Float[Tensor, ""]  # expected of perfectly aligned filters, by sampling alone
+    subspace: int  # leading data directions used; 0: too few filters, all values nan
+
+
+@array_function
+def compare_misalignment(
+    data_covariance: Float[Tensor, "d d"],
+    weight_covariance: Float[Tensor, "*batch d d"],
+    filters: int,
+    *,
+    draws: int = 10,
+    generator: torch.Generator | None = None,
+) -> MisalignmentComparison:
+    """Misalignment, random-basis baseline, their quotient and the sampling floor.
+
+    With too few filters for all dimensions everything is taken in the leading
+    :func:`subspace_size` data directions, fewer where that number would cut an eigenspace in two.
+
+    Args:
+        data_covariance: symmetric.
+        weight_covariance: of a layer's filters (centred), or a stack of checkpoints.
+        filters: number of weight vectors behind each weight covariance.
+        draws: number of random bases.
+        generator: of the random bases.
+
+    Raises:
+        ShapeError: If the matrices are not square or differ in size.
+        DomainError: If a matrix is not symmetric or not finite, or the weight covariance not
+            positive definite in the subspace.
+
+    Example:
+        >>> data = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> result = compare_misalignment(data, data @ data, filters=64)
+        >>> result.subspace, round(result.floor.item(), 4), round(result.value.item(), 4)
+        (3, 0.05, 0.0)
+
+    References:
+        [maennel2020], Figure 2; floor and quotient are ours.
+    """
+    require_symmetric(data_covariance=data_covariance)
+    require_symmetric_stack(weight_covariance=weight_covariance)
+    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
+    require_count(1, draws=draws)
+    d = len(data_covariance)
+    size = subspace_size(filters, d)
+    if size < d:
+        size = len(whole_leading_eigenspaces(data_covariance, size).values) if size else 0
+    if size == 0:
+        return _undefined_comparison(weight_covariance, draws)
+    judged, subspace = weight_covariance, None
+    if size < d:
+        judged, subspace = compress_covariance(data_covariance, weight_covariance, size), size
+    value = double(misalignment(data_covariance, weight_covariance, subspace=subspace))
+    baseline = double(random_basis_misalignment(judged, draws, generator))
+    relative = _relative(value, baseline.mean(-1), judged)
+    floor = misalignment_floor(filters, size).to(value.device)
+    return MisalignmentComparison(value, baseline, relative, floor, size)
+
+
+def _relative(value: Tensor, mean: Tensor, weight_covariance: Tensor) -> Tensor:
+    """The quotient; nan where the baseline is nothing but rounding (isotropic weights)."""
+    size = weight_covariance.shape[-1]
+    noise = 8 * size**2 * torch.finfo(weight_covariance.dtype).eps
+    return ratio_or_nan(value, mean, mean > noise)
+
+
+def _undefined_comparison(weight_covariance: Tensor, draws: int) -> MisalignmentComparison:
+    leading = weight_covariance.shape[:-2]
+    nan = double(weight_covariance).new_full((*leading, draws), torch.nan)
+    floor = double(weight_covariance).new_full((), torch.inf)
+    return MisalignmentComparison(nan[..., 0], nan, nan[..., 0], floor, 0)

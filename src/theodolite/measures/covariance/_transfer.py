@@ -1,0 +1,254 @@
+"""Definition 3: the transfer function from standard deviations of data to those of weights."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import require_axes, require_count, require_finite, require_symmetric
+from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import (
+    array_function,
+    double,
+    eigenvalue_groups,
+    eps_of,
+    equality_tolerance,
+    nan_unless,
+    ratio_or_nan,
+    safe_sqrt,
+    top_eigen,
+)
+from theodolite.measures.covariance._eigenspaces import Eigenspaces, grouping_tolerance
+from theodolite.measures.covariance._validation import (
+    require_dimension,
+    require_symmetric_stack,
+    symmetrized,
+)
+
+__all__ = [
+    "MeanTransfer",
+    "TransferFunction",
+    "curve_deviation",
+    "mean_transfer",
+    "transfer_from_covariance",
+    "transfer_function",
+]
+
+
+@dataclass(frozen=True)
+class TransferFunction:
+    """Pairs ``tau = f(sigma)``, one per data direction, sigma decreasing."""
+
+    sigma: Float[Tensor, " d"]  # standard deviation of the data
+    tau: Float[Tensor, "*batch d"]  # standard deviation of the weights in the same direction
+
+
+@array_function
+def transfer_function(
+    data_covariance: Float[Tensor, "d d"],
+    weights: Float[Tensor, "*batch f d"],
+    *,
+    centered: bool = True,
+    count: int | None = None,
+    rtol: float | None = None,
+) -> TransferFunction:
+    r"""How widely a layer's weights spread along each principal direction of its data.
+
+    .. math:: \tau_i^2 = \frac1F \sum_k \langle w_k - \bar w, v_i\rangle^2 = v_i^\top \Sigma_w v_i,
+              \qquad f(\sigma_i) = \tau_i
+
+    In a degenerate data eigenspace :math:`V`: :math:`\tau^2 = \operatorname{tr}(\Sigma_w|_V) /
+    \dim V` for each of its directions. Works for any number of filters.
+
+    Range: [0, inf).
+    Invariant to: rotating both; adding a constant to all weights (if centred); order of filters.
+    Undefined: never.
+
+    Args:
+        data_covariance: :math:`\Sigma_x`, positive semi-definite.
+        weights: :math:`w_k` as rows, ``weight.flatten(1)`` of a convolution; a stack of runs or
+            checkpoints gives one curve each. To pool runs, concatenate their rows.
+        centered: remove the mean filter.
+        count: only so many leading directions (default: all). Where that cuts an eigenspace in
+            two, the directions inside it stand for the whole.
+        rtol: relative gap of eigenvalues that count as equal.
+
+    Raises:
+        ShapeError: If the covariance is not square or the weights have another dimension.
+        DomainError: If the covariance is not symmetric or has negative eigenvalues beyond
+            rounding, or an entry is not finite.
+
+    Example:
+        >>> weights = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+        >>> curve = transfer_function(torch.diag(torch.tensor([4.0, 1.0])), weights)
+        >>> curve.sigma.tolist(), (curve.tau**2).round(decimals=1).tolist()
+        ([2.0, 1.0], [0.5, 2.0])
+
+    References:
+        [maennel2020], Equations (2), (3) and Definition 3; degenerate spaces are ours.
+    """
+    if weights.ndim < 2 or 0 in weights.shape:
+        raise ShapeError(
+            f"weights: expected at least one filter as a row, got shape {tuple(weights.shape)}; "
+            "pass weight.flatten(1)"
+        )
+    require_finite(weights=weights)
+    spaces = _directions(data_covariance, count, rtol)
+    require_dimension(len(data_covariance), weights=weights)
+    W = double(weights)
+    if centered:
+        W = W - W.mean(-2, keepdim=True)
+    return _curve(spaces, (W @ spaces.vectors).square().mean(-2))
+
+
+@array_function
+def transfer_from_covariance(
+    data_covariance: Float[Tensor, "d d"],
+    weight_covariance: Float[Tensor, "*batch d d"],
+    *,
+    count: int | None = None,
+    rtol: float | None = None,
+) -> TransferFunction:
+    r"""The transfer function where only the covariance of the weights is known.
+
+    .. math:: f(\sigma_i) = \tau_i = \sqrt{v_i^\top \Sigma_w v_i}
+
+    Range: [0, inf).
+    Invariant to: rotating both.
+    Undefined: never.
+
+    Args:
+        data_covariance: :math:`\Sigma_x`, positive semi-definite.
+        weight_covariance: :math:`\Sigma_w`, positive semi-definite, or a stack.
+        count: only so many leading directions (default: all), see :func:`transfer_function`.
+        rtol: relative gap of eigenvalues that count as equal.
+
+    Raises:
+        ShapeError: If a matrix is not square or they differ in size.
+        DomainError: If a matrix is not symmetric or not finite, or a variance is negative beyond
+            rounding.
+
+    Example:
+        >>> data = torch.diag(torch.tensor([4.0, 1.0]))
+        >>> transfer_from_covariance(data, data @ data).tau.tolist()
+        [4.0, 1.0]
+
+    References:
+        [maennel2020], Equation (2).
+    """
+    require_symmetric_stack(weight_covariance=weight_covariance)
+    spaces = _directions(data_covariance, count, rtol)
+    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
+    forms = (spaces.vectors * (symmetrized(weight_covariance) @ spaces.vectors)).sum(-2)
+    scale = double(weight_covariance.detach()).abs().amax((-2, -1))[..., None]
+    tolerance = equality_tolerance(len(data_covariance), eps_of(weight_covariance))
+    _require_no_negative(forms, scale, tolerance, "weight_covariance")
+    return _curve(spaces, forms)
+
+
+@dataclass(frozen=True)
+class MeanTransfer:
+    """A transfer function averaged over runs."""
+
+    sigma: Float[Tensor, " d"]
+    tau: Float[Tensor, " d"]
+    error: Float[Tensor, " d"]  # standard error over runs; nan for a single run
+
+
+@array_function
+def mean_transfer(transfer: TransferFunction) -> MeanTransfer:
+    """Mean and standard error over runs of transfer functions on one data set.
+
+    Args:
+        transfer: curves of several runs, as :func:`transfer_function` gives for stacked weights.
+
+    Raises:
+        ShapeError: If there is not exactly one axis of runs.
+
+    Example:
+        >>> runs = transfer_function(torch.eye(1), torch.tensor([[[-1.0], [1.0]], [[-3.0], [3.0]]]))
+        >>> mean = mean_transfer(runs)
+        >>> mean.tau.tolist(), mean.error.tolist()
+        ([2.0], [1.0])
+    """
+    require_axes(2, tau=transfer.tau)
+    runs = len(transfer.tau)
+    tau = double(transfer.tau)
+    error = torch.full_like(tau[0], torch.nan)
+    if runs > 1:
+        error = safe_sqrt((tau - tau.mean(0)).square().sum(0) / (runs * (runs - 1)))
+    return MeanTransfer(transfer.sigma, tau.mean(0), error)
+
+
+@array_function
+def curve_deviation(
+    curve_1: Float[Tensor, "*batch d"], curve_2: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch"]:
+    r"""Difference in shape between two curves on one grid.
+
+    .. math:: \left\| \frac{f}{\|f\|} - \frac{g}{\|g\|} \right\|_2
+
+    Range: [0, 2]; at most :math:`\sqrt 2` for curves that are nowhere negative.
+    Invariant to: swapping; scaling either.
+    Undefined (``nan``): a curve is zero. At equality, where there is no gradient, it is zero.
+
+    Args:
+        curve_1: :math:`f`, e.g. ``transfer_function(...).tau``.
+        curve_2: :math:`g`, at the same points.
+
+    Raises:
+        ShapeError: If the curves differ in shape or are empty.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> round(curve_deviation(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 3.0])).item(), 4)
+        0.7654
+
+    References:
+        [maennel2020], Figures 21 and 22, where curves are compared by eye; the number is ours.
+    """
+    for name, curve in {"curve_1": curve_1, "curve_2": curve_2}.items():
+        if curve.ndim == 0 or curve.numel() == 0 or curve.shape != curve_1.shape:
+            raise ShapeError(
+                f"{name}: expected a curve of shape {tuple(curve_1.shape)} like the other, got "
+                f"shape {tuple(curve.shape)}; evaluate both at the same points"
+            )
+    require_finite(curve_1=curve_1, curve_2=curve_2)
+    unit_1, unit_2 = (_normalized(double(curve)) for curve in (curve_1, curve_2))
+    squares = (unit_1 - unit_2).square().sum(-1)
+    defined = ~squares.isnan()
+    return nan_unless(defined, safe_sqrt(torch.where(defined, squares, torch.zeros_like(squares))))
+
+
+def _normalized(curve: Tensor) -> Tensor:
+    norm = safe_sqrt(curve.square().sum(-1, keepdim=True))
+    return ratio_or_nan(curve, norm)
+
+
+def _directions(data_covariance: Tensor, count: int | None, rtol: float | None) -> Eigenspaces:
+    """Leading eigenpairs with their groups; eigenvalues below 0 by rounding count as 0."""
+    require_symmetric(data_covariance=data_covariance)
+    size = len(data_covariance)
+    count = size if count is None else count
+    require_count(1, count=count)
+    if count > size:
+        raise DomainError(f"count: expected at most {size} directions, got {count}")
+    values, vectors = top_eigen(symmetrized(data_covariance.detach()), count)
+    tolerance = grouping_tolerance(data_covariance, None)
+    _require_no_negative(values, values.abs().max(), tolerance, "data_covariance")
+    groups = eigenvalue_groups(values, grouping_tolerance(data_covariance, rtol))
+    return Eigenspaces(values.clamp(min=0), vectors, tuple(groups))
+
+
+def _require_no_negative(values: Tensor, scale: Tensor, tolerance: float, name: str) -> None:
+    if bool((values.detach() < -tolerance * scale).any()):
+        raise DomainError(
+            f"{name}: expected a covariance, without negative variances, got "
+            f"{values.min().item():.3g} along an eigenvector; was something subtracted from it?"
+        )
+
+
+def _curve(spaces: Eigenspaces, variances: Tensor) -> TransferFunction:
+    means = spaces.spread(spaces.means(variances))
+    return TransferFunction(spaces.values.sqrt(), safe_sqrt(means))
