@@ -1,1 +1,143 @@
-REFERENCES = {}
+"""Spec 1, section 2: the full singular value decomposition and one loop over its n directions."""
+
+from itertools import combinations
+
+import numpy as np
+
+
+def _precision(values):
+    """Rounding of the dtype in which the numbers came: float32 if they all fit there."""
+    fits = np.array_equal(values, values.astype(np.float32))
+    return np.finfo(np.float32 if fits and values.size > 2 else np.float64).eps
+
+
+def _directions(features):
+    """All n left singular vectors with their singular values, zeros included."""
+    n, d = features.shape
+    u, s, _ = np.linalg.svd(features, full_matrices=True)
+    sigma = np.zeros(n)
+    sigma[: len(s)] = s
+    sigma[sigma <= max(n, d) * _precision(features) * s.max()] = 0.0
+    return [(sigma[i], u[:, i]) for i in range(n)]
+
+
+def _columns(targets):
+    if targets.ndim == 1 and targets.dtype.kind in "iu":
+        return np.array([[float(t == c) for c in range(targets.max() + 1)] for t in targets])
+    return targets.reshape(len(targets), -1).astype(np.float64)
+
+
+def _alignment(features, y, threshold, rtol=0.0):
+    total = 0.0
+    for sigma, u in _directions(features):
+        if sigma >= threshold * (1 - rtol):
+            for column in y.T:
+                total += (u @ column) ** 2
+    return total
+
+
+def representation_alignment(features, targets, threshold):
+    return _alignment(features, _columns(targets), threshold)
+
+
+def _unit(features, scale):
+    largest = _directions(features)[0][0]
+    return {"absolute": 1.0, "normalized": np.sqrt(len(features)), "relative": largest}[scale]
+
+
+def alignment_curve(features, targets, thresholds, scale="absolute"):
+    y = _columns(targets)
+    values = [_alignment(features, y, t * _unit(features, scale)) for t in thresholds]
+    return np.array(values) / (1.0 if scale == "absolute" else np.sum(y**2))
+
+
+def alignment_area(features, targets, normalized=False):
+    y = _columns(targets)
+    area = sum(s * (u @ column) ** 2 for s, u in _directions(features) for column in y.T)
+    return area / (np.sqrt(len(features)) * np.sum(y**2)) if normalized else area
+
+
+def alignment_second_moment(features, targets):
+    y = _columns(targets)
+    return sum(s**2 * (u @ column) ** 2 for s, u in _directions(features) for column in y.T)
+
+
+def top_share(features, targets, count):
+    """Mean over all ways to choose which of the tied directions at the cut come first."""
+    y = _columns(targets)
+    directions = _directions(features)
+    k = min(count, len(directions))
+    cut = directions[k - 1][0]
+    gap = max(1e-10, 8 * _precision(features)) * directions[0][0]
+    before = [u for s, u in directions if s > cut + gap]
+    tied = [u for s, u in directions if abs(s - cut) <= gap]
+    choices = list(combinations(tied, k - len(before)))
+    shares = [sum((u @ c) ** 2 for u in [*before, *choice] for c in y.T) for choice in choices]
+    return np.mean(shares) / np.sum(y**2)
+
+
+def chance_curve(features, targets, thresholds):
+    y = _columns(targets)
+    n = len(y)
+    values = []
+    for threshold in thresholds:
+        total = 0.0
+        for sigma, u in _directions(features):
+            for column in y.T:
+                mean = sum(column) / n
+                variance = sum((value - mean) ** 2 for value in column) / max(n - 1, 1)
+                overlap = sum(u) ** 2
+                if sigma >= threshold:
+                    total += mean**2 * overlap + variance * (1 - overlap / n)
+        values.append(total)
+    return np.array(values)
+
+
+def _tasks(labels):
+    for a, b in combinations(sorted(set(labels.tolist())), 2):
+        rows = [i for i in range(len(labels)) if labels[i] in (a, b)]
+        yield rows, np.array([1.0 if labels[i] == a else -1.0 for i in rows])
+
+
+def one_vs_one_curve(features, labels, thresholds):
+    curves = [
+        alignment_curve(features[rows], y, thresholds, "normalized") for rows, y in _tasks(labels)
+    ]
+    return np.mean(curves, axis=0)
+
+
+def one_vs_one_difference(features, other_features, labels, thresholds):
+    first = one_vs_one_curve(features, labels, thresholds)
+    return first - one_vs_one_curve(other_features, labels, thresholds)
+
+
+def picard_ratios(features, targets):
+    directions = _directions(features)[: min(features.shape)]
+    return np.array([abs(u @ targets) / s if s > 0 else np.nan for s, u in directions])
+
+
+def picard_slope(features, targets):
+    ratios = picard_ratios(features, targets)
+    points = [(i, np.log(ratio)) for i, ratio in enumerate(ratios, 1) if ratio > 0]
+    if len(points) < 2:
+        return np.nan
+    middle = np.mean([i for i, _ in points])
+    rise = sum((i - middle) * value for i, value in points)
+    return rise / sum((i - middle) ** 2 for i, _ in points)
+
+
+REFERENCES = {
+    "representation_alignment": representation_alignment,
+    "alignment_curve": alignment_curve,
+    "alignment_curve.normalized": alignment_curve,
+    "alignment_curve.relative": alignment_curve,
+    "alignment_area": alignment_area,
+    "alignment_area.normalized": alignment_area,
+    "alignment_second_moment": alignment_second_moment,
+    "top_share": top_share,
+    "chance_curve": chance_curve,
+    "one_vs_one_curve": one_vs_one_curve,
+    "one_vs_one_difference": one_vs_one_difference,
+    "picard_ratios": picard_ratios,
+    "picard_slope": picard_slope,
+}

@@ -1,5 +1,283 @@
-"""Rows of the family representation."""
+"""Rows of the family ``representation``."""
 
-from theodolite.measures.registry.measure import Measure
+from math import inf
+from typing import Any
 
-ROWS: tuple[Measure, ...] = ()
+import torch
+from torch import Tensor
+
+from theodolite.linalg import double
+from theodolite.measures.registry.measure import Invariance, Measure
+from theodolite.measures.representation import (
+    alignment_area,
+    alignment_curve,
+    alignment_second_moment,
+    chance_curve,
+    one_vs_one_curve,
+    one_vs_one_difference,
+    picard_ratios,
+    picard_slope,
+    representation_alignment,
+    top_share,
+)
+
+_SMOOTH = {"features": True, "targets": True}
+_CURVE = {**_SMOOTH, "thresholds": False}
+_BASIS = (
+    Invariance("rotate_columns", ("features",)),
+    Invariance("append_zero_columns", ("features",)),
+)
+_COMMON = (
+    *_BASIS,
+    Invariance("permute_rows", ("features", "targets")),
+    Invariance("rotate_rows", ("features", "targets")),
+    Invariance("negate", ("features",)),
+    Invariance("negate", ("targets",)),
+)
+_SCALE_FREE = (Invariance("scale", ("features",)), Invariance("scale", ("targets",)))
+_RENAMED = (Invariance("rename_classes", ("labels",)),)
+
+
+def _energy(targets: Tensor, **_others: Any) -> float:
+    """Squared norm of the targets."""
+    return float(double(targets).square().sum())
+
+
+def _largest(features: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(double(features), 2))
+
+
+def _area_scale(features: Tensor, targets: Tensor) -> float:
+    return _largest(features) * _energy(targets)
+
+
+def _second_moment_scale(features: Tensor, targets: Tensor) -> float:
+    return _largest(features) ** 2 * _energy(targets)
+
+
+def _spectrum(features: Tensor) -> Tensor:
+    values = torch.linalg.svdvals(double(features))
+    return values[values > 1e-6 * values.max()]
+
+
+def _longest_way(features: Tensor, targets: Tensor) -> float:
+    """The largest weight that a unit of label mass can ask for."""
+    return _energy(targets) ** 0.5 / float(_spectrum(features).min())
+
+
+def _closest_pair(features: Tensor, targets: Tensor) -> float:
+    """One over the smallest relative gap: single directions are undetermined at ties."""
+    values = _spectrum(features)
+    gaps = -values.diff() / values.max()
+    return 1 / max(float(gaps.min()), 1e-15) if len(gaps) else 1.0
+
+
+def _smallest_coefficient(features: Tensor, targets: Tensor) -> float:
+    """The logarithm of a ratio is as uncertain as its coefficient is small."""
+    left, values, _ = torch.linalg.svd(double(features), full_matrices=False)
+    left = left[:, values > 1e-6 * values.max()]
+    share = (left.mT @ double(targets)).abs().min() / _energy(targets) ** 0.5
+    return _closest_pair(features, targets) / max(float(share), 1e-15)
+
+
+ROWS: tuple[Measure, ...] = (
+    Measure(
+        name="representation_alignment",
+        function=representation_alignment,
+        family="representation",
+        inputs={"features": "features", "targets": "targets", "threshold": "threshold"},
+        meaning="Label mass that a linear read-out learns fast: on directions of large variance.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, inf),
+        larger_is_more_aligned=True,
+        invariances=_COMMON,
+        differentiable=_SMOOTH,
+        scale=_energy,
+    ),
+    Measure(
+        name="alignment_curve",
+        function=alignment_curve,
+        family="representation",
+        inputs={"features": "features", "targets": "target_vector", "thresholds": "thresholds"},
+        meaning="Label mass at or above each singular value: the later it drops, the better.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, inf),
+        larger_is_more_aligned=True,
+        invariances=_COMMON,
+        differentiable=_CURVE,
+        scale=_energy,
+        values=lambda curve: curve.values,
+    ),
+    Measure(
+        name="alignment_curve.normalized",
+        function=alignment_curve,
+        family="representation",
+        inputs={"features": "features", "targets": "labels", "thresholds": "thresholds"},
+        meaning="Share of the label mass at or above each singular value over the root of n.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(
+            *_BASIS,
+            Invariance("permute_rows", ("features", "targets")),
+            Invariance("rename_classes", ("targets",)),
+        ),
+        differentiable={"features": True, "thresholds": False},
+        options={"scale": "normalized"},
+        values=lambda curve: curve.values,
+    ),
+    Measure(
+        name="alignment_curve.relative",
+        function=alignment_curve,
+        family="representation",
+        inputs={"features": "features", "targets": "target_vector", "thresholds": "shares"},
+        meaning="Share of the label mass over singular values in units of the largest.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(*_COMMON, *_SCALE_FREE),
+        differentiable=_CURVE,
+        options={"scale": "relative"},
+        values=lambda curve: curve.values,
+    ),
+    Measure(
+        name="alignment_area",
+        function=alignment_area,
+        family="representation",
+        inputs={"features": "features", "targets": "targets"},
+        meaning="Area under the alignment curve: alignment as one number, without a threshold.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, inf),
+        larger_is_more_aligned=True,
+        invariances=_COMMON,
+        differentiable=_SMOOTH,
+        scale=_area_scale,
+    ),
+    Measure(
+        name="alignment_area.normalized",
+        function=alignment_area,
+        family="representation",
+        inputs={"features": "unit_features", "targets": "target_vector"},
+        meaning="Area under the normalised curve: 1 if one direction explains features and labels.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(*_COMMON, Invariance("scale", ("targets",))),
+        differentiable=_SMOOTH,
+        options={"normalized": True},
+    ),
+    Measure(
+        name="alignment_second_moment",
+        function=alignment_second_moment,
+        family="representation",
+        inputs={"features": "features", "targets": "targets"},
+        meaning="Label mass weighted by variance: the numerator of kernel-target alignment.",
+        reference="[imani2022], Eq. (2)",
+        range=(0.0, inf),
+        larger_is_more_aligned=True,
+        invariances=_COMMON,
+        differentiable=_SMOOTH,
+        scale=_second_moment_scale,
+    ),
+    Measure(
+        name="top_share",
+        function=top_share,
+        family="representation",
+        inputs={"features": "features", "targets": "target_vector"},
+        meaning="Share of the label mass on the few directions of largest variance.",
+        reference="[imani2022], Figure 2",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(*_COMMON, *_SCALE_FREE),
+        differentiable=_SMOOTH,
+        options={"count": 3},
+    ),
+    Measure(
+        name="chance_curve",
+        function=chance_curve,
+        family="representation",
+        inputs={"features": "features", "targets": "targets", "thresholds": "thresholds"},
+        meaning="The alignment curve that shuffled labels would have on average.",
+        reference="[imani2022], Figure 2",
+        range=(0.0, inf),
+        invariances=(
+            *_BASIS,
+            Invariance("permute_rows", ("features",)),
+            Invariance("permute_rows", ("targets",)),
+            Invariance("negate", ("targets",)),
+        ),
+        differentiable={"features": False, "targets": False, "thresholds": False},
+        scale=_energy,
+        values=lambda curve: curve.values,
+    ),
+    Measure(
+        name="one_vs_one_curve",
+        function=one_vs_one_curve,
+        family="representation",
+        inputs={"features": "features", "labels": "labels", "thresholds": "thresholds"},
+        meaning="Mean normalised alignment curve over all tasks that tell two classes apart.",
+        reference="[imani2022], Section 7",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(*_BASIS, *_RENAMED, Invariance("permute_rows", ("features", "labels"))),
+        differentiable={"features": True, "thresholds": False},
+        values=lambda average: average.mean,
+    ),
+    Measure(
+        name="one_vs_one_difference",
+        function=one_vs_one_difference,
+        family="representation",
+        inputs={
+            "features": "features",
+            "other_features": "other_features",
+            "labels": "labels",
+            "thresholds": "thresholds",
+        },
+        meaning="By how much one representation beats another, over all pairs of classes.",
+        reference="[imani2022], Figure 14",
+        range=(-1.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(
+            *_BASIS,
+            *_RENAMED,
+            Invariance("permute_rows", ("features", "other_features", "labels")),
+        ),
+        differentiable={"features": True, "other_features": True, "thresholds": False},
+        values=lambda average: average.mean,
+    ),
+    Measure(
+        name="picard_ratios",
+        function=picard_ratios,
+        family="representation",
+        inputs={"features": "features", "targets": "target_vector"},
+        meaning="How far the weight of each direction must travel to fit the labels.",
+        reference="[hansen1990], Definition 1",
+        range=(0.0, inf),
+        larger_is_more_aligned=False,
+        invariances=(
+            Invariance("rotate_columns", ("features",)),
+            Invariance("permute_rows", ("features", "targets")),
+            Invariance("negate", ("targets",)),
+        ),
+        differentiable={"features": False, "targets": False},
+        scale=_longest_way,
+        condition=_closest_pair,
+    ),
+    Measure(
+        name="picard_slope",
+        function=picard_slope,
+        family="representation",
+        inputs={"features": "features", "targets": "target_vector"},
+        meaning="Whether label coefficients decay faster (negative) than singular values.",
+        reference="[hansen1990], Definition 1",
+        larger_is_more_aligned=False,
+        invariances=(
+            *_BASIS,
+            *_SCALE_FREE,
+            Invariance("permute_rows", ("features", "targets")),
+            Invariance("negate", ("targets",)),
+        ),
+        differentiable={"features": False, "targets": False},
+        condition=_smallest_coefficient,
+    ),
+)
