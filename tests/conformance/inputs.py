@@ -103,6 +103,10 @@ def _unit_features(case: Case) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+def _power_curve(case: Case) -> np.ndarray:
+    return np.concatenate([[0.0], np.cumsum(case.rng.dirichlet(np.ones(case.n)))])
+
+
 KINDS: dict[str, Callable[[Case], Any]] = {
     "features": lambda case: case.matrix(case.n, case.d),
     "vectors": lambda case: case.matrix(case.n, case.d),
@@ -116,6 +120,7 @@ KINDS: dict[str, Callable[[Case], Any]] = {
     "thresholds": lambda case: np.array([0.0, 0.3, 0.7, 1.5, 40.0]),
     "shares": lambda case: np.array([0.0, 0.15, 0.4, 0.8, 1.2]),
     "gram": lambda case: case.psd(case.n),
+    "power_curve": _power_curve,
     "data_covariance": lambda case: case.psd(case.d),
     "covariance": lambda case: case.spd(case.d),
     "weights": lambda case: case.rng.standard_normal((3 * case.d + 2, case.d)),
