@@ -1,1 +1,225 @@
-REFERENCES = {}
+"""Kernel alignment by the definitions: double sums, sums over quadruples, one mode at a time."""
+
+from itertools import permutations
+
+import numpy as np
+
+EPS = np.finfo(np.float64).eps
+# Test inputs have eigenvalues that are equal (or zero) up to float32 rounding, or far apart.
+RESOLUTION = 1e-5
+
+
+def gram(features, other=None):
+    other = features if other is None else other
+    table = np.zeros((len(features), len(other)))
+    for i, x in enumerate(features):
+        for j, y in enumerate(other):
+            table[i, j] = sum(a * b for a, b in zip(x, y, strict=True))
+    return table
+
+
+def center_gram(matrix):
+    n = len(matrix)
+    h = np.eye(n) - np.ones((n, n)) / n
+    return h @ matrix @ h
+
+
+def one_hot(labels, num_classes=None):
+    table = np.zeros((len(labels), max(labels) + 1 if num_classes is None else num_classes))
+    for i, label in enumerate(labels):
+        table[i, label] = 1.0
+    return table
+
+
+def target_gram(labels):
+    table = np.zeros((len(labels), len(labels)))
+    for i, first in enumerate(labels):
+        for j, second in enumerate(labels):
+            table[i, j] = float(first == second)
+    return table
+
+
+def double_sum(a, b):
+    return sum(a[i, j] * b[i, j] for i in range(len(a)) for j in range(len(a)))
+
+
+def kta(gram_a, gram_b):
+    norms = double_sum(gram_a, gram_a) * double_sum(gram_b, gram_b)
+    return np.nan if norms == 0 else double_sum(gram_a, gram_b) / np.sqrt(norms)
+
+
+def linear_kta(features_a, features_b):
+    return kta(gram(features_a), gram(features_b))
+
+
+def hsic(gram_a, gram_b, debiased=True):
+    n = len(gram_a)
+    if not debiased:
+        return double_sum(center_gram(gram_a), center_gram(gram_b)) / n**2
+    if n < 4:
+        return np.nan
+    # Mean over ordered quadruples of distinct examples; K_tu L_vw and K_tu L_tv do not need all
+    # four indices, but the definition does.
+    a, b = gram_a.tolist(), gram_b.tolist()
+    total, count = 0.0, 0
+    for t, u, v, w in permutations(range(n), 4):
+        total += a[t][u] * (b[t][u] + b[v][w] - 2 * b[t][v])
+        count += 1
+    return total / count
+
+
+def _constant(matrix):
+    return np.linalg.norm(center_gram(matrix)) <= 8 * EPS * np.linalg.norm(matrix)
+
+
+def cka(gram_a, gram_b, debiased=True):
+    n = len(gram_a)
+    if _constant(gram_a) or _constant(gram_b) or (debiased and n < 4):
+        return np.nan
+    own = []
+    for matrix in (gram_a, gram_b):
+        value = hsic(matrix, matrix, debiased)
+        plain = np.linalg.norm(center_gram(matrix)) ** 2 / (n * (n - 3)) if debiased else 0.0
+        if value <= n * EPS * plain:
+            return np.nan
+        own.append(value)
+    return hsic(gram_a, gram_b, debiased) / np.sqrt(own[0] * own[1])
+
+
+def linear_cka(features_a, features_b, debiased=True):
+    return cka(gram(features_a), gram(features_b), debiased)
+
+
+def target_cka(features, labels, debiased=True):
+    return cka(gram(features), target_gram(labels), debiased)
+
+
+def linear_hsic(features_a, features_b, debiased=True):
+    return hsic(gram(features_a), gram(features_b), debiased)
+
+
+def minibatch_cka(features_a, features_b, batch_size):
+    sums = np.zeros(3)
+    for start in range(0, len(features_a), batch_size):
+        a = gram(features_a[start : start + batch_size])
+        b = gram(features_b[start : start + batch_size])
+        if len(a) >= 4:
+            sums += [hsic(a, b), hsic(a, a), hsic(b, b)]
+    return sums[0] / np.sqrt(sums[1] * sums[2]) if min(sums[1:]) > 0 else np.nan
+
+
+def modes(matrix):
+    """Eigenvalues of the integral operator, largest first, and eigenvectors as rows."""
+    values, vectors = np.linalg.eigh(matrix)
+    pairs = sorted(zip(values, vectors.T, strict=True), key=lambda pair: -pair[0])
+    peak = max(abs(values))
+    eta = [value / len(matrix) if value > RESOLUTION * peak else 0.0 for value, _ in pairs]
+    return np.array(eta), np.array([vector for _, vector in pairs])
+
+
+def kernel_spectrum(gram):
+    return modes(gram)[0]
+
+
+def linear_spectrum(features):
+    return modes(gram(features))[0][: min(features.shape)]
+
+
+def cumulative_power(kernel, targets, per_class=False, ties="canonical"):
+    eta, vectors = modes(kernel)
+    n = len(kernel)
+    total = (targets**2).sum(0)
+    power = np.array([[(vector @ column) ** 2 for column in targets.T] for vector in vectors])
+    if not per_class:
+        power, total = power.sum(1, keepdims=True), total.sum(keepdims=True)
+    start = 0
+    while start < n:
+        end = start + 1
+        while end < n and eta[end - 1] - eta[end] <= RESOLUTION * eta[0]:
+            end += 1
+        if ties == "canonical" or eta[start] == 0:
+            power[start:end] = power[start:end].mean(0)
+        start = end
+    curve = np.zeros((n + 1, power.shape[1]))
+    for rho in range(1, n + 1):
+        curve[rho] = curve[rho - 1] + power[rho - 1] / total
+    return curve if per_class else curve[:, 0]
+
+
+def modes_to_reach(curve, share=0.95):
+    for rho, value in enumerate(curve):
+        if value >= share - 1e-12:
+            return float(rho)
+    return np.nan
+
+
+def power_area(curve):
+    return sum(curve[1:]) / (len(curve) - 1)
+
+
+def power_evenness(curve, num_classes):
+    if len(curve) <= num_classes:
+        return np.nan
+    return max(abs(curve[rho] - rho / num_classes) for rho in range(num_classes + 1))
+
+
+def spectral_gap(eigenvalues, num_classes):
+    if len(eigenvalues) <= num_classes:
+        return np.nan
+    return eigenvalues[num_classes - 1] / eigenvalues[num_classes]
+
+
+def participation_ratio(gram):
+    values = np.linalg.eigvalsh(gram)
+    return sum(values) ** 2 / sum(value**2 for value in values)
+
+
+def ranks(values):
+    answer = []
+    for value in values:
+        below = sum(other < value for other in values)
+        equal = sum(other == value for other in values)
+        answer.append(np.mean([below + k for k in range(1, equal + 1)]))
+    return np.array(answer)
+
+
+def pearson(u, v):
+    du, dv = u - np.mean(u), v - np.mean(v)
+    norms = sum(du**2) * sum(dv**2)
+    return np.nan if norms == 0 else sum(du * dv) / np.sqrt(norms)
+
+
+def correlation_table(rows, columns, method="pearson"):
+    table = np.zeros((rows.shape[1], columns.shape[1]))
+    for i, u in enumerate(rows.T):
+        for j, v in enumerate(columns.T):
+            table[i, j] = pearson(ranks(u), ranks(v)) if method == "spearman" else pearson(u, v)
+    return table
+
+
+REFERENCES = {
+    "kta": kta,
+    "linear_kta": linear_kta,
+    "cka": cka,
+    "cka.biased": cka,
+    "linear_cka": linear_cka,
+    "linear_cka.biased": linear_cka,
+    "target_cka": target_cka,
+    "target_cka.biased": target_cka,
+    "minibatch_cka": minibatch_cka,
+    "hsic": hsic,
+    "hsic.biased": hsic,
+    "linear_hsic": linear_hsic,
+    "linear_hsic.biased": linear_hsic,
+    "kernel_spectrum": kernel_spectrum,
+    "linear_spectrum": linear_spectrum,
+    "cumulative_power": cumulative_power,
+    "cumulative_power.per_class": cumulative_power,
+    "modes_to_reach": modes_to_reach,
+    "power_area": power_area,
+    "power_evenness": power_evenness,
+    "spectral_gap": spectral_gap,
+    "participation_ratio": participation_ratio,
+    "correlation_table": correlation_table,
+    "correlation_table.spearman": correlation_table,
+}

@@ -31,7 +31,8 @@ from theodolite.linalg import (
 __all__ = ["KernelSpectrum", "gram_modes", "kernel_spectrum", "linear_spectrum"]
 
 _ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
-_NEGATIVE = 1e-6  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding
+_NEGATIVE = 1e-5  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding
+_EPS64 = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ def kernel_spectrum(
     .. math:: \eta_\rho = \lambda_\rho / n, \qquad \phi_\rho(x^\mu) = \sqrt n\,u_{\rho\mu},
               \qquad K u_\rho = \lambda_\rho u_\rho
 
-    Eigenvalues below ``n eps`` of the largest are noise, perhaps negative, and are set to zero. An
-    eigenvalue has a gradient while it is above the noise.
+    Eigenvalues below ``n`` roundings of the work in float64, or 8 of the input's dtype, of the
+    largest are noise, perhaps negative, and are set to zero. An eigenvalue has a gradient while it
+    is above the noise and comes from the full decomposition.
 
     Range: eigenvalues at least 0.
     Invariant to: a permutation of examples.
@@ -101,8 +103,9 @@ def linear_spectrum(
     .. math:: \eta_\rho = \sigma_\rho(F)^2 / n, \qquad \phi_\rho = \sqrt n\,u_\rho,
               \qquad F = U\Sigma V^\top
 
-    Singular values below ``max(n, d) eps`` of the largest are noise and are set to zero. Features
-    resolve modes that :func:`kernel_spectrum` of their Gram matrix has lost.
+    Singular values below ``max(n, d)`` roundings of the work in float64, or 8 of the input's dtype,
+    of the largest are noise and are set to zero. Features resolve modes that
+    :func:`kernel_spectrum` of their Gram matrix has lost.
 
     Range: eigenvalues at least 0.
     Invariant to: orthogonal maps of the features; a permutation of examples.
@@ -132,10 +135,10 @@ def linear_spectrum(
     modes = smaller if count is None else _modes(count, smaller)
     if smaller > _ITERATIVE_ABOVE and 4 * modes < smaller:
         left, sigma = _top_modes(F, modes)
-        noise = (n * torch.finfo(torch.float64).eps) ** 0.5  # of the Gram matrix it came from
+        noise = (n * _EPS64) ** 0.5  # of the Gram matrix it came from
     else:
         left, sigma, _ = thin_svd(F)
-        noise = max(features.shape) * eps
+        noise = _noise(max(features.shape), eps)
     kept = (sigma > noise * sigma.max()) & ~vanishes_when_centered(F, double(features), eps)
     groups = _eigenspaces(sigma[:modes][kept[:modes]], eps)
     eta = torch.where(kept, sigma, torch.zeros_like(sigma)).square()[:modes] / n
@@ -155,17 +158,26 @@ def gram_modes(
     K = double_center(double(gram)) if center else double(gram)
     values, vectors = symmetric_eigen(K) if count is None else top_eigen(K, _modes(count, n))
     peak = values.detach().abs().max()
-    if values.min() < -max(_NEGATIVE, 8 * n * eps) * peak:
+    if values.min() < -_NEGATIVE * peak:
         raise DomainError(
             f"{name}: expected a positive semi-definite matrix, got an eigenvalue of "
             f"{values.min().item():.3g} beside {values.max().item():.3g}; "
             "pass a kernel, e.g. features @ features.T"
         )
-    kept = (values > n * eps * peak) & ~vanishes_when_centered(K, double(gram), eps)
+    kept = (values > _noise(n, eps) * peak) & ~vanishes_when_centered(K, double(gram), eps)
     groups = _eigenspaces(values[kept], eps)
     eta = torch.where(kept, values, torch.zeros_like(values)) / n
     complete = len(values) == n or len(values) > int(kept.sum())
     return KernelSpectrum(eta, vectors * n**0.5, int(kept.sum()), groups, complete, center)
+
+
+def _noise(size: int, eps: float) -> float:
+    """Relative level of noise: that of the decomposition, and that of the input's own rounding.
+
+    The input's errors are independent, so that their norm does not grow with the size as the bound
+    on the decomposition's does: ``n eps`` of float32 would cut a spectrum at a thousandth.
+    """
+    return max(size * _EPS64, 8 * eps)
 
 
 def _modes(count: int, most: int) -> int:
