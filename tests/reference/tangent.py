@@ -96,6 +96,17 @@ def label_contribution(kernel, targets):
     return sum(y[a] * K[a, b] * y[b] for a in range(len(y)) for b in range(len(y)))
 
 
+def frozen_update(kernel, loss_gradient, learning_rate):
+    n, c = loss_gradient.shape
+    update = np.zeros((n, c))
+    for x in range(n):
+        for i in range(c):
+            for y in range(n):
+                for j in range(c):
+                    update[x, i] -= learning_rate * kernel[x, i, y, j] * loss_gradient[y, j]
+    return update
+
+
 def rank_one_error(tangent_features, targets):
     n, c = targets.shape
     Psi = np.array([tangent_features[x, i] for x in range(n) for i in range(c)]).T

@@ -5,10 +5,10 @@ from torch import Tensor
 from torch.linalg import matrix_norm
 
 from theodolite.linalg import array_function, ratio_or_nan
-from theodolite.measures.tangent._label_angle import KernelAndLabel, kernel_and_label
+from theodolite.measures.tangent._label_angle import Centering, kernel_and_label
 from theodolite.measures.tangent._stacking import require_kernel_and_targets
 
-__all__ = ["operator_alignment", "tangent_alignment"]
+__all__ = ["alignment_of", "operator_alignment", "tangent_alignment"]
 
 
 @array_function
@@ -48,7 +48,7 @@ def tangent_alignment(
         Differs from paper: the range needs positive semi-definite kernels.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    return _alignment(kernel_and_label(kernel, targets, "stacked" if center else "none"))
+    return alignment_of(kernel, targets, "stacked" if center else "none")
 
 
 @array_function
@@ -88,8 +88,10 @@ def operator_alignment(
         [canatar2022], Section VI, where the full operator is mentioned but traced over outputs.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    return _alignment(kernel_and_label(kernel, targets, "examples" if center else "none"))
+    return alignment_of(kernel, targets, "examples" if center else "none")
 
 
-def _alignment(pair: KernelAndLabel) -> Tensor:
+def alignment_of(kernel: Tensor, targets: Tensor, centering: Centering) -> Tensor:
+    """The formula without checks of values; it vmaps, e.g. over permuted targets."""
+    pair = kernel_and_label(kernel, targets, centering)
     return ratio_or_nan(pair.label_energy, matrix_norm(pair.kernel), pair.defined)

@@ -24,7 +24,7 @@ from theodolite.linalg import (
 )
 from theodolite.measures.tangent._leading import spectral_norm
 
-__all__ = ["effective_rank", "normalized_spectrum", "stable_rank", "stable_rank_of"]
+__all__ = ["effective_rank", "normalized_spectrum", "stable_rank"]
 
 _DENSE_BELOW = 512
 
@@ -54,7 +54,8 @@ def stable_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         [lou2022], Appendix G.
     """
     _require_matrix(matrix)
-    return stable_rank_of(unit_peak(double(matrix)))
+    scaled = unit_peak(double(matrix))
+    return ratio_or_nan(matrix_norm(scaled), spectral_norm(scaled)).square()
 
 
 @array_function
@@ -119,11 +120,6 @@ def normalized_spectrum(matrix: Float[Tensor, "m m"], count: int = 200) -> Float
     values = _leading_eigenvalues(unit_peak(double(matrix)), count)
     ratios = ratio_or_nan(values, values[0].clamp(min=0).expand_as(values))
     return torch.where(ratios <= len(matrix) * eps_of(matrix), torch.zeros_like(ratios), ratios)
-
-
-def stable_rank_of(scaled: Tensor) -> Tensor:
-    """The formula, for a float64 matrix with entries of order one."""
-    return ratio_or_nan(matrix_norm(scaled), spectral_norm(scaled)).square()
 
 
 def _leading_eigenvalues(matrix: Tensor, count: int) -> Tensor:

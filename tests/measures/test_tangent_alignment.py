@@ -1,0 +1,294 @@
+"""Alignment of tangent kernels with labels: spec 4, labels and centring, alignment, the bound."""
+
+from math import sqrt
+
+import pytest
+import torch
+
+from tests.reference.tangent import tangent_alignment as reference
+from tests.tolerances import assert_close
+from theodolite.linalg import double_center, gram_cosine
+from theodolite.measures.tangent import (
+    alignment_from_sums,
+    centered_labels,
+    feature_kernel,
+    operator_alignment,
+    stacked_kernel,
+    tangent_alignment,
+    uncoupled_bound,
+)
+from theodolite.measures.tangent._alignment import alignment_of
+from theodolite.measures.tangent._streamed import centered_square_sum
+
+N, K = 6, 3
+
+
+@pytest.fixture
+def kernel(generator):
+    return feature_kernel(torch.randn(N, K, 7, generator=generator, dtype=torch.float64))
+
+
+@pytest.fixture
+def targets(generator):
+    labels = torch.randint(K, (N,), generator=generator)
+    return torch.nn.functional.one_hot(labels, K).double()
+
+
+def as_kernel(matrix, outputs=K):
+    return matrix.reshape(len(matrix) // outputs, outputs, len(matrix) // outputs, outputs)
+
+
+def outer(y):
+    return torch.einsum("xi,yj->xiyj", y, y)
+
+
+def blind(gram, outputs):
+    """The kernel ``gram (x) I``: the same for every output, nothing between outputs."""
+    return torch.einsum("xy,ij->xiyj", gram, torch.eye(outputs, dtype=gram.dtype))
+
+
+def balanced(classes, each=2):
+    return torch.eye(classes, dtype=torch.float64).repeat(each, 1)
+
+
+@pytest.mark.spec("4.P1")
+@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 0, 0, 2], [1]], ids=["even", "uneven", "one"])
+def test_centered_one_hot_labels_are_labels_minus_one_over_k(labels):
+    one_hot = torch.eye(3, dtype=torch.float64)[labels]
+    assert torch.equal(centered_labels(torch.tensor(labels), 3), one_hot - 1 / 3)
+    assert_close(centered_labels(one_hot), one_hot - 1 / 3)
+
+
+@pytest.mark.spec("4.P2")
+@pytest.mark.parametrize("k", [2, 3, 10])
+def test_squared_length_of_centered_labels(k, generator):
+    labels = torch.randint(k, (17,), generator=generator)
+    assert_close(centered_labels(labels, k).square().sum(), 17 * (k - 1) / k, scale=17)
+
+
+def test_centered_labels_of_regression_targets_have_mean_zero():
+    targets = torch.tensor([[1.0, 5.0], [2.0, 8.0]])
+    assert_close(centered_labels(targets), targets - 4)
+    assert centered_labels(targets).dtype == torch.float32
+
+
+def test_centered_labels_of_one_class_are_zero_and_undefined():
+    zeros = centered_labels(torch.tensor([0, 0]))
+    assert torch.equal(zeros, torch.zeros(2, 1, dtype=torch.float64))
+    assert tangent_alignment(torch.eye(2).reshape(2, 1, 2, 1).double(), zeros).isnan()
+
+
+@pytest.mark.spec("4.P3")
+def test_centering_is_a_symmetric_projection_that_kills_constants():
+    C = stacked_kernel(as_kernel(torch.eye(N * K, dtype=torch.float64)))  # C I C = C
+    assert_close(C, C.T)
+    assert_close(C @ C, C)
+    assert_close(C @ torch.ones(N * K, dtype=torch.float64), torch.zeros(N * K))
+    assert torch.linalg.matrix_rank(C) == N * K - 1
+
+
+@pytest.mark.spec("4.P4")
+def test_norm_of_the_centered_kernel_from_sums(kernel):
+    explicit = stacked_kernel(kernel).square().sum()
+    shortcut = centered_square_sum(kernel.square().sum(), kernel.sum((2, 3)))
+    assert_close(shortcut, explicit, scale=float(explicit))
+
+
+@pytest.mark.spec("4.P9")
+def test_closed_form_is_the_cosine_with_the_label_gram(kernel, targets):
+    y = targets.flatten()
+    label_gram = double_center(torch.outer(y, y))
+    assert_close(
+        tangent_alignment(kernel, targets), gram_cosine(stacked_kernel(kernel), label_gram)
+    )
+
+
+@pytest.mark.spec("4.P10")
+@pytest.mark.parametrize("seed", range(5))
+def test_alignment_of_positive_kernels_lies_between_0_and_1(seed):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(5, 2, seed + 1, generator=generator, dtype=torch.float64)
+    value = tangent_alignment(feature_kernel(features), torch.randn(5, 2, generator=generator))
+    assert 0 <= value <= 1
+
+
+@pytest.mark.spec("4.P11")
+@pytest.mark.parametrize(("a", "b"), [(3.0, 0.0), (1.0, -2.0), (0.2, 7.0)])
+def test_alignment_ignores_scale_and_offset_of_kernel_and_targets(kernel, targets, a, b):
+    value = tangent_alignment(kernel, targets)
+    assert_close(tangent_alignment(a * kernel + b, targets), value, scale=10)
+    assert_close(tangent_alignment(kernel, -a * targets + b), value, scale=10)
+
+
+@pytest.mark.spec("4.P12")
+def test_alignment_ignores_the_order_of_examples(kernel, targets, generator):
+    order = torch.randperm(N, generator=generator)
+    moved = kernel[order][:, :, order]
+    assert_close(tangent_alignment(moved, targets[order]), tangent_alignment(kernel, targets))
+
+
+@pytest.mark.spec("4.P15")
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_alignment_of_the_label_kernel_is_1(targets, offset):
+    assert_close(tangent_alignment(outer(targets - 1 / K) + offset, targets), 1.0)
+
+
+@pytest.mark.spec("4.P16")
+def test_alignment_of_the_identity(targets):
+    identity = as_kernel(torch.eye(N * K, dtype=torch.float64))
+    assert_close(tangent_alignment(identity, targets), 1 / sqrt(N * K - 1))
+
+
+@pytest.mark.spec("4.P17")
+@pytest.mark.parametrize("level", [0.0, 0.1, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_alignment_of_a_constant_kernel_is_undefined(targets, level, dtype):
+    constant = torch.full((N, K, N, K), level, dtype=dtype)
+    assert tangent_alignment(constant, targets.to(dtype)).isnan()
+
+
+@pytest.mark.parametrize("measure", [tangent_alignment, operator_alignment])
+def test_alignment_with_constant_targets_is_undefined(kernel, measure):
+    assert measure(kernel, torch.full((N, K), 0.1, dtype=torch.float64)).isnan()
+
+
+@pytest.mark.spec("4.P18")
+def test_alignment_is_negative_for_a_negative_kernel(targets):
+    assert_close(tangent_alignment(-outer(targets), targets), -1.0)
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e-30, 1e30, 1e200])
+def test_alignment_survives_extreme_scales(kernel, targets, factor):
+    value = tangent_alignment(kernel, targets)
+    assert_close(tangent_alignment(kernel * factor, targets), value)
+    assert_close(tangent_alignment(kernel, targets * factor), value)
+
+
+def test_alignment_of_a_nearly_constant_kernel_keeps_its_digits(kernel, targets):
+    shifted = kernel + 1e6
+    assert_close(
+        tangent_alignment(shifted, targets), reference(kernel.numpy(), targets.numpy()), scale=1e2
+    )
+
+
+def test_uncentered_alignment_is_the_operator_alignment_without_centering(kernel, targets):
+    assert_close(
+        tangent_alignment(kernel, targets, center=False),
+        operator_alignment(kernel, targets, center=False),
+    )
+
+
+def test_alignment_formula_vmaps_over_permuted_targets(kernel, targets, generator):
+    shuffles = torch.stack([targets[torch.randperm(N, generator=generator)] for _ in range(4)])
+    batched = torch.func.vmap(lambda y: alignment_of(kernel, y, "stacked"))(shuffles)
+    one_by_one = torch.stack([tangent_alignment(kernel, y) for y in shuffles])
+    assert_close(batched, one_by_one)
+
+
+class TestFromSums:
+    """Alignment from streamed sums equals alignment from the kernel."""
+
+    @pytest.mark.parametrize("shift", [0.0, 5.0])
+    def test_agrees_with_the_kernel_in_memory(self, kernel, targets, shift):
+        y = centered_labels(targets)
+        energy = torch.einsum("xi,xiyj,yj->", y, kernel, y)
+        moved = kernel - shift
+        value = alignment_from_sums(energy, moved.square().sum(), moved.sum((2, 3)), targets)
+        assert_close(value, tangent_alignment(kernel, targets), scale=10)
+
+    def test_without_row_sums_is_uncentered(self, kernel, targets):
+        energy = torch.einsum("xi,xiyj,yj->", targets, kernel, targets)
+        value = alignment_from_sums(energy, kernel.square().sum(), None, targets)
+        assert_close(value, tangent_alignment(kernel, targets, center=False))
+
+    @pytest.mark.parametrize("level", [0.0, 0.1, 3.0])
+    def test_constant_kernel_is_undefined(self, targets, level):
+        kernel = torch.full((N, K, N, K), level, dtype=torch.float64)
+        zero = torch.zeros((), dtype=torch.float64)
+        sums = kernel.square().sum(), kernel.sum((2, 3))
+        assert alignment_from_sums(zero, *sums, targets).isnan()
+
+    def test_constant_targets_are_undefined(self, kernel):
+        constant = torch.full((N, K), 0.1, dtype=torch.float64)
+        sums = kernel.square().sum(), kernel.sum((2, 3))
+        assert alignment_from_sums(kernel.sum() * 0, *sums, constant).isnan()
+
+
+class TestUncoupled:
+    """Kernels of the form F (x) I cannot align well with one-hot labels."""
+
+    @pytest.mark.spec("4.P110")
+    @pytest.mark.parametrize("k", [2, 3, 10])
+    def test_bound_is_attained_at_the_centered_label_gram(self, k):
+        targets = balanced(k)
+        bound = 1 / sqrt(k * (k - 1))
+        gram = double_center(targets @ targets.T)
+        assert_close(uncoupled_bound(targets), bound)
+        assert_close(tangent_alignment(blind(gram, k), targets), bound)
+
+    @pytest.mark.spec("4.P110")
+    @pytest.mark.parametrize("labels", [[0, 1, 2] * 2, [0, 0, 0, 1, 2, 2]], ids=["even", "uneven"])
+    @pytest.mark.parametrize("rank", [1, 2, 6])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_no_uncoupled_kernel_exceeds_the_bound(self, labels, rank, seed):
+        generator = torch.Generator().manual_seed(seed)
+        targets = torch.eye(3, dtype=torch.float64)[labels]
+        noise = torch.randn(6, rank, generator=generator, dtype=torch.float64)
+        features = noise + 2 * targets @ torch.randn(3, rank, generator=generator).double()
+        value = tangent_alignment(blind(features @ features.T, 3), targets)
+        assert value <= uncoupled_bound(targets) + 1e-12
+
+    @pytest.mark.spec("4.P110")
+    def test_coupled_kernel_exceeds_the_bound(self):
+        targets = balanced(10)
+        assert tangent_alignment(outer(targets), targets) > uncoupled_bound(targets)
+
+    @pytest.mark.spec("4.P111")
+    @pytest.mark.parametrize("k", [2, 3, 10])
+    def test_perfect_class_blocks(self, k):
+        targets = balanced(k)
+        assert_close(tangent_alignment(blind(targets @ targets.T, k), targets), 1 / sqrt(k**2 - 1))
+
+    def test_one_output_cannot_be_uncoupled(self):
+        assert_close(uncoupled_bound(torch.tensor([[1.0], [0.0], [0.5]])), 1.0)
+
+    def test_constant_targets_are_undefined(self):
+        assert uncoupled_bound(torch.full((4, 2), 0.1)).isnan()
+
+
+class TestOperator:
+    """The operator-valued alignment of spec 3."""
+
+    @pytest.mark.spec("3.P55")
+    @pytest.mark.parametrize("center", [True, False], ids=["centered", "raw"])
+    def test_optimal_kernel_reaches_1(self, targets, center):
+        assert_close(operator_alignment(outer(targets), targets, center=center), 1.0)
+
+    @pytest.mark.spec("3.P55")
+    @pytest.mark.parametrize("center", [True, False], ids=["centered", "raw"])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_scalar_kernels_stay_below_one_over_root_c(self, targets, center, seed):
+        generator = torch.Generator().manual_seed(seed)
+        features = torch.randn(N, 2, generator=generator, dtype=torch.float64)
+        features = features + 3 * targets[:, :2]
+        value = operator_alignment(blind(features @ features.T, K), targets, center=center)
+        assert value <= 1 / sqrt(K)
+
+    @pytest.mark.spec("3.P55")
+    @pytest.mark.parametrize("k", [2, 5])
+    def test_target_gram_of_balanced_classes_reaches_one_over_c(self, k):
+        targets = balanced(k)
+        kernel = blind(targets @ targets.T, k)
+        assert_close(operator_alignment(kernel, targets, center=False), 1 / k)
+
+    @pytest.mark.spec("3.P55")
+    @pytest.mark.parametrize("center", [True, False], ids=["cka", "kta"])
+    def test_one_output_gives_kernel_alignment(self, center, generator):
+        features = torch.randn(N, 4, generator=generator, dtype=torch.float64)
+        y = torch.randn(N, 1, generator=generator, dtype=torch.float64)
+        gram, labels = features @ features.T, y @ y.T
+        if center:
+            expected = gram_cosine(double_center(gram), double_center(labels))
+        else:
+            expected = gram_cosine(gram, labels)
+        assert_close(operator_alignment(as_kernel(gram, 1), y, center=center), expected)
