@@ -1,0 +1,1 @@
+"""What experiments need: data, models, training, interventions."""

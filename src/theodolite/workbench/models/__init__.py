@@ -1,0 +1,53 @@
+"""The networks of the five papers, as the specifications describe them."""
+
+from theodolite.workbench.models.activations import ACTIVATIONS, Sin, activation
+from theodolite.workbench.models.convnets import (
+    conv_net,
+    simple_cnn,
+    simple_cnn_pooled,
+    strided_cnn,
+    vgg16,
+    vgg19,
+)
+from theodolite.workbench.models.densenet import DenseNet, densenet121
+from theodolite.workbench.models.initializers import (
+    INITIALIZERS,
+    Initializer,
+    fans,
+    init_weight_,
+    initialize_,
+)
+from theodolite.workbench.models.kernel_resnet import KernelResNet, kernel_resnet
+from theodolite.workbench.models.mlp import NTKLinear, mlp, ntk_mlp
+from theodolite.workbench.models.preactivation import PreActivationNet, resnet18_v2, wide_resnet
+from theodolite.workbench.models.resnets import ResNet, resnet18, resnet50
+
+__all__ = [
+    "ACTIVATIONS",
+    "INITIALIZERS",
+    "DenseNet",
+    "Initializer",
+    "KernelResNet",
+    "NTKLinear",
+    "PreActivationNet",
+    "ResNet",
+    "Sin",
+    "activation",
+    "conv_net",
+    "densenet121",
+    "fans",
+    "init_weight_",
+    "initialize_",
+    "kernel_resnet",
+    "mlp",
+    "ntk_mlp",
+    "resnet18",
+    "resnet18_v2",
+    "resnet50",
+    "simple_cnn",
+    "simple_cnn_pooled",
+    "strided_cnn",
+    "vgg16",
+    "vgg19",
+    "wide_resnet",
+]
