@@ -7,6 +7,7 @@ from tests.theory.convergence.problems import F64, KINDS, problem, projected, sp
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError
 from theodolite.linalg import CrossMoments, LabelProjections, thin_svd
+from theodolite.measures.representation import label_projections
 from theodolite.theory import convergence as theory
 
 STEPS = [0, 1, 2, 7, 40]
@@ -307,3 +308,14 @@ def test_features_without_any_direction():
     assert theory.gradient_descent_loss(projections, 0.1, torch.tensor([0, 9])).tolist() == [3, 3]
     norm = theory.gradient_descent_weight_norm(projections, 0.1, 4, start=start)
     assert norm.item() == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("route", ["svd", "gram", "dual", "qr"])
+def test_measured_projections_feed_the_theory(route, generator):
+    features, targets = problem("square", generator)
+    measured = label_projections(features, targets, route=route)
+    eta = 0.9 / top(measured) ** 2
+    path = reference.descend(features.numpy(), targets.numpy(), eta, 25)
+    expected = reference.squared_loss(features.numpy(), targets.numpy(), path[25])
+    found = theory.gradient_descent_loss(measured, eta, 25)
+    assert_close(found, expected, scale=10 * targets.square().sum().item())
