@@ -1,0 +1,253 @@
+"""What the measures of tangent alignment say about bad input."""
+
+import numpy as np
+import pytest
+import torch
+
+from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.measures import tangent
+
+KERNEL = torch.eye(6).reshape(3, 2, 3, 2)
+TARGETS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+HESSIAN = torch.eye(2).repeat(3, 1, 1)
+FEATURES = torch.ones(3, 2, 4)
+CURVE = torch.tensor([0.1, 0.3, 0.2])
+NAN = float("nan")
+
+
+def with_entry(tensor, index, value):
+    """A copy with one entry changed."""
+    copy = tensor.clone()
+    copy[index] = value
+    return copy
+
+
+LOPSIDED = with_entry(KERNEL, (0, 0, 1, 0), 1.0)
+
+
+@pytest.mark.spec("4.P105")
+@pytest.mark.parametrize(
+    ("labels", "classes", "error", "message"),
+    [
+        (torch.tensor([0, 3]), 3, DomainError, "below num_classes = 3, got 3.*larger num_classes"),
+        (torch.tensor([0, -1]), None, DomainError, "labels: expected labels of at least 0, got -1"),
+        (torch.tensor([True, False]), None, DomainError, "expected integer class labels, got"),
+        (torch.tensor([[0], [1]]), None, ShapeError, "labels: expected 1 axes, got shape"),
+        (torch.tensor([0.0, 1.0]), None, ShapeError, "labels: expected 2 axes, got shape"),
+        (torch.tensor([], dtype=torch.int64), 2, ShapeError, "at least one entry, got shape"),
+        (TARGETS * NAN, None, DomainError, "labels: expected finite numbers, got nan"),
+        (TARGETS, 5, DomainError, "num_classes: expected 2, the columns of the targets"),
+    ],
+    ids=["large", "negative", "bool", "column", "float", "empty", "nan", "columns"],
+)
+def test_bad_labels_are_rejected(labels, classes, error, message):
+    with pytest.raises(error, match=message):
+        tangent.centered_labels(labels, classes)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        tangent.tangent_alignment,
+        tangent.operator_alignment,
+        tangent.correlation_term,
+        tangent.alignment_decomposition,
+        tangent.label_contribution,
+    ],
+)
+@pytest.mark.parametrize(
+    ("kernel", "targets", "error", "message"),
+    [
+        (torch.eye(6), TARGETS, ShapeError, r"kernel: expected 4 axes, got shape \(6, 6\)"),
+        (KERNEL[:2], TARGETS, ShapeError, r"expected shape \(n, c, n, c\), got \(2, 2, 3, 2\)"),
+        (KERNEL[:0, :, :0], TARGETS[:0], ShapeError, "kernel: expected at least one entry"),
+        (LOPSIDED, TARGETS, DomainError, "kernel: expected a symmetric matrix"),
+        (KERNEL * NAN, TARGETS, DomainError, "kernel: expected finite numbers, got nan at index"),
+        (KERNEL, TARGETS[:2], ShapeError, r"expected shape \(3, 2\).*got \(2, 2\); one-hot"),
+        (KERNEL, TARGETS[:, 0], ShapeError, "targets: expected 2 axes"),
+        (KERNEL, TARGETS / 0, DomainError, "targets: expected finite numbers"),
+        (KERNEL + 0j, TARGETS, DtypeError, "kernel: expected real numbers"),
+        (KERNEL.numpy(), TARGETS, DtypeError, "all NumPy arrays or all tensors, got both"),
+    ],
+    ids=[
+        "matrix",
+        "not-square",
+        "empty",
+        "asymmetric",
+        "nan",
+        "length",
+        "vector",
+        "inf",
+        "complex",
+        "mixed",
+    ],
+)
+def test_bad_kernels_and_targets_are_rejected(measure, kernel, targets, error, message):
+    with pytest.raises(error, match=message):
+        measure(kernel, targets)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: tangent.stacked_kernel(torch.eye(4)), ShapeError, "kernel: expected 4 axes"),
+        (lambda: tangent.feature_kernel(torch.eye(4)), ShapeError, "features: expected 3 axes"),
+        (lambda: tangent.stable_rank(torch.ones(3)), ShapeError, "matrix: expected 2 axes"),
+        (lambda: tangent.stable_rank(torch.ones(0, 3)), ShapeError, "matrix: expected at least"),
+        (lambda: tangent.effective_rank(torch.ones(1, 2) / 0), DomainError, "matrix: .*finite"),
+        (lambda: tangent.normalized_spectrum(torch.ones(2, 3)), ShapeError, "a square matrix"),
+        (
+            lambda: tangent.normalized_spectrum(torch.eye(2).cumsum(1)),
+            DomainError,
+            r"matrix: expected a symmetric matrix.*\(m \+ m.T\) / 2",
+        ),
+        (lambda: tangent.normalized_spectrum(torch.eye(2), 0), DomainError, "count: .* got 0"),
+        (lambda: tangent.uncoupled_bound(TARGETS[:, 0]), ShapeError, "targets: expected 2 axes"),
+        (
+            lambda: tangent.frozen_update(KERNEL, TARGETS, 0.0),
+            DomainError,
+            r"learning_rate: expected a number in \(0.0, inf\), got 0.0",
+        ),
+        (
+            lambda: tangent.frozen_update_bounds(KERNEL, TARGETS[:1], 0.1),
+            ShapeError,
+            r"loss_gradient: expected shape \(3, 2\)",
+        ),
+        (
+            lambda: tangent.rank_one_model(FEATURES, TARGETS[:2]),
+            ShapeError,
+            r"targets: expected shape \(3, 2\).*got \(2, 2\)",
+        ),
+        (lambda: tangent.rank_one_model(FEATURES[0], TARGETS), ShapeError, "expected 3 axes"),
+        (
+            lambda: tangent.label_gradient_correlation(TARGETS, TARGETS[:2]),
+            ShapeError,
+            r"equal shapes, but targets is \(3, 2\), loss_gradient is \(2, 2\)",
+        ),
+        (
+            lambda: tangent.cross_entropy_gradient(TARGETS, 2 * TARGETS),
+            DomainError,
+            "one probability distribution per row.*row sums up to 1 away.*one-hot",
+        ),
+        (
+            lambda: tangent.cross_entropy_gradient(TARGETS, 1.5 * TARGETS - 0.25),
+            DomainError,
+            "got entries from -0.25",
+        ),
+        (lambda: tangent.cross_entropy_gradient(TARGETS, TARGETS.T), ShapeError, "equal shapes"),
+        (lambda: tangent.cross_entropy_hessian(TARGETS / 0), DomainError, "logits: .*finite"),
+        (lambda: tangent.squared_error_hessian(TARGETS[0]), ShapeError, "outputs: .* 2 axes"),
+    ],
+)
+def test_other_bad_input_is_rejected(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("hessian", "error", "message"),
+    [
+        (HESSIAN[:2], ShapeError, r"hessian: expected shape \(3, 2, 2\).*got \(2, 2, 2\)"),
+        (HESSIAN[0], ShapeError, "hessian: expected 3 axes"),
+        (HESSIAN * NAN, DomainError, "hessian: expected finite numbers"),
+        (with_entry(HESSIAN, (0, 0, 1), 1.0), DomainError, "symmetric blocks.*1.0e[+]00"),
+        (-HESSIAN, DomainError, "positive semi-definite blocks, got an eigenvalue of -1"),
+    ],
+    ids=["length", "block", "nan", "asymmetric", "negative"],
+)
+@pytest.mark.parametrize(
+    "measure",
+    [
+        tangent.fisher_gram,
+        tangent.fisher_stable_rank,
+        lambda kernel, hessian: tangent.fisher_correlation(kernel, hessian, TARGETS),
+        lambda kernel, hessian: tangent.fisher_information(FEATURES, hessian),
+    ],
+    ids=["gram", "stable_rank", "correlation", "information"],
+)
+def test_bad_hessians_are_rejected(measure, hessian, error, message):
+    with pytest.raises(error, match=message):
+        measure(KERNEL, hessian)
+
+
+@pytest.mark.parametrize(
+    ("sums", "error", "message"),
+    [
+        ((torch.ones(2), torch.ones(()), TARGETS), ShapeError, "label_energy: expected 0 axes"),
+        ((torch.ones(()), -torch.ones(()), TARGETS), DomainError, "sum of squares.* got -1.0"),
+        ((torch.ones(()), torch.ones(()), TARGETS[:2]), ShapeError, r"row_sums is \(2, 2\)"),
+        ((torch.ones(()), torch.ones(()) / 0, TARGETS), DomainError, "square_sum: .*finite"),
+    ],
+    ids=["vector", "negative", "length", "inf"],
+)
+def test_bad_sums_are_rejected(sums, error, message):
+    with pytest.raises(error, match=message):
+        tangent.alignment_from_sums(*sums, TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "sizes", "values", "error", "message"),
+    [
+        (torch.ones(3), (3,), None, ShapeError, "vectors: expected 2 axes"),
+        (torch.ones(3, 2), (1, 1), None, ShapeError, r"add up to 3.*got \[1, 1\] with sum 2"),
+        (torch.ones(3, 2), (3, 0), None, DomainError, "sizes: expected an integer of at least 1"),
+        (torch.ones(3, 2), (3,), torch.ones(3), ShapeError, "values: expected 2.* got 3"),
+    ],
+    ids=["vector", "sum", "zero", "values"],
+)
+def test_bad_layers_are_rejected(vectors, sizes, values, error, message):
+    with pytest.raises(error, match=message):
+        tangent.layer_energy(vectors, sizes, values)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        tangent.peak_layer,
+        tangent.prominence,
+        tangent.relative_alignment,
+        tangent.alignment_centroid,
+        tangent.is_ascent_descent,
+    ],
+)
+@pytest.mark.parametrize(
+    ("curve", "error", "message"),
+    [
+        (CURVE.unsqueeze(0), ShapeError, "alignments: expected 1 axes"),
+        (CURVE[:0], ShapeError, "alignments: expected at least one entry"),
+        (CURVE / 0, DomainError, "alignments: expected numbers, nan where undefined, got an inf"),
+    ],
+    ids=["matrix", "empty", "inf"],
+)
+def test_bad_curves_are_rejected(summary, curve, error, message):
+    with pytest.raises(error, match=message):
+        summary(curve)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tangent.is_ascent_descent(CURVE, -0.1), r"tolerance: .* in \[0.0, 1.0\]"),
+        (lambda: tangent.alignment_centroid(CURVE, 1.1), r"fraction: .* in \[0.0, 1.0\], got 1.1"),
+    ],
+    ids=["tolerance", "fraction"],
+)
+def test_shares_outside_their_domain_are_rejected(call, message):
+    with pytest.raises(DomainError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("depths", "peaks", "error", "message"),
+    [
+        ([10, 20], [0, 3], DomainError, "counted from 1.*got 0 at depth 10"),
+        ([10, 20], [3, 21], DomainError, r"got 21 at depth 20 \(entry 1\)"),
+        ([10, 20], [3], ShapeError, "expected equal shapes"),
+        ([], [], ShapeError, "depths: expected at least one entry"),
+        ([10, NAN], [3, 4], DomainError, "depths: expected finite numbers"),
+    ],
+    ids=["below-1", "beyond", "length", "empty", "nan"],
+)
+def test_bad_peaks_are_rejected(depths, peaks, error, message):
+    with pytest.raises(error, match=message):
+        tangent.fit_equilibrium(np.array(depths), np.array(peaks))
