@@ -100,10 +100,10 @@ def _steps_to_reduce(
     step_size: float,
     start: StartingPoint | None,
 ) -> Tensor:
-    goal = torch.as_tensor(reduction, dtype=torch.float64, device=projections.residual.device)
-    require_nonnegative(reduction=goal)
     require_convergence(projections, step_size)
     rate = step_size * double(projections.singular_values).square()
+    goal = torch.as_tensor(reduction, dtype=torch.float64, device=rate.device)
+    require_nonnegative(reduction=goal)
     return first_step(rate, initial_mass(projections, start), goal)
 
 
