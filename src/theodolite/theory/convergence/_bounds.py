@@ -95,7 +95,15 @@ def sharp_iteration_bound(
 
     At :math:`\eta\tau^2 = 1` one step does it: 1, or 0 for :math:`\omega = 0`.
 
-    Args, Raises: as :func:`iteration_bound`.
+    Args:
+        alignment: :math:`\delta > 0`, the label mass on singular values of at least ``threshold``.
+        reduction: :math:`0 \le \omega < \delta`, the drop of the sum of squared errors.
+        step_size: :math:`\eta`, for half the sum of squares.
+        threshold: :math:`\tau > 0`, at most :math:`\sigma_1`.
+        largest: :math:`\sigma_1`; as in :func:`iteration_bound`.
+
+    Raises:
+        DomainError: If an argument is outside these domains.
 
     Example:
         >>> round(sharp_iteration_bound(1.0, 0.9, 0.1, 2.0).item(), 4)

@@ -117,7 +117,13 @@ def weight_norm_after(
 
     Undefined (``nan``): the reduction is never reached.
 
-    Args, Raises: as :func:`steps_to_reduce`.
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        reduction: :math:`\omega \ge 0`, on the sum of squared errors; one number or many.
+        step_size: :math:`\eta`, for half the sum of squares.
+
+    Raises:
+        DomainError: If the reduction is negative or the step size makes the run diverge.
 
     Example:
         >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)

@@ -83,7 +83,14 @@ def logistic_gradient(
 
     Near zero it is :math:`\Phi^\top(\Phi w - 2y)/(4\log 2) + O(\|w\|^3)`.
 
-    Args, Raises: as :func:`logistic_loss`.
+    Args:
+        features: :math:`\Phi`.
+        labels: :math:`y`, each -1 or +1.
+        weights: :math:`w`.
+
+    Raises:
+        ShapeError: If lengths do not match.
+        DomainError: If a label is neither -1 nor +1, or anything is not finite.
 
     Example:
         >>> logistic_gradient(torch.eye(2), torch.tensor([1.0, -1.0]), torch.zeros(2))
@@ -100,9 +107,16 @@ def logistic_gradient(
 def logistic_error(
     features: Float[Tensor, "n d"], labels: Float[Tensor, " n"], weights: Float[Tensor, " d"]
 ) -> Float[Tensor, ""]:
-    """Share of examples whose margin is not positive; a zero margin is an error.
+    r"""Share of examples whose margin is not positive; a zero margin is an error.
 
-    Args, Raises: as :func:`logistic_loss`.
+    Args:
+        features: :math:`\Phi`.
+        labels: :math:`y`, each -1 or +1.
+        weights: :math:`w`.
+
+    Raises:
+        ShapeError: If lengths do not match.
+        DomainError: If a label is neither -1 nor +1, or anything is not finite.
 
     Example:
         >>> logistic_error(torch.eye(2), torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]))

@@ -89,7 +89,13 @@ def loss_gradient(
 
     .. math:: v_i^\top\nabla_w\|\Phi w - y\|^2 = 2\sigma_i^2\,(v_i^\top w - c_i/\sigma_i)
 
-    Args, Raises: as :func:`loss_processes`.
+    Args:
+        projections: :math:`\sigma_i, c_i`.
+        coordinates: :math:`v_i^\top w`, the weights in the right singular basis.
+
+    Raises:
+        ShapeError: If coordinates and coefficients differ in shape.
+        DomainError: If a coordinate is not finite.
 
     Example:
         >>> one = LabelProjections(torch.tensor([2.0]), torch.ones(1, 1), torch.ones(1), 3)

@@ -75,7 +75,14 @@ def gradient_descent_gap(
 
     .. math:: \|\Phi w_t - \Phi w^*\|^2 = \sum_i (1-\eta\sigma_i^2)^{2t}(c_i - \sigma_i w_{0,i})^2
 
-    Args, Raises: as :func:`gradient_descent_loss`.
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+        steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the step size is not positive, or steps are negative or not finite.
 
     Example:
         >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)
@@ -101,7 +108,14 @@ def gradient_descent_reduction(
     .. math:: L(w_0) - L(w_t) = \sum_i \bigl(1 - (1-\eta\sigma_i^2)^{2t}\bigr)
               (c_i - \sigma_i w_{0,i})^2
 
-    Args, Raises: as :func:`gradient_descent_loss`.
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+        steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the step size is not positive, or steps are negative or not finite.
 
     Example:
         >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)
@@ -132,7 +146,14 @@ def gradient_descent_weights(
     Evaluated as :math:`\eta\sigma_i c_i\,(1-q_i^t)/(1-q_i)`, finite however small
     :math:`\sigma_i` is.
 
-    Args, Raises: as :func:`gradient_descent_loss`.
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+        steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the step size is not positive, or steps are negative or not finite.
 
     Example:
         >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)
@@ -158,7 +179,14 @@ def gradient_descent_weight_norm(
     .. math:: \|w_t\|^2 = \sum_i \Bigl(\frac{1 - (1-\eta\sigma_i^2)^t}{\sigma_i}\Bigr)^2 c_i^2
               \quad\text{from}\quad w_0 = 0
 
-    Args, Raises: as :func:`gradient_descent_loss`.
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+        steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the step size is not positive, or steps are negative or not finite.
 
     Example:
         >>> two = LabelProjections(
@@ -188,7 +216,14 @@ def gradient_descent_weight_distance(
 
     From zero the end is the minimum-norm solution :math:`w^*`.
 
-    Args, Raises: as :func:`gradient_descent_loss`.
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+        steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the step size is not positive, or steps are negative or not finite.
 
     Example:
         >>> one = LabelProjections(torch.tensor([0.5]), torch.ones(1, 1), torch.ones(1), 2)

@@ -117,7 +117,14 @@ def sin_cosine(
     Range: [-1, 1].
     Undefined (``nan``): an input is zero.
 
-    Args, Raises: as :func:`sin_kernel`.
+    Args:
+        x: Inputs, one per row.
+        y: Inputs, one per row.
+        sigma: :math:`\sigma > 0`, standard deviation of the weights.
+
+    Raises:
+        ShapeError: If the inputs differ in dimension.
+        DomainError: If an input is not finite or sigma not positive.
 
     Example:
         >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8]])
