@@ -65,7 +65,8 @@ def measure_grid(
         mass, taken = mass_above(found, grid), str(found.route)
     if grid.scale == "absolute":
         return mass, taken
-    return ratio_or_nan(mass, columns.energy), taken
+    defined = features.detach().any() if grid.scale == "relative" else True
+    return ratio_or_nan(mass, columns.energy, defined), taken
 
 
 def mass_above(projections: LabelProjections, grid: Grid) -> Tensor:
@@ -94,6 +95,4 @@ def _differentiable(features: Tensor, targets: Targets, grid: Grid) -> Tensor:
         return Filter(counted, (levels.squeeze(1) == 0).to(sigma), torch.zeros_like(counted))
 
     noise = max(features.shape) * eps_of(features)
-    values = spectral_form(double(features), targets.columns, noise, steps)
-    dead = grid.scale == "relative" and not bool(features.detach().any())
-    return torch.full_like(values, torch.nan) if dead else values
+    return spectral_form(double(features), targets.columns, noise, steps)

@@ -43,6 +43,7 @@ class ScaledTargets:
     slope: Float[Tensor, ""]
     offset: Float[Tensor, ""]
 
+    @array_function
     def apply(self, targets: Float[Tensor, "m *c"]) -> Float[Tensor, "m *c"]:
         """The same map on other targets, e.g. a test set's; they may leave [-1, 1]."""
         return self.slope * targets + self.offset

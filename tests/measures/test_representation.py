@@ -1,0 +1,364 @@
+"""Shape, invariances and summaries of the alignment curve: properties of spec 1."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tolerances import assert_close
+from theodolite.measures.representation import (
+    alignment_area,
+    alignment_curve,
+    alignment_second_moment,
+    alignment_steps,
+    area_from_projections,
+    curve_from_projections,
+    label_projections,
+    prepare_features,
+    representation_alignment,
+    steps_from_projections,
+    top_share,
+)
+
+SIZES = {"tall": (15, 4), "square": (6, 6), "wide": (5, 11)}
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def orthogonal(generator, size):
+    return torch.linalg.qr(normal(generator, size, size)).Q
+
+
+@pytest.fixture(params=SIZES, ids=str)
+def problem(request, generator):
+    n, d = SIZES[request.param]
+    return normal(generator, n, d), normal(generator, n)
+
+
+def between(features):
+    """Thresholds in the gaps of the spectrum, zero and beyond the largest included."""
+    sigma = torch.linalg.svdvals(features)
+    return torch.cat(
+        [torch.zeros(1), sigma.flip(0)[:1] / 2, (sigma[1:] + sigma[:-1]) / 2, sigma[:1] * 2]
+    )
+
+
+def curve(features, targets, thresholds):
+    return alignment_curve(features, targets, thresholds.double()).values
+
+
+@pytest.mark.spec("1.R1")
+def test_alignment_lies_between_zero_and_the_label_mass(problem):
+    features, y = problem
+    values = alignment_curve(features, y).values
+    assert (values >= 0).all()
+    assert (values <= y.square().sum() * (1 + 1e-12)).all()
+
+
+@pytest.mark.spec("1.R2")
+def test_alignment_never_rises_and_includes_the_threshold_itself(problem):
+    features, y = problem
+    steps = alignment_steps(features, y)
+    sigma, mass = steps.singular_values, steps.mass
+    assert (alignment_curve(features, y).values.diff() <= 1e-12).all()
+    assert_close(alignment_curve(features, y, sigma, rtol=1e-12).values, mass.cumsum(0))
+    assert_close(curve(features, y, sigma * (1 + 1e-9)), mass.cumsum(0) - mass)
+    assert_close(curve(features, y, sigma * (1 - 1e-9)), mass.cumsum(0))
+
+
+@pytest.mark.spec("1.R2")
+def test_a_threshold_equal_to_a_singular_value_counts_it():
+    features = torch.diag(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64))
+    assert representation_alignment(features, torch.ones(3).double(), 2.0) == 2
+
+
+@pytest.mark.spec("1.R3")
+def test_ends_of_the_curve(problem):
+    features, y = problem
+    floor = (
+        features @ torch.linalg.lstsq(features, y.unsqueeze(1), driver="gelsd").solution
+    ).squeeze(1) - y
+    top = torch.linalg.svdvals(features).max()
+    values = curve(features, y, torch.tensor([0.0, 1e-9, float(top) * 1.001]))
+    assert_close(values, torch.stack([y @ y, y @ y - floor @ floor, torch.zeros(())]), scale=10.0)
+
+
+@pytest.mark.spec("1.R4")
+@pytest.mark.parametrize(
+    ("threshold", "expected"),
+    [(0.0, 14), (1e-6, 5), (2.0, 5), (2.0001, 1), (3.0, 1), (3.1, 0)],
+)
+@pytest.mark.parametrize("route", ["auto", "svd", "qr", "gram", "dual"])
+def test_hand_case(threshold, expected, route):
+    features = torch.diag(torch.tensor([3.0, 2.0, 0.0], dtype=torch.float64))
+    y = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    value = representation_alignment(features, y, threshold, route=route, rtol=1e-12)
+    assert_close(value, expected)
+
+
+@pytest.mark.spec("1.R5")
+def test_unit_rows_bound_the_spectrum(problem):
+    features, y = problem
+    sigma = label_projections(prepare_features(features).features, y).singular_values
+    assert_close(sigma.square().sum(), len(features), scale=len(features))
+    assert sigma[0] <= len(features) ** 0.5 * (1 + 1e-12)
+
+
+@pytest.mark.spec("1.R6")
+def test_rotating_the_features_changes_nothing(problem, generator):
+    features, y = problem
+    rotated = features @ orthogonal(generator, features.shape[1])
+    grid = between(features)
+    assert_close(curve(rotated, y, grid), curve(features, y, grid), scale=10.0)
+
+
+@pytest.mark.spec("1.R7")
+def test_moving_examples_together_changes_nothing(problem, generator):
+    features, y = problem
+    order = torch.randperm(len(y), generator=generator)
+    left = orthogonal(generator, len(y))
+    grid = between(features)
+    expected = curve(features, y, grid)
+    assert_close(curve(features[order], y[order], grid), expected, scale=10.0)
+    assert_close(curve(left @ features, left @ y, grid), expected, scale=10.0)
+
+
+@pytest.mark.spec("1.R8", "1.R9")
+@pytest.mark.parametrize("factor", [-1.0, 3.5], ids=str)
+def test_scaling_labels_and_features(problem, factor):
+    features, y = problem
+    grid = between(features)
+    expected = curve(features, y, grid)
+    assert_close(curve(features, factor * y, grid), factor**2 * expected, scale=100.0)
+    assert_close(curve(3.5 * features, y, 3.5 * grid), expected, scale=10.0)
+
+
+@pytest.mark.spec("1.R10", "1.R12")
+def test_zero_columns_and_duplicated_columns(problem):
+    features, y = problem
+    grid = between(features)
+    padded = torch.cat([features, torch.zeros_like(features)], dim=1)
+    doubled = torch.cat([features, features], dim=1)
+    assert_close(curve(padded, y, grid), curve(features, y, grid), scale=10.0)
+    assert_close(curve(doubled, y, 2**0.5 * grid), curve(features, y, grid), scale=10.0)
+
+
+@pytest.mark.spec("1.R11")
+def test_linear_maps_of_features_and_constants_in_labels_matter(generator):
+    features, y = normal(generator, 15, 4), normal(generator, 15)
+    stretched = features * torch.tensor([5.0, 1.0, 1.0, 0.2], dtype=torch.float64)
+    before = representation_alignment(features, y, 3.0)
+    assert (representation_alignment(stretched, y, 3.0) - before).abs() > 0.1
+    assert (representation_alignment(features, y + 1, 3.0) - before).abs() > 0.1
+
+
+@pytest.mark.spec("1.R13")
+def test_duplicated_rows_keep_the_size_free_curve(problem):
+    features, y = problem
+    grid = between(features)
+    twice = torch.cat([features, features])
+    labels = torch.cat([y, y])
+    assert_close(curve(twice, labels, 2**0.5 * grid), 2 * curve(features, y, grid), scale=10.0)
+    shares = grid / len(y) ** 0.5
+    free = alignment_curve(features, y, shares, scale="normalized").values
+    assert_close(alignment_curve(twice, labels, shares, scale="normalized").values, free)
+
+
+@pytest.mark.spec("1.R14")
+def test_an_orthonormal_basis_counts_singular_values(problem, generator):
+    features, _ = problem
+    grid = between(features)
+    basis = orthogonal(generator, len(features))
+    sigma = torch.cat([torch.linalg.svdvals(features), torch.zeros(len(features))])[: len(features)]
+    counts = (sigma >= grid.unsqueeze(1)).sum(1)
+    assert_close(curve(features, basis, grid), counts, scale=10.0)
+
+
+@pytest.mark.spec("1.R15")
+@pytest.mark.parametrize("route", ["svd", "gram", "dual", "qr"])
+def test_a_tied_plane_has_no_preferred_basis(route, generator):
+    left = orthogonal(generator, 7)[:, :3]
+    turn = torch.block_diag(orthogonal(generator, 2), torch.ones(1, 1))
+    sigma, y = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64), normal(generator, 7)
+    values = [
+        representation_alignment(basis * sigma @ orthogonal(generator, 3), y, 1.5, route=route)
+        for basis in (left, left @ turn)
+    ]
+    assert_close(values[0], values[1], scale=10.0)
+    assert_close(values[0], (left[:, :2].mT @ y).square().sum(), scale=10.0)
+
+
+@pytest.mark.spec("1.R16")
+def test_wide_features_of_full_rank_hold_all_label_mass(generator):
+    features, y = normal(generator, 5, 11), normal(generator, 5)
+    smallest = float(torch.linalg.svdvals(features).min())
+    grid = torch.linspace(0, smallest * (1 - 1e-9), 20, dtype=torch.float64)
+    values = curve(features, y, grid)
+    assert_close(values, torch.full_like(values, float(y @ y)), scale=10.0)
+
+
+@pytest.mark.spec("1.R17")
+def test_more_columns_lower_nothing(problem, generator):
+    features, y = problem
+    more = torch.cat([features, normal(generator, len(y), 1)], dim=1)
+    before, after = label_projections(features, y), label_projections(more, y)
+    assert after.residual.sum() <= before.residual.sum() + 1e-12
+    count = len(before.singular_values)
+    assert (after.singular_values[:count] >= before.singular_values - 1e-12).all()
+
+
+@pytest.mark.spec("1.R18")
+def test_area_is_the_integral_of_the_curve(problem):
+    features, y = problem
+    values, vectors = torch.linalg.eigh(features @ features.mT)
+    root = vectors * values.clamp(min=0).sqrt() @ vectors.mT
+    area = alignment_area(features, y)
+    assert_close(area, y @ root @ y, scale=1e2)  # the root of a zero eigenvalue is noise of 1e-8
+    steps = alignment_steps(features, y)
+    edges = torch.cat([steps.singular_values, torch.zeros(1)])
+    heights = steps.mass.cumsum(0)
+    assert_close(area, (heights * -edges.diff()).sum(), scale=100.0)
+    grid = torch.linspace(0, float(edges[0]) * 1.01, 20_001, dtype=torch.float64)
+    assert torch.trapezoid(curve(features, y, grid), grid) == pytest.approx(float(area), rel=1e-3)
+
+
+@pytest.mark.spec("1.R19")
+def test_second_moment_is_the_squared_cross_moment(problem):
+    features, y = problem
+    p = label_projections(features, y)
+    spectral = (p.singular_values.square() * p.mass.squeeze(1)).sum()
+    assert_close(alignment_second_moment(features, y), spectral, scale=1000.0)
+    assert_close(spectral, (features.mT @ y).square().sum(), scale=1000.0)
+
+
+@pytest.mark.spec("1.R20", "1.R21")
+@pytest.mark.parametrize("normalize", ["unit", "max"])
+def test_normalized_area_is_a_share_below_its_second_moment(problem, normalize):
+    features, y = problem
+    rows = prepare_features(features, normalize=normalize).features
+    share = alignment_area(rows, y, normalized=True)
+    assert 0 <= share <= 1
+    assert share**2 <= alignment_second_moment(rows, y) / (len(y) * (y @ y)) + 1e-12
+
+
+@pytest.mark.spec("1.R20")
+def test_normalized_area_is_one_for_collapsed_opposite_classes(generator):
+    mean = normal(generator, 6)
+    signs = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
+    features = torch.outer(signs, mean / mean.norm())
+    assert_close(alignment_area(features, signs, normalized=True), 1)
+
+
+@pytest.mark.spec("1.R22")
+@pytest.mark.parametrize(("positive", "negative"), [(5, 5), (7, 3)], ids=str)
+def test_non_negative_features_have_a_ceiling(positive, negative, generator):
+    n = positive + negative
+    y = torch.cat([torch.ones(positive), -torch.ones(negative)]).double()
+    ceiling = (positive**2 + negative**2) ** 0.5 / n
+    draws = [prepare_features(normal(generator, n, 3).relu() + 1e-3).features for _ in range(20)]
+    assert max(alignment_area(rows, y, normalized=True) for rows in draws) <= ceiling + 1e-12
+
+
+@pytest.mark.spec("1.R22")
+def test_orthogonal_class_means_reach_the_ceiling():
+    features = torch.eye(2, dtype=torch.float64).repeat_interleave(6, 0)
+    y = torch.tensor([1.0] * 6 + [-1.0] * 6, dtype=torch.float64)
+    assert_close(alignment_area(features, y, normalized=True), 0.5**0.5)
+
+
+@pytest.mark.spec("1.R24")
+@pytest.mark.parametrize("cosine", [-0.5, 0.0, 0.6], ids=str)
+def test_collapsed_classes_drop_at_one_threshold(cosine):
+    means = torch.tensor([[1.0, 0.0], [cosine, (1 - cosine**2) ** 0.5]], dtype=torch.float64)
+    features, n = means.repeat_interleave(8, 0), 16
+    y = torch.tensor([1.0] * 8 + [-1.0] * 8, dtype=torch.float64)
+    drop = (n * (1 - cosine) / 2) ** 0.5
+    grid = drop * torch.tensor([0.5, 1 - 1e-9, 1 + 1e-9, 1.5], dtype=torch.float64)
+    assert_close(curve(features, y, grid), [n, n, 0, 0], scale=n)
+
+
+def test_class_labels_are_the_sum_over_indicator_columns(generator):
+    features = normal(generator, 12, 4)
+    labels = torch.arange(12) % 3
+    grid = between(features)
+    indicators = [(labels == index).double() for index in range(3)]
+    expected = sum(curve(features, column, grid) for column in indicators)
+    assert_close(curve(features, labels, grid), expected, scale=10.0)
+
+
+def test_integers_of_minus_and_plus_one_are_a_label_vector(generator):
+    features = normal(generator, 6, 2)
+    signs = torch.tensor([1, -1, 1, 1, -1, -1])
+    grid = between(features)
+    assert_close(curve(features, signs, grid), curve(features, signs.double(), grid), scale=10.0)
+
+
+def test_half_precision_is_promoted_before_the_decomposition(generator):
+    features, y = normal(generator, 9, 3).half(), normal(generator, 9).half()
+    value = alignment_area(features, y)
+    assert value.dtype == torch.float32
+    assert_close(
+        value, alignment_area(features.double(), y.double()), scale=10.0, dtype=torch.float32
+    )
+
+
+def test_float32_noise_counts_as_zero(generator):
+    """Rounding of rank-two features in float32 does not become a third direction."""
+    features = (normal(generator, 50, 2) @ normal(generator, 2, 5)).float()
+    y = normal(generator, 50).float()
+    assert len(label_projections(features, y).singular_values) == 2
+    assert len(label_projections(features.double(), y.double()).singular_values) == 5
+
+
+def test_curves_of_projections_agree_with_those_of_features(problem):
+    features, y = problem
+    p = label_projections(features, y)
+    grid = between(features)
+    assert_close(
+        curve_from_projections(p, grid.double()).values, curve(features, y, grid), scale=10.0
+    )
+    assert_close(
+        area_from_projections(p, normalized=True), alignment_area(features, y, normalized=True)
+    )
+    steps, expected = steps_from_projections(p), alignment_steps(features, y)
+    assert_close(steps.mass, expected.mass)
+    assert_close(steps.residual, expected.residual)
+
+
+def test_default_grids_span_the_possible_range(problem):
+    features, y = problem
+    absolute = alignment_curve(features, y).thresholds
+    assert len(absolute) == 200
+    assert_close(absolute[[0, -1]], [0, len(y) ** 0.5])
+    assert_close(alignment_curve(features, y, scale="relative").thresholds[[0, -1]], [0, 1])
+
+
+def test_zero_labels_and_zero_features(generator):
+    features, y = normal(generator, 5, 3), normal(generator, 5)
+    zero = torch.zeros(5, dtype=torch.float64)
+    assert representation_alignment(features, zero, 0.5) == 0
+    assert alignment_area(features, zero, normalized=True).isnan()
+    assert top_share(features, zero, 1).isnan()
+    assert alignment_curve(features, zero, scale="normalized").values.isnan().all()
+    dead = torch.zeros(5, 3, dtype=torch.float64)
+    grid = torch.tensor([0.0, 0.1], dtype=torch.float64)
+    assert_close(alignment_curve(dead, y, grid).values, [float(y @ y), 0], scale=10.0)
+    assert alignment_curve(dead, y, grid, scale="relative").values.isnan().all()
+    assert alignment_area(dead, y) == 0
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-160, 1e160, 1e200], ids=str)
+def test_extreme_scales_neither_overflow_nor_vanish(size, generator):
+    features, y = normal(generator, 300, 300), normal(generator, 300)
+    grid = torch.tensor([0.0, 0.05, 0.5], dtype=torch.float64)
+    expected = alignment_curve(features, y, grid, scale="relative").values
+    actual = alignment_curve(size * features, y, grid, scale="relative").values
+    assert_close(actual, expected)
+
+
+def test_top_share_splits_a_tied_group_in_proportion():
+    features = torch.diag(torch.tensor([2.0, 1.0, 1.0, 0.0], dtype=torch.float64))
+    y = torch.tensor([1.0, 2.0, 0.0, 1.0], dtype=torch.float64)
+    shares = [top_share(features, y, count).item() for count in (1, 2, 3, 4, 9)]
+    np.testing.assert_allclose(shares, np.array([1, 3, 5, 6, 6]) / 6)
