@@ -188,6 +188,16 @@ def test_library_regression_has_the_predicted_error(generator):
     assert np.mean(errors) == pytest.approx(predicted, rel=0.1)
 
 
+@pytest.mark.spec("3.P35")
+def test_one_mode_is_enough():
+    eta, power = torch.tensor([0.5], dtype=F64), torch.tensor([2.0], dtype=F64)
+    shortcut = theory.power_shortcut(eta, power, 4.0, ridge=0.1)
+    kappa = theory.effective_ridge(eta, 4.0, 0.1)
+    assert shortcut.modes == 1
+    assert_close(shortcut.target, (kappa / (kappa + 2)).square())
+    assert_close(shortcut.bound, shortcut.target)
+
+
 @pytest.mark.spec("3.P36")
 def test_learning_curve_is_one_call():
     eta, power = torch.tensor([1.0, 0.3, 0.1]), torch.tensor([0.5, 0.3, 0.2])

@@ -113,6 +113,10 @@ def test_separable_data_drives_the_loss_to_zero():
     assert run.errors[-1] == 0
 
 
+def test_zero_features_allow_any_step():
+    assert theory.logistic_step_limit(torch.zeros(3, 2)).item() == math.inf
+
+
 def test_other_labels_are_refused(task):
     features, _ = task
     with pytest.raises(DomainError, match="-1 or \\+1"):

@@ -283,7 +283,7 @@ def test_shape_follows_the_steps(generator):
 
 def test_fractional_steps_interpolate_where_errors_keep_their_sign():
     projections = spectrum([1.0, 0.5], [1.0, 1.0])
-    found = theory.gradient_descent_gap(projections, 0.5, torch.tensor(1.5, dtype=F64))
+    found = theory.gradient_descent_gap(projections, 0.5, 1.5)
     assert found.item() == pytest.approx(0.5**3 + 0.875**3)
 
 

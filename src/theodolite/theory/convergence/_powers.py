@@ -1,7 +1,8 @@
 r"""Powers of a contraction ``q = 1 - rate``, accurate for any number of steps.
 
 ``rate`` is :math:`\eta\sigma^2`: one step of gradient descent multiplies the error along a singular
-direction by ``q``. Between 1 and 2 the base is negative and odd powers keep its sign.
+direction by ``q``. Between 1 and 2 the base is negative and odd powers keep its sign; close to 2
+a power inherits the rounding of the rate times the number of steps.
 """
 
 import torch

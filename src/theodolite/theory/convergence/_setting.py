@@ -42,7 +42,7 @@ __all__ = [
     "require_convergence",
 ]
 
-Steps = int | Int[Tensor, "*t"] | Float[Tensor, "*t"]
+Steps = int | float | Int[Tensor, "*t"] | Float[Tensor, "*t"]
 
 # Gradient of each loss in units of the gradient of half the sum of squares; "mean" divides by n.
 _LOSS_FACTORS = {"half_sum": 1.0, "sum": 2.0, "half_mean": 1.0, "mean": 2.0}

@@ -170,7 +170,7 @@ def power_shortcut(
     if (eta.diff() > 0).any():
         raise DomainError("eigenvalues: expected decreasing order; sort them with their power")
     kappa = _effective_ridge(eta, count, ridge)
-    unlearned = _unlearned(eta, count, kappa).squeeze(0).square()
+    unlearned = _unlearned(eta, count, kappa).square()
     chosen = int((count * eta > kappa).sum()) if modes is None else modes
     require_count(0, modes=chosen)
     require_between(0.0, float(len(eta)), modes=float(chosen))
