@@ -355,6 +355,8 @@ def test_extreme_scales_neither_overflow_nor_vanish(size, generator):
     expected = alignment_curve(features, y, grid, scale="relative").values
     actual = alignment_curve(size * features, y, grid, scale="relative").values
     assert_close(actual, expected)
+    assert_close(alignment_curve(features, size * y, grid, scale="relative").values, expected)
+    assert_close(top_share(features, size * y, 9), top_share(features, y, 9))
 
 
 def test_top_share_splits_a_tied_group_in_proportion():

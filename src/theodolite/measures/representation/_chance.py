@@ -58,7 +58,7 @@ def chance_curve(
     """
     grid = grid_of(thresholds, scale, len(features), features)
     read_features(features, targets)
-    columns = read_targets(targets)
+    columns = read_targets(targets, shares=scale != "absolute")
     found = _chance_projections(features, columns, grid)
     values = mass_above(found, grid)
     if scale != "absolute":
@@ -128,7 +128,7 @@ def alignment_z_score(
     require_between(0.0, float("inf"), open_high=True, threshold=threshold)
     require_count(2, draws=draws)
     read_features(features, targets)
-    columns = read_targets(targets).columns.detach()
+    columns = read_targets(targets, shares=True).columns.detach()
     orders = [torch.randperm(len(columns), generator=generator) for _ in range(draws)]
     shuffled = [columns[order.to(columns.device)] for order in orders]
     together = Targets(torch.cat([columns, *shuffled], dim=1), None)

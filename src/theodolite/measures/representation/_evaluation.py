@@ -55,7 +55,7 @@ def measure_grid(
 ) -> tuple[Tensor, str]:
     """Alignment on the grid in its scale, and the route by which it was found."""
     read_features(features, targets)
-    columns = read_targets(targets)
+    columns = read_targets(targets, shares=grid.scale != "absolute")
     if wants_gradient(features, targets):
         require_finite(features=features)
         mass, taken = _differentiable(features, columns, grid), "svd"

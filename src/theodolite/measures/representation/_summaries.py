@@ -65,7 +65,7 @@ def alignment_area(
         [imani2022], Eq. (2), integrated over the threshold.
     """
     read_features(features, targets)
-    columns = read_targets(targets)
+    columns = read_targets(targets, shares=normalized)
     if wants_gradient(features, targets):
         require_finite(features=features)
         noise = max(features.shape) * eps_of(features)
@@ -174,7 +174,7 @@ def top_share(
     """
     require_count(1, count=count)
     read_features(features, targets)
-    columns = read_targets(targets)
+    columns = read_targets(targets, shares=True)
     tolerance, size = tie_tolerance(eps_of(features)), len(features)
 
     def share(sigma: Tensor) -> Filter:

@@ -46,11 +46,12 @@ def read_features(features: Tensor, targets: Tensor) -> None:
     require_same_length(features=features, targets=targets)
 
 
-def read_targets(targets: Tensor) -> Targets:
+def read_targets(targets: Tensor, *, shares: bool = False) -> Targets:
     """Targets as the measures read them.
 
     One axis of integers is class labels, except -1 and +1, which are the two-class label vector;
-    every other array of numbers is columns of targets.
+    every other array of numbers is columns of targets. Where only shares of their mass are asked
+    for, columns are divided by their largest entry: squares then neither overflow nor vanish.
     """
     if targets.ndim not in (1, 2):
         raise ShapeError(
@@ -59,7 +60,13 @@ def read_targets(targets: Tensor) -> Targets:
         )
     if targets.ndim == 2 or targets.is_floating_point():
         require_finite(targets=targets)
-        return Targets(targets, None)
+        return Targets(_unit_peak(targets) if shares else targets, None)
     if targets.dtype != torch.bool and bool((targets.abs() == 1).all() & (targets < 0).any()):
         return Targets(targets, None)
     return Targets(targets, require_labels(targets, name="targets"))
+
+
+def _unit_peak(targets: Tensor) -> Tensor:
+    wide = double(targets)
+    peak = wide.detach().abs().max()
+    return wide / torch.where(peak > 0, peak, torch.ones_like(peak))

@@ -1,0 +1,101 @@
+"""Projections from sums, triangles and kernels; per-class Grams."""
+
+import pytest
+import torch
+
+from tests.tolerances import assert_close
+from theodolite.linalg import (
+    ClassGrams,
+    CrossMoments,
+    dual_gram,
+    gram_sums,
+    projections_from_gram,
+    projections_from_kernel,
+    projections_from_moments,
+    qr_projections,
+    svd_projections,
+    target_columns,
+)
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+@pytest.fixture
+def problem(generator):
+    return normal(generator, 20, 4) + 1, normal(generator, 20, 2) + 2
+
+
+def assert_same(actual, expected):
+    """Equal up to the sign of each direction."""
+    assert actual.count == expected.count
+    assert_close(actual.singular_values, expected.singular_values, scale=10.0)
+    assert_close(actual.mass, expected.mass, scale=100.0)
+    assert_close(actual.residual, expected.residual, scale=100.0)
+
+
+def test_definition(problem):
+    features, y = problem
+    p = svd_projections(features, y)
+    left, sigma, _ = torch.linalg.svd(features, full_matrices=False)
+    assert_close(p.singular_values, sigma)
+    assert_close(p.mass, (left.mT @ y).square(), scale=10.0)
+    assert_close(p.energy, y.square().sum(0), scale=100.0)
+    assert (p.route, p.resolved_above) == ("svd", 0.0)
+
+
+def test_every_route_gives_the_same_projections(problem):
+    features, y = problem
+    expected = svd_projections(features, y)
+    assert_same(qr_projections(features, y), expected)
+    assert_same(projections_from_gram(*gram_sums(features, y), 20), expected)
+    wide, z = features.mT, y[:4]
+    assert_same(projections_from_kernel(dual_gram(wide), z, 20), svd_projections(wide, z))
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (-2.5, 3.0)], ids=str)
+def test_targets_may_be_mapped_after_the_pass(problem, scale, offset):
+    features, y = problem
+    p = projections_from_moments(CrossMoments.of(features, y), scale=scale, offset=offset)
+    assert_same(p, svd_projections(features, scale * y + offset))
+
+
+def test_the_residual_is_small_where_targets_lie_in_the_range(problem, generator):
+    """No difference of large squares: a residual of 1e-20 of the energy is seen as that."""
+    features, _ = problem
+    y = features @ normal(generator, 4, 1)
+    noise = 1e-8 * normal(generator, 20, 1)
+    expected = svd_projections(features, noise).residual
+    assert svd_projections(features, y + noise).residual == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_limit_of_a_gram_is_reported_only_where_something_is_lost(problem):
+    features, y = problem
+    assert projections_from_gram(*gram_sums(features, y), 20).resolved_above == 0
+    lost = features * torch.tensor([1.0, 1.0, 1.0, 1e-9], dtype=torch.float64)
+    p = projections_from_gram(*gram_sums(lost, y), 20)
+    assert p.resolved_above == pytest.approx(3e-7 * float(p.singular_values[0]))
+    assert len(p.singular_values) == 3
+    # float32 data: what the Gram cannot resolve counts as zero anyway
+    assert projections_from_gram(*gram_sums(lost, y), 20, eps=1e-7).resolved_above == 0
+
+
+def test_labels_are_indicator_columns():
+    assert target_columns(torch.tensor([1, 0]), 3).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert target_columns(torch.tensor([1, 0]), None).tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (2, 0), (1, 2)], ids=str)
+def test_class_grams_hold_every_pair(pair, generator):
+    features, labels = normal(generator, 30, 4), torch.arange(30) % 3
+    parts = [ClassGrams.of(features[half], labels[half], 3) for half in (slice(11), slice(11, 30))]
+    rows = (labels == pair[0]) | (labels == pair[1])
+    signs = torch.where(labels[rows] == pair[0], 1.0, -1.0).double().unsqueeze(1)
+    assert_same((parts[0] + parts[1]).pair(*pair), svd_projections(features[rows], signs))
+
+
+def test_class_grams_allow_a_class_without_rows(generator):
+    sums = ClassGrams.of(normal(generator, 6, 3), torch.tensor([0, 0, 0, 2, 2, 2]), 3)
+    assert sums.counts.tolist() == [3, 0, 3]
+    assert sums.pair(0, 2).count == 6

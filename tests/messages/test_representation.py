@@ -1,0 +1,122 @@
+"""What the measures of representation alignment say about bad input."""
+
+import numpy as np
+import pytest
+import torch
+
+from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.measures import representation as rep
+
+F = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
+Y = torch.tensor([1.0, -1.0, 1.0])
+LABELS = torch.tensor([0, 1, 0])
+NAN = torch.tensor([1.0, float("nan"), 1.0])
+CURVE = rep.alignment_curve(F, Y, torch.tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: rep.alignment_area(F[0], Y),
+            ShapeError,
+            r"features: expected 2 axes, got .*\(2,\)",
+        ),
+        (lambda: rep.alignment_area(F[:0], Y[:0]), ShapeError, "features: expected at least one"),
+        (lambda: rep.alignment_area(F, Y[:2]), ShapeError, "features has 3, targets has 2"),
+        (
+            lambda: rep.alignment_area(F, Y.reshape(3, 1, 1)),
+            ShapeError,
+            r"expected \(n,\) or \(n, c\)",
+        ),
+        (lambda: rep.alignment_area(F / 0, Y), DomainError, r"features: expected finite.*index"),
+        (lambda: rep.alignment_area(F, NAN), DomainError, r"targets: expected finite.*\(1,\)"),
+        (lambda: rep.alignment_area(F + 0j, Y), DtypeError, "real numbers, got torch.complex"),
+        (lambda: rep.alignment_area(F, Y.numpy()), DtypeError, "all NumPy arrays or all tensors"),
+        (lambda: rep.alignment_area(F, LABELS - 2), DomainError, "targets: .* at least 0, got -2"),
+        (lambda: rep.alignment_area(F, LABELS > 0), DomainError, r"targets: .*\.long\(\)"),
+        (
+            lambda: rep.alignment_area(F, Y, route="lu"),
+            DomainError,
+            "route: expected one of 'auto'",
+        ),
+        (
+            lambda: rep.representation_alignment(F, Y, -1.0),
+            DomainError,
+            r"threshold: expected a number in \[0.0, inf\), got -1.0",
+        ),
+        (
+            lambda: rep.representation_alignment(F, Y, float("nan")),
+            DomainError,
+            "threshold: .* got nan",
+        ),
+        (
+            lambda: rep.representation_alignment(F, Y, float("inf")),
+            DomainError,
+            "threshold: .* got inf",
+        ),
+        (
+            lambda: rep.representation_alignment(F, Y, 1.0, rtol=1.0),
+            DomainError,
+            r"rtol: expected a number in \[0.0, 1.0\), got 1.0",
+        ),
+        (
+            lambda: rep.alignment_curve(F, Y, torch.tensor([0.0, -2.0])),
+            DomainError,
+            "thresholds: expected numbers of at least 0, got -2.0",
+        ),
+        (lambda: rep.alignment_curve(F, Y, Y[:0]), ShapeError, "thresholds: .* at least one"),
+        (lambda: rep.alignment_curve(F, Y, scale="log"), DomainError, "scale: .*'normalized'"),
+        (lambda: rep.label_projections(F, Y, threshold=-1.0), DomainError, "threshold: .* -1.0"),
+        (lambda: rep.top_share(F, Y, 0), DomainError, "count: .* at least 1, got 0"),
+        (lambda: rep.alignment_z_score(F, Y, 1.0, draws=1), DomainError, "draws: .* at least 2"),
+        (lambda: rep.alignment_second_moment(F / 0, Y), DomainError, "features: expected finite"),
+        (lambda: rep.chance_curve(F / 0, Y), DomainError, "features: expected finite"),
+        (lambda: rep.picard_ratios(F, NAN), DomainError, "targets: expected finite"),
+        (lambda: rep.prepare_features(F[0]), ShapeError, "features: expected 2 axes"),
+        (lambda: rep.prepare_features(F / 0), DomainError, "features: expected finite"),
+        (lambda: rep.prepare_features(F, normalize="l1"), DomainError, "'unit', 'max', 'none'"),
+        (lambda: rep.signed_labels(LABELS * 0), DomainError, "exactly two classes, got 1"),
+        (lambda: rep.signed_labels(torch.arange(3)), DomainError, "exactly two classes, got 3"),
+        (lambda: rep.scaled_targets(0 * Y + 5), DomainError, "two different values, got only 5.0"),
+        (lambda: rep.one_hot_targets(LABELS, 1), DomainError, "below num_classes = 1, got 1"),
+        (lambda: rep.one_vs_one_curve(F, LABELS - 1), DomainError, "labels: .* at least 0, got -1"),
+        (lambda: rep.one_vs_one_curve(F, LABELS[:2]), ShapeError, "features has 3, labels has 2"),
+        (
+            lambda: rep.one_vs_one_difference(F, F[:2], LABELS),
+            ShapeError,
+            "features has 3, other_features has 2",
+        ),
+        (
+            lambda: rep.curve_difference(
+                CURVE, rep.alignment_curve(F, Y, torch.tensor([0.0, 2.0]))
+            ),
+            DomainError,
+            "same thresholds .* pass one thresholds=",
+        ),
+        (
+            lambda: rep.curve_average(
+                [CURVE, rep.alignment_curve(F, Y, CURVE.thresholds, scale="normalized")]
+            ),
+            DomainError,
+            r"one scale, got \['absolute', 'normalized'\]",
+        ),
+        (lambda: rep.curve_average([]), DomainError, "number_of_curves: .* got 0"),
+        (
+            lambda: rep.dominance_fraction(CURVE, CURVE, slack=-1.0),
+            DomainError,
+            "slack: .* got -1.0",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_one_example_per_class_is_legal():
+    assert rep.one_vs_one_curve(F, torch.arange(3)).curves.shape == (3, 200)
+
+
+def test_one_example_and_one_feature_are_legal():
+    assert rep.representation_alignment(np.array([[2.0]]), np.array([3.0]), 2.0) == 9
