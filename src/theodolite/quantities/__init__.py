@@ -18,20 +18,34 @@ from theodolite.quantities._features import (
     feature_moments,
     features,
 )
+from theodolite.quantities._gradient_alignment import (
+    GradientAlignment,
+    LayerAlignment,
+    gradient_alignment,
+)
+from theodolite.quantities._gradients import GradientSums, gradient_sums
 from theodolite.quantities._grams import FeatureGrams, feature_grams
+from theodolite.quantities._layer_sums import LayerSums, UnitSums
 
 __all__ = [
     "FeatureChunk",
     "FeatureGrams",
     "Features",
+    "GradientAlignment",
+    "GradientSums",
+    "LayerAlignment",
     "LayerEnergy",
     "LayerMoments",
+    "LayerSums",
     "OutputHessian",
     "PositionCovariance",
+    "UnitSums",
     "feature_chunks",
     "feature_grams",
     "feature_moments",
     "features",
+    "gradient_alignment",
+    "gradient_sums",
     "output_hessian",
     "patch_covariance",
     "weight_covariance",

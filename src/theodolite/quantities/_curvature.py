@@ -283,7 +283,7 @@ def output_hessian(  # noqa: PLR0913 (shared keywords)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
     read = resolve_readout(readout)
-    per_example = per_example_loss(loss)
+    losses_of = per_example_loss(loss)
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
         batches = list(
@@ -298,6 +298,6 @@ def output_hessian(  # noqa: PLR0913 (shared keywords)
                 outputs = read_outputs(batch.run(plain), batch, read)
             require_finite(outputs=outputs)
             leaf = outputs.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(per_example(leaf, batch).sum() / count, leaf)
+            (slope,) = torch.autograd.grad(losses_of(leaf, batch).sum() / count, leaf)
             parts.append((batch, slope))
     return OutputHessian(plain, owned, parts, read)

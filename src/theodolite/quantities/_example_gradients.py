@@ -6,50 +6,53 @@ example, sums over a class from one product. Elsewhere gradients of a few exampl
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from theodolite.capture.forms import Dense, Form, Geometry, Lookup, Outer
+from theodolite.capture.forms import Geometry, Lookup, Outer
 
 __all__ = ["DenseGradients", "ExampleGradients", "LookupGradients", "OuterGradients", "Segment"]
 
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**29}  # stays near the cache; keeps the GPU busy
 # An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
 _PRODUCTS_PER_ENTRY = 32
+_SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive examples of one class in a batch that is sorted by class."""
+    """Consecutive examples of one class; ``closes`` if no later example belongs to the class."""
 
     label: int
     start: int
     stop: int
+    closes: bool
 
-    def within(self, rows: range) -> slice | None:
-        """The part that lies in a range of examples, counted from its start."""
-        start, stop = max(self.start, rows.start), min(self.stop, rows.stop)
-        return slice(start - rows.start, stop - rows.start) if start < stop else None
+
+Sink = Callable[[list[Segment], Tensor], None]
 
 
 class ExampleGradients(ABC):
     """Gradients of the loss of each example with respect to one tensor."""
 
     @abstractmethod
-    def reduce(self, segments: Sequence[Segment]) -> tuple[Float[Tensor, " n"], list[Tensor]]:
-        """Squared norm per example, in float64, and the sum of each segment."""
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
+        """Squared norm per example, in float64; sums of segments, ``(s, p)``, go to the sink.
+
+        A segment may be handed over in parts, in order; only the last part closes it.
+        """
 
     @abstractmethod
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"]
-    ) -> list[Tensor]:
-        """The sum of each segment, with a weight per example."""
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """Sums of segments with a weight per example go to the sink."""
 
 
 @final
@@ -59,29 +62,33 @@ class DenseGradients(ExampleGradients):
     def __init__(self, gradients: Float[Tensor, "n ..."]) -> None:
         self._rows = _working(gradients).flatten(1)
 
-    def reduce(self, segments: Sequence[Segment]) -> tuple[Float[Tensor, " n"], list[Tensor]]:
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Norms and sums of rows."""
-        sums = [self._rows[part.start : part.stop].sum(0) for part in segments]
-        return _squared_norms(self._rows), sums
+        self.weighted_sums(segments, self._rows.new_ones(len(self._rows)), sink)
+        return _squared_norms(self._rows)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"]
-    ) -> list[Tensor]:
-        """Weighted sums of rows."""
-        scaled = weights.to(self._rows)
-        spans = [slice(part.start, part.stop) for part in segments]
-        return [scaled[span] @ self._rows[span] for span in spans]
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """One product with the matrix that says who belongs to which segment."""
+        size = self._rows.shape[1] * _SUM_BYTES
+        for group in _groups(segments, size, self._rows.device):
+            rows = range(group[0].start, group[-1].stop)
+            members = _members(group, rows, weights.to(self._rows))
+            sink(group, members @ self._rows[rows.start : rows.stop])
 
 
 @final
 class LookupGradients(ExampleGradients):
     """Rows of a table picked by tokens ``(n, T)``; signals ``(n, D, T)``."""
 
-    def __init__(self, form: Lookup, gradient: Tensor) -> None:
-        self._tokens, self._rows = form.tokens, form.rows
-        self._signals = _working(form.signals(gradient)).transpose(1, 2)
+    def __init__(self, forms: Sequence[Lookup], gradients: Sequence[Tensor], scale: float) -> None:
+        self._rows = forms[0].rows
+        self._tokens = torch.cat([form.tokens for form in forms], dim=1)
+        signals = torch.cat(_signals(forms, gradients, scale), dim=2)
+        self._signals = signals.transpose(1, 2)
 
-    def reduce(self, segments: Sequence[Segment]) -> tuple[Float[Tensor, " n"], list[Tensor]]:
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Positions with the same token interact, others do not."""
         positions = self._tokens.shape[1]
         size = positions * positions * self._signals.element_size()
@@ -91,98 +98,106 @@ class LookupGradients(ExampleGradients):
             signals = self._signals[rows.start : rows.stop]
             same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
             norms.append((signals @ signals.mT).where(same, 0.0).sum((1, 2), dtype=torch.float64))
-        ones = self._signals.new_ones(len(self._tokens))
-        return torch.cat(norms), self.weighted_sums(segments, ones)
+        self.weighted_sums(segments, self._signals.new_ones(len(self._tokens)), sink)
+        return torch.cat(norms)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"]
-    ) -> list[Tensor]:
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
         """Signals added into the rows of their tokens."""
         signals = self._signals * weights.to(self._signals).view(-1, 1, 1)
-        tables = []
         for part in segments:
             table = signals.new_zeros(self._rows, signals.shape[2])
             picked = self._tokens[part.start : part.stop].flatten()
-            tables.append(
-                table.index_add_(0, picked, signals[part.start : part.stop].flatten(0, 1))
-            )
-        return tables
+            table.index_add_(0, picked, signals[part.start : part.stop].flatten(0, 1))
+            sink([part], table.view(1, -1))
 
 
 @final
 class OuterGradients(ExampleGradients):
     r"""Gradients :math:`\sum_t b_t a_t^\top`; several uses of one tensor join their positions."""
 
-    def __init__(self, forms: Sequence[Outer], gradients: Sequence[Tensor]) -> None:
+    def __init__(self, forms: Sequence[Outer], gradients: Sequence[Tensor], scale: float) -> None:
         self._forms = list(forms)
-        self._signals = [
-            _working(form.signals(gradient))
-            for form, gradient in zip(forms, gradients, strict=True)
-        ]
+        self._signals = _signals(forms, gradients, scale)
+        self._taps_first = len(forms) == 1 and forms[0].geometry is not None
         self._count = len(self._signals[0])
-        self._dtype = self._signals[0].dtype
+        self._dtype, self._device = self._signals[0].dtype, self._signals[0].device
         self._positions = sum(form.positions for form in forms)
+        self._size = forms[0].rows * forms[0].columns
         self._by_factors = prefers_factors(self._positions, forms[0].rows, forms[0].columns)
 
-    def reduce(self, segments: Sequence[Segment]) -> tuple[Float[Tensor, " n"], list[Tensor]]:
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """By the factors or by gradients of a few examples, whichever is cheaper."""
         norms: list[Tensor] = []
-        sums: list[Tensor | None] = [None] * len(segments)
         for rows in self._chunks():
             inputs, signals = self._inputs(rows), self._signal(rows)
+            parts = _cut(segments, rows)
             if self._by_factors:
                 norms.append(_norms_from_factors(inputs, signals))
-                _add_products(sums, segments, rows, inputs, signals)
-            else:
-                gradients = signals @ inputs
-                norms.append(_squared_norms(gradients))
-                _add_parts(sums, segments, rows, gradients)
-        return torch.cat(norms), self._ordered(sums)
+                self._products(parts, rows, inputs, signals, sink)
+                continue
+            gradients = signals @ inputs
+            norms.append(_squared_norms(gradients))
+            members = _members(parts, rows, gradients.new_ones(self._count))
+            sink(parts, self._ordered(members @ gradients.flatten(1)))
+        return torch.cat(norms)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"]
-    ) -> list[Tensor]:
-        """One product per segment, or sums of gradients of a few examples."""
-        sums: list[Tensor | None] = [None] * len(segments)
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """One product per segment, whatever the route of the norms."""
         for rows in self._chunks():
             scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
             inputs, signals = self._inputs(rows), self._signal(rows) * scale
-            _add_products(sums, segments, rows, inputs, signals)
-        return self._ordered(sums)
+            self._products(_cut(segments, rows), rows, inputs, signals, sink)
+
+    def _products(
+        self, parts: list[Segment], rows: range, inputs: Tensor, signals: Tensor, sink: Sink
+    ) -> None:
+        """The sum of a segment is one product over all of its examples and positions."""
+        columns = signals.transpose(0, 1)
+        for group in _groups(parts, self._size * _SUM_BYTES, self._device):
+            sums = signals.new_empty(len(group), signals.shape[1], inputs.shape[2])
+            for index, part in enumerate(group):
+                span = slice(part.start - rows.start, part.stop - rows.start)
+                left = columns[:, span].flatten(1)
+                torch.mm(left, inputs[span].flatten(0, 1), out=sums[index])
+            sink(group, self._ordered(sums.flatten(1)))
 
     def _chunks(self) -> Iterator[range]:
         form = self._forms[0]
         entries = self._positions * form.columns if form.geometry else 0
-        if not self._by_factors:
-            entries += form.rows * form.columns
-        else:
+        if self._by_factors:
             entries += self._positions * (2 * self._positions + form.rows)
-        size = entries * self._dtype.itemsize
-        yield from _ranges(self._count, size, self._signals[0].device)
+        else:
+            entries += self._size
+        yield from _ranges(self._count, entries * self._dtype.itemsize, self._device)
 
     def _inputs(self, rows: range) -> Tensor:
         """``(n, T, D)``, a strided view; taps come before channels where there are patches."""
         parts = []
         for form in self._forms:
-            chosen = form.inputs[rows.start : rows.stop].to(self._dtype)
-            if form.geometry is not None:
-                chosen = _patches(chosen, form.geometry, examples_inside=self._by_factors)
-            parts.append(chosen)
+            chosen = replace(form, inputs=form.inputs[rows.start : rows.stop].to(self._dtype))
+            if self._taps_first and form.geometry is not None:
+                inside = self._by_factors
+                parts.append(_patches(chosen.inputs, form.geometry, examples_inside=inside))
+            else:
+                parts.append(chosen.rows_of_inputs())
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _signal(self, rows: range) -> Tensor:
         parts = [signal[rows.start : rows.stop] for signal in self._signals]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
-    def _ordered(self, sums: list[Tensor | None]) -> list[Tensor]:
-        """Sums in the order of the tensor's entries: channels before taps."""
-        geometry = self._forms[0].geometry
-        present = [part for part in sums if part is not None]
-        assert len(present) == len(sums)
-        if geometry is not None and geometry.taps > 1:
-            shape = (geometry.taps, -1)
-            present = [torch.unflatten(part, 1, shape).mT.flatten(1) for part in present]
-        return [part.mT if self._forms[0].transposed else part for part in present]
+    def _ordered(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s p"]:
+        """Sums in the order of the tensor's entries: channels before taps, columns before rows."""
+        form = self._forms[0]
+        if self._taps_first and form.geometry is not None and form.geometry.taps > 1:
+            sums = sums.view(len(sums), form.rows, form.geometry.taps, -1).mT.flatten(1)
+        if form.transposed:
+            sums = sums.view(len(sums), form.rows, -1).mT.flatten(1)
+        return sums
 
 
 def prefers_factors(positions: int, rows: int, columns: int) -> bool:
@@ -198,33 +213,32 @@ def _norms_from_factors(inputs: Tensor, signals: Tensor) -> Tensor:
     return products.sum((1, 2), dtype=torch.float64).clamp_(min=0.0)
 
 
-def _add_products(
-    sums: list[Tensor | None],
-    segments: Sequence[Segment],
-    rows: range,
-    inputs: Tensor,
-    signals: Tensor,
-) -> None:
-    columns = signals.transpose(0, 1)
-    for index, part in enumerate(segments):
-        if (span := part.within(rows)) is None:
-            continue
-        left = columns[:, span].flatten(1)
-        product = left @ inputs[span].flatten(0, 1)
-        _add(sums, index, product)
+def _cut(segments: Sequence[Segment], rows: range) -> list[Segment]:
+    """The parts of segments inside a range of examples; a part that is not the last stays open."""
+    parts = []
+    for part in segments:
+        start, stop = max(part.start, rows.start), min(part.stop, rows.stop)
+        if start < stop:
+            closes = part.closes and stop == part.stop
+            parts.append(Segment(part.label, start, stop, closes))
+    return parts
 
 
-def _add_parts(
-    sums: list[Tensor | None], segments: Sequence[Segment], rows: range, gradients: Tensor
-) -> None:
-    for index, part in enumerate(segments):
-        if (span := part.within(rows)) is not None:
-            _add(sums, index, gradients[span].sum(0))
+def _groups(
+    segments: Sequence[Segment], size: int, device: torch.device
+) -> Iterator[list[Segment]]:
+    """Neighbouring segments whose sums together stay below the limit of the device."""
+    for rows in _ranges(len(segments), size, device):
+        yield list(segments[rows.start : rows.stop])
 
 
-def _add(sums: list[Tensor | None], index: int, more: Tensor) -> None:
-    before = sums[index]
-    sums[index] = more if before is None else before.add_(more)
+def _members(parts: Sequence[Segment], rows: range, weights: Tensor) -> Float[Tensor, "s m"]:
+    """Row s holds the weights of the examples of segment s, and zeros."""
+    members = weights.new_zeros(len(parts), len(rows))
+    for index, part in enumerate(parts):
+        span = slice(part.start - rows.start, part.stop - rows.start)
+        members[index, span] = weights[part.start : part.stop]
+    return members
 
 
 def _patches(images: Tensor, geometry: Geometry, *, examples_inside: bool) -> Tensor:
@@ -251,6 +265,14 @@ def _patches(images: Tensor, geometry: Geometry, *, examples_inside: bool) -> Te
     return result.flatten(1, 2).flatten(2).transpose(1, 2)
 
 
+def _signals(
+    forms: Sequence[Outer | Lookup], gradients: Sequence[Tensor], scale: float
+) -> list[Tensor]:
+    pairs = zip(forms, gradients, strict=True)
+    signals = [_working(form.signals(gradient)) for form, gradient in pairs]
+    return signals if scale == 1.0 else [signal * scale for signal in signals]
+
+
 def _working(tensor: Tensor) -> Tensor:
     """At least float32."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -266,13 +288,3 @@ def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
     step = max(1, _CHUNK_BYTES.get(device.type, 2**25) // max(size, 1))
     for start in range(0, count, step):
         yield range(start, min(start + step, count))
-
-
-def gradients_of(form: Form, gradients: Any) -> ExampleGradients:
-    """The reduction that fits one use of a tensor."""
-    if isinstance(form, Outer):
-        return OuterGradients([form], [gradients])
-    if isinstance(form, Lookup):
-        return LookupGradients(form, gradients)
-    assert isinstance(form, Dense)
-    return DenseGradients(form.jacobian(gradients))

@@ -42,11 +42,11 @@ def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    if outputs.ndim == 2 and outputs.shape[1] == 1 and targets.ndim == 1:
+    """Labels are class indices, probabilities, or 0 and 1 for a single output."""
+    if outputs.shape[1] == 1:
         values = outputs.squeeze(1)
-        return functional.binary_cross_entropy_with_logits(
-            values, targets.to(values.dtype), reduction="none"
-        )
+        targets = targets.reshape(values.shape).to(values.dtype)
+        return functional.binary_cross_entropy_with_logits(values, targets, reduction="none")
     if not torch.is_floating_point(targets):
         targets = targets.long()
     return functional.cross_entropy(outputs, targets, reduction="none")

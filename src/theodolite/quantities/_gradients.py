@@ -1,0 +1,145 @@
+"""Sums of the gradients of single examples, per layer and class, from which alignment follows.
+
+Examples go by in class order. Gradients of single examples never exist for more than one chunk of
+one layer; what is kept is a norm per example and, per parameter, two sums.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from theodolite.capture.batches import Batch, single_batch
+from theodolite.capture.layers import Layers, own_parameters, unwrap
+from theodolite.capture.modes import require_fixed_mode
+from theodolite.capture.readouts import Readout, resolve_readout
+from theodolite.capture.state import exact_arithmetic, untouched
+from theodolite.checks import require_labels, require_same_length
+from theodolite.quantities._gradient_accumulation import (
+    LOGITS,
+    TOTAL,
+    GradientAccumulation,
+)
+from theodolite.quantities._layer_sums import LayerSums
+from theodolite.quantities._losses import Loss, per_example_loss
+from theodolite.quantities._outputs import OutputChoice
+from theodolite.quantities._runs import Subject
+
+__all__ = ["GradientSums", "gradient_sums"]
+
+_BATCH_SIZE = 256
+
+
+@dataclass(frozen=True)
+class GradientSums(Mapping[str, LayerSums]):
+    """Layer -> sums of the gradients of its parameters, in order of registration.
+
+    Args:
+        layers: the sums.
+        logits: sums of the gradients with respect to the outputs of the model.
+        total: sums for all parameters together.
+        labels: class of each example.
+        losses: loss of each example.
+    """
+
+    layers: Mapping[str, LayerSums]
+    logits: LayerSums
+    total: LayerSums
+    labels: Int[Tensor, " n"]
+    losses: Float[Tensor, " n"]
+
+    def __getitem__(self, layer: str) -> LayerSums:
+        return self.layers[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+
+def gradient_sums(  # noqa: PLR0913 (shared keywords)
+    model: nn.Module,
+    inputs: Any,
+    targets: Any = None,
+    loss: Loss | None = None,
+    *,
+    labels: Int[Tensor, " n"] | None = None,
+    layers: Layers = "*",
+    params: Any = None,
+    readout: str | Readout | None = None,
+    stiffness: bool = False,
+    batch_size: int = _BATCH_SIZE,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    check: bool = True,
+) -> GradientSums:
+    r"""Sums of per-example gradients :math:`g_i = \nabla \ell_i`, per layer and class.
+
+    .. math:: n_c,\quad \Big\|\sum_{i\in c} g_i\Big\|^2,\quad \sum_{i\in c} \|g_i\|,
+              \quad \sum_{i\in c} \|g_i\|^2
+
+    One forward and one backward pass over the data, without the gradients of the weights, and
+    products of the size of those. The value does not depend on the batch size beyond rounding.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        inputs: anything that :func:`theodolite.capture.batches.single_batch` accepts; the inputs
+            of all examples are kept.
+        targets: of the same examples, where ``inputs`` does not hold them.
+        loss: (outputs, targets) -> one number per example; None is the cross-entropy.
+        labels: class of each example; None takes the targets where they are class indices, else
+            all examples form one class.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        params: which trainable parameters count; None takes all.
+        readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
+        stiffness: also add up gradients divided by their norms, a second product per layer.
+        batch_size: examples in one pass.
+        batch_fn: turns an item of the data into a batch.
+        check: compare the first batch with plain autograd, and its first example with a pass of
+            its own; a difference is an error.
+
+    Raises:
+        DomainError: If the model normalises over the batch, drops out units, has no trainable
+            parameters or NaN in its weights.
+        ShapeError: If the loss does not give one number per example.
+        CaptureError: If a gradient disagrees with plain autograd.
+
+    Example:
+        >>> model = nn.Linear(2, 2, bias=False)
+        >>> sums = gradient_sums(model, torch.eye(2).repeat(2, 1), torch.tensor([0, 1, 0, 1]))
+        >>> [round(omega, 4) for omega in sums[""].classes.alignment().tolist()]
+        [1.0, 1.0]
+
+    References:
+        [mehta2021], Eqs. (4) to (6).
+    """
+    plain = unwrap(model)
+    require_fixed_mode(plain)
+    owned = own_parameters(plain, layers, params)
+    subject = Subject(plain, owned, resolve_readout(readout), OutputChoice("full"))
+    data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
+    classes = _labels(data, labels)
+    work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness)
+    device = next(iter(owned.parameters.values())).device
+    with untouched(plain), exact_arithmetic(device):
+        for start in range(0, len(data), batch_size):
+            batch = data.take(work.order[start : start + batch_size]).to(device)
+            work.add(batch, start, check=check and start == 0)
+    sums = {name: work.sums(name) for name in work.layers}
+    logits, total = sums.pop(LOGITS), sums.pop(TOTAL)
+    return GradientSums(sums, logits, total, classes, work.losses())
+
+
+def _labels(data: Batch, labels: Tensor | None) -> Tensor:
+    targets = data.targets
+    if labels is None and isinstance(targets, Tensor) and targets.ndim == 1:
+        is_index = not (targets.is_floating_point() or targets.dtype == torch.bool)
+        labels = targets if is_index else None
+    if labels is None:
+        return torch.zeros(len(data), dtype=torch.long)
+    require_labels(labels)
+    require_same_length(inputs=torch.empty(len(data)), labels=labels)
+    return labels.detach().cpu().long()
