@@ -9,7 +9,6 @@ from tests.reference.tangent import tangent_alignment as reference
 from tests.tolerances import assert_close
 from theodolite.linalg import double_center, gram_cosine
 from theodolite.measures.tangent import (
-    alignment_from_sums,
     centered_labels,
     feature_kernel,
     operator_alignment,
@@ -183,35 +182,6 @@ def test_alignment_formula_vmaps_over_permuted_targets(kernel, targets, generato
     batched = torch.func.vmap(lambda y: alignment_of(kernel, y, "stacked"))(shuffles)
     one_by_one = torch.stack([tangent_alignment(kernel, y) for y in shuffles])
     assert_close(batched, one_by_one)
-
-
-class TestFromSums:
-    """Alignment from streamed sums equals alignment from the kernel."""
-
-    @pytest.mark.parametrize("shift", [0.0, 5.0])
-    def test_agrees_with_the_kernel_in_memory(self, kernel, targets, shift):
-        y = centered_labels(targets)
-        energy = torch.einsum("xi,xiyj,yj->", y, kernel, y)
-        moved = kernel - shift
-        value = alignment_from_sums(energy, moved.square().sum(), moved.sum((2, 3)), targets)
-        assert_close(value, tangent_alignment(kernel, targets), scale=10)
-
-    def test_without_row_sums_is_uncentered(self, kernel, targets):
-        energy = torch.einsum("xi,xiyj,yj->", targets, kernel, targets)
-        value = alignment_from_sums(energy, kernel.square().sum(), None, targets)
-        assert_close(value, tangent_alignment(kernel, targets, center=False))
-
-    @pytest.mark.parametrize("level", [0.0, 0.1, 3.0])
-    def test_constant_kernel_is_undefined(self, targets, level):
-        kernel = torch.full((N, K, N, K), level, dtype=torch.float64)
-        zero = torch.zeros((), dtype=torch.float64)
-        sums = kernel.square().sum(), kernel.sum((2, 3))
-        assert alignment_from_sums(zero, *sums, targets).isnan()
-
-    def test_constant_targets_are_undefined(self, kernel):
-        constant = torch.full((N, K), 0.1, dtype=torch.float64)
-        sums = kernel.square().sum(), kernel.sum((2, 3))
-        assert alignment_from_sums(kernel.sum() * 0, *sums, constant).isnan()
 
 
 class TestUncoupled:

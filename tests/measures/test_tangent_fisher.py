@@ -207,6 +207,12 @@ def test_kernel_blind_to_what_the_softmax_sees_is_undefined(logits):
     assert fisher_stable_rank(feature_kernel(features), hessian).isnan()
 
 
+def test_undefined_fisher_stable_rank_has_gradient_zero_in_the_hessian(features):
+    hessian = torch.zeros(N, K, K, dtype=torch.float64, requires_grad=True)
+    fisher_stable_rank(feature_kernel(features), hessian).backward()
+    assert torch.equal(hessian.grad, torch.zeros(N, K, K, dtype=torch.float64))
+
+
 def test_gradient_of_fisher_stable_rank_reaches_the_logits(features, logits):
     kernel = feature_kernel(features)
     leaf = logits.clone().requires_grad_()

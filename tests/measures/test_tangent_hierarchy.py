@@ -147,6 +147,13 @@ class TestEquilibrium:
         for undefined in (fit.slope, fit.intercept, fit.r_squared, fit.slope_error):
             assert undefined.isnan()
 
+    def test_undefined_slope_has_gradient_zero(self):
+        depths = torch.tensor([10.0, 10.0], requires_grad=True)
+        fit = fit_equilibrium(depths, torch.tensor([3.0, 4.0]))
+        undefined = fit.slope + fit.intercept + fit.r_squared + fit.slope_error
+        (gradient,) = torch.autograd.grad(undefined, depths)
+        assert torch.equal(gradient, torch.zeros(2))
+
     def test_two_points_have_no_standard_error(self):
         fit = fit_equilibrium(torch.tensor([10.0, 20.0]), torch.tensor([3.0, 5.0]))
         assert fit.slope.isfinite()

@@ -1,5 +1,6 @@
 """Rows of the family tangent."""
 
+from functools import partial
 from math import inf, sqrt
 from typing import Any
 
@@ -10,6 +11,7 @@ from theodolite.linalg import double_center
 from theodolite.measures import tangent
 from theodolite.measures.registry.measure import Invariance, Measure
 
+_row = partial(Measure, family="tangent")
 _PERMUTATION = Invariance("permute_rows_and_columns", ("kernel", "targets"))
 _SCALE = Invariance("scale", ("kernel", "targets"))
 _SHIFTS = (
@@ -28,6 +30,15 @@ def _lost_by_centering(kernel: Tensor, targets: Tensor, **_options: Any) -> floa
     return float(1 / (kept * left))
 
 
+def _lost_by_centering_examples(kernel: Tensor, targets: Tensor, **_options: Any) -> float:
+    """The same for means over the examples, output by output."""
+    rows = kernel - kernel.mean(0, keepdim=True)
+    centered = rows - rows.mean(2, keepdim=True)
+    kept = torch.linalg.vector_norm(centered) / torch.linalg.vector_norm(kernel)
+    left = torch.linalg.vector_norm(targets - targets.mean(0)) / torch.linalg.vector_norm(targets)
+    return float(1 / (kept * left))
+
+
 def _smaller_side(matrix: Tensor) -> float:
     """The largest value that a rank can have."""
     return float(min(matrix.shape))
@@ -43,10 +54,9 @@ def _energy_scale(kernel: Tensor, targets: Tensor) -> float:
 
 
 ROWS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="tangent_alignment",
         function=tangent.tangent_alignment,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         meaning="How well a gradient step on this layer moves the outputs along the labels.",
         reference="[lou2022], Eq. (3)",
@@ -56,10 +66,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"kernel": True, "targets": True},
         condition=_lost_by_centering,
     ),
-    Measure(
+    _row(
         name="tangent_alignment.uncentered",
         function=tangent.tangent_alignment,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         options={"center": False},
         meaning="Alignment of the tangent kernel with the raw labels, offsets included.",
@@ -69,10 +78,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=(_PERMUTATION, _SCALE, Invariance("negate", ("targets",))),
         differentiable={"kernel": True, "targets": True},
     ),
-    Measure(
+    _row(
         name="operator_alignment",
         function=tangent.operator_alignment,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         meaning="How close the operator-valued kernel is to the best one for these targets.",
         reference="[canatar2022], Section VI",
@@ -86,12 +94,11 @@ ROWS: tuple[Measure, ...] = (
             Invariance("negate", ("targets",)),
         ),
         differentiable={"kernel": True, "targets": True},
-        condition=_lost_by_centering,
+        condition=_lost_by_centering_examples,
     ),
-    Measure(
+    _row(
         name="operator_alignment.uncentered",
         function=tangent.operator_alignment,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         options={"center": False},
         meaning="Alignment of the operator-valued kernel with the targets, their means included.",
@@ -101,10 +108,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=(_PERMUTATION, _SCALE, Invariance("negate", ("targets",))),
         differentiable={"kernel": True, "targets": True},
     ),
-    Measure(
+    _row(
         name="correlation_term",
         function=tangent.correlation_term,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         meaning="How much of the labels lies in the leading directions of the tangent kernel.",
         reference="[lou2022], Appendix G",
@@ -114,10 +120,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"kernel": True, "targets": True},
         condition=_lost_by_centering,
     ),
-    Measure(
+    _row(
         name="alignment_decomposition.stable_rank",
         function=tangent.alignment_decomposition,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         values=lambda parts: parts.stable_rank,
         meaning="How many directions share the centred tangent kernel: few help alignment.",
@@ -129,10 +134,9 @@ ROWS: tuple[Measure, ...] = (
         scale=_number_of_pairs,
         condition=_lost_by_centering,
     ),
-    Measure(
+    _row(
         name="stable_rank",
         function=tangent.stable_rank,
-        family="tangent",
         inputs={"matrix": "features"},
         meaning="How many directions carry the squared norm of a matrix, noise aside.",
         reference="[lou2022], Appendix G",
@@ -147,10 +151,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"matrix": True},
         scale=_smaller_side,
     ),
-    Measure(
+    _row(
         name="effective_rank",
         function=tangent.effective_rank,
-        family="tangent",
         inputs={"matrix": "features"},
         meaning="How many equal directions would have the same entropy as this spectrum.",
         reference="[roy2007], Definition 1",
@@ -164,10 +167,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"matrix": False},  # the entropy has infinite slope at rank deficiency
         scale=_smaller_side,
     ),
-    Measure(
+    _row(
         name="normalized_spectrum",
         function=tangent.normalized_spectrum,
-        family="tangent",
         inputs={"matrix": "covariance"},
         meaning="How fast the eigenvalues of a kernel fall off from the largest.",
         reference="[lou2022], Figure 19",
@@ -175,10 +177,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=(Invariance("scale", ("matrix",)), Invariance("rotate_both", ("matrix",))),
         differentiable={"matrix": True},
     ),
-    Measure(
+    _row(
         name="uncoupled_bound",
         function=tangent.uncoupled_bound,
-        family="tangent",
         inputs={"targets": "targets"},
         meaning="Largest alignment without feature learning: a layer above it has coupled outputs.",
         reference="[lou2022], Section 2",
@@ -191,10 +192,9 @@ ROWS: tuple[Measure, ...] = (
         ),
         differentiable={"targets": True},
     ),
-    Measure(
+    _row(
         name="label_contribution",
         function=tangent.label_contribution,
-        family="tangent",
         inputs=_KERNEL_AND_TARGETS,
         meaning="How far a step on this layer moves the outputs along the labels; layers add up.",
         reference="[lou2022], Section 2.1",
@@ -204,10 +204,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"kernel": True, "targets": True},
         scale=_energy_scale,
     ),
-    Measure(
+    _row(
         name="rank_one_model",
         function=tangent.rank_one_model,
-        family="tangent",
         inputs={"tangent_features": "tangent_features", "targets": "targets"},
         values=lambda model: model.error,
         meaning="What is left of the tangent features beyond one direction along the labels.",
@@ -223,10 +222,9 @@ ROWS: tuple[Measure, ...] = (
         ),
         differentiable={"tangent_features": True, "targets": True},
     ),
-    Measure(
+    _row(
         name="label_gradient_correlation",
         function=tangent.label_gradient_correlation,
-        family="tangent",
         inputs={"targets": "targets", "loss_gradient": "loss_gradient"},
         meaning="Whether the loss pushes the outputs along the labels (-1) or elsewhere.",
         reference="[lou2022], Figure 6",
@@ -241,10 +239,9 @@ ROWS: tuple[Measure, ...] = (
         ),
         differentiable={"targets": True, "loss_gradient": True},
     ),
-    Measure(
+    _row(
         name="fisher_stable_rank",
         function=tangent.fisher_stable_rank,
-        family="tangent",
         inputs=_FISHER,
         meaning="How many parameter directions of this layer the predictions depend on.",
         reference="[lou2022], Appendix G",
@@ -256,10 +253,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"kernel": True, "hessian": True},
         scale=_number_of_pairs,
     ),
-    Measure(
+    _row(
         name="fisher_correlation",
         function=tangent.fisher_correlation,
-        family="tangent",
         inputs={**_FISHER, "targets": "targets"},
         meaning="How much of the labels lies in the leading directions of the Fisher information.",
         reference="[lou2022], Appendix G",
@@ -273,10 +269,9 @@ ROWS: tuple[Measure, ...] = (
         # The root of the Hessian has no derivative where a block is singular.
         differentiable={"kernel": True, "hessian": False, "targets": True},
     ),
-    Measure(
+    _row(
         name="layer_energy",
         function=tangent.layer_energy,
-        family="tangent",
         inputs={"vectors": "parameter_vectors", "sizes": "layer_sizes"},
         values=lambda energy: energy.squared,
         meaning="Which layers an eigenvector of the curvature lives in.",
@@ -285,10 +280,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=(Invariance("scale", ("vectors",)), Invariance("negate", ("vectors",))),
         differentiable={"vectors": True},
     ),
-    Measure(
+    _row(
         name="fit_equilibrium",
         function=tangent.fit_equilibrium,
-        family="tangent",
         inputs={"depths": "depths", "peaks": "peaks"},
         values=lambda fit: fit.slope,
         meaning="Power of the depth with which the peak of alignment moves; the theory says 3/5.",

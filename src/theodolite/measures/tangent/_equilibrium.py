@@ -11,6 +11,7 @@ from theodolite.errors import DomainError
 from theodolite.linalg import (
     array_function,
     double,
+    nan_unless,
     ratio_or_nan,
     safe_sqrt,
     vanishes_when_centered,
@@ -80,17 +81,16 @@ def fit_equilibrium(depths: Float[Tensor, " s"], peaks: Float[Tensor, " s"]) -> 
 
 def _fit(x: Tensor, y: Tensor) -> EquilibriumFit:
     xc, yc = x - x.mean(), y - y.mean()
-    spread = xc.square().sum()
     several = ~vanishes_when_centered(xc, x, _EPS)
-    slope = ratio_or_nan((xc * yc).sum(), spread, several)
-    missed = (yc - slope * xc).square().sum()
     varied = several & ~vanishes_when_centered(yc, y, _EPS)
-    freedom = ratio_or_nan(missed, missed.new_tensor(max(len(x) - 2, 0)))
-    error = safe_sqrt(ratio_or_nan(freedom, spread, several))
+    spread = torch.where(several, xc.square().sum(), xc.new_ones(()))
+    slope = (xc * yc).sum() / spread
+    missed = (yc - slope * xc).square().sum()
+    error = safe_sqrt(missed / max(len(x) - 2, 1) / spread)
     return EquilibriumFit(
         constant=(y - _EQUILIBRIUM_EXPONENT * x).mean(),
-        slope=slope,
-        intercept=y.mean() - slope * x.mean(),
+        slope=nan_unless(several, slope),
+        intercept=nan_unless(several, y.mean() - slope * x.mean()),
         r_squared=1 - ratio_or_nan(missed, yc.square().sum(), varied),
-        slope_error=torch.where(several & (len(x) > 2), error, torch.full_like(error, torch.nan)),
+        slope_error=nan_unless(several & (len(x) > 2), error),
     )

@@ -223,9 +223,13 @@ def _norms(fisher: _ScaledFisher) -> tuple[Tensor, Tensor]:
     G, K, S = stacked(fisher.gram), fisher.kernel, fisher.hessian
     u = leading_vector(G.detach())
     frobenius, spectral = matrix_norm(G), vector_norm(G @ u)
-    if S.requires_grad and bool(fisher.defined):
+    if S.requires_grad:
         z = torch.einsum("xiyj,yjk,yk->xi", K, fisher.root, u.reshape(S.shape[:2]))
         sandwich = torch.einsum("xiyj,yjk,xlyk->xil", K, S, K)
-        frobenius = frobenius + first_order(sandwich / frobenius, S)
-        spectral = spectral + first_order(torch.einsum("xi,xj->xij", z, z) / spectral, S)
+        frobenius = frobenius + first_order(_over(sandwich, frobenius), S)
+        spectral = spectral + first_order(_over(torch.einsum("xi,xj->xij", z, z), spectral), S)
     return frobenius, spectral
+
+
+def _over(weights: Tensor, norm: Tensor) -> Tensor:
+    return weights / torch.where(norm > 0, norm, torch.ones_like(norm))

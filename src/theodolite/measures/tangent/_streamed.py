@@ -31,6 +31,8 @@ def alignment_from_sums(
 
     The difference loses digits when the kernel is nearly constant. Subtract one number (the mean
     of the first tile will do) from every entry before it is summed: no centred quantity changes.
+    A layer with fewer parameters than pairs needs no kernel: pass
+    :math:`\|\Psi C_m\Psi^\top\|_F^2` as the square sum, no row sums, and the centred targets.
 
     Range: [0, 1] for positive semi-definite kernels.
     Invariant to: as :func:`tangent_alignment`, with which it agrees up to rounding.
