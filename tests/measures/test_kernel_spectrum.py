@@ -1,0 +1,247 @@
+"""Spectra and cumulative power: the properties of specification 3, section 5."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tolerances import assert_close
+from theodolite.measures import kernel
+from theodolite.measures.kernel import cumulative_power, kernel_spectrum, linear_spectrum
+
+LABELS = torch.arange(12) % 3
+Y = torch.nn.functional.one_hot(LABELS).double()
+
+
+@pytest.fixture
+def normal(generator):
+    return lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.spec("3.P22")
+@pytest.mark.parametrize("center", [False, True], ids=["plain", "centered"])
+@pytest.mark.parametrize(("n", "d"), [(9, 4), (5, 8)], ids=["tall", "wide"])
+def test_mercer_decomposition(normal, n, d, center):
+    F = normal(n, d) + 1
+    K = kernel.gram(F - F.mean(0) if center else F)
+    for spectrum in (
+        kernel_spectrum(kernel.gram(F), center=center),
+        linear_spectrum(F, center=center),
+    ):
+        eta, phi, rank = spectrum.eigenvalues, spectrum.eigenfunctions, spectrum.rank
+        assert_close(phi * eta @ phi.T, K, scale=float(K.norm()))
+        assert_close(phi[:, :rank].T @ phi[:, :rank] / n, torch.eye(rank), scale=10)
+        assert_close(eta.sum(), K.trace() / n, scale=float(K.norm()))
+        assert (eta.diff() <= 0).all()
+        assert rank == min(n - center, d)
+        assert spectrum.complete
+    sigma = torch.linalg.svdvals(F - F.mean(0) if center else F)
+    assert_close(linear_spectrum(F, center=center).eigenvalues, sigma.square() / n, scale=10)
+
+
+@pytest.mark.spec("3.P23")
+def test_completeness_and_parseval(normal):
+    targets = normal(7, 2)
+    spectrum = kernel_spectrum(kernel.gram(normal(7, 3)))
+    phi = spectrum.eigenfunctions
+    a = phi.T @ targets / 7
+    assert_close(phi @ a, targets)
+    assert_close(a.square().sum(), targets.square().sum() / 7)
+
+
+@pytest.mark.spec("3.P24")
+def test_curve_from_zero_to_one(normal):
+    curve = cumulative_power(kernel.gram(normal(8, 3)), normal(8, 2)).curve
+    assert curve.shape == (9,)
+    assert curve[0] == 0
+    assert_close(curve[-1], 1.0)
+    assert (curve.diff() >= -1e-15).all()
+    hand = torch.diag(torch.tensor([3.0, 2.0, 1.0])).double()
+    inclusive = cumulative_power(hand, torch.tensor([[2.0], [1.0], [0.0]]).double()).curve
+    assert_close(inclusive, [0, 0.8, 1, 1])
+    strict = [sum([0.8, 0.2, 0.0][: rho - 1]) for rho in range(1, 5)]  # the printed formula
+    assert_close(inclusive, strict)
+
+
+@pytest.mark.spec("3.P25")
+def test_invariances_of_the_curve(normal):
+    F, targets = normal(9, 4), normal(9, 3)
+    curve = cumulative_power(linear_spectrum(F), targets).curve
+    order = torch.tensor([3, 1, 4, 0, 5, 8, 2, 6, 7])
+    for features, outputs in [
+        (5 * F, targets),
+        (F, -0.2 * targets),
+        (F, targets @ torch.linalg.qr(normal(3, 3)).Q),
+        (F @ torch.linalg.qr(normal(4, 4)).Q, targets),
+        (F[order], targets[order]),
+    ]:
+        assert_close(cumulative_power(linear_spectrum(features), outputs).curve, curve)
+    assert_close(cumulative_power(kernel.gram(F), targets).curve, curve)
+
+
+@pytest.mark.spec("3.P26")
+def test_what_is_missing_is_the_residual_of_least_squares(normal):
+    F, targets = normal(12, 4), normal(12, 2)
+    spectrum = linear_spectrum(F)
+    result = cumulative_power(spectrum, targets)
+    total = targets.square().sum()
+
+    def residual(columns):
+        return (targets - columns @ torch.linalg.pinv(columns) @ targets).square().sum() / total
+
+    assert_close(result.null_power, residual(F))
+    assert_close(1 - result.curve[4], residual(F))
+    for rho in range(1, 5):
+        expected = residual(spectrum.eigenfunctions[:, :rho])
+        assert_close(1 - result.curve[rho], expected)
+
+
+@pytest.mark.spec("3.P27")
+def test_collapsed_balanced_classes_share_the_modes_evenly(normal):
+    Q = torch.linalg.qr(normal(3, 3)).Q
+    curve = cumulative_power(linear_spectrum(Y @ Q), LABELS).curve
+    expected = torch.clamp(torch.arange(13).double() / 3, max=1)
+    assert_close(curve, expected)
+    assert_close(kernel.power_evenness(curve, 3), 0.0)
+    # Unequal eigenvalues inside the span of the indicators: any basis gives the same shares.
+    stretched = Y @ torch.diag(torch.tensor([3.0, 2.0, 1.0]).double())
+    assert_close(cumulative_power(linear_spectrum(stretched), Y @ Q).curve, expected)
+
+
+@pytest.mark.spec("3.P28")
+def test_a_target_independent_of_the_kernel_has_a_straight_curve(normal):
+    spectrum = kernel_spectrum(kernel.gram(normal(20, 20)))
+    curves = torch.stack([cumulative_power(spectrum, normal(20, 1)).curve for _ in range(225)])
+    error = curves.std(0) / 15
+    expected = torch.arange(21).double() / 20
+    assert ((curves.mean(0) - expected).abs() <= 4 * error + 1e-12).all()
+    areas = torch.stack([kernel.power_area(curve) for curve in curves])
+    assert areas.mean() == pytest.approx(21 / 40, abs=4 * areas.std().item() / 15)
+
+
+@pytest.mark.spec("3.P29")
+def test_ties_are_spread_evenly(normal):
+    values = torch.tensor([4.0, 2.0, 2.0, 2.0, 1.0, 0.0, 0.0]).double()
+    basis, y = torch.linalg.qr(normal(7, 7)).Q, normal(7, 2)
+    turned = basis.clone()
+    turned[:, 1:4] = basis[:, 1:4] @ torch.linalg.qr(normal(3, 3)).Q
+
+    def curve(vectors, ties):
+        groups = ((0, 1), (1, 4), (4, 5))
+        spectrum = kernel.KernelSpectrum(values / 7, vectors * 7**0.5, 5, groups, True, False)
+        return cumulative_power(spectrum, y, ties=ties).curve
+
+    raw, raw_turned = curve(basis, "raw"), curve(turned, "raw")
+    ends = [0, 1, 4, 5, 7]
+    assert_close(raw[ends], raw_turned[ends])
+    assert (raw[2:4] - raw_turned[2:4]).abs().max() > 1e-3
+    canonical = curve(basis, "canonical")
+    assert_close(canonical, curve(turned, "canonical"))
+    assert_close(canonical[ends], raw[ends])
+    assert_close(canonical.diff()[1:4], canonical.diff()[1:4].mean().expand(3))
+    matrix = basis * values @ basis.T
+    assert kernel_spectrum((matrix + matrix.T) / 2).groups == ((0, 1), (1, 4), (4, 5))
+    assert_close(cumulative_power((matrix + matrix.T) / 2, y).curve, canonical)
+
+
+@pytest.mark.spec("3.P29")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_eigenspaces_are_found_in_the_dtype_of_the_input(normal, dtype):
+    sigma = torch.tensor([2.0, 1.0, 1.0, 0.5]).double()
+    F = torch.linalg.qr(normal(30, 4)).Q * sigma @ torch.linalg.qr(normal(6, 6)).Q[:4]
+    assert linear_spectrum(F.to(dtype)).groups == ((0, 1), (1, 3), (3, 4))
+    K = (F @ F.T).to(dtype)
+    assert kernel_spectrum((K + K.T) / 2).groups == ((0, 1), (1, 3), (3, 4))
+
+
+def test_a_long_float32_tail_is_no_single_eigenspace(normal):
+    F = (normal(300, 100) * torch.logspace(0, -4, 100).double()).float()
+    spectrum = linear_spectrum(F)
+    assert spectrum.rank == 100
+    assert len(spectrum.groups) == 100
+
+
+@pytest.mark.spec("3.P30")
+@pytest.mark.parametrize("d", [4, 20], ids=["tall", "wide"])
+def test_kta_is_a_functional_of_spectrum_and_power(normal, d):
+    F, targets = normal(9, d), normal(9, 3)
+    spectrum = linear_spectrum(F)
+    expected = kernel.linear_kta(F, targets)
+    assert_close(kernel.kta_from_spectrum(spectrum, targets), expected)
+    curve = cumulative_power(spectrum, targets).curve
+    assert_close(kernel.kta_from_power(spectrum.eigenvalues, curve, targets), expected)
+    raw = cumulative_power(spectrum, targets, ties="raw").curve
+    assert_close(kernel.kta_from_power(spectrum.eigenvalues, raw, targets), expected)
+    centered = linear_spectrum(F, center=True)
+    biased = kernel.linear_cka(F, targets, debiased=False)
+    assert_close(kernel.kta_from_spectrum(centered, targets), biased)
+
+
+@pytest.mark.spec("3.P31")
+def test_participation_ratio_and_modes_to_reach(normal):
+    assert_close(kernel.participation_ratio(torch.eye(5).double()), 5.0)
+    assert_close(kernel.participation_ratio(torch.ones(5, 5).double()), 1.0)
+    K = kernel.gram(normal(8, 4) + 3)
+    eta = kernel_spectrum(K, center=True).eigenvalues
+    ratio = kernel.participation_ratio(K, center=True)
+    assert_close(ratio, eta.sum().square() / eta.square().sum(), scale=10)
+    curve = torch.tensor([0.0, 0.5, 0.75, 0.95, 1.0], dtype=torch.float64)
+    reached = [kernel.modes_to_reach(curve, share).item() for share in (0.0, 0.5, 0.51, 0.95, 1.0)]
+    assert reached == [0, 1, 2, 3, 4]
+    assert kernel.modes_to_reach(curve).item() == 3
+    assert kernel.modes_to_reach(curve[:3], 0.9).isnan()
+
+
+@pytest.mark.parametrize(("n", "d"), [(700, 530), (530, 700)], ids=["tall", "wide"])
+def test_leading_modes_by_the_iterative_solver(normal, n, d):
+    decay = torch.linspace(0, -3, d).double().exp()
+    F, targets = normal(n, d) * decay, normal(n, 2)
+    K = kernel.gram(F)
+    full, curve = linear_spectrum(F), cumulative_power(linear_spectrum(F), targets).curve
+    for top in (linear_spectrum(F, count=6), kernel_spectrum(K, count=6)):
+        assert not top.complete
+        assert_close(top.eigenvalues, full.eigenvalues[:6], scale=float(full.eigenvalues[0]))
+        result = cumulative_power(top, targets)
+        assert_close(result.curve, curve[:7])
+        assert result.null_power.isnan()
+
+
+def test_few_modes_of_a_small_problem(normal):
+    F, targets = normal(10, 4), normal(10, 1)
+    top = linear_spectrum(F, count=2)
+    assert (top.rank, top.complete, top.eigenfunctions.shape) == (2, False, (10, 2))
+    whole = cumulative_power(linear_spectrum(F), targets)
+    assert_close(cumulative_power(top, targets).curve, whole.curve[:3])
+    beyond = kernel_spectrum(kernel.gram(F), count=6)  # reaches into the null space
+    assert (beyond.rank, beyond.complete) == (4, True)
+    assert_close(cumulative_power(beyond, targets).curve, whole.curve)
+
+
+def test_curves_per_class_average_to_the_curve_of_all(normal):
+    K = kernel.gram(normal(12, 4))
+    single = cumulative_power(K, LABELS, per_class=True)
+    assert single.curve.shape == (13, 3)
+    assert_close(single.curve.mean(1), cumulative_power(K, LABELS).curve)  # balanced classes
+    assert_close(single.null_power, 1 - single.curve[4])
+    empty = torch.cat([Y, torch.zeros(12, 1).double()], 1)
+    assert cumulative_power(K, empty, per_class=True).curve[:, 3].isnan().all()
+
+
+def test_a_constant_target_is_legal_until_it_is_centered(normal):
+    F, constant = normal(8, 3), torch.full((8, 1), 0.3).double()
+    assert cumulative_power(linear_spectrum(F), constant).curve.isfinite().all()
+    assert cumulative_power(linear_spectrum(F, center=True), constant).curve.isnan().all()
+
+
+def test_zero_kernel_has_rank_zero_and_a_straight_curve():
+    result = cumulative_power(torch.zeros(4, 4), torch.eye(4))
+    assert result.rank == 0
+    assert_close(result.curve, np.arange(5) / 4)
+    assert_close(result.null_power, 1.0)
+    constant = linear_spectrum(torch.full((4, 2), 0.1), center=True)
+    assert constant.rank == 0
+
+
+def test_spectral_gap_of_an_exact_rank_is_infinite():
+    eta = linear_spectrum(Y).eigenvalues
+    assert kernel.spectral_gap(torch.cat([eta, torch.zeros(1).double()]), 3).isinf()
+    assert_close(kernel.spectral_gap(torch.tensor([4.0, 3.0, 1.5]), 2), 2.0)

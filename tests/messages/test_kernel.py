@@ -1,0 +1,133 @@
+"""What the measures of kernel alignment say about bad input."""
+
+import numpy as np
+import pytest
+import torch
+
+from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.measures import kernel
+
+K = torch.tensor([[2.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 1.0]])
+F = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0], [0.0, 1.0]])
+LABELS = torch.tensor([0, 1, 0, 1])
+CURVE = torch.tensor([0.0, 0.5, 1.0])
+SKEWED = K + torch.triu(torch.ones(3, 3), 1)
+NAN = torch.full((4, 2), torch.nan)
+
+
+@pytest.mark.spec("3.P60")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: kernel.gram(F[0]), ShapeError, r"features: expected 2 axes, got shape \(2,\)"),
+        (lambda: kernel.gram(F[:0]), ShapeError, "features: expected at least one entry"),
+        (lambda: kernel.gram(NAN), DomainError, r"features: expected finite.*index \(0, 0\)"),
+        (
+            lambda: kernel.gram(F, F[:, :1]),
+            ShapeError,
+            "equal numbers of columns, but features has 2 and other has 1; .* same layer",
+        ),
+        (lambda: kernel.gram(F + 0j), DtypeError, "real numbers, got torch.complex64"),
+        (lambda: kernel.gram(F, F.numpy()), DtypeError, "all NumPy arrays or all tensors"),
+        (
+            lambda: kernel.target_gram(LABELS.float()),
+            ShapeError,
+            r"targets: expected integer labels .*float vector; pass unsqueeze\(-1\)",
+        ),
+        (lambda: kernel.target_gram(LABELS - 1), DomainError, "labels? of at least 0, got -1"),
+        (lambda: kernel.target_gram(LABELS, 1), DomainError, "below num_classes = 1, got 1"),
+        (lambda: kernel.optimal_kernel(F.unsqueeze(0)), ShapeError, "targets: expected 2 axes"),
+        (lambda: kernel.center_gram(F), ShapeError, r"gram: expected a square.*\(4, 2\)"),
+        (lambda: kernel.center_gram(SKEWED), DomainError, r"gram: .*symmetric.*\(m \+ m.T\) / 2"),
+        (lambda: kernel.kta(K, torch.eye(2)), ShapeError, "gram_a is .*3, 3.*gram_b is .*2, 2"),
+        (lambda: kernel.kta(SKEWED, K), DomainError, "gram_a: expected a symmetric"),
+        (lambda: kernel.cka(K, K / 0), DomainError, "gram_b: expected finite"),
+        (lambda: kernel.cka(K, SKEWED), DomainError, "gram_b: expected a symmetric"),
+        (lambda: kernel.hsic(K, F), ShapeError, "gram_b: expected a square"),
+        (
+            lambda: kernel.linear_cka(F, F[:3]),
+            ShapeError,
+            "features_a has 4, features_b has 3",
+        ),
+        (lambda: kernel.linear_cka(NAN, F), DomainError, "features_a: expected finite"),
+        (lambda: kernel.linear_kta(F, F[:, 0]), ShapeError, "features_b: expected 2 axes"),
+        (lambda: kernel.linear_hsic(F, NAN), DomainError, "features_b: expected finite"),
+        (lambda: kernel.target_cka(F, LABELS[:3]), ShapeError, "features has 4, labels has 3"),
+        (lambda: kernel.target_cka(F, LABELS, 1), DomainError, "below num_classes = 1, got 1"),
+        (lambda: kernel.target_cka(F, LABELS.float()), DomainError, r"integer.*\.long\(\)"),
+        (
+            lambda: kernel.minibatch_cka(F, F, batch_size=3),
+            DomainError,
+            "batch_size: expected an integer of at least 4, got 3",
+        ),
+        (lambda: kernel.cka_matrix([]), ShapeError, "at least one layer's features, got none"),
+        (
+            lambda: kernel.cka_matrix([F, F[:3]]),
+            ShapeError,
+            r"layers\[0\] has 4, layers\[1\] has 3",
+        ),
+        (lambda: kernel.cka_matrix([F, NAN]), DomainError, r"layers\[1\]: expected finite"),
+        (lambda: kernel.cka_matrix([F], LABELS[:2]), ShapeError, "layer has 4, labels has 2"),
+        (lambda: kernel.cka_matrix([F], LABELS - 1), DomainError, "at least 0, got -1"),
+        (lambda: kernel.layer_profile([F], F[:2]), ShapeError, "layer has 4, reference has 2"),
+        (
+            lambda: kernel.kernel_spectrum(torch.diag(torch.tensor([1.0, -0.5]))),
+            DomainError,
+            "gram: expected a positive semi-definite matrix, got an eigenvalue of -0.5 beside 1",
+        ),
+        (lambda: kernel.kernel_spectrum(SKEWED), DomainError, "gram: expected a symmetric"),
+        (lambda: kernel.kernel_spectrum(K, count=0), DomainError, "count: .* at least 1, got 0"),
+        (lambda: kernel.linear_spectrum(F[0]), ShapeError, "features: expected 2 axes"),
+        (lambda: kernel.linear_spectrum(NAN), DomainError, "features: expected finite"),
+        (lambda: kernel.cumulative_power(K, F), ShapeError, "kernel has 3, targets has 4"),
+        (lambda: kernel.cumulative_power(K, NAN[:3]), DomainError, "targets: expected finite"),
+        (lambda: kernel.cumulative_power(SKEWED, F[:3]), DomainError, "kernel: .* symmetric"),
+        (
+            lambda: kernel.cumulative_power(K, F[:3], ties="even"),
+            DomainError,
+            "ties: expected one of 'canonical', 'raw', got 'even'",
+        ),
+        (
+            lambda: kernel.modes_to_reach(CURVE, 1.2),
+            DomainError,
+            r"share: expected a number in \[0.0, 1.0\], got 1.2",
+        ),
+        (lambda: kernel.modes_to_reach(CURVE + 1), DomainError, r"0 first.*cumulative_power\("),
+        (lambda: kernel.power_area(CURVE.flip(0)), DomainError, "nondecreasing"),
+        (lambda: kernel.power_evenness(F, 2), ShapeError, "curve: expected 1 axes"),
+        (lambda: kernel.power_evenness(CURVE, 0), DomainError, "num_classes: .* at least 1"),
+        (lambda: kernel.spectral_gap(CURVE, 1), DomainError, "decreasing order.*kernel_spectrum"),
+        (lambda: kernel.participation_ratio(F), ShapeError, "gram: expected a square"),
+        (
+            lambda: kernel.kta_from_power(CURVE.flip(0), CURVE[:2], F),
+            ShapeError,
+            "eigenvalues has 3, modes_of_curve has 1",
+        ),
+        (
+            lambda: kernel.correlation_table(F[:1]),
+            ShapeError,
+            "rows: expected at least two runs, got 1",
+        ),
+        (lambda: kernel.correlation_table(F, F[:2]), ShapeError, "rows has 4, columns has 2"),
+        (lambda: kernel.correlation_table(NAN), DomainError, "rows: expected finite"),
+        (
+            lambda: kernel.correlation_table(F, method="kendall"),
+            DomainError,
+            "method: expected one of 'pearson', 'spearman', got 'kendall'",
+        ),
+        (
+            lambda: kernel.correlation_threshold(36, level=0.0),
+            DomainError,
+            r"level: expected a number in \(0.0, 1.0\), got 0.0",
+        ),
+        (lambda: kernel.correlation_threshold(1), DomainError, "runs: .* at least 2, got 1"),
+        (
+            lambda: kernel.target_gram(np.array(["a", "b"])),
+            DtypeError,
+            "targets: expected real numbers",
+        ),
+    ],
+)
+def test_bad_input_is_named_with_what_to_do(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
