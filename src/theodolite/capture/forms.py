@@ -144,12 +144,14 @@ class Dense:
         signals: Set for a shift that is added at every position of an :class:`Outer` of the
             same call: from the result's gradient to (n, C, T), whose sum over T is the Jacobian.
         own_rows: Whether the tensor has one part per example and only that part is returned.
+        axis: The axis along which those parts lie in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
     """
 
     jacobian: Callable[[Any], Tensor]
     signals: Signals | None = None
     own_rows: bool = False
+    axis: int | None = None
     needs: tuple[Tensor, ...] = ()
 
 

@@ -47,6 +47,7 @@ class Use:
         origin: The tensor that was used and the parameters behind it.
         form: How gradients of the call's result become gradients of examples.
         edges: Where the gradients of the call's results arrive.
+        results: Shapes of those results.
         function: Name of the torch function.
         call: Number of the call; uses of one call share it.
         by_rule: Whether a rule was found; otherwise the call is replayed.
@@ -56,6 +57,7 @@ class Use:
     origin: Origin
     form: Form
     edges: tuple[GradientEdge, ...]
+    results: tuple[tuple[int, ...], ...]
     function: str
     call: int
     by_rule: bool
@@ -225,7 +227,10 @@ class UseRecorder(TorchFunctionMode):
             form = replay(site, keep)
         watched = tuple((tensor, tensor._version) for tensor in _needs(form))
         name = function_name(site.function)
-        self.uses.append(Use(origin, form, edges, name, len(self.shapes), by_rule, watched))
+        shapes = self.shapes[-1].returned
+        results = tuple(shape for shape, kept in zip(shapes, keep, strict=True) if kept)
+        call = len(self.shapes)
+        self.uses.append(Use(origin, form, edges, results, name, call, by_rule, watched))
 
     def _single(self, shapes: CallShapes) -> CallShapes | None:
         """The same call in the run with a single example, if there was one."""

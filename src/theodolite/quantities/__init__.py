@@ -25,9 +25,12 @@ from theodolite.quantities._gradient_alignment import (
 )
 from theodolite.quantities._gradients import GradientSums, gradient_sums
 from theodolite.quantities._grams import FeatureGrams, feature_grams
+from theodolite.quantities._kernel_set import Coverage, TangentKernels
 from theodolite.quantities._layer_sums import LayerSums, UnitSums
+from theodolite.quantities._tangents import tangent_kernels
 
 __all__ = [
+    "Coverage",
     "FeatureChunk",
     "FeatureGrams",
     "Features",
@@ -39,6 +42,7 @@ __all__ = [
     "LayerSums",
     "OutputHessian",
     "PositionCovariance",
+    "TangentKernels",
     "UnitSums",
     "feature_chunks",
     "feature_grams",
@@ -48,5 +52,6 @@ __all__ = [
     "gradient_sums",
     "output_hessian",
     "patch_covariance",
+    "tangent_kernels",
     "weight_covariance",
 ]

@@ -35,7 +35,7 @@ def replay(site: Site, keep: tuple[bool, ...]) -> Form:
     own_rows = site.axes.get(id(site.source)) is not None and site.examples > 1
     jacobian = _Replay(site, keep, own_rows)
     needs = tuple(t for t in tensors_in((site.args, site.kwargs)) if t is not site.source)
-    return Dense(jacobian, own_rows=own_rows, needs=needs)
+    return Dense(jacobian, own_rows=own_rows, axis=site.axes.get(id(site.source)), needs=needs)
 
 
 class _Replay:

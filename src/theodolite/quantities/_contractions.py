@@ -1,0 +1,200 @@
+"""From factors of two blocks of examples to a block of the tangent kernel.
+
+Every route fills the same target: a matrix whose rows are (example, output) pairs of the first
+block and whose columns are those of the second. Where both blocks are the same, only blocks on and
+above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from theodolite.quantities._blocks import KernelBlock, spans
+from theodolite.quantities._factors import (
+    DenseFactors,
+    Factors,
+    LookupFactors,
+    OuterFactors,
+    tap_groups,
+)
+from theodolite.quantities._position_grams import PositionGram
+from theodolite.quantities._products import Products
+
+__all__ = ["Contraction"]
+
+Positions = OuterFactors | LookupFactors
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """Adds kernels of atoms to blocks.
+
+    Args:
+        products: How to multiply.
+        tile_bytes: Size of intermediate results.
+        span: Examples per block of a symmetric kernel.
+    """
+
+    products: Products
+    tile_bytes: int
+    span: int
+
+    def add(self, left: Factors, right: Factors, block: KernelBlock, fresh: bool) -> None:
+        """Add the kernel of one atom; where the block is fresh, overwrite it."""
+        if isinstance(left, DenseFactors) and isinstance(right, DenseFactors):
+            self._gram(left.gradients, right.gradients, block, fresh)
+            return
+        assert isinstance(left, OuterFactors | LookupFactors)
+        assert isinstance(right, OuterFactors | LookupFactors)
+        if isinstance(left, OuterFactors) and isinstance(right, OuterFactors) and left.eager:
+            self._gram(left.gradients, right.gradients, block, fresh)
+        elif left.signals is None or right.signals is None:
+            _clear(block, fresh)
+        elif isinstance(left, OuterFactors) and left.route == "gradients":
+            assert isinstance(right, OuterFactors)
+            self._formed_gradients(left, right, block, fresh)
+        elif left.signals.shape[3] == 1 and right.signals.shape[3] == 1:
+            self._hadamard(left, right, block, fresh)
+        else:
+            self._positions(left, right, block, fresh)
+
+    def _ranges(self, left: int, right: int, same: bool) -> Iterator[tuple[slice, slice]]:
+        """Ranges that cover a block, or the part on and above its diagonal blocks."""
+        if not same:
+            yield slice(0, left), slice(0, right)
+            return
+        for columns in spans(right, self.span):
+            yield slice(0, columns.stop), columns
+
+    def _gram(
+        self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, fresh: bool
+    ) -> None:
+        """Inner products of gradients, (n, c, ...) in parts whose products add."""
+        if not left or not right:
+            _clear(block, fresh)
+            return
+        for part, (a, b) in enumerate(zip(left, right, strict=True)):
+            same = a is b
+            J, H = block.signals(a.flatten(2)), block.signals(b.flatten(2))
+            for rows, columns in self._ranges(len(a), len(b), same):
+                targets = block.part(rows, columns).matrices()
+                for target, x, y in zip(targets, J, H, strict=True):
+                    first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
+                    self.products.into(target, first, second.T, fresh and part == 0)
+
+    def _formed_gradients(
+        self, left: OuterFactors, right: OuterFactors, block: KernelBlock, fresh: bool
+    ) -> None:
+        """Form gradients of all examples, some of their entries at a time."""
+        same = left is right
+        for J in _gradient_parts(left, right, self):
+            self._gram([J[0]], [J[0] if same else J[1]], block, fresh)
+            fresh = False
+
+    def _hadamard(self, left: Positions, right: Positions, block: KernelBlock, fresh: bool) -> None:
+        """One position: the product of a forward and a backward kernel, entry by entry."""
+        assert left.signals is not None
+        assert right.signals is not None
+        gram = PositionGram(left, right, self.products)
+        B, H = block.signals(left.signals), block.signals(right.signals)
+        width = block.width
+        for rows, columns in self._ranges(len(B[0]), len(H[0]), left is right):
+            forward = gram.block(rows, columns)  # (nx, 1, ny, 1)
+            targets = block.part(rows, columns).matrices()
+            for target, x, y in zip(targets, B, H, strict=True):
+                pairs = torch.unflatten(torch.unflatten(target, 1, (-1, width)), 0, (-1, width))
+                first, second = x[rows, :, :, 0].flatten(0, 1), y[columns, :, :, 0].flatten(0, 1)
+                if fresh:
+                    self.products.into(target, first, second.T, True)
+                    pairs.mul_(forward)
+                else:
+                    backward = self.products.of(first, second.T).view(pairs.shape)
+                    pairs.addcmul_(backward, forward)
+
+    def _positions(
+        self, left: Positions, right: Positions, block: KernelBlock, fresh: bool
+    ) -> None:
+        """G = A A'^T, then B G for one example of the second block at a time, then <B G, B'>."""
+        assert left.signals is not None
+        assert right.signals is not None
+        gram = PositionGram(left, right, self.products)
+        B, H = block.signals(left.signals), block.signals(right.signals)
+        for rows, columns in self._tiles(left, right):
+            inner = gram.block(rows, columns)
+            targets = block.part(rows, columns).matrices()
+            for target, x, y in zip(targets, B, H, strict=True):
+                self._tile(target, x[rows], inner, y[columns], fresh)
+
+    def _tile(self, target: Tensor, B: Tensor, G: Tensor, H: Tensor, fresh: bool) -> None:
+        width = B.shape[1]
+        flat = B.flatten(1, 2)
+        for index in range(len(H)):
+            product = self.products.of(flat, G[:, :, index])  # (nx, width C, T)
+            rows = product.view(len(B) * width, -1)
+            columns = slice(index * width, (index + 1) * width)
+            self.products.into(target[:, columns], rows, H[index].flatten(1).T, fresh)
+
+    def _tiles(self, left: Positions, right: Positions) -> Iterator[tuple[slice, slice]]:
+        """Ranges of examples whose intermediate results fit the tile."""
+        assert left.signals is not None
+        assert right.signals is not None
+        size = left.signals.element_size()
+        per_row = left.signals[0].numel() * size
+        height = max(1, self.tile_bytes // max(1, per_row))
+        per_pair = left.signals.shape[3] * right.signals.shape[3] * size
+        for rows, columns in self._ranges(len(left.signals), len(right.signals), left is right):
+            for x in spans(rows.stop, height):
+                count = max(1, self.tile_bytes // (per_pair * (x.stop - x.start)))
+                for y in spans(columns.stop - columns.start, count):
+                    yield x, slice(columns.start + y.start, columns.start + y.stop)
+
+
+def _clear(block: KernelBlock, fresh: bool) -> None:
+    if fresh:
+        block.values.zero_()
+
+
+def _gradient_parts(
+    left: OuterFactors, right: OuterFactors, contraction: Contraction
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Entries of the gradients of both sides, (n, c, ...), as many at a time as a tile holds."""
+    assert left.signals is not None
+    sides = (left,) if left is right else (left, right)
+    n, c, C, _ = left.signals.shape
+    for number in range(_column_parts(left)):
+        columns = [_columns(side, number) for side in sides]
+        per_row = n * c * columns[0].shape[1] * left.signals.element_size()
+        height = max(1, contraction.tile_bytes // per_row)
+        for rows in spans(C, height):
+            parts = [
+                contraction.products.of(_signal_rows(side, rows), values.transpose(1, 2))
+                for side, values in zip(sides, columns, strict=True)
+            ]
+            formed = [part.view(len(part), c, -1) for part in parts]
+            yield formed[0], formed[-1]
+    if left.atom.shift is not None:
+        sums = [side.signals.sum(3) for side in sides if side.signals is not None]
+        yield sums[0], sums[-1]
+
+
+def _signal_rows(side: OuterFactors, rows: slice) -> Tensor:
+    assert side.signals is not None
+    return side.signals[:, :, rows].flatten(1, 2)
+
+
+def _column_parts(side: OuterFactors) -> int:
+    assert side.inputs is not None
+    if side.geometry is None:
+        return 1
+    return len(tap_groups(side.geometry, side.inputs.shape[1]))
+
+
+def _columns(side: OuterFactors, number: int) -> Tensor:
+    """A part of the inputs, (n, columns, T)."""
+    assert side.inputs is not None
+    if side.geometry is None:
+        return side.inputs.transpose(1, 2)
+    taps = tap_groups(side.geometry, side.inputs.shape[1])[number]
+    return side.geometry.columns(side.inputs, taps).flatten(1, 2)

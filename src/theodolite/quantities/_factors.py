@@ -1,0 +1,304 @@
+"""What is kept of each atom between the backward passes and the contraction."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.capture.forms import Dense, Geometry, Lookup, Outer
+from theodolite.capture.origins import pull_back
+from theodolite.capture.uses import Use
+from theodolite.errors import ShapeError
+from theodolite.quantities._atoms import Atom
+from theodolite.quantities._routes import Route
+
+__all__ = ["DenseFactors", "Factors", "Frame", "LookupFactors", "OuterFactors", "tap_groups"]
+
+Gradients = tuple[Tensor | None, ...]
+
+_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
+_WIDE = 192  # columns that make a product efficient
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all factors of one block of examples have in common."""
+
+    examples: int
+    outputs: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self, *shape: int) -> Tensor:
+        """A tensor of zeros with one row per example."""
+        return torch.zeros(self.examples, *shape, dtype=self.dtype, device=self.device)
+
+
+class Factors(ABC):
+    """Factors of the gradients of one atom, for one block of examples."""
+
+    def __init__(self, atom: Atom, frame: Frame) -> None:
+        self.atom, self.frame = atom, frame
+
+    @abstractmethod
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Take what is needed from a forward pass over these examples."""
+
+    @abstractmethod
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Take the gradients of one output at each use, for the examples begun with."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Let go of what only the backward passes needed."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let go of everything, after the contraction."""
+
+
+def tap_groups(geometry: Geometry, channels: int) -> list[slice]:
+    """Taps of a kernel in groups that make the products wide enough."""
+    taps = geometry.taps
+    wanted = max(1, -(-_WIDE // channels))
+    size = next(size for size in range(min(wanted, taps), taps + 1) if taps % size == 0)
+    return [slice(start, start + size) for start in range(0, taps, size)]
+
+
+def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
+    """Zeros appended along one axis up to this length; positions of zero weight change nothing."""
+    if tensor.shape[axis] == length:
+        return tensor
+    shape = list(tensor.shape)
+    shape[axis] = length - shape[axis]
+    return torch.cat([tensor, tensor.new_zeros(shape)], axis)
+
+
+class _Positions(Factors):
+    """Signals (n, c, C, T) of all uses side by side, whatever the number of positions."""
+
+    signals: Tensor | None = None
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Remember the forms, which know how to read gradients."""
+        for use in uses:
+            use.require_unchanged()
+        self._rows, self._uses = rows, uses
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Copy signals into place; the only copy that is made of them."""
+        signals = self._signals(gradients)
+        if signals is None:
+            return
+        length = signals.shape[2]
+        if self.signals is None:
+            self.signals = self.frame.zeros(self.frame.outputs, signals.shape[1], length)
+        if length > self.signals.shape[3]:
+            self.signals = _padded(self.signals, 3, length)
+        self.signals[self._rows, output, :, :length].copy_(signals)
+
+    def _signals(self, gradients: Sequence[Gradients]) -> Tensor | None:
+        parts = []
+        for use, (gradient,) in zip(self._uses, gradients, strict=True):
+            assert isinstance(use.form, (Outer, Lookup))
+            if gradient is None:
+                gradient = torch.zeros(
+                    use.results[0], dtype=self.frame.dtype, device=self.frame.device
+                )
+            parts.append(use.form.signals(gradient))
+        if all(given[0] is None for given in gradients):
+            return None
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+    def end(self) -> None:
+        """Forget the graph."""
+        self._uses = ()
+
+    def release(self) -> None:
+        """Forget signals and inputs."""
+        self.signals = None
+
+
+class LookupFactors(_Positions):
+    """Tokens (n, T) and signals of a table."""
+
+    tokens: Tensor | None = None
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Keep the tokens; -1 stands for a position that does not exist."""
+        super().begin(rows, uses)
+        tokens = torch.cat([use.form.tokens for use in uses if isinstance(use.form, Lookup)], 1)
+        if self.tokens is None:
+            shape = (self.frame.examples, tokens.shape[1])
+            self.tokens = torch.full(shape, -1, dtype=torch.long, device=tokens.device)
+        missing = tokens.shape[1] - self.tokens.shape[1]
+        if missing > 0:
+            filler = self.tokens.new_full((len(self.tokens), missing), -1)
+            self.tokens = torch.cat([self.tokens, filler], 1)
+        self.tokens[rows, : tokens.shape[1]] = tokens
+
+
+class OuterFactors(_Positions):
+    """Inputs and signals of a matrix, or its gradients where they are smaller.
+
+    Args:
+        atom: The atom.
+        frame: Sizes.
+        route: How the kernel will be contracted.
+        eager: Whether to turn signals into gradients after every backward pass.
+    """
+
+    def __init__(self, atom: Atom, frame: Frame, route: Route, eager: bool) -> None:
+        super().__init__(atom, frame)
+        self.route, self.eager = route, eager
+        self.geometry: Geometry | None = None
+        self.inputs: Tensor | None = None
+        self.gradients: list[Tensor] = []
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Keep the inputs, as images where patches can be cut from them later."""
+        super().begin(rows, uses)
+        forms = [use.form for use in uses if isinstance(use.form, Outer)]
+        single = len(forms) == 1 and forms[0].geometry is not None
+        scale = uses[0].origin.scale or 1.0
+        if single:
+            self.geometry = forms[0].geometry
+            inputs = forms[0].inputs
+        else:
+            inputs = torch.cat([form.rows_of_inputs() for form in forms], 1)
+        inputs = inputs.to(self.frame.dtype)
+        self._inputs = inputs if scale == 1.0 else inputs * scale
+        if not self.eager:
+            self._store(rows, self._inputs)
+
+    def _store(self, rows: slice, inputs: Tensor) -> None:
+        if inputs.shape[0] == self.frame.examples:
+            self.inputs = inputs
+            return
+        if self.inputs is None:
+            self.inputs = self.frame.zeros(*inputs.shape[1:])
+        if self.geometry is not None and inputs.shape[1:] != self.inputs.shape[1:]:
+            raise ShapeError(
+                f"inputs: expected images of one size, got {tuple(self.inputs.shape[2:])} and "
+                f"{tuple(inputs.shape[2:])}; resize them or pass one size at a time"
+            )
+        if self.geometry is None and inputs.shape[1] > self.inputs.shape[1]:
+            self.inputs = _padded(self.inputs, 1, inputs.shape[1])
+        self.inputs[(rows, slice(0, inputs.shape[1]))] = inputs
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Keep signals, or the gradients that they make with the inputs."""
+        if not self.eager:
+            super().add(output, gradients)
+            return
+        signals = self._signals(gradients)
+        if signals is None:
+            return
+        signals = signals.to(self.frame.dtype)
+        for index, columns in enumerate(self._columns()):
+            if len(self.gradients) <= index:
+                self._allocate(signals.shape[1], columns.shape[1])
+            target = self.gradients[index][self._rows, output]
+            torch.bmm(signals, columns.transpose(1, 2), out=target)
+        if self.atom.shift is not None:
+            if len(self.gradients) == index + 1:
+                self._allocate(signals.shape[1], 1)
+            self.gradients[index + 1][self._rows, output] = signals.sum(2, keepdim=True)
+
+    def _allocate(self, rows: int, columns: int) -> None:
+        self.gradients.append(self.frame.zeros(self.frame.outputs, rows, columns))
+
+    def _columns(self) -> Iterable[Tensor]:
+        if self.geometry is None:
+            return [self._inputs.transpose(1, 2)]
+        return _TapColumns(self.geometry, self._inputs)
+
+    def end(self) -> None:
+        """Forget the graph and the inputs of the last run."""
+        super().end()
+        del self._inputs
+
+    def release(self) -> None:
+        """Forget signals, inputs and gradients."""
+        super().release()
+        self.inputs = None
+        self.gradients = []
+
+
+class _TapColumns:
+    """Patches of images, a group of taps at a time: (n, taps * channels, T)."""
+
+    def __init__(self, geometry: Geometry, images: Tensor) -> None:
+        self._geometry, self._images = geometry, images
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for taps in tap_groups(self._geometry, self._images.shape[1]):
+            yield self._geometry.columns(self._images, taps).flatten(1, 2)
+
+
+class DenseFactors(Factors):
+    """Gradients (n, c, P) as such, pulled back to the parameter where it was transformed."""
+
+    def __init__(self, atom: Atom, frame: Frame, parameter: nn.Parameter) -> None:
+        super().__init__(atom, frame)
+        self._parameter = parameter
+        self.gradients: list[Tensor] = []
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Remember the forms."""
+        for use in uses:
+            use.require_unchanged()
+        self._rows, self._uses = rows, uses
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Add up the gradients of all uses."""
+        for use, given in zip(self._uses, gradients, strict=True):
+            if all(gradient is None for gradient in given):
+                continue
+            rows = self._jacobian(use, given).flatten(1)
+            if not self.gradients:
+                self.gradients.append(self.frame.zeros(self.frame.outputs, rows.shape[1]))
+            self.gradients[0][self._rows, output] += rows
+
+    def _jacobian(self, use: Use, given: Gradients) -> Tensor:
+        filled = tuple(
+            torch.zeros(shape, dtype=use.origin.tensor.dtype, device=self.frame.device)
+            if gradient is None
+            else gradient
+            for gradient, shape in zip(given, use.results, strict=True)
+        )
+        form = use.form
+        jacobian: Callable[[Any], Tensor] = form.jacobian
+        rows = jacobian(filled if len(filled) > 1 else filled[0])
+        if isinstance(form, Dense) and form.own_rows:
+            return torch.cat([self._pulled_own(use, form, rows, k) for k in range(len(rows))])
+        rows = rows.reshape(len(rows), *use.origin.tensor.shape)
+        if self.atom.direct:
+            scale = use.origin.scale or 1.0
+            return rows.to(self.frame.dtype) * scale
+        return self._pulled(use, rows)
+
+    def _pulled(self, use: Use, rows: Tensor) -> Tensor:
+        size = max(1, _PULLED_BYTES // (rows[0].numel() * rows.element_size()))
+        parts = [pull_back(use.origin, self._parameter, part) for part in torch.split(rows, size)]
+        return torch.cat(parts).to(self.frame.dtype)
+
+    def _pulled_own(self, use: Use, form: Dense, rows: Tensor, index: int) -> Tensor:
+        """One part per example: the gradient of an example is zero in the parts of the others."""
+        assert form.axis is not None
+        tensor = use.origin.tensor
+        full = rows.new_zeros(1, *tensor.shape)
+        parts = torch.unflatten(full, form.axis + 1, (len(rows), -1))
+        parts.select(form.axis + 1, index).copy_(rows[index].unsqueeze(0))
+        return pull_back(use.origin, self._parameter, full).to(self.frame.dtype)
+
+    def end(self) -> None:
+        """Forget the graph."""
+        self._uses = ()
+
+    def release(self) -> None:
+        """Forget the gradients."""
+        self.gradients = []

@@ -1,0 +1,120 @@
+"""Run a model on some examples with every use of its parameters recorded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.capture.batches import Batch
+from theodolite.capture.completeness import require_complete
+from theodolite.capture.layers import Ownership
+from theodolite.capture.readouts import Readout, read_outputs
+from theodolite.capture.sites import tensors_in
+from theodolite.capture.uses import CallShapes, Use, UseRecorder
+from theodolite.errors import CaptureError, DomainError
+from theodolite.quantities._outputs import OutputChoice
+
+__all__ = ["Run", "Subject"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded forward pass: functions of the examples (n, c) and the uses of parameters."""
+
+    outputs: Tensor
+    uses: list[Use]
+    result_bytes: int
+
+    def passes(
+        self, keep_graph: bool = False
+    ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
+        """For every output: the gradients of its sum that arrive at each use, None where zero."""
+        edges = [edge for use in self.uses for edge in use.edges]
+        count = self.outputs.shape[1]
+        for index in range(count):
+            seed = torch.zeros_like(self.outputs)
+            seed[:, index] = 1.0
+            keep = keep_graph or index + 1 < count
+            grads = torch.autograd.grad(
+                self.outputs, edges, seed, retain_graph=keep, allow_unused=True
+            )
+            yield index, self._by_use(list(grads))
+
+    def _by_use(self, grads: list[Tensor | None]) -> list[tuple[Tensor | None, ...]]:
+        position, grouped = 0, []
+        for use in self.uses:
+            grouped.append(tuple(grads[position : position + len(use.edges)]))
+            position += len(use.edges)
+        return grouped
+
+
+@dataclass
+class Subject:
+    """A model with everything that decides what is differentiated with respect to what."""
+
+    model: nn.Module
+    ownership: Ownership
+    readout: Readout
+    choice: OutputChoice
+    _shapes: dict[tuple[tuple[int, ...], ...], list[CallShapes]] = field(default_factory=dict)
+
+    def run(self, batch: Batch) -> Run:
+        """Record a forward pass; the first of each shape is preceded by one example alone."""
+        reference = None if len(batch) == 1 else self._reference(batch)
+        return self._record(batch, reference)[0]
+
+    def probe(self, batch: Batch) -> Run:
+        """One example alone, with a check that no use of a parameter went unseen."""
+        run, recorder = self._record(batch, None)
+        require_complete(run.outputs, recorder)
+        self._shapes[_key(batch)] = recorder.shapes
+        return run
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Functions of the examples, (n, c), without recording anything."""
+        outputs = read_outputs(batch.run(self.model), batch, self.readout)
+        return self.choice.select(outputs, batch)
+
+    def _reference(self, batch: Batch) -> list[CallShapes]:
+        key = _key(batch)
+        if key not in self._shapes:
+            self.probe(batch.take(slice(0, 1)))
+        return self._shapes[key]
+
+    def _record(self, batch: Batch, reference: list[CallShapes] | None) -> tuple[Run, UseRecorder]:
+        inputs = (batch.args, dict(batch.kwargs))
+        recorder = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
+        with recorder:
+            outputs = read_outputs(batch.run(self.model), batch, self.readout)
+            values = self.choice.select(outputs, batch)
+        self._require_usable(values)
+        return Run(values, recorder.uses, recorder.result_bytes), recorder
+
+    def _require_usable(self, values: Tensor) -> None:
+        if values.grad_fn is None:
+            raise CaptureError(
+                "model: expected outputs that depend on its parameters, got a constant; a "
+                "no_grad block or a detach inside the model is the usual cause"
+            )
+
+    def require_finite(self, values: Tensor) -> None:
+        """The outputs are finite; otherwise the message names the parameter that is not."""
+        if values.detach().isfinite().all():
+            return
+        for name, parameter in self.model.named_parameters():
+            if not parameter.detach().isfinite().all():
+                raise DomainError(
+                    f"model: expected finite weights, got NaN or infinity in {name!r}; a diverged "
+                    "run is the usual cause, load an earlier checkpoint"
+                )
+        raise DomainError(
+            "model: expected finite outputs, got NaN or infinity; check the inputs and the scale "
+            "of the activations"
+        )
+
+
+def _key(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    """Shapes of one example, which decide the axes of examples in later calls."""
+    tensors = tensors_in((batch.args, dict(batch.kwargs)))
+    return tuple(tuple(tensor.shape[1:]) if not tensor.is_nested else () for tensor in tensors)

@@ -1,0 +1,171 @@
+"""One sweep over the data: plan, passes, contractions and checks, for whatever wants blocks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.capture.batches import Batch, iterate_batches
+from theodolite.capture.layers import Layers, Parameters, own_parameters, unwrap
+from theodolite.capture.modes import require_fixed_mode
+from theodolite.capture.readouts import Readout, resolve_readout
+from theodolite.quantities._atoms import Atom, group_atoms
+from theodolite.quantities._blocks import KernelBlock
+from theodolite.quantities._collection import Collected, collect, example_blocks
+from theodolite.quantities._contractions import Contraction
+from theodolite.quantities._factors import Frame
+from theodolite.quantities._outputs import Outputs, resolve_outputs
+from theodolite.quantities._plan import Plan, Settings, Task, make_plan
+from theodolite.quantities._products import Products
+from theodolite.quantities._runs import Run, Subject
+
+__all__ = ["Data", "Request", "Sweep", "prepare"]
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, beside model and data."""
+
+    layers: Layers = "*"
+    outputs: Outputs = "full"
+    readout: str | Readout | None = None
+    params: Parameters = None
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Batches that are gone through once or several times."""
+
+    batches: list[Batch]
+
+    @classmethod
+    def of(cls, data: Any, targets: Any, batch_fn: Any, device: torch.device) -> "Data":
+        """Everything that is accepted, on the device."""
+        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
+        return cls(list(made))
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+
+@dataclass
+class Sweep:
+    """A prepared sweep.
+
+    Args:
+        subject: The model and what is differentiated.
+        atoms: Parts whose kernels add up.
+        probe: The first example alone.
+        dtype: Dtype of factors and kernels.
+        device: Where everything happens.
+        settings: The user's choices.
+    """
+
+    subject: Subject
+    atoms: list[Atom]
+    probe: Run
+    dtype: torch.dtype
+    device: torch.device
+    settings: Settings
+
+    @property
+    def outputs(self) -> int:
+        """Number of functions per example."""
+        return self.probe.outputs.shape[1]
+
+    @property
+    def layers(self) -> list[str]:
+        """Selected layers in order of execution; those that were not used come last."""
+        order = {name: rank for rank, atom in enumerate(self.atoms) for name in atom.parameters}
+        owned = self.subject.ownership.layers
+
+        def first_use(layer: str) -> int:
+            return min(order.get(name, len(order) + len(self.atoms)) for name in owned[layer])
+
+        return sorted(owned, key=first_use)
+
+    def atoms_of(self, layer: str) -> list[int]:
+        """Positions of the atoms that a layer owns."""
+        owned = set(self.subject.ownership.layers[layer])
+        return [index for index, atom in enumerate(self.atoms) if atom.parameter in owned]
+
+    def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
+        """Routes and sizes; raises where memory does not suffice."""
+        task = Task(
+            left=left,
+            right=right,
+            outputs=self.outputs,
+            mode=self.subject.choice.mode,
+            symmetric=symmetric,
+            dtype=self.dtype,
+            device=self.device,
+            kernels=kernels,
+        )
+        return make_plan(self.atoms, self.probe, self.subject.ownership, task, self.settings)
+
+    def collect(
+        self, batches: Sequence[Batch], plan: Plan, weights: Tensor | None = None
+    ) -> Collected:
+        """Factors of one block of examples."""
+        count = sum(len(batch) for batch in batches)
+        frame = Frame(count, self.outputs, self.dtype, self.device)
+        return collect(self.subject, batches, plan, frame, weights)
+
+    def blocks(self, data: Data, plan: Plan) -> Iterator[tuple[slice, list[Batch]]]:
+        """Blocks of examples with their place in the data."""
+        start = 0
+        for batches in example_blocks(data.batches, plan.block, plan.run):
+            stop = start + sum(len(batch) for batch in batches)
+            yield slice(start, stop), batches
+            start = stop
+
+    def contraction(self, plan: Plan, examples: int) -> Contraction:
+        """Tiles of a symmetric block: few enough to be large, many enough to save work."""
+        rows = examples * (self.outputs if self.subject.choice.mode == "full" else 1)
+        parts = max(1, min(8, rows // 512))
+        products = Products(self.settings.precision)
+        return Contraction(products, plan.tile_bytes, -(-examples // parts))
+
+    def fill(
+        self, layer: str, pair: tuple[Collected, Collected], block: KernelBlock, plan: Plan
+    ) -> None:
+        """Overwrite a block with the kernel of one layer."""
+        left, right = pair
+        contraction = self.contraction(plan, len(left.outputs))
+        indices = self.atoms_of(layer)
+        if not indices:
+            block.values.zero_()
+        for rank, index in enumerate(indices):
+            contraction.add(left.factors[index], right.factors[index], block, rank == 0)
+        if left is right and indices:
+            block.mirror(contraction.span)
+
+
+def prepare(model: nn.Module, data: Data, request: Request) -> Sweep:
+    """Look at the model with one example, and group the uses of its parameters."""
+    inner = unwrap(model)
+    require_fixed_mode(inner)
+    ownership = own_parameters(inner, request.layers, request.params)
+    ownership = _restricted(ownership)
+    choice = resolve_outputs(request.outputs)
+    subject = Subject(inner, ownership, resolve_readout(request.readout), choice)
+    probe = subject.probe(data.batches[0].take(slice(0, 1)))
+    subject.require_finite(probe.outputs)
+    dtype = request.dtype or probe.outputs.dtype
+    dtype = torch.float32 if dtype in _HALF else dtype
+    atoms = group_atoms(probe.uses, ownership)
+    return Sweep(subject, atoms, probe, dtype, probe.outputs.device, request.settings)
+
+
+def _restricted(ownership: Any) -> Any:
+    """Only parameters of selected layers are followed."""
+    wanted = {name for names in ownership.layers.values() for name in names}
+    parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
+    return type(ownership)(parameters, ownership.layers, ownership.shared)

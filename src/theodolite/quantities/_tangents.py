@@ -1,0 +1,244 @@
+"""Exact tangent kernels of every layer in one sweep."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.capture.batches import Batch
+from theodolite.capture.layers import Layers, Parameters, unwrap
+from theodolite.capture.readouts import Readout
+from theodolite.capture.state import exact_arithmetic, untouched
+from theodolite.errors import DomainError
+from theodolite.quantities._blocks import KernelBlock, kernel_shape
+from theodolite.quantities._checked_weights import CheckWeights
+from theodolite.quantities._collection import Collected
+from theodolite.quantities._kernel_set import Coverage, TangentKernels
+from theodolite.quantities._outputs import Outputs
+from theodolite.quantities._plan import Plan, Settings
+from theodolite.quantities._products import Precision
+from theodolite.quantities._sweep import Data, Request, Sweep, prepare
+
+__all__ = ["tangent_kernels"]
+
+
+def tangent_kernels(  # noqa: PLR0913
+    model: nn.Module,
+    inputs: Any,
+    layers: Layers = "*",
+    outputs: Outputs = "full",
+    memory_limit: int | None = None,
+    *,
+    other: Any = None,
+    targets: Any = None,
+    readout: str | Readout | None = None,
+    params: Parameters = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    batch_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "float32",
+    check: bool = True,
+) -> TangentKernels:
+    r"""Tangent kernel of every layer, exact, in one sweep.
+
+    .. math:: K_l[(x, i), (x', j)] =
+              \langle \nabla_{\theta_l} f^i(x), \nabla_{\theta_l} f^j(x') \rangle
+
+    No gradient of the size n x c x parameters is formed: inputs and output gradients of every use
+    of a parameter are contracted in the cheapest order. The model is left as it was found.
+
+    Args:
+        model: Any module, in evaluation mode; wrappers of compilation and data parallelism are
+            seen through.
+        inputs: Inputs, (inputs, targets), a mapping of keyword arguments, or batches of these.
+        layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
+        outputs: ``"full"`` for (n, c, n, c); ``"trace"`` for the sum over outputs, (n, n);
+            ``"diagonal"`` for each output with itself, (c, n, n); an index for one output, (n, n);
+            or a loss(outputs, targets) with one value per example, (n, n).
+        memory_limit: Bytes; None for nine tenths of what is free.
+        other: A second set of inputs, for the kernel between the two: (n, c, m, c) and so on.
+        targets: Targets for the loss, where ``inputs`` holds none.
+        readout: ``"last"``, ``"mean"``, ``"cls"`` for outputs (n, T, c), or a function of
+            (model output, batch).
+        params: Which trainable parameters count: a pattern, names, or a predicate.
+        batch_fn: Turns an item of ``inputs`` into a :class:`~theodolite.capture.batches.Batch`.
+        batch_size: Examples per forward pass; None to choose. The result does not depend on it.
+        dtype: Dtype of products and result; None for that of the outputs.
+        device: Where the inputs should lie; None for that of the parameters.
+        precision: ``"3xtf32"`` for faster float32 products on CUDA.
+        check: Compare with plain autograd (one backward pass more).
+
+    Raises:
+        CaptureError: If the model mixes examples, hides uses of parameters, or a check fails.
+        DomainError: If the model trains or drops out, or nothing is trainable or selected.
+        MemoryLimitError: If the plan exceeds the memory limit; the message has the numbers.
+        ShapeError: If outputs are not (n, c).
+        UnknownNameError: If a layer does not exist.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1, bias=False).double()
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> kernels = tangent_kernels(model, x, outputs="trace")
+        >>> kernels[""].tolist()
+        [[1.0, 1.0], [1.0, 2.0]]
+
+    References:
+        [lou2022], Eq. (2); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
+    """
+    settings = Settings(memory_limit, batch_size, precision, check=check)
+    request = Request(layers, outputs, readout, params, dtype, device, settings)
+    inner = unwrap(model)
+    place = torch.device(device) if device is not None else _device(inner)
+    with untouched(inner), exact_arithmetic(place):
+        data = Data.of(inputs, targets, batch_fn, place)
+        second = None if other is None else Data.of(other, None, batch_fn, place)
+        sweep = prepare(inner, data, request)
+        return kernels_of(sweep, data, second)
+
+
+def _device(model: nn.Module) -> torch.device:
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise DomainError(
+            "model: expected parameters, got none; tangent features are gradients with respect "
+            "to parameters"
+        )
+    return parameter.device
+
+
+def kernels_of(sweep: Sweep, data: Data, other: Data | None) -> TangentKernels:
+    """Kernels of a prepared sweep."""
+    right = len(data) if other is None else len(other)
+    plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
+    shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
+    kernels = {
+        layer: torch.empty(shape, dtype=sweep.dtype, device=sweep.device) for layer in sweep.layers
+    }
+    weights = CheckWeights(sweep, data, other)
+    values = _fill_all(sweep, plan, data, other, (kernels, weights))
+    if sweep.settings.check:
+        weights.compare(kernels, values)
+    return TangentKernels(kernels, coverage_of(sweep, plan), values, plan.predicted_bytes)
+
+
+def _fill_all(
+    sweep: Sweep,
+    plan: Plan,
+    data: Data,
+    other: Data | None,
+    sinks: tuple[dict[str, Tensor], CheckWeights],
+) -> Tensor:
+    """Fill the kernels block by block; returns the outputs of the first set."""
+    kernels, weights = sinks
+    values: list[Tensor] = []
+    for rows, batches in sweep.blocks(data, plan):
+        left = sweep.collect(batches, plan, weights.left(rows))
+        weights.add(0, left.gradients)
+        values.append(left.outputs)
+        if other is not None:
+            _fill_row(sweep, plan, (left, rows), other, sinks)
+        elif len(left.outputs) == len(data):
+            _fill_and_release(sweep, plan, left, kernels)
+        else:
+            _fill_triangle(sweep, plan, (left, rows), data, kernels)
+    return torch.cat(values)
+
+
+def _fill_row(
+    sweep: Sweep,
+    plan: Plan,
+    side: tuple[Collected, slice],
+    other: Data,
+    sinks: tuple[dict[str, Tensor], CheckWeights],
+) -> None:
+    """All blocks between some examples of the first set and the second set."""
+    left, rows = side
+    kernels, weights = sinks
+    for columns, batches in sweep.blocks(other, plan):
+        part = weights.right(columns) if rows.start == 0 else None
+        right = sweep.collect(batches, plan, part)
+        weights.add(1, right.gradients)
+        _fill(sweep, plan, (left, right), (rows, columns), kernels)
+
+
+def _fill_triangle(
+    sweep: Sweep,
+    plan: Plan,
+    side: tuple[Collected, slice],
+    data: Data,
+    kernels: dict[str, Tensor],
+) -> None:
+    """Blocks from the diagonal on, and their mirror images."""
+    left, rows = side
+    _fill(sweep, plan, (left, left), (rows, rows), kernels)
+    for columns, batches in sweep.blocks(data, plan):
+        if columns.start > rows.start:
+            right = sweep.collect(batches, plan)
+            _fill(sweep, plan, (left, right), (rows, columns), kernels)
+            _mirror_blocks(sweep, (rows, columns), kernels)
+
+
+def _fill(
+    sweep: Sweep,
+    plan: Plan,
+    pair: tuple[Collected, Collected],
+    place: tuple[slice, slice],
+    kernels: dict[str, Tensor],
+) -> None:
+    """Fill one block of every kernel."""
+    mode = sweep.subject.choice.mode
+    for layer, kernel in kernels.items():
+        sweep.fill(layer, pair, KernelBlock(kernel, mode).part(*place), plan)
+
+
+def _fill_and_release(
+    sweep: Sweep, plan: Plan, collected: Collected, kernels: dict[str, Tensor]
+) -> None:
+    """Fill whole kernels and let factors, the larger part of the memory, go on the way."""
+    mode = sweep.subject.choice.mode
+    waiting = Counter(index for layer in kernels for index in sweep.atoms_of(layer))
+    for layer, kernel in kernels.items():
+        sweep.fill(layer, (collected, collected), KernelBlock(kernel, mode), plan)
+        for index in sweep.atoms_of(layer):
+            waiting[index] -= 1
+            if waiting[index] == 0:
+                collected.factors[index].release()
+
+
+def _mirror_blocks(sweep: Sweep, place: tuple[slice, slice], kernels: dict[str, Tensor]) -> None:
+    """Copy a block above the diagonal to its place below."""
+    mode = sweep.subject.choice.mode
+    rows, columns = place
+    for kernel in kernels.values():
+        block = KernelBlock(kernel, mode)
+        pairs = zip(
+            block.part(columns, rows).matrices(), block.part(rows, columns).matrices(), strict=True
+        )
+        for below, above in pairs:
+            below.copy_(above.T)
+
+
+def coverage_of(sweep: Sweep, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
+    """How every parameter of every layer was treated."""
+    ownership = sweep.subject.ownership
+    found: dict[str, Coverage] = {}
+    for entry in plan.atoms:
+        uses = [sweep.probe.uses[index] for index in entry.atom.uses]
+        for name in entry.atom.parameters:
+            found[name] = Coverage(
+                name,
+                tuple(use.function for use in uses),
+                all(use.by_rule for use in uses),
+                entry.route or "gradients",
+                ownership.shared.get(name, ()),
+            )
+    return {
+        layer: tuple(
+            found.get(name, Coverage(name, (), True, "unused", ownership.shared.get(name, ())))
+            for name in ownership.layers[layer]
+        )
+        for layer in sweep.layers
+    }
