@@ -1,0 +1,302 @@
+"""Misalignment: closed form, laws, minimiser, and its forms for bases and one divergence."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from tests.measures.covariances import function_of, orthogonal, random_spd, with_eigenvalues
+from tests.reference import covariance as literal
+from tests.tolerances import assert_close
+from theodolite.measures.covariance import (
+    alignment_defect,
+    basis_misalignment,
+    basis_misalignment_terms,
+    closest_aligned,
+    is_aligned,
+    misalignment,
+    misalignment_terms,
+    one_sided_misalignment,
+    symmetric_kl,
+)
+from theodolite.measures.covariance._misalignment import quadratic_forms
+
+SIMPLE = with_eigenvalues([5.0, 3.0, 2.0, 1.0], seed=1)
+DEGENERATE = with_eigenvalues([5.0, 2.0, 2.0, 2.0], seed=1)
+SCALAR = 2 * torch.eye(4, dtype=torch.float64)
+SPECTRA = {"simple": SIMPLE, "degenerate": DEGENERATE, "scalar": SCALAR}
+EVERY_SPECTRUM = pytest.mark.parametrize("data", SPECTRA.values(), ids=SPECTRA)
+B = random_spd(4, seed=5)
+LOOSE = 100.0  # B's condition number is about 20
+
+
+def projectors(matrix):
+    values, vectors = literal.eigenpairs(matrix.numpy())
+    groups = literal.spaces_of(values, 1e-12)
+    return [vectors[:, group] @ vectors[:, group].T for group in groups]
+
+
+def smallest(objective, data, start=0.0):
+    """Numerical minimum over all covariances aligned with the data."""
+    parts = projectors(data)
+
+    def of_logarithms(t):
+        sigma = sum(math.exp(value) * part for value, part in zip(t, parts, strict=True))
+        return objective(sigma, B.numpy())
+
+    return minimize(of_logarithms, np.full(len(parts), start), method="BFGS").fun
+
+
+@pytest.mark.spec("2.P14")
+@EVERY_SPECTRUM
+def test_closed_form_is_the_numerical_minimum(data):
+    assert float(misalignment(data, B)) == pytest.approx(
+        smallest(literal.symmetric_kl, data), abs=1e-6
+    )
+
+
+@pytest.mark.spec("2.P15")
+@EVERY_SPECTRUM
+def test_zero_exactly_for_aligned_pairs(data):
+    aligned = function_of(data, lambda v: (v - 2.5) ** 2 + 0.1)
+    assert is_aligned(aligned, data)
+    assert_close(misalignment(data, aligned), 0)
+    assert not is_aligned(B, data)
+    assert misalignment(data, B) > 0.01
+
+
+@pytest.mark.spec("2.P15")
+@pytest.mark.parametrize("seed", range(10))
+def test_never_negative(seed):
+    data = random_spd(6, seed)
+    assert misalignment(data, function_of(data, lambda v: v**3 + 1)) >= 0
+    assert misalignment(data, random_spd(6, seed + 100)) > 0
+
+
+@pytest.mark.spec("2.P16")
+@EVERY_SPECTRUM
+def test_invariant_under_joint_rotation_and_scaling(data):
+    U = orthogonal(4, seed=9)
+    turned = [U @ matrix @ U.T for matrix in (data, B)]
+    assert_close(misalignment(*((m + m.T) / 2 for m in turned)), misalignment(data, B), scale=LOOSE)
+    assert_close(misalignment(data, 1e-6 * B), misalignment(data, B), scale=LOOSE)
+
+
+@pytest.mark.spec("2.P16")
+@pytest.mark.parametrize(
+    "injective", [lambda v: v**3, lambda v: -v, lambda v: v - 2.5, torch.log], ids=range(4)
+)
+@EVERY_SPECTRUM
+def test_only_eigenspaces_of_the_data_matter(data, injective):
+    assert_close(misalignment(function_of(data, injective), B), misalignment(data, B), scale=LOOSE)
+
+
+@pytest.mark.spec("2.P17")
+@EVERY_SPECTRUM
+def test_same_for_the_inverse_of_the_weights(data):
+    inverse = function_of(B, torch.reciprocal)
+    assert_close(misalignment(data, inverse), misalignment(data, B), scale=LOOSE)
+
+
+@pytest.mark.spec("2.P18")
+def test_basis_form_equals_the_closed_form():
+    _, vectors = torch.linalg.eigh(SIMPLE)
+    assert_close(basis_misalignment(vectors, B), misalignment(SIMPLE, B), scale=LOOSE)
+
+
+@pytest.mark.spec("2.P18")
+def test_terms_are_those_of_regressions():
+    _, vectors = literal.eigenpairs(SIMPLE.numpy())
+    C = vectors.T @ B.numpy() @ vectors
+    expected = []
+    for i in range(4):
+        others = [j for j in range(4) if j != i]
+        explained = C[i, others] @ np.linalg.solve(C[np.ix_(others, others)], C[others, i])
+        expected.append(1 / math.sqrt(1 - explained / C[i, i]) - 1)
+    result = misalignment_terms(SIMPLE, B)
+    assert_close(result.terms, expected, scale=LOOSE)
+    assert_close(result.eigenvalues, [5, 3, 2, 1])
+    assert result.dimensions.tolist() == [1, 1, 1, 1]
+    basis = torch.from_numpy(vectors.copy())
+    assert_close(basis_misalignment_terms(basis, B), expected, scale=LOOSE)
+
+
+@pytest.mark.spec("2.P19")
+def test_finer_eigenspaces_are_less_misaligned():
+    fine, coarse, coarsest = (float(misalignment(data, B)) for data in SPECTRA.values())
+    assert fine <= coarse <= coarsest
+    assert coarsest == pytest.approx(math.sqrt(B.trace() * B.inverse().trace()) - 4, abs=1e-9)
+
+
+@pytest.mark.spec("2.P21")
+@EVERY_SPECTRUM
+def test_minimiser_is_aligned_and_attains_the_score(data):
+    nearest = closest_aligned(data, B)
+    assert is_aligned(nearest, data)
+    assert_close(symmetric_kl(nearest, B), misalignment(data, B), scale=LOOSE)
+
+
+@pytest.mark.spec("2.P21")
+@EVERY_SPECTRUM
+def test_no_aligned_matrix_is_nearer(data, generator):
+    logs = torch.randn(200, len(projectors(data)), generator=generator, dtype=torch.float64)
+    parts = torch.stack([torch.from_numpy(part) for part in projectors(data)])
+    nearest = closest_aligned(data, B)
+    scales = torch.stack([(nearest @ part).trace() / part.trace() for part in parts])
+    others = torch.einsum("nr,rij->nij", scales * (0.5 * logs).exp(), parts)
+    others = (others + others.mT) / 2
+    assert (symmetric_kl(others, B.expand_as(others)) > misalignment(data, B)).all()
+
+
+@pytest.mark.spec("2.P22")
+@EVERY_SPECTRUM
+def test_continuous_in_the_weights(data):
+    direction = random_spd(4, seed=8)
+    steps = [
+        abs(float(misalignment(data, B + size * direction) - misalignment(data, B)))
+        for size in (1e-3, 1e-6)
+    ]
+    assert steps[1] < 1e-4
+    assert steps[1] < 0.01 * steps[0] + 1e-9
+
+
+@pytest.mark.spec("2.P22")
+@pytest.mark.parametrize("gap", [1e-1, 1e-6, -1e-3])
+def test_jumps_where_data_eigenvalues_meet(gap):
+    weights = torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    apart = torch.diag(torch.tensor([1.0, 1.0 + gap], dtype=torch.float64))
+    assert float(misalignment(torch.eye(2).double(), weights)) == pytest.approx(math.sqrt(4.5) - 2)
+    assert round(math.sqrt(4.5) - 2, 4) == 0.1213
+    assert_close(misalignment(apart, weights), 0)
+
+
+@pytest.mark.parametrize(("gap", "same"), [(1e-12, True), (1e-8, False)])
+def test_eigenvalues_within_rounding_are_equal(gap, same):
+    weights = torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    data = torch.diag(torch.tensor([1.0, 1.0 + gap], dtype=torch.float64))
+    assert (float(misalignment(data, weights)) > 0.1) is same
+    assert float(misalignment(data, weights, rtol=1e-6)) > 0.1
+
+
+def test_rounding_is_that_of_the_dtype():
+    data = DEGENERATE.float()  # equal eigenvalues are now apart by single-precision rounding
+    expected = float(misalignment(DEGENERATE, B))
+    assert float(misalignment(data, B.float())) == pytest.approx(expected, rel=1e-3)
+    assert abs(float(misalignment(data.double(), B)) - expected) > 0.01
+
+
+@pytest.mark.spec("2.P23")
+def test_additive_over_blocks_with_different_eigenvalues():
+    first, second = with_eigenvalues([9.0, 8.0, 8.0], seed=3), with_eigenvalues([2.0, 1.0], seed=4)
+    upper, lower = random_spd(3, seed=6), random_spd(2, seed=7)
+    together = misalignment(torch.block_diag(first, second), torch.block_diag(upper, lower))
+    apart = misalignment(first, upper) + misalignment(second, lower)
+    assert_close(together, apart, scale=LOOSE)
+
+
+@pytest.mark.spec("2.P25")
+def test_not_symmetric_in_its_arguments():
+    assert abs(float(misalignment(SIMPLE, B) - misalignment(B, SIMPLE))) > 0.01
+
+
+@pytest.mark.spec("2.P27")
+@EVERY_SPECTRUM
+@pytest.mark.parametrize("first", ["weights", "aligned"])
+def test_one_sided_forms_are_numerical_minima(first, data):
+    def divergence(sigma, weights):
+        pair = (weights, sigma) if first == "weights" else (sigma, weights)
+        return literal.gaussian_kl(*pair)
+
+    value = float(one_sided_misalignment(data, B, first=first))
+    assert value == pytest.approx(smallest(divergence, data), abs=1e-6)
+
+
+@pytest.mark.spec("2.P27")
+@EVERY_SPECTRUM
+def test_one_sided_forms_add_up_to_no_more_than_misalignment(data):
+    total = sum(one_sided_misalignment(data, B, first=side) for side in ("weights", "aligned"))
+    assert 0.01 < total <= misalignment(data, B)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        misalignment,
+        one_sided_misalignment,
+        lambda data, weights: alignment_defect(weights, data),
+    ],
+    ids=["misalignment", "one_sided", "defect"],
+)
+def test_a_stack_of_checkpoints_gives_one_number_each(measure):
+    stack = torch.stack([random_spd(4, seed) for seed in range(6)]).reshape(2, 3, 4, 4)
+    values = measure(DEGENERATE, stack)
+    singles = [float(measure(DEGENERATE, matrix)) for matrix in stack.reshape(6, 4, 4)]
+    assert_close(values.reshape(6), singles, scale=LOOSE)
+    assert values.shape == (2, 3)
+
+
+def test_stacks_of_terms_and_minimisers():
+    stack = torch.stack([B, random_spd(4, seed=6)])
+    terms = misalignment_terms(DEGENERATE, stack)
+    assert terms.terms.shape == (2, 2)
+    assert_close(terms.terms.sum(-1), misalignment(DEGENERATE, stack), scale=LOOSE)
+    assert_close(
+        closest_aligned(DEGENERATE, stack)[1], closest_aligned(DEGENERATE, stack[1]), scale=LOOSE
+    )
+
+
+def test_bases_broadcast_with_checkpoints():
+    bases = torch.stack([orthogonal(4, seed) for seed in range(3)])
+    stack = torch.stack([B, random_spd(4, seed=6)])
+    values = basis_misalignment(bases[:, None], stack)
+    assert values.shape == (3, 2)
+    assert_close(values[2, 1], basis_misalignment(bases[2], stack[1]), scale=LOOSE)
+
+
+def test_the_formula_vmaps():
+    factors = torch.linalg.cholesky(torch.stack([random_spd(4, seed) for seed in range(3)]))
+    V = orthogonal(4)
+    mapped = torch.func.vmap(quadratic_forms, in_dims=(None, 0))(V, factors)
+    assert_close(mapped[1], quadratic_forms(V, factors)[1], scale=LOOSE)
+
+
+def test_gradient_descends_to_alignment():
+    weights = B.clone()
+    for _ in range(15):
+        weights.requires_grad_()
+        (gradient,) = torch.autograd.grad(misalignment(SIMPLE, weights), weights)
+        weights = (weights - 0.3 * gradient).detach()
+    assert misalignment(SIMPLE, weights) < 0.3 * misalignment(SIMPLE, B)
+
+
+def test_ridge_leads_to_the_isotropic_score():
+    scores = [float(misalignment(SIMPLE, B, ridge=ridge)) for ridge in (0.0, 0.1, 10.0, 1e6)]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[-1] < 1e-9
+    assert_close(
+        misalignment(SIMPLE, B, ridge=0.1),
+        misalignment(SIMPLE, B + 0.1 * B.trace() / 4 * torch.eye(4).double()),
+        scale=LOOSE,
+    )
+
+
+def test_data_may_be_singular_or_indefinite():
+    data = with_eigenvalues([2.0, 0.0, -1.0, -3.0], seed=1)
+    shifted = with_eigenvalues([7.0, 5.0, 4.0, 2.0], seed=1)
+    assert_close(misalignment(data, B), misalignment(shifted, B), scale=LOOSE)
+
+
+def test_a_stack_with_a_stubborn_matrix_is_taken_one_by_one(monkeypatch):
+    plain = torch.linalg.eigvalsh
+
+    def fails_on_stacks(matrices):
+        if matrices.ndim > 2:
+            raise torch.linalg.LinAlgError("failed to converge")
+        return plain(matrices)
+
+    stack = torch.stack([B, random_spd(4, seed=6)])
+    expected = misalignment(SIMPLE, stack)
+    monkeypatch.setattr(torch.linalg, "eigvalsh", fails_on_stacks)
+    assert_close(misalignment(SIMPLE, stack), expected, scale=LOOSE)

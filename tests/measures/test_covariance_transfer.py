@@ -1,0 +1,218 @@
+"""The transfer function from data to weights, and the shape of its curve."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.isotonic import IsotonicRegression
+
+from tests.measures.covariances import function_of, orthogonal, random_spd, with_eigenvalues
+from tests.tolerances import assert_close
+from theodolite.measures.covariance import (
+    corresponding_eigenvalues,
+    curve_deviation,
+    mean_transfer,
+    transfer_from_covariance,
+    transfer_function,
+    unimodality_defect,
+)
+
+DATA = with_eigenvalues([9.0, 4.0, 2.0, 1.0, 0.5], seed=1)
+DEGENERATE = with_eigenvalues([9.0, 4.0, 4.0, 4.0, 0.5], seed=1)
+
+
+def filters(count=12, size=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, size, generator=generator, dtype=torch.float64) + 2
+
+
+def covariance(rows):
+    return torch.cov(rows.T, correction=0)
+
+
+@pytest.mark.spec("2.P28")
+def test_tau_is_the_deviation_of_projections():
+    curve = transfer_function(DATA, filters())
+    _, vectors = torch.linalg.eigh(DATA)
+    projections = filters() @ vectors.flip(-1)
+    assert_close(curve.sigma, np.sqrt([9.0, 4.0, 2.0, 1.0, 0.5]))
+    assert_close(curve.tau, projections.std(0, correction=0))
+
+
+@pytest.mark.spec("2.P28")
+@pytest.mark.parametrize("data", [DATA, DEGENERATE], ids=["simple", "degenerate"])
+@pytest.mark.parametrize("count", [3, 12], ids=["few filters", "many filters"])
+def test_squares_add_up_to_the_trace(data, count):
+    weights = filters(count)
+    tau = transfer_function(data, weights).tau
+    assert_close(tau.square().sum(), covariance(weights).trace(), scale=10)
+
+
+@pytest.mark.spec("2.P28")
+def test_grows_with_the_root_of_the_weights_variance():
+    assert_close(
+        transfer_function(DATA, 3 * filters()).tau, 3 * transfer_function(DATA, filters()).tau
+    )
+    weights = covariance(filters())
+    assert_close(
+        transfer_from_covariance(DATA, 9 * weights).tau,
+        3 * transfer_from_covariance(DATA, weights).tau,
+    )
+
+
+@pytest.mark.spec("2.P28")
+@pytest.mark.parametrize("data", [DATA, DEGENERATE], ids=["simple", "degenerate"])
+def test_invariant_under_joint_rotation(data):
+    U = orthogonal(5, seed=4)
+    turned = transfer_function((U @ data @ U.T + (U @ data @ U.T).T) / 2, filters() @ U.T)
+    assert_close(turned.tau, transfer_function(data, filters()).tau)
+
+
+@pytest.mark.spec("2.P28")
+def test_signs_of_eigenvectors_do_not_matter():
+    mirror = torch.diag(torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0]).double())
+    flipped = transfer_function(mirror @ DATA @ mirror, filters() @ mirror)
+    assert_close(flipped.tau, transfer_function(DATA, filters()).tau)
+
+
+@pytest.mark.spec("2.P28")
+def test_constant_for_isotropic_weights():
+    isotropic = 2 * torch.cat([torch.eye(5), -torch.eye(5)]).double()
+    tau = transfer_function(DATA, isotropic).tau
+    assert_close(tau, np.full(5, math.sqrt(0.8)))
+
+
+@pytest.mark.spec("2.P28")
+@pytest.mark.parametrize("data", [DATA, DEGENERATE], ids=["simple", "degenerate"])
+def test_squares_are_corresponding_eigenvalues_of_aligned_pairs(data):
+    weights = function_of(data, lambda v: v / (1 + v**2))
+    pairs = corresponding_eigenvalues(weights, data)
+    expected = pairs.matrix.repeat_interleave(pairs.dimensions)
+    assert_close(transfer_from_covariance(data, weights).tau.square(), expected)
+
+
+@pytest.mark.spec("2.P29")
+@pytest.mark.parametrize("data", [DATA, DEGENERATE], ids=["simple", "degenerate"])
+def test_mean_squared_preactivation(data):
+    curve = transfer_function(data, filters())
+    product = (curve.sigma * curve.tau).square().sum()
+    assert_close(product, (data @ covariance(filters())).trace(), scale=100)
+
+
+def test_degenerate_spaces_share_their_mean_variance():
+    tau = transfer_function(DEGENERATE, filters()).tau
+    assert tau[1] == tau[2] == tau[3]
+    assert len(set(tau.tolist())) == 3
+    loose = transfer_function(DATA, filters(), rtol=0.3).tau  # gaps of 5, 2, 1 and 0.5 of 9
+    assert len(set(loose.tolist())) == 2
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_centering(centered):
+    weights = filters() - filters().mean(0) * centered
+    second_moment = weights.T @ weights / len(weights)
+    tau = transfer_function(DATA, filters(), centered=centered).tau
+    assert_close(tau, transfer_from_covariance(DATA, second_moment).tau)
+
+
+def test_leading_directions_alone():
+    curve = transfer_function(DATA, filters(), count=2)
+    assert_close(curve.tau, transfer_function(DATA, filters()).tau[:2])
+    assert_close(curve.sigma, [3, 2])
+
+
+def test_negative_eigenvalues_by_rounding_are_zero():
+    data = with_eigenvalues([1.0, 0.5, -1e-12], seed=2)
+    assert transfer_function(data, filters(size=3)).sigma[-1] == 0
+
+
+def test_runs_are_averaged_with_their_error():
+    runs = torch.stack([filters(seed=seed) for seed in range(4)])
+    curves = transfer_function(DATA, runs)
+    singles = torch.stack([transfer_function(DATA, run).tau for run in runs])
+    assert_close(curves.tau, singles)
+    mean = mean_transfer(curves)
+    assert_close(mean.tau, singles.mean(0))
+    assert_close(mean.error, singles.std(0) / 2)
+    assert mean_transfer(transfer_function(DATA, runs[:1])).error.isnan().all()
+
+
+def test_mean_of_numpy_curves_is_numpy():
+    runs = np.stack([filters(seed=seed).numpy() for seed in range(2)])
+    mean = mean_transfer(transfer_function(DATA.numpy(), runs))
+    assert isinstance(mean.error, np.ndarray)
+
+
+def test_deviation_of_curves():
+    curve = torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64)
+    assert curve_deviation(curve, 5 * curve) < 1e-15
+    assert_close(curve_deviation(curve, -curve), 2)
+    assert curve_deviation(curve, 0 * curve).isnan()
+    stack = torch.stack([curve, -curve])
+    assert_close(curve_deviation(stack, stack.flip(0)), [2, 2])
+
+
+def test_undefined_deviation_has_no_gradient():
+    curve = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    other = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    curve_deviation(curve, other).backward()
+    assert (curve.grad == 0).all()
+    assert (other.grad == 0).all()
+
+
+SHAPES = {
+    "rising": torch.arange(9.0),
+    "falling": -torch.arange(9.0),
+    "rising then falling": torch.tensor([0.0, 1, 5, 6, 4, 4, 2, 1, 0]),
+    "constant": torch.full((9,), 0.1),
+    "single": torch.tensor([2.0]),
+}
+
+
+@pytest.mark.spec("2.P30")
+@pytest.mark.parametrize("curve", SHAPES.values(), ids=SHAPES)
+def test_unimodal_curves_have_no_defect(curve):
+    assert unimodality_defect(curve.double()) == 0
+
+
+@pytest.mark.spec("2.P30")
+@pytest.mark.parametrize("size", [9, 27])
+def test_a_valley_has_a_large_defect(size):
+    valley = (torch.arange(size).double() - size // 2).abs()
+    assert unimodality_defect(valley) > 0.4
+
+
+def test_defect_agrees_with_isotonic_regression():
+    curve = np.random.default_rng(0).standard_normal(20)
+    errors = []
+    for split in range(21):
+        parts = ((curve[:split], True), (curve[split:], False))
+        fits = [
+            IsotonicRegression(increasing=up).fit_transform(np.arange(len(part)), part)
+            for part, up in parts
+            if len(part)
+        ]
+        errors.append(np.square(np.concatenate(fits) - curve).sum())
+    expected = min(errors) / np.square(curve - curve.mean()).sum()
+    assert_close(unimodality_defect(torch.from_numpy(curve)), expected)
+
+
+def test_noise_scores_two_thirds():
+    noise = np.random.default_rng(0).standard_normal((400, 27))
+    defects = unimodality_defect(noise)
+    assert defects.shape == (400,)
+    assert defects.mean() == pytest.approx(0.67, abs=0.02)
+
+
+def test_defect_of_a_stack_and_of_reversed_curves():
+    curves = torch.from_numpy(np.random.default_rng(1).standard_normal((2, 3, 9)))
+    defects = unimodality_defect(curves)
+    assert_close(defects[1, 2], unimodality_defect(curves[1, 2]))
+    assert_close(unimodality_defect(curves.flip(-1)), defects)
+
+
+def test_weights_carry_gradients_to_the_shape():
+    weights = filters().requires_grad_()
+    unimodality_defect(transfer_function(random_spd(5), weights).tau).backward()
+    assert weights.grad.isfinite().all()
