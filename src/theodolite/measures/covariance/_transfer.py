@@ -15,7 +15,6 @@ from theodolite.linalg import (
     eps_of,
     equality_tolerance,
     nan_unless,
-    ratio_or_nan,
     safe_sqrt,
     top_eigen,
 )
@@ -215,15 +214,12 @@ def curve_deviation(
                 f"shape {tuple(curve.shape)}; evaluate both at the same points"
             )
     require_finite(curve_1=curve_1, curve_2=curve_2)
-    unit_1, unit_2 = (_normalized(double(curve)) for curve in (curve_1, curve_2))
-    squares = (unit_1 - unit_2).square().sum(-1)
-    defined = ~squares.isnan()
-    return nan_unless(defined, safe_sqrt(torch.where(defined, squares, torch.zeros_like(squares))))
-
-
-def _normalized(curve: Tensor) -> Tensor:
-    norm = safe_sqrt(curve.square().sum(-1, keepdim=True))
-    return ratio_or_nan(curve, norm)
+    f, g = double(curve_1), double(curve_2)
+    defined = (f != 0).any(-1) & (g != 0).any(-1)
+    # No nan before the last step: it would reach the gradient of the other curve.
+    f, g = (torch.where(defined[..., None], curve, torch.ones_like(curve)) for curve in (f, g))
+    difference = f / f.norm(dim=-1, keepdim=True) - g / g.norm(dim=-1, keepdim=True)
+    return nan_unless(defined, safe_sqrt(difference.square().sum(-1)))
 
 
 def _directions(data_covariance: Tensor, count: int | None, rtol: float | None) -> Eigenspaces:

@@ -80,6 +80,10 @@ def stacked_eigenvalues(matrices: Tensor) -> Tensor:
     """Eigenvalues of each symmetric matrix of a stack, largest first; differentiable at ties."""
     if matrices.ndim == 2:
         return symmetric_eigenvalues(matrices)
+    try:
+        return torch.linalg.eigvalsh(matrices).flip(-1)
+    except RuntimeError:  # one matrix of the stack did not converge: its fall-backs find out which
+        pass
     size = matrices.shape[-1]
     rows = [symmetric_eigenvalues(matrix) for matrix in matrices.reshape(-1, size, size)]
     return torch.stack(rows).reshape(matrices.shape[:-1])
