@@ -1,0 +1,308 @@
+"""Tangent kernels per layer: time, peak memory, floor, peers and scaling.
+
+    PYTHONPATH=src python -m benchmarks.tangent --device cuda
+
+Weights of convolutional and linear layers, per-layer kernels, all ten outputs, float32 result. The
+outputs of every tool are compared with ours before anything is timed.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.resnet import ResNet18
+from benchmarks.stopwatch import GIB, attempt, measure
+from theodolite.capture.state import exact_arithmetic, untouched
+from theodolite.quantities import tangent_kernels
+from theodolite.quantities._blocks import KernelBlock, kernel_shape
+from theodolite.quantities._factors import OuterFactors
+from theodolite.quantities._plan import Settings
+from theodolite.quantities._sweep import Data, Request, prepare
+
+VGG19 = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M",
+         512, 512, 512, 512, "M")  # fmt: skip
+
+
+def mlp(*widths: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs, bias=False), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def vgg19() -> nn.Module:
+    layers: list[nn.Module] = []
+    channels = 3
+    for entry in VGG19:
+        if isinstance(entry, str):
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(channels, entry, 3, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(entry), nn.ReLU(inplace=True)]
+            channels = entry
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10, bias=False))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP 784-1024-1024-10, n=1000": (lambda: mlp(784, 1024, 1024, 10), (1000, 784)),
+    "VGG-19, n=100": (vgg19, (100, 3, 32, 32)),
+    "ResNet-18, n=256": (ResNet18, (256, 3, 32, 32)),
+}
+SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP 64-128-10, n=60": (lambda: mlp(64, 128, 10), (60, 64)),
+    "MLP 10 x 256, n=100": (lambda: mlp(*[256] * 10, 10), (100, 256)),
+}
+
+
+TIMED: tuple[dict[str, Any], ...] = (
+    {},
+    {"check": False},
+    {"precision": "3xtf32"},
+    {"outputs": "trace"},
+)
+
+
+def matrices(_name: str, parameter: nn.Parameter) -> bool:
+    return parameter.dim() > 1
+
+
+def build(case: tuple[Callable[[], nn.Module], tuple[int, ...]], device: str) -> Any:
+    torch.manual_seed(0)
+    model = case[0]().eval().to(device)
+    return model, torch.randn(*case[1]).to(device)
+
+
+def kernels(model: nn.Module, x: Tensor, **options: Any) -> Any:
+    return tangent_kernels(model, x, params=matrices, **options)
+
+
+# ------------------------------------------------------------------------------------------ peers
+
+
+def by_jacobian(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """The contraction of the torch.func tutorial, per parameter."""
+    chosen = {k: p.detach() for k, p in model.named_parameters() if p.dim() > 1}
+    rest = {k: v.detach() for k, v in model.state_dict().items() if k not in chosen}
+
+    def single(parameters: dict[str, Tensor], one: Tensor) -> Tensor:
+        return torch.func.functional_call(model, {**rest, **parameters}, one[None])[0]
+
+    jacobian = torch.func.vmap(torch.func.jacrev(single), (None, 0))(chosen, x)
+    return {
+        name: torch.einsum("xip,yjp->xiyj", J.flatten(2), J.flatten(2))
+        for name, J in jacobian.items()
+    }
+
+
+def by_nngeometry(model: nn.Module, x: Tensor) -> Tensor:
+    from nngeometry.generator.jacobian import Jacobian
+    from nngeometry.layercollection import LayerCollection
+    from nngeometry.object.fspace import FMatDense
+
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, torch.zeros(len(x))), batch_size=len(x)
+    )
+    layers = LayerCollection.from_model(model)
+    generator = Jacobian(model=model, layer_collection=layers, n_output=10)
+    return FMatDense(layer_collection=layers, generator=generator, examples=loader).to_torch()
+
+
+def by_torchjd(model: nn.Module, x: Tensor) -> Tensor:
+    from torchjd.autogram import Engine
+
+    return Engine(model, batch_dim=0).compute_gramian(model(x))
+
+
+def compare(ours: Tensor, theirs: Tensor | None, name: str) -> None:
+    if theirs is not None:
+        error = (ours - theirs).abs().max() / theirs.abs().max()
+        print(f"{name:44s} largest relative difference to ours {float(error):.1e}")
+
+
+def side_by_side(name: str, device: str) -> None:
+    model, x = build(SMALL.get(name) or CASES[name], device)
+    ours = kernels(model, x)
+    small = kernels(model, x[:20])
+    theirs = by_jacobian(model, x[:20])
+    total = sum(theirs.values())
+    compare(small.total, total if isinstance(total, Tensor) else None, "torch.func, 20 examples")
+    del ours
+    mine = attempt("theodolite, every layer", lambda: kernels(model, x), device, None)
+    with exact_arithmetic(torch.device(device)):
+        other = attempt("torch.func", lambda: by_jacobian(model, x), device, mine)
+        attempt("nngeometry, total only", lambda: by_nngeometry(model, x), device, mine)
+        attempt("TorchJD, total only", lambda: by_torchjd(model, x), device, mine)
+    if mine and other:
+        print(f"{'torch.func / theodolite':44s} {other.seconds / mine.seconds:10.1f} x")
+
+
+# ---------------------------------------------------------------------------------------- profile
+
+
+def synchronized(device: str) -> float:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def profile(name: str, device: str, precision: str = "float32") -> None:
+    """Passes and products apart; every matrix by both routes, with the counted multiply-adds."""
+    model, x = build(CASES[name], device)
+    with untouched(model), exact_arithmetic(torch.device(device)):
+        data = Data.of(x, None, None, torch.device(device))
+        settings = Settings(precision=precision, check=False)
+        request = Request(params=matrices, settings=settings)
+        sweep = prepare(model, data, request)
+        plan = sweep.plan(len(x), len(x), True, len(sweep.layers))
+        batches = next(iter(sweep.blocks(data, plan)))[1]
+        for _ in range(2):
+            started = synchronized(device)
+            collected = sweep.collect(batches, plan)
+            passes = synchronized(device) - started
+        planned = plan.predicted_bytes / GIB
+        print(f"  passes {passes * 1e3:8.2f} ms in runs of {plan.run}, plan {planned:.2f} GiB")
+        shape = kernel_shape("full", len(x), len(x), sweep.outputs)
+        kernel = KernelBlock(torch.empty(shape, device=device), "full")
+        total = 0.0
+        for layer in sweep.layers:
+            index = sweep.atoms_of(layer)[0]
+            factors = collected.factors[index]
+            times = {}
+            routes = ["gradients", "positions"] if not getattr(factors, "eager", True) else [""]
+            for route in routes:
+                if route and isinstance(factors, OuterFactors):
+                    if factors.signals is None or factors.signals.shape[3] == 1:
+                        routes = [""]
+                    chosen = factors.route
+                    factors.route = route
+                for _ in range(2):
+                    started = synchronized(device)
+                    sweep.fill(layer, (collected, collected), kernel, plan)
+                    times[route or "chosen"] = synchronized(device) - started
+                if route and isinstance(factors, OuterFactors):
+                    factors.route = chosen
+            spent = times.get(plan.atoms[index].route or "", min(times.values()))
+            total += spent
+            listed = "  ".join(f"{key} {value * 1e3:8.2f} ms" for key, value in times.items())
+            sizes = describe(factors)
+            entry = plan.atoms[index]
+            way = f"{entry.route}{', eager' if entry.eager else ''}"
+            print(f"  {layer:22s} {sizes:36s} plan {way:16s} {listed}")
+        print(f"  products {total * 1e3:8.2f} ms by the planned routes")
+
+
+def describe(factors: Any) -> str:
+    if getattr(factors, "signals", None) is not None:
+        C, T = factors.signals.shape[2:]
+        return f"T={T} C={C} inputs {tuple(factors.inputs.shape[1:])}"
+    return " ".join(str(tuple(part.shape[1:])) for part in factors.gradients[:1])
+
+
+def floor(name: str, device: str) -> None:
+    """Ten backward passes to the uses, and the products of the cheapest routes at full speed."""
+    from theodolite.quantities._plan import _problem
+    from theodolite.quantities._routes import costs
+
+    model, x = build(CASES[name], device)
+    with untouched(model), exact_arithmetic(torch.device(device)):
+        data = Data.of(x, None, None, torch.device(device))
+        sweep = prepare(model, data, Request(params=matrices, settings=Settings(check=False)))
+        run = sweep.subject.run(data.batches[0])
+
+        def passes() -> None:
+            for _ in run.passes(keep_graph=True):
+                pass
+
+        took = measure(passes, device, 3)
+        products = 0.0
+        for atom in sweep.atoms:
+            forms = [run.uses[index].form for index in atom.uses]
+            from theodolite.quantities._plan import Task
+
+            task = Task(len(x), len(x), sweep.outputs, "full", True, sweep.dtype, sweep.device, 1)
+            products += min(costs(_problem(forms, task)).values())
+    rate = 51e12 if device.startswith("cuda") else 1e11
+    least = 2 * products / rate
+    print(f"  floor: passes {took.seconds * 1e3:.2f} ms, products {least * 1e3:.2f} ms")
+
+
+# ---------------------------------------------------------------------------------------- scaling
+
+
+def slope(sizes: list[int], values: list[float]) -> float:
+    x = [math.log(size) for size in sizes]
+    y = [math.log(value) for value in values]
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    top = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    return top / sum((a - mx) ** 2 for a in x)
+
+
+def scaling(device: str) -> None:
+    """Exponents of time and of kernel memory, measured and predicted, on fully connected nets."""
+    big = device.startswith("cuda")
+    n, c, w, d = (1000, 10, 1024, 4) if big else (60, 4, 128, 4)
+    axes: dict[str, tuple[list[int], Callable[[int], tuple[Any, ...]], float]] = {
+        "examples n": ([n, 2 * n, 3 * n], lambda s: (s, c, w, d), 2.0),
+        "outputs c": ([c, 2 * c, 3 * c], lambda s: (n, s, w, d), 2.0),
+        "width": ([w, 2 * w, 4 * w], lambda s: (n, c, s, d), 1.0),
+        "depth": ([d, 2 * d, 4 * d], lambda s: (n, c, w, s), 1.0),
+    }
+    for axis, (sizes, case, predicted) in axes.items():
+        times, memory = [], []
+        for size in sizes:
+            examples, outputs, width, depth = case(size)
+            torch.manual_seed(0)
+            model = mlp(*[width] * depth, outputs).eval().to(device)
+            x = torch.randn(examples, width, device=device)
+            taken = measure(lambda m=model, v=x: kernels(m, v, check=False), device, 3)
+            times.append(taken.seconds)
+            memory.append(max(taken.gibibytes, 1e-9))
+        shown = " ".join(f"{t * 1e3:.1f}" for t in times)
+        print(
+            f"  {axis:12s} {sizes}: {shown} ms, exponent {slope(sizes, times):.2f} in time", end=""
+        )
+        print(f" (predicted {predicted:.0f}), {slope(sizes, memory):.2f} in memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", default="times,profile,floor,peers,scaling")
+    parser.add_argument("--case", default="")
+    chosen = parser.parse_args()
+    wanted, device = chosen.only.split(","), chosen.device
+    print(
+        f"torch {torch.__version__}, {torch.cuda.get_device_name() if device != 'cpu' else 'CPU'}"
+    )
+    names = [name for name in CASES if chosen.case.lower() in name.lower()]
+    for name in names:
+        model, x = build(CASES[name], device)
+        print(f"\n== {name}")
+        if "times" in wanted:
+            for options in TIMED:
+                label = ", ".join(f"{k}={v}" for k, v in options.items()) or "default"
+                call = partial(kernels, model, x, **options)
+                attempt(f"theodolite, {label}", call, device, None)
+        del model, x
+        if "profile" in wanted:
+            profile(name, device)
+        if "floor" in wanted:
+            floor(name, device)
+    if "peers" in wanted:
+        for name in [*SMALL, *(list(CASES)[:2] if device != "cpu" else [])]:
+            print(f"\n== side by side: {name}")
+            side_by_side(name, device)
+    if "scaling" in wanted:
+        print("\n== scaling")
+        scaling(device)
+
+
+if __name__ == "__main__":
+    main()
