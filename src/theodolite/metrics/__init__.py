@@ -1,0 +1,19 @@
+"""Measures of a stream, as ``torchmetrics.Metric``: fixed-size states, exact over all batches.
+
+The value is that of the whole stream at once, whatever the batches, their order and the number of
+processes. States are float64 sums about the mean of each process's first batch (or triangles of a
+QR decomposition); merging rebases them, so that large means cost no digits.
+"""
+
+from theodolite.metrics._cka import PairCKA, TargetCKA
+from theodolite.metrics._covariance import CovarianceState
+from theodolite.metrics._representation import RepresentationAlignment
+from theodolite.metrics._vectors import VectorAlignment
+
+__all__ = [
+    "CovarianceState",
+    "PairCKA",
+    "RepresentationAlignment",
+    "TargetCKA",
+    "VectorAlignment",
+]

@@ -1,0 +1,95 @@
+"""The one way in which every metric here keeps, merges and reduces its statistics."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from theodolite.errors import DtypeError, ShapeError
+from theodolite.linalg import double
+from theodolite.metrics._packing import pack, unpack
+
+__all__ = ["StreamingMetric", "floating", "require_width"]
+
+
+S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups together
+
+
+class StreamingMetric(Metric, Generic[S]):
+    """A metric whose state is a few float64 sums, whatever the number of examples.
+
+    The state is a list of packed blocks of statistics, each about the shift of its own first
+    batch. Processes exchange blocks by concatenation, which works for any number of processes and
+    for processes that saw no example; whoever reads the state rebases the blocks to one shift and
+    adds them. Half-precision and float32 input is converted exactly and summed in float64.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    blocks: list[Tensor] | Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("blocks", default=[], dist_reduce_fx="cat")
+        # A process without data sends an empty vector of the metric's dtype: it must match.
+        self.set_dtype(torch.float64)
+
+    @abstractmethod
+    def _to_tensors(self, statistics: S) -> Sequence[Tensor]:
+        """What a block holds."""
+
+    @abstractmethod
+    def _from_tensors(self, tensors: Sequence[Tensor]) -> S:
+        """The statistics of one block."""
+
+    def _statistics(self) -> S | None:
+        """Statistics of all examples seen; None before the first."""
+        blocks = self.blocks if isinstance(self.blocks, list) else [self.blocks]
+        parts = [self._from_tensors(part) for block in blocks for part in unpack(block)]
+        merged: S | None = reduce(add, parts) if parts else None
+        return merged
+
+    def _keep(self, statistics: S) -> None:
+        self.blocks = [pack(self._to_tensors(statistics))]
+
+    def _compact(self) -> None:
+        if isinstance(self.blocks, list) and len(self.blocks) > 1:
+            statistics = self._statistics()
+            assert statistics is not None
+            self._keep(statistics)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Value of this batch alone; the batch is added to the state."""
+        value = super().forward(*args, **kwargs)
+        self._compact()
+        return value
+
+    def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
+        """Add the examples of another metric of the same kind, or of its state."""
+        super().merge_state(incoming_state)
+        self._compact()
+        self._computed = None  # the base class would answer with the value before the merge
+        self._update_count += 1  # and would warn that nothing was seen yet
+
+
+def floating(tensor: Tensor) -> Tensor:
+    """Integers and booleans as float64; floating-point numbers as they are."""
+    if tensor.is_complex():
+        raise DtypeError(f"expected real numbers, got {tensor.dtype}; pass .real or .abs()")
+    return tensor if tensor.is_floating_point() else double(tensor)
+
+
+def require_width(expected: int | None, **tensors: Tensor) -> None:
+    """As many columns as the batches before had; None where there were none."""
+    for name, tensor in tensors.items():
+        if expected is not None and tensor.shape[1] != expected:
+            raise ShapeError(
+                f"{name}: expected {expected} columns, as in the batches before, "
+                f"got {tensor.shape[1]}; use one metric per layer, or reset() it"
+            )

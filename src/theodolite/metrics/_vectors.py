@@ -1,0 +1,101 @@
+"""Omega, the alignment of vectors within classes and over all pairs, streamed."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Integer, Real
+from torch import Tensor
+
+from theodolite.checks import require_choice, require_count, require_labels, require_same_length
+from theodolite.errors import ShapeError
+from theodolite.linalg import double, ratio_or_nan
+from theodolite.measures.gradient import VectorMoments
+from theodolite.metrics._streaming import StreamingMetric, floating
+
+__all__ = ["VectorAlignment"]
+
+Part = Literal["class", "in_class", "overall", "contrast"]
+_PARTS = ("class", "in_class", "overall", "contrast")
+
+
+class VectorAlignment(StreamingMetric[VectorMoments]):
+    r"""Alignment of a stream of vectors (features, gradients) per class.
+
+    .. math:: \Omega_c = \frac{n_c\,(\|\sum_{i \in c} v_i\|^2 - \sum_{i \in c}\|v_i\|^2)}
+              {(n_c - 1)\,(\sum_{i \in c}\|v_i\|)^2}
+
+    State: O(k d), sums of vectors, norms and squared norms per class.
+
+    Range: [-1, 1] for two or more vectors per class.
+    Undefined (``nan``): classes with fewer than two vectors, or of zeros only.
+
+    Args:
+        num_classes: Number of classes :math:`k`.
+        part: ``"class"`` for the k values, ``"in_class"`` for their mean over the classes where
+            they are defined, ``"overall"`` for all pairs of vectors whatever their class,
+            ``"contrast"`` for in-class minus overall.
+        zero: Value of a class whose vectors are all zero, ``"nan"`` or ``"zero"``.
+        kwargs: Keywords of ``torchmetrics.Metric``.
+
+    Example:
+        >>> metric = VectorAlignment(num_classes=2, part="contrast")
+        >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+        >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+        >>> round(metric.compute().item(), 4)
+        0.6667
+
+    References:
+        [mehta2021], Eqs. (3), (4) and (6).
+    """
+
+    higher_is_better = True
+
+    def __init__(
+        self, num_classes: int, part: Part = "class", *, zero: str = "nan", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        require_count(1, num_classes=num_classes)
+        require_choice(_PARTS, part=part)
+        require_choice(("nan", "zero"), zero=zero)
+        self.num_classes = num_classes
+        self.part = part
+        self.zero = zero
+
+    def update(self, vectors: Real[Tensor, "n *d"], labels: Integer[Tensor, " n"]) -> None:
+        """Add some vectors, flattened after axis 0, with their classes; none is allowed."""
+        require_same_length(vectors=vectors, labels=labels)
+        if vectors.ndim < 2:
+            raise ShapeError(f"vectors: expected shape (n, d), got {tuple(vectors.shape)}")
+        if len(vectors) == 0:
+            return
+        require_labels(labels, self.num_classes)
+        batch = VectorMoments.of(double(floating(vectors)), labels, self.num_classes)
+        seen = self._statistics()
+        self._keep(batch if seen is None else seen + batch)
+
+    def compute(self) -> Float[Tensor, "..."]:
+        """The part asked for: k values, or one."""
+        seen = self._statistics()
+        if seen is None:
+            shape = (self.num_classes,) if self.part == "class" else ()
+            return torch.full(shape, torch.nan, dtype=torch.float64, device=self.device)
+        classes = seen.set_sums().alignment(self.zero)
+        if self.part == "class":
+            return classes
+        overall = seen.pooled().set_sums().alignment().squeeze(0)
+        if self.part == "overall":
+            return overall
+        in_class = ratio_or_nan(classes.nansum(), (~classes.isnan()).sum().double())
+        return in_class if self.part == "in_class" else in_class - overall
+
+    def _to_tensors(self, statistics: VectorMoments) -> Sequence[Tensor]:
+        return (
+            statistics.counts,
+            statistics.sums,
+            statistics.norm_sums,
+            statistics.square_sums,
+        )
+
+    def _from_tensors(self, tensors: Sequence[Tensor]) -> VectorMoments:
+        return VectorMoments(*tensors)
