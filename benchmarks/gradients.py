@@ -1,0 +1,145 @@
+"""In-class Omega of every layer of ResNet-18 with GroupNorm: time and memory of one plain pass?
+
+Run: ``python -m benchmarks.gradients --device cuda``. The floor is one forward and backward pass
+over the same data, which gives no more than the summed gradient. Peers form the gradient of every
+example: torch.func, Opacus and BackPACK where they are installed.
+"""
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.resnet import ResNet18, group_norm, images
+from benchmarks.stopwatch import attempt, measure
+from theodolite.capture.state import exact_arithmetic
+from theodolite.measures.gradient import in_class_alignment
+from theodolite.quantities import gradient_alignment, gradient_sums
+
+Data = tuple[Tensor, Tensor]
+
+
+def losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def plain_pass(model: nn.Module, data: Data) -> list[Tensor]:
+    total = losses(model(data[0]), data[1]).sum()
+    return list(torch.autograd.grad(total, list(model.parameters())))
+
+
+def timed_plain_pass(model: nn.Module, data: Data) -> None:
+    with exact_arithmetic(data[0].device):  # the same algorithms as ours
+        plain_pass(model, data)
+
+
+def ours(model: nn.Module, data: Data, batch_size: int, *, check: bool = True) -> dict[str, Tensor]:
+    found = gradient_alignment(model, *data, losses, batch_size=batch_size, check=check)
+    return {name: layer.in_class for name, layer in found.items()}
+
+
+def by_layer(model: nn.Module, gradients: dict[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+    """In-class Omega from gradients of single examples, each (n, ...)."""
+    layers: dict[str, list[Tensor]] = {}
+    for name, rows in gradients.items():
+        layers.setdefault(name.rpartition(".")[0], []).append(rows.flatten(1))
+    return {name: in_class_alignment(torch.cat(parts, 1), labels) for name, parts in layers.items()}
+
+
+def with_torch_func(model: nn.Module, data: Data, chunk: int | None) -> dict[str, Tensor]:
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(model, values, (image[None],))
+        return losses(outputs, label[None]).sum()
+
+    single = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), chunk_size=chunk)
+    return by_layer(model, single(parameters, *data), data[1])
+
+
+def with_opacus(model: nn.Module, data: Data) -> dict[str, Tensor]:
+    from opacus import GradSampleModule
+
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    losses(wrapped(data[0]), data[1]).sum().backward()
+    rows = {name: value.grad_sample for name, value in model.named_parameters()}
+    wrapped.remove_hooks()
+    result = by_layer(model, rows, data[1])
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad_sample = None
+    return result
+
+
+def one_at_a_time(model: nn.Module, data: Data) -> dict[str, Tensor]:
+    """The definition: one backward pass per example, in float64."""
+    rows: dict[str, list[Tensor]] = {name: [] for name, _ in model.named_parameters()}
+    for index in range(len(data[0])):
+        grads = plain_pass(model, (data[0][index, None], data[1][index, None]))
+        for name, grad in zip(rows, grads, strict=True):
+            rows[name].append(grad)
+    return by_layer(model, {name: torch.stack(parts) for name, parts in rows.items()}, data[1])
+
+
+def check(model: nn.Module, device: str) -> None:
+    """Against the definition in float64, before anything is timed."""
+    data = images(24, device, classes=3)
+    expected = one_at_a_time(model.double(), (data[0].double(), data[1]))
+    model.float()
+    found = ours(model, data, batch_size=10)
+    error = max(abs(float(found[name]) - float(value)) for name, value in expected.items())
+    print(f"largest difference from one pass per example in float64, 24 examples: {error:.1e}")
+    if error > 1e-4:
+        raise SystemExit("outputs differ: not timed")
+
+
+def parts(model: nn.Module, data: Data, batch_size: int, device: str) -> None:
+    """Where the time goes: the passes alone, without and with the gradients of weights."""
+
+    def passes() -> None:
+        with exact_arithmetic(data[0].device):
+            for low in range(0, len(data[0]), batch_size):
+                span = slice(low, low + batch_size)
+                inputs = data[0][span].requires_grad_()
+                torch.autograd.grad(losses(model(inputs), data[1][span]).sum(), inputs)
+
+    print(measure(passes, device).line(f"  passes to the inputs only, batches of {batch_size}"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--count", type=int, default=1000)
+    options = parser.parse_args()
+    device = options.device
+    torch.manual_seed(0)
+    model = ResNet18(group_norm).to(device).eval()
+    check(model, device)
+    data = images(options.count, device)
+    print(f"in-class Omega of ResNet-18 with GroupNorm, n={options.count}, float32, TF32 off")
+    base = measure(lambda: plain_pass(model, data), device)
+    print(base.line("floor: one plain pass, cuDNN heuristics"))
+    print(measure(lambda: timed_plain_pass(model, data), device).line("  the same, cuDNN timed"))
+    for batch_size in (128, 256, 512, 1000):
+        attempt(
+            f"theodolite, batches of {batch_size}",
+            lambda size=batch_size: ours(model, data, size),
+            device,
+            base,
+        )
+        parts(model, data, batch_size, device)
+    attempt("theodolite, 256, no check", lambda: ours(model, data, 256, check=False), device, base)
+    attempt(
+        "theodolite, 256, with stiffness",
+        lambda: gradient_sums(model, *data, losses, stiffness=True, batch_size=256),
+        device,
+        base,
+    )
+    attempt("Opacus", lambda: with_opacus(model, data), device, base)
+    attempt("torch.func, chunks of 64", lambda: with_torch_func(model, data, 64), device, base)
+    if device.startswith("cuda"):
+        attempt("torch.func", lambda: with_torch_func(model, data, None), device, base)
+
+
+if __name__ == "__main__":
+    main()
