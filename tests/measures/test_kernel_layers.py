@@ -8,7 +8,7 @@ import torch
 from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.measures import kernel
-from theodolite.measures.kernel import cka_matrix, correlation_table, layer_profile
+from theodolite.measures.kernel import _gram_rows, cka_matrix, correlation_table, layer_profile
 
 LABELS = torch.arange(12) % 3
 
@@ -32,6 +32,22 @@ def test_cka_of_all_pairs_and_labels(normal, widths, debiased):
             assert_close(table.between[i, j], one, scale=100)
     assert cka_matrix(layers, debiased=debiased).target is None
     assert_close(cka_matrix(layers, debiased=debiased).between, table.between)
+
+
+@pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
+def test_cka_of_all_pairs_from_gram_matrices(normal, monkeypatch, debiased):
+    monkeypatch.setattr(_gram_rows, "_BLOCK_BYTES", 8 * 12 * 4 * 5)  # five rows of four kernels
+    grams = [kernel.gram(normal(12, d) + 1) * 10.0**d for d in (2, 30, 5)]
+    table = kernel.gram_cka_matrix(grams, LABELS, debiased=debiased)
+    for i, a in enumerate(grams):
+        target = kernel.cka(a, kernel.target_gram(LABELS), debiased=debiased)
+        assert_close(table.target[i], target, scale=100)
+        for j, b in enumerate(grams):
+            assert_close(table.between[i, j], kernel.cka(a, b, debiased=debiased), scale=100)
+    constant = kernel.gram_cka_matrix([*grams, torch.ones(12, 12).double()], debiased=debiased)
+    assert constant.target is None
+    assert constant.between[3].isnan().all()
+    assert_close(constant.between[:3, :3], table.between)
 
 
 def test_a_dead_layer_leaves_the_others_alone(normal):

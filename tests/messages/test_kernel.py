@@ -69,6 +69,9 @@ NAN = torch.full((4, 2), torch.nan)
         (lambda: kernel.cka_matrix([F, NAN]), DomainError, r"layers\[1\]: expected finite"),
         (lambda: kernel.cka_matrix([F], LABELS[:2]), ShapeError, "layer has 4, labels has 2"),
         (lambda: kernel.cka_matrix([F], LABELS - 1), DomainError, "at least 0, got -1"),
+        (lambda: kernel.gram_cka_matrix([]), ShapeError, "at least one Gram matrix, got none"),
+        (lambda: kernel.gram_cka_matrix([K, SKEWED]), DomainError, r"grams\[1\]: .* symmetric"),
+        (lambda: kernel.gram_cka_matrix([K], LABELS), ShapeError, "gram has 3, labels has 4"),
         (lambda: kernel.layer_profile([F], F[:2]), ShapeError, "layer has 4, reference has 2"),
         (
             lambda: kernel.kernel_spectrum(torch.diag(torch.tensor([1.0, -0.5]))),

@@ -8,7 +8,13 @@ from theodolite.measures.kernel._correlation import (
 )
 from theodolite.measures.kernel._grams import center_gram, gram, optimal_kernel, target_gram
 from theodolite.measures.kernel._hsic import hsic, linear_hsic
-from theodolite.measures.kernel._layers import CkaMatrix, LayerProfile, cka_matrix, layer_profile
+from theodolite.measures.kernel._layers import (
+    CkaMatrix,
+    LayerProfile,
+    cka_matrix,
+    gram_cka_matrix,
+    layer_profile,
+)
 from theodolite.measures.kernel._linear import linear_cka, linear_kta
 from theodolite.measures.kernel._minibatch import MinibatchHsic, minibatch_cka
 from theodolite.measures.kernel._participation import participation_ratio
@@ -38,6 +44,7 @@ __all__ = [
     "correlation_threshold",
     "cumulative_power",
     "gram",
+    "gram_cka_matrix",
     "hsic",
     "kernel_spectrum",
     "kta",
@@ -70,6 +77,7 @@ HELPERS = (
     "cka_matrix",
     "correlation_threshold",
     "gram",
+    "gram_cka_matrix",
     "kta_from_power",
     "kta_from_spectrum",
     "layer_profile",

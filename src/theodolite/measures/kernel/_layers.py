@@ -8,14 +8,21 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_labels, require_same_length
+from theodolite.checks import (
+    require_axes,
+    require_labels,
+    require_same_length,
+    require_same_shape,
+    require_symmetric,
+)
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, eps_of
 from theodolite.measures.kernel._classes import LabelKernel, with_labels
 from theodolite.measures.kernel._factors import Factor, factor_products
+from theodolite.measures.kernel._gram_rows import gram_products
 from theodolite.measures.kernel._linear import require_paired_features
 
-__all__ = ["CkaMatrix", "LayerProfile", "cka_matrix", "layer_profile"]
+__all__ = ["CkaMatrix", "LayerProfile", "cka_matrix", "gram_cka_matrix", "layer_profile"]
 
 Estimator = Literal["debiased", "biased"]
 
@@ -90,6 +97,53 @@ def cka_matrix(
         products = with_labels(factors, kernel)
         defined = torch.cat([defined, kernel.defined.unsqueeze(0)])
     values = products.cka(debiased=debiased, eps=eps, defined=defined)
+    target = None if labels is None else values[:count, count]
+    return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
+
+
+@array_function
+def gram_cka_matrix(
+    grams: Sequence[Float[Tensor, "n n"]],
+    labels: Integer[Tensor, " n"] | None = None,
+    debiased: bool = True,
+) -> CkaMatrix:
+    r"""CKA of many kernels with each other and with labels, from their Gram matrices.
+
+    The same numbers as :func:`cka` of every pair; every matrix is read once, in blocks of rows.
+
+    Range: entries in [-1, 1]; biased: [0, 1] for positive semi-definite matrices.
+    Invariant to: scaling of any kernel; adding :math:`v1^\top + 1v^\top`; a joint permutation.
+    Undefined (``nan``): entries of kernels that are constant up to rounding, see :func:`cka`.
+
+    Args:
+        grams: symmetric Gram matrices of the same examples in the same order.
+        labels: integer class of every example.
+        debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Raises:
+        ShapeError: If there is no kernel, or the matrices differ in size.
+        DomainError: If one is not symmetric or not finite, or a label is negative.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
+        >>> table = gram_cka_matrix([x @ x.T], torch.tensor([0, 0, 1, 1]), debiased=False)
+        >>> round(table.target[0].item(), 4)
+        0.9412
+
+    References:
+        [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
+    """
+    if len(grams) == 0:
+        raise ShapeError("grams: expected at least one Gram matrix, got none")
+    named = {f"grams[{index}]": gram for index, gram in enumerate(grams)}
+    require_symmetric(**named)
+    require_same_shape(**named)
+    count, eps = len(grams), eps_of(*grams)
+    if labels is not None:
+        require_same_length(gram=grams[0], labels=labels)
+        require_labels(labels)
+    products, left = gram_products(grams, labels)
+    values = products.cka(debiased=debiased, eps=eps, defined=left > 8 * eps)
     target = None if labels is None else values[:count, count]
     return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
 
