@@ -196,6 +196,29 @@ def test_undefined_is_nan_with_gradient_zero(row, name):
         assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("row", "name", "zeroed"),
+    [
+        pytest.param(row, name, zeroed, id=f"{row.name}-{name}-by-{zeroed}")
+        for row in MEASURES.values()
+        for name, differentiable in row.differentiable.items()
+        for zeroed in row.differentiable
+        if differentiable and zeroed != name
+    ],
+)
+def test_undefined_by_another_argument_has_gradient_zero_too(row, name, zeroed):
+    arguments = draw(row.inputs, "random", seed=7)
+    arguments[zeroed] = np.zeros_like(arguments[zeroed])
+    try:
+        value, gradient = gradients(row, arguments, name)
+    except TheodoliteError:
+        return
+    if value.isnan().all() and gradient is not None:
+        assert (gradient == 0).all()
+    elif gradient is not None:
+        assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=["nan", "inf"])
 def test_refuses_what_is_not_finite(row, bad):
