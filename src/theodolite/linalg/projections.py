@@ -134,14 +134,17 @@ def gram_sums(
     """Sums over chunks of rows in float64: O(n d²) time, O(d²) memory beyond the input."""
     size = features.shape[1]
     columns = target_columns(targets[:1], num_classes).shape[1]
-    gram = double(features[:0]).new_zeros(size, size)
-    cross, energy = gram.new_zeros(size, columns), gram.new_zeros(columns)
-    for rows, labels in row_chunks(features, targets):
-        wide, y = double(rows), target_columns(labels, num_classes)
-        gram.addmm_(wide.mT, wide)
-        cross.addmm_(wide.mT, y)
-        energy += y.square().sum(0)
-    return GramSums(gram, cross, energy)
+    chunks = row_chunks(features, targets)
+    # Features and targets side by side: a product with a few columns alone runs at memory speed.
+    both = double(features[:0]).new_empty(len(chunks[0][0]), size + columns)
+    sums, energy = both.new_zeros(size, size + columns), both.new_zeros(columns)
+    for rows, labels in chunks:
+        wide = both[: len(rows)]
+        wide[:, :size] = rows
+        wide[:, size:] = target_columns(labels, num_classes)
+        sums.addmm_(wide[:, :size].mT, wide)
+        energy += wide[:, size:].square().sum(0)
+    return GramSums(sums[:, :size], sums[:, size:], energy)
 
 
 def dual_gram(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
