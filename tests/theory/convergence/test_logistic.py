@@ -76,6 +76,7 @@ def test_loss_falls_up_to_the_step_limit(share, task):
     assert (run.losses.diff() <= 1e-12).all()
     assert run.losses[0].item() == pytest.approx(12)
     assert run.weight_norms[0].item() == 0
+    assert run.errors[0].item() == 1  # zero margins are errors
 
 
 @pytest.mark.spec("1.R45")

@@ -132,6 +132,17 @@ def test_check_notices_a_wrong_simulation(inputs):
     assert ((right.simulated - wrong).abs() > 5 * right.standard_error).any()
 
 
+def test_standard_error_is_that_of_the_draws(inputs):
+    generator = torch.Generator().manual_seed(5)
+    layers = [torch.randn(16, 3, dtype=F64, generator=generator) for _ in range(3)]
+    hidden = [torch.sin(inputs @ (0.7 * weights).T) for weights in layers]
+    products = torch.stack([h @ h.T / 16 for h in hidden])
+    again = torch.Generator().manual_seed(5)
+    check = theory.check_sin_theorem(inputs, 0.7, width=16, draws=3, generator=again)
+    assert_close(check.simulated, products.mean(0))
+    assert_close(check.standard_error, products.std(0) / 3**0.5, scale=100)
+
+
 @pytest.mark.spec("5.P51")
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_energy_is_the_diagonal(sigma, inputs):

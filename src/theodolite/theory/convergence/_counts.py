@@ -6,7 +6,7 @@ from torch import Tensor
 
 from theodolite.checks import require_nonnegative
 from theodolite.linalg import LabelProjections, array_function, double, nan_unless
-from theodolite.theory.convergence._powers import one_minus_power, power, times
+from theodolite.theory.convergence._powers import one_minus_power, times
 from theodolite.theory.convergence._setting import StartingPoint, initial_mass, require_convergence
 from theodolite.theory.convergence._trajectories import weight_norm
 
@@ -27,12 +27,8 @@ def first_step(rate: Tensor, mass: Tensor, goal: Tensor) -> Tensor:
     whole = mass.sum(-1)
 
     def reached(steps: Tensor) -> Tensor:
-        doubled = 2 * steps.unsqueeze(-1)
-        gained = times(one_minus_power(rate, doubled), mass).sum(-1)
-        left = times(power(rate, doubled), mass).sum(-1)
-        # Near the end the reduction no longer tells one step from the next; what is left does.
-        late = left <= whole - goal + _SLACK / 2 * whole
-        return torch.where(goal < whole / 2, gained >= goal * (1 - _SLACK), late)
+        gained = times(one_minus_power(rate, 2 * steps.unsqueeze(-1)), mass).sum(-1)
+        return gained >= goal * (1 - _SLACK)
 
     high = torch.ones_like(goal)
     for _ in range(_DOUBLINGS):

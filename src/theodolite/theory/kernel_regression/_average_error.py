@@ -244,7 +244,7 @@ def _effective_ridge(eta: Tensor, count: Tensor, ridge: float) -> Tensor:
     high = (penalty + values.sum()).expand(count.shape).clone()
     low = torch.maximum(penalty.expand(count.shape), high * 1e-300)
     for _ in range(_HALVINGS):
-        middle = (low * high).sqrt()  # geometric: kappa may be smaller by hundreds of decades
+        middle = low.sqrt() * high.sqrt()  # geometric: kappa may be hundreds of decades smaller
         kappa = middle.unsqueeze(-1)
         excess = penalty / middle + (values / (kappa + P * values)).sum(-1) > 1
         low, high = torch.where(excess, middle, low), torch.where(excess, high, middle)
