@@ -1,6 +1,5 @@
 """Shape, invariances and summaries of the alignment curve: properties of spec 1."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -8,7 +7,6 @@ from tests.tolerances import assert_close
 from theodolite.measures.representation import (
     alignment_area,
     alignment_curve,
-    alignment_second_moment,
     alignment_steps,
     area_from_projections,
     curve_from_projections,
@@ -208,76 +206,6 @@ def test_more_columns_lower_nothing(problem, generator):
     assert (after.singular_values[:count] >= before.singular_values - 1e-12).all()
 
 
-@pytest.mark.spec("1.R18")
-def test_area_is_the_integral_of_the_curve(problem):
-    features, y = problem
-    values, vectors = torch.linalg.eigh(features @ features.mT)
-    root = vectors * values.clamp(min=0).sqrt() @ vectors.mT
-    area = alignment_area(features, y)
-    assert_close(area, y @ root @ y, scale=1e2)  # the root of a zero eigenvalue is noise of 1e-8
-    steps = alignment_steps(features, y)
-    edges = torch.cat([steps.singular_values, torch.zeros(1)])
-    heights = steps.mass.cumsum(0)
-    assert_close(area, (heights * -edges.diff()).sum(), scale=100.0)
-    grid = torch.linspace(0, float(edges[0]) * 1.01, 20_001, dtype=torch.float64)
-    assert torch.trapezoid(curve(features, y, grid), grid) == pytest.approx(float(area), rel=1e-3)
-
-
-@pytest.mark.spec("1.R19")
-def test_second_moment_is_the_squared_cross_moment(problem):
-    features, y = problem
-    p = label_projections(features, y)
-    spectral = (p.singular_values.square() * p.mass.squeeze(1)).sum()
-    assert_close(alignment_second_moment(features, y), spectral, scale=1000.0)
-    assert_close(spectral, (features.mT @ y).square().sum(), scale=1000.0)
-
-
-@pytest.mark.spec("1.R20", "1.R21")
-@pytest.mark.parametrize("normalize", ["unit", "max"])
-def test_normalized_area_is_a_share_below_its_second_moment(problem, normalize):
-    features, y = problem
-    rows = prepare_features(features, normalize=normalize).features
-    share = alignment_area(rows, y, normalized=True)
-    assert 0 <= share <= 1
-    assert share**2 <= alignment_second_moment(rows, y) / (len(y) * (y @ y)) + 1e-12
-
-
-@pytest.mark.spec("1.R20")
-def test_normalized_area_is_one_for_collapsed_opposite_classes(generator):
-    mean = normal(generator, 6)
-    signs = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
-    features = torch.outer(signs, mean / mean.norm())
-    assert_close(alignment_area(features, signs, normalized=True), 1)
-
-
-@pytest.mark.spec("1.R22")
-@pytest.mark.parametrize(("positive", "negative"), [(5, 5), (7, 3)], ids=str)
-def test_non_negative_features_have_a_ceiling(positive, negative, generator):
-    n = positive + negative
-    y = torch.cat([torch.ones(positive), -torch.ones(negative)]).double()
-    ceiling = (positive**2 + negative**2) ** 0.5 / n
-    draws = [prepare_features(normal(generator, n, 3).relu() + 1e-3).features for _ in range(20)]
-    assert max(alignment_area(rows, y, normalized=True) for rows in draws) <= ceiling + 1e-12
-
-
-@pytest.mark.spec("1.R22")
-def test_orthogonal_class_means_reach_the_ceiling():
-    features = torch.eye(2, dtype=torch.float64).repeat_interleave(6, 0)
-    y = torch.tensor([1.0] * 6 + [-1.0] * 6, dtype=torch.float64)
-    assert_close(alignment_area(features, y, normalized=True), 0.5**0.5)
-
-
-@pytest.mark.spec("1.R24")
-@pytest.mark.parametrize("cosine", [-0.5, 0.0, 0.6], ids=str)
-def test_collapsed_classes_drop_at_one_threshold(cosine):
-    means = torch.tensor([[1.0, 0.0], [cosine, (1 - cosine**2) ** 0.5]], dtype=torch.float64)
-    features, n = means.repeat_interleave(8, 0), 16
-    y = torch.tensor([1.0] * 8 + [-1.0] * 8, dtype=torch.float64)
-    drop = (n * (1 - cosine) / 2) ** 0.5
-    grid = drop * torch.tensor([0.5, 1 - 1e-9, 1 + 1e-9, 1.5], dtype=torch.float64)
-    assert_close(curve(features, y, grid), [n, n, 0, 0], scale=n)
-
-
 def test_class_labels_are_the_sum_over_indicator_columns(generator):
     features = normal(generator, 12, 4)
     labels = torch.arange(12) % 3
@@ -357,10 +285,3 @@ def test_extreme_scales_neither_overflow_nor_vanish(size, generator):
     assert_close(actual, expected)
     assert_close(alignment_curve(features, size * y, grid, scale="relative").values, expected)
     assert_close(top_share(features, size * y, 9), top_share(features, y, 9))
-
-
-def test_top_share_splits_a_tied_group_in_proportion():
-    features = torch.diag(torch.tensor([2.0, 1.0, 1.0, 0.0], dtype=torch.float64))
-    y = torch.tensor([1.0, 2.0, 0.0, 1.0], dtype=torch.float64)
-    shares = [top_share(features, y, count).item() for count in (1, 2, 3, 4, 9)]
-    np.testing.assert_allclose(shares, np.array([1, 3, 5, 6, 6]) / 6)

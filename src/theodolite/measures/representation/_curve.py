@@ -123,6 +123,9 @@ def curve_from_projections(
         >>> p = label_projections(torch.eye(2), torch.tensor([1.0, 2.0]))
         >>> curve_from_projections(p, torch.tensor([0.0, 1.0, 2.0])).values.tolist()
         [5.0, 5.0, 0.0]
+
+    References:
+        [imani2022], Eq. (2).
     """
     grid = grid_of(thresholds, scale, projections.count, projections.singular_values, rtol)
     values = mass_above(projections, grid)

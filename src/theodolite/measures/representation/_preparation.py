@@ -183,6 +183,9 @@ def one_hot_targets(
     Example:
         >>> one_hot_targets(torch.tensor([0, 1]), center=True).tolist()
         [[0.5, -0.5], [-0.5, 0.5]]
+
+    References:
+        [imani2022], Eq. (2), summed over columns.
     """
     classes = require_labels(labels, num_classes)
     columns = torch.nn.functional.one_hot(labels.long(), classes).double()

@@ -90,6 +90,9 @@ def area_from_projections(
         >>> p = label_projections(2 * torch.eye(2), torch.tensor([1.0, 2.0]))
         >>> area_from_projections(p).item()
         10.0
+
+    References:
+        [imani2022], Eq. (2).
     """
     area = _area(projections)
     energy = double(projections.energy).sum()
