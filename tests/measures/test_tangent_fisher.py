@@ -192,6 +192,12 @@ class TestSaturation:
         scaled = cross_entropy_hessian(gap * targets, normalize=True)
         assert_close(fisher_stable_rank(kernel, scaled), fisher_stable_rank(kernel, plain), scale=P)
 
+    @pytest.mark.parametrize(("factor", "defined"), [(1e-250, True), (1e-305, False)])
+    def test_denormal_hessians_are_undefined(self, features, logits, factor, defined):
+        kernel, hessian = feature_kernel(features), cross_entropy_hessian(logits)
+        value = fisher_stable_rank(kernel, factor * hessian)
+        assert_close(value, fisher_stable_rank(kernel, hessian) if defined else torch.nan)
+
     def test_one_class_has_no_curvature(self, generator):
         features = torch.randn(N, 1, P, generator=generator, dtype=torch.float64)
         kernel, logits = feature_kernel(features), torch.zeros(N, 1, dtype=torch.float64)
