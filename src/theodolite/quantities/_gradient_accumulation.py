@@ -63,7 +63,8 @@ class GradientAccumulation:
         self._subject.require_finite(losses)
         self._losses.append(losses.detach())
         arrived = self._backward(run, losses, keep=check)
-        plain = self._plain_squares(losses) if check else None
+        derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
+        plain = self._plain_squares(losses, keep=derived) if check else None
         for name, gradients in self._gradients(run, arrived):
             squares = self._squares.setdefault(name, self._zeros(len(self._labels)))
             tally = self._tallies.setdefault(name, ClassTally(self._classes, self._device))
@@ -120,10 +121,12 @@ class GradientAccumulation:
                     )
                     values.weighted_sums(segments, weights[layer], tally.add)
 
-    def _plain_squares(self, losses: Tensor) -> dict[str, Tensor]:
+    def _plain_squares(self, losses: Tensor, *, keep: bool = False) -> dict[str, Tensor]:
         """Squared norms of autograd's own gradient of the summed loss."""
         parameters = self._subject.ownership.parameters
-        grads = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
+        grads = torch.autograd.grad(
+            losses.sum(), list(parameters.values()), retain_graph=keep, allow_unused=True
+        )
         return {
             name: self._zeros() if grad is None else grad.double().square().sum()
             for name, grad in zip(parameters, grads, strict=True)
