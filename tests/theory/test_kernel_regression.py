@@ -85,6 +85,14 @@ def test_effective_ridge_scales_with_the_kernel():
         assert_close(found / scale, expected)
 
 
+@pytest.mark.spec("3.P33")
+@pytest.mark.parametrize("small", [0.3, 1e-20, 1e-200])
+def test_effective_ridge_of_two_modes_and_one_sample(small):
+    """Here the fixed point is the geometric mean of the two eigenvalues."""
+    kappa = theory.effective_ridge(torch.tensor([1.0, small], dtype=F64), 1.0)
+    assert kappa.item() == pytest.approx(math.sqrt(small), rel=1e-12)
+
+
 @pytest.mark.spec("3.P34")
 def test_without_samples_the_error_is_the_power_and_zero_modes_keep_theirs():
     eta = torch.tensor([1.0, 0.1, 0.0], dtype=F64)

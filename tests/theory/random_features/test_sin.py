@@ -162,7 +162,7 @@ def test_energy_of_a_simulated_layer(inputs, generator):
 
 
 @pytest.mark.spec("5.P52")
-@pytest.mark.parametrize("sigma", [1e-200, 1e-6, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("sigma", [1e-200, 1e-6, 0.02, 0.3, 1.0, 4.0])
 def test_cosine_equals_the_sinh_form(sigma, generator):
     x = torch.randn(4, 3, dtype=F64, generator=generator)
     found = theory.sin_cosine(x, x, sigma)
