@@ -15,7 +15,13 @@ from theodolite.measures.covariance._validation import (
     require_symmetric_stack,
 )
 
-__all__ = ["basis_misalignment", "basis_misalignment_terms", "random_basis_misalignment"]
+__all__ = [
+    "basis_misalignment",
+    "basis_misalignment_terms",
+    "basis_scores",
+    "random_basis_misalignment",
+    "random_scores",
+]
 
 
 @array_function
@@ -116,6 +122,11 @@ def random_basis_misalignment(
     require_count(1, draws=draws)
     require_symmetric_stack(weight_covariance=weight_covariance)
     L = positive_definite_factor(weight_covariance, "weight_covariance", eps_of(weight_covariance))
+    return random_scores(L, draws, generator)
+
+
+def random_scores(L: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+    """Misalignment of ``B = L L^T`` with uniformly random bases, draws last."""
     size = L.shape[-1]
     whitener = torch.linalg.solve_triangular(L, torch.eye(size).to(L), upper=False)
     scores = []
@@ -126,10 +137,15 @@ def random_basis_misalignment(
     return torch.stack(scores, -1)
 
 
+def basis_scores(basis: Tensor, L: Tensor) -> Tensor:
+    """The summands for ``B = L L^T``, one for each basis vector."""
+    forms, inverse_forms = quadratic_forms(basis.to(L), L)
+    return (forms * inverse_forms).sqrt() - 1
+
+
 def _basis_terms(basis: Tensor, weight_covariance: Tensor) -> Tensor:
     require_orthonormal(basis=basis)
     require_symmetric_stack(weight_covariance=weight_covariance)
     require_dimension(basis.shape[-1], weight_covariance=weight_covariance)
     L = positive_definite_factor(weight_covariance, "weight_covariance", eps_of(weight_covariance))
-    forms, inverse_forms = quadratic_forms(basis.to(L), L)
-    return (forms * inverse_forms).sqrt() - 1
+    return basis_scores(basis, L)

@@ -95,8 +95,7 @@ def leading_eigenspaces(matrix: Tensor, count: int, rtol: float | None = None) -
 
 def whole_leading_eigenspaces(matrix: Tensor, count: int, rtol: float | None = None) -> Eigenspaces:
     """The leading eigenspaces of total dimension at most ``count``; possibly none."""
-    wide = symmetrized(matrix.detach())
-    values, vectors = top_eigen(wide, min(count + 1, len(matrix)))
+    values, vectors = top_eigen(symmetrized(matrix.detach()), min(count + 1, len(matrix)))
     groups = eigenvalue_groups(values, grouping_tolerance(matrix, rtol))
     if len(values) > count:  # the pair beyond the last shows whether its eigenspace goes on
         groups = groups[:-1]

@@ -25,10 +25,13 @@ from theodolite.measures.covariance._validation import (
 __all__ = [
     "MisalignmentTerms",
     "closest_aligned",
+    "compressed",
     "misalignment",
     "misalignment_terms",
     "prepared",
     "quadratic_forms",
+    "require_pair",
+    "total_misalignment",
 ]
 
 
@@ -83,7 +86,7 @@ def misalignment(
     spaces, L = prepared(
         data_covariance, weight_covariance, subspace=subspace, ridge=ridge, rtol=rtol
     )
-    return _terms(spaces, L).sum(-1).clamp(min=0)  # below zero by rounding alone
+    return total_misalignment(spaces, L)
 
 
 @dataclass(frozen=True)
@@ -184,10 +187,16 @@ def quadratic_forms(V: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
     return (L.mT @ V).square().sum(-2), solve_triangular(L, V, upper=False).square().sum(-2)
 
 
-def _terms(spaces: Eigenspaces, L: Tensor) -> Tensor:
-    forms, inverse_forms = quadratic_forms(spaces.vectors, L)
-    products = (forms @ spaces.membership) * (inverse_forms @ spaces.membership)
-    return products.sqrt() - spaces.dimensions
+def total_misalignment(spaces: Eigenspaces, L: Tensor) -> Tensor:
+    """The score for ``B = L L^T``."""
+    return _terms(spaces, L).sum(-1).clamp(min=0)  # below zero by rounding alone
+
+
+def compressed(leading: Eigenspaces, B: Tensor) -> tuple[Eigenspaces, Tensor]:
+    """Data and weights in the coordinates of the leading data eigenvectors."""
+    Q = leading.vectors
+    identity = torch.eye(Q.shape[-1]).to(Q)
+    return Eigenspaces(leading.values, identity, leading.groups), symmetrized(Q.mT @ B @ Q)
 
 
 def prepared(
@@ -199,19 +208,27 @@ def prepared(
     rtol: float | None = None,
 ) -> tuple[Eigenspaces, Tensor]:
     """Eigenspaces of A and the Cholesky factor of B, both in the subspace if one is asked for."""
-    require_symmetric(data_covariance=data_covariance)
-    require_symmetric_stack(weight_covariance=weight_covariance)
-    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
+    require_pair(data_covariance, weight_covariance)
     require_between(0.0, inf, open_high=True, ridge=ridge)
     B = symmetrized(weight_covariance)
     if subspace is None:
         spaces = eigenspaces(data_covariance, rtol)
     else:
-        leading = leading_eigenspaces(data_covariance, subspace, rtol)
-        B = leading.vectors.mT @ B @ leading.vectors
-        identity = torch.eye(subspace).to(B)
-        spaces = Eigenspaces(leading.values, identity, leading.groups)
+        spaces, B = compressed(leading_eigenspaces(data_covariance, subspace, rtol), B)
     size = B.shape[-1]
     shift = ridge / size * B.diagonal(0, -2, -1).sum(-1)
     B = B + shift[..., None, None] * torch.eye(size).to(B)
     return spaces, positive_definite_factor(B, "weight_covariance", eps_of(weight_covariance))
+
+
+def require_pair(data_covariance: Tensor, weight_covariance: Tensor) -> None:
+    """A symmetric matrix, and one or a stack of the same size."""
+    require_symmetric(data_covariance=data_covariance)
+    require_symmetric_stack(weight_covariance=weight_covariance)
+    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
+
+
+def _terms(spaces: Eigenspaces, L: Tensor) -> Tensor:
+    forms, inverse_forms = quadratic_forms(spaces.vectors, L)
+    products = (forms @ spaces.membership) * (inverse_forms @ spaces.membership)
+    return products.sqrt() - spaces.dimensions

@@ -6,18 +6,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.checks import require_count, require_symmetric
-from theodolite.linalg import array_function, double, ratio_or_nan
-from theodolite.measures.covariance._basis import basis_misalignment, random_basis_misalignment
+from theodolite.checks import require_axes, require_count
+from theodolite.linalg import array_function, double, eps_of, ratio_or_nan
+from theodolite.measures.covariance._basis import basis_scores, random_scores
 from theodolite.measures.covariance._bounds import misalignment_floor
 from theodolite.measures.covariance._eigenspaces import (
+    Eigenspaces,
+    eigenspaces,
     leading_eigenspaces,
     whole_leading_eigenspaces,
 )
-from theodolite.measures.covariance._misalignment import misalignment
+from theodolite.measures.covariance._misalignment import (
+    compressed,
+    prepared,
+    require_pair,
+    total_misalignment,
+)
 from theodolite.measures.covariance._validation import (
+    positive_definite_factor,
     require_dimension,
-    require_symmetric_stack,
+    require_orthonormal,
     symmetrized,
 )
 
@@ -77,11 +85,9 @@ def compress_covariance(
         >>> compress_covariance(data, data, 2).round(decimals=4).tolist()
         [[3.0, 0.0], [0.0, 2.0]]
     """
-    require_symmetric(data_covariance=data_covariance)
-    require_symmetric_stack(weight_covariance=weight_covariance)
-    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
-    Q = leading_eigenspaces(data_covariance, subspace).vectors
-    return symmetrized(Q.mT @ double(weight_covariance) @ Q)
+    require_pair(data_covariance, weight_covariance)
+    leading = leading_eigenspaces(data_covariance, subspace)
+    return compressed(leading, symmetrized(weight_covariance))[1]
 
 
 @array_function
@@ -123,13 +129,13 @@ def relative_misalignment(
     References:
         [maennel2020], Figure 2: both curves; their quotient is ours.
     """
-    value: Tensor = misalignment(data_covariance, weight_covariance, subspace=subspace)
-    judged = weight_covariance
-    if subspace is not None:
-        judged = compress_covariance(data_covariance, weight_covariance, subspace)
-    leading = judged.shape[:-2]
-    stack = bases.reshape(len(bases), *(1 for _ in leading), *bases.shape[1:])
-    return _relative(double(value), double(basis_misalignment(stack, judged)).mean(0), judged)
+    require_axes(3, bases=bases)
+    require_orthonormal(bases=bases)
+    spaces, L = prepared(data_covariance, weight_covariance, subspace=subspace)
+    require_dimension(L.shape[-1], bases=bases)
+    stack = bases.reshape(len(bases), *(1 for _ in L.shape[:-2]), *bases.shape[1:])
+    scores = basis_scores(stack, L).sum(-1).clamp(min=0)
+    return _relative(total_misalignment(spaces, L), scores.mean(0), L, eps_of(weight_covariance))
 
 
 @dataclass(frozen=True)
@@ -178,31 +184,31 @@ def compare_misalignment(
     References:
         [maennel2020], Figure 2; floor and quotient are ours.
     """
-    require_symmetric(data_covariance=data_covariance)
-    require_symmetric_stack(weight_covariance=weight_covariance)
-    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
+    require_pair(data_covariance, weight_covariance)
     require_count(1, draws=draws)
-    d = len(data_covariance)
-    size = subspace_size(filters, d)
-    if size < d:
-        size = len(whole_leading_eigenspaces(data_covariance, size).values) if size else 0
+    spaces, B = _judged(data_covariance, symmetrized(weight_covariance), filters)
+    size = len(spaces.values)
     if size == 0:
         return _undefined_comparison(weight_covariance, draws)
-    judged, subspace = weight_covariance, None
-    if size < d:
-        judged, subspace = compress_covariance(data_covariance, weight_covariance, size), size
-    value = double(misalignment(data_covariance, weight_covariance, subspace=subspace))
-    baseline = double(random_basis_misalignment(judged, draws, generator))
-    relative = _relative(value, baseline.mean(-1), judged)
+    eps = eps_of(weight_covariance)
+    L = positive_definite_factor(B, "weight_covariance", eps)
+    value, baseline = total_misalignment(spaces, L), random_scores(L, draws, generator)
+    relative = _relative(value, baseline.mean(-1), L, eps)
     floor = misalignment_floor(filters, size).to(value.device)
     return MisalignmentComparison(value, baseline, relative, floor, size)
 
 
-def _relative(value: Tensor, mean: Tensor, weight_covariance: Tensor) -> Tensor:
+def _judged(data_covariance: Tensor, B: Tensor, filters: int) -> tuple[Eigenspaces, Tensor]:
+    """Eigenspaces and weights, in as many leading directions as the filters can be judged in."""
+    size = subspace_size(filters, len(data_covariance))
+    if size == len(data_covariance):
+        return eigenspaces(data_covariance), B
+    return compressed(whole_leading_eigenspaces(data_covariance, size), B)
+
+
+def _relative(value: Tensor, mean: Tensor, L: Tensor, eps: float) -> Tensor:
     """The quotient; nan where the baseline is nothing but rounding (isotropic weights)."""
-    size = weight_covariance.shape[-1]
-    noise = 8 * size**2 * torch.finfo(weight_covariance.dtype).eps
-    return ratio_or_nan(value, mean, mean > noise)
+    return ratio_or_nan(value, mean, mean > 8 * L.shape[-1] ** 2 * eps)
 
 
 def _undefined_comparison(weight_covariance: Tensor, draws: int) -> MisalignmentComparison:
