@@ -210,11 +210,11 @@ def test_counts_from_another_start(generator):
 
 def test_counts_of_goals_that_are_reductions_themselves():
     """A goal computed elsewhere may be off by rounding; the count is still that of its step."""
-    sigma, mass = np.array([1.0, 0.7, 0.3]), np.array([0.5, 0.2, 0.3])
+    sigma, mass = np.array([0.9, 0.5, 0.2]), np.array([0.1, 0.2, 0.7])
     steps = np.arange(1, 150)  # later, steps differ by less than rounding
-    goals = [float((mass * (1 - (1 - 0.9 * sigma**2) ** (2 * t))).sum()) for t in steps]
+    goals = [float((mass * (1 - (1 - sigma**2) ** (2 * t))).sum()) for t in steps]
     projections = spectrum(sigma, np.sqrt(mass))
-    counts = theory.steps_to_reduce(projections, torch.tensor(goals, dtype=F64), 0.9)
+    counts = theory.steps_to_reduce(projections, torch.tensor(goals, dtype=F64), 1.0)
     assert counts.tolist() == steps.tolist()
 
 
