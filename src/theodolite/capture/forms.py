@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from theodolite.capture.axes import Axis
+
 __all__ = ["Dense", "Form", "Geometry", "Lookup", "Outer", "Signals"]
 
 Signals = Callable[[Tensor], Tensor]
@@ -151,7 +153,7 @@ class Dense:
     jacobian: Callable[[Any], Tensor]
     signals: Signals | None = None
     own_rows: bool = False
-    axis: int | None = None
+    axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
 
 

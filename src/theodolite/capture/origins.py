@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from theodolite.capture.quiet import quiet_vmap
 from theodolite.capture.sites import function_name
 
 __all__ = ["Origin", "derive", "pull_back"]
@@ -97,4 +98,4 @@ def pull_back(origin: Origin, root: Tensor, gradients: Tensor) -> Tensor:
             origin.tensor, root, gradient.to(origin.tensor.dtype), retain_graph=True
         )[0]
 
-    return torch.func.vmap(single)(gradients)
+    return quiet_vmap(single)(gradients)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-__all__ = ["Site", "batch_axis", "function_name", "tensors_in"]
+from theodolite.capture.axes import Axis, split_examples
+
+__all__ = ["Site", "function_name", "tensors_in"]
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -31,19 +32,6 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(name)
 
 
-def batch_axis(one: tuple[int, ...] | None, shape: tuple[int, ...], examples: int) -> int | None:
-    """The axis along which examples lie.
-
-    Found by comparing with the shape of the same tensor when the model saw a single example;
-    where that is not known, the first axis whose length fits.
-    """
-    if one is not None and len(one) == len(shape):
-        pairs = list(zip(one, shape, strict=True))
-        return next((k for k, (a, b) in enumerate(pairs) if a != b and a * examples == b), None)
-    exact = (k for k, size in enumerate(shape) if size == examples)
-    return next(exact, 0 if shape and shape[0] and shape[0] % examples == 0 else None)
-
-
 @dataclass(frozen=True)
 class Site:
     """One call that receives a parameter.
@@ -63,8 +51,8 @@ class Site:
     kwargs: dict[str, Any]
     source: Tensor
     examples: int
-    axes: dict[int, int | None]
-    result_axes: tuple[int | None, ...]
+    axes: dict[int, Axis | None]
+    result_axes: tuple[Axis | None, ...]
 
     def bind(self, *names: str, **defaults: Any) -> dict[str, Any]:
         """Arguments by name: positional ones in the order given, then keywords, then defaults."""
@@ -81,12 +69,3 @@ class Site:
     def split_result(self, gradient: Tensor, index: int = 0) -> Tensor:
         """The same for a tensor of the shape of the result."""
         return split_examples(gradient, self.examples, self.result_axes[index])
-
-
-def split_examples(tensor: Tensor, examples: int, axis: int | None) -> Tensor:
-    """Move examples to a new first axis; several parts of one example lie side by side."""
-    if examples == 1:
-        return tensor.unsqueeze(0)
-    if axis is None:
-        raise AssertionError("a tensor without an axis of examples cannot be split")
-    return torch.unflatten(tensor, axis, (examples, -1)).movedim(axis, 0)

@@ -19,24 +19,38 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from theodolite.capture.axes import Axis, find_axis
 from theodolite.capture.forms import Form, Lookup, Outer
 from theodolite.capture.origins import Origin, derive
 from theodolite.capture.rules import RULES, replay
-from theodolite.capture.sites import Site, batch_axis, function_name, tensors_in
+from theodolite.capture.sites import Site, function_name, tensors_in
 from theodolite.errors import CaptureError
 
-__all__ = ["CallShapes", "Use", "UseRecorder"]
+__all__ = ["CallTensors", "Use", "UseRecorder"]
 
 Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class CallShapes:
-    """Shapes of all tensors that went into and came out of one call."""
+class CallTensors:
+    """All tensors that went into and came out of one call, for a single example.
+
+    ``axes`` remembers where examples lie in the same call for many, once that was found.
+    """
 
     function: str
-    given: tuple[tuple[int, ...], ...]
-    returned: tuple[tuple[int, ...], ...]
+    given: tuple[Tensor, ...]
+    returned: tuple[Tensor, ...]
+    axes: dict[int, Axis | None] = field(default_factory=dict)
+
+    def find_axes(self, tensors: list[Tensor], examples: int) -> list[Axis | None]:
+        """Axes of examples in the tensors of the same call for many examples, in order."""
+        for index, (one, tensor) in enumerate(
+            zip((*self.given, *self.returned), tensors, strict=True)
+        ):
+            if index not in self.axes:
+                self.axes[index] = find_axis(one, tensor, examples)
+        return [self.axes[index] for index in range(len(tensors))]
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,7 @@ class UseRecorder(TorchFunctionMode):
         parameters: Name -> parameter.
         inputs: Tensors that depend on the examples: the model's inputs.
         examples: Number of examples.
-        reference: Shapes of the same calls for a single example, which tell the axis of examples.
+        reference: The same calls for a single example, which tell where examples lie.
     """
 
     def __init__(
@@ -100,11 +114,12 @@ class UseRecorder(TorchFunctionMode):
         parameters: dict[str, torch.nn.Parameter],
         inputs: Any,
         examples: int,
-        reference: list[CallShapes] | None = None,
+        reference: list[CallTensors] | None = None,
     ) -> None:
         super().__init__()
         self.uses: list[Use] = []
-        self.shapes: list[CallShapes] = []
+        self.calls: list[CallTensors] = []
+        self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
         self.result_bytes = 0
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
@@ -187,39 +202,33 @@ class UseRecorder(TorchFunctionMode):
         returned: list[Tensor],
     ) -> None:
         given = list(tensors_in((args, kwargs)))
-        shapes = CallShapes(
-            function_name(func),
-            tuple(tuple(tensor.shape) for tensor in given),
-            tuple(tuple(tensor.shape) for tensor in returned),
-        )
-        self.shapes.append(shapes)
-        one = self._single(shapes)
         detached = {id(tensor): tensor.detach() for tensor in given}
-        axes = {
-            id(detached[id(tensor)]): batch_axis(shape, tuple(tensor.shape), self._examples)
-            for tensor, shape in zip(given, one.given if one else [None] * len(given), strict=True)
-        }
-        for origin in sources:
-            if one is None:  # nothing to compare with: parameters have no axis of examples
-                axes[id(detached[id(origin.tensor)])] = None
-        after = one.returned if one else [None] * len(returned)
-        result_axes = tuple(
-            batch_axis(shape, tuple(tensor.shape), self._examples)
-            for tensor, shape in zip(returned, after, strict=True)
-        )
+        self._count += 1
+        if self._examples == 1:
+            kept = tuple(detached[id(tensor)] for tensor in given)
+            after = tuple(tensor.detach().clone() for tensor in returned)
+            self.calls.append(CallTensors(function_name(func), kept, after))
+        found = self._axes(function_name(func), given, sources, returned)
+        axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
+        result_axes = tuple(found[len(given) :])
         args, kwargs = tree_map(
             lambda leaf: detached[id(leaf)] if isinstance(leaf, Tensor) else leaf, (args, kwargs)
         )
-        keep = tuple(tensor.requires_grad for tensor in returned)
         edges = tuple(get_gradient_edge(tensor) for tensor in returned if tensor.requires_grad)
         for origin in sources:
             source = detached[id(origin.tensor)]
             site = Site(func, args, kwargs, source, self._examples, axes, result_axes)
-            self._add(site, origin, edges, keep)
+            self._add(site, origin, edges, returned)
 
     def _add(
-        self, site: Site, origin: Origin, edges: tuple[GradientEdge, ...], keep: tuple[bool, ...]
+        self,
+        site: Site,
+        origin: Origin,
+        edges: tuple[GradientEdge, ...],
+        returned: list[Tensor],
     ) -> None:
+        keep = tuple(tensor.requires_grad for tensor in returned)
+        results = tuple(tuple(tensor.shape) for tensor in returned if tensor.requires_grad)
         rule = RULES.get(site.function)
         form = rule(site) if rule is not None else None
         by_rule = form is not None
@@ -227,23 +236,22 @@ class UseRecorder(TorchFunctionMode):
             form = replay(site, keep)
         watched = tuple((tensor, tensor._version) for tensor in _needs(form))
         name = function_name(site.function)
-        shapes = self.shapes[-1].returned
-        results = tuple(shape for shape, kept in zip(shapes, keep, strict=True) if kept)
-        call = len(self.shapes)
-        self.uses.append(Use(origin, form, edges, results, name, call, by_rule, watched))
+        self.uses.append(Use(origin, form, edges, results, name, self._count, by_rule, watched))
 
-    def _single(self, shapes: CallShapes) -> CallShapes | None:
-        """The same call in the run with a single example, if there was one."""
-        index = len(self.shapes) - 1
-        if self._examples == 1 or self._reference is None or index >= len(self._reference):
-            return None
-        one = self._reference[index]
-        same = (one.function, len(one.given), len(one.returned)) == (
-            shapes.function,
-            len(shapes.given),
-            len(shapes.returned),
-        )
-        return one if same else None
+    def _axes(
+        self, function: str, given: list[Tensor], sources: list[Origin], returned: list[Tensor]
+    ) -> list[Axis | None]:
+        """Where the examples lie in all tensors of a call."""
+        tensors = [*given, *returned]
+        if self._examples == 1:
+            return [None] * len(tensors)
+        reference = self._reference or []
+        one = reference[self._count - 1] if self._count <= len(reference) else None
+        counts = (function, len(given), len(returned))
+        if one is not None and (one.function, len(one.given), len(one.returned)) == counts:
+            return one.find_axes(tensors, self._examples)
+        made = {id(origin.tensor) for origin in sources}  # no axis of examples, for all we know
+        return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
 
 
 def _needs(form: Form) -> tuple[Tensor, ...]:

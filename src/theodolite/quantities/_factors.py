@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from theodolite.capture.axes import split_examples
 from theodolite.capture.forms import Dense, Geometry, Lookup, Outer
 from theodolite.capture.origins import pull_back
 from theodolite.capture.uses import Use
@@ -290,10 +291,9 @@ class DenseFactors(Factors):
         """One part per example: the gradient of an example is zero in the parts of the others."""
         assert form.axis is not None
         tensor = use.origin.tensor
-        full = rows.new_zeros(1, *tensor.shape)
-        parts = torch.unflatten(full, form.axis + 1, (len(rows), -1))
-        parts.select(form.axis + 1, index).copy_(rows[index].unsqueeze(0))
-        return pull_back(use.origin, self._parameter, full).to(self.frame.dtype)
+        full = rows.new_zeros(tensor.shape)
+        split_examples(full, len(rows), form.axis)[index] = rows[index]
+        return pull_back(use.origin, self._parameter, full.unsqueeze(0)).to(self.frame.dtype)
 
     def end(self) -> None:
         """Forget the graph."""

@@ -50,7 +50,7 @@ class Problem:
         return self.left * self.right * (0.5 if self.symmetric else 1.0)
 
 
-def _time(products: float, numbers: float, itemsize: int) -> float:
+def _time(products: float, numbers: float | int, itemsize: int) -> float:
     """Predicted time in multiply-adds."""
     return products + _PRODUCTS_PER_BYTE * numbers * itemsize
 

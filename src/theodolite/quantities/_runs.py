@@ -11,7 +11,7 @@ from theodolite.capture.completeness import require_complete
 from theodolite.capture.layers import Ownership
 from theodolite.capture.readouts import Readout, read_outputs
 from theodolite.capture.sites import tensors_in
-from theodolite.capture.uses import CallShapes, Use, UseRecorder
+from theodolite.capture.uses import CallTensors, Use, UseRecorder
 from theodolite.errors import CaptureError, DomainError
 from theodolite.quantities._outputs import OutputChoice
 
@@ -57,7 +57,7 @@ class Subject:
     ownership: Ownership
     readout: Readout
     choice: OutputChoice
-    _shapes: dict[tuple[tuple[int, ...], ...], list[CallShapes]] = field(default_factory=dict)
+    _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
 
     def run(self, batch: Batch) -> Run:
         """Record a forward pass; the first of each shape is preceded by one example alone."""
@@ -68,7 +68,7 @@ class Subject:
         """One example alone, with a check that no use of a parameter went unseen."""
         run, recorder = self._record(batch, None)
         require_complete(run.outputs, recorder)
-        self._shapes[_key(batch)] = recorder.shapes
+        self._references[_key(batch)] = recorder.calls
         return run
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -76,13 +76,13 @@ class Subject:
         outputs = read_outputs(batch.run(self.model), batch, self.readout)
         return self.choice.select(outputs, batch)
 
-    def _reference(self, batch: Batch) -> list[CallShapes]:
+    def _reference(self, batch: Batch) -> list[CallTensors]:
         key = _key(batch)
-        if key not in self._shapes:
+        if key not in self._references:
             self.probe(batch.take(slice(0, 1)))
-        return self._shapes[key]
+        return self._references[key]
 
-    def _record(self, batch: Batch, reference: list[CallShapes] | None) -> tuple[Run, UseRecorder]:
+    def _record(self, batch: Batch, reference: list[CallTensors] | None) -> tuple[Run, UseRecorder]:
         inputs = (batch.args, dict(batch.kwargs))
         recorder = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
         with recorder:

@@ -3,7 +3,6 @@
 Exact for every differentiable function of torch, and slower than a rule; ``coverage`` counts it.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from theodolite.capture.axes import split_examples
 from theodolite.capture.forms import Dense, Form
-from theodolite.capture.sites import Site, function_name, split_examples, tensors_in
+from theodolite.capture.quiet import quiet_vmap
+from theodolite.capture.sites import Site, function_name, tensors_in
 from theodolite.errors import CaptureError
 
 __all__ = ["replay"]
@@ -72,9 +73,7 @@ class _Replay:
     ) -> Tensor:
         in_dims = (0 if self.own_rows else None, 0, 0 if slices else None)
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="There is a performance drop")
-                return torch.func.vmap(self._one, in_dims=in_dims)(source, signals, slices)
+            return quiet_vmap(self._one, in_dims)(source, signals, slices)
         except RuntimeError:  # no batching rule, as for some recurrent kernels
             rows = [
                 self._one(
