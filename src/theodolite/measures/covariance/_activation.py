@@ -103,6 +103,9 @@ def merge_activation_fractions(parts: Sequence[ActivationFractions]) -> Activati
         >>> parts = [activation_fractions(relu[:3]), activation_fractions(relu[3:])]
         >>> merge_activation_fractions(parts).neurons.tolist()
         [0.5, 0.25]
+
+    References:
+        [maennel2020], Appendix F; merging batches is ours.
     """
     sizes = {len(part.neurons) for part in parts}
     if len(sizes) != 1:

@@ -84,6 +84,9 @@ def compress_covariance(
         >>> data = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
         >>> compress_covariance(data, data, 2).round(decimals=4).tolist()
         [[3.0, 0.0], [0.0, 2.0]]
+
+    References:
+        [maennel2020], Definition 2, restricted to a subspace; ours.
     """
     require_pair(data_covariance, weight_covariance)
     leading = leading_eigenspaces(data_covariance, subspace)

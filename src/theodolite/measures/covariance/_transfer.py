@@ -170,6 +170,9 @@ def mean_transfer(transfer: TransferFunction) -> MeanTransfer:
         >>> mean = mean_transfer(runs)
         >>> mean.tau.tolist(), mean.error.tolist()
         ([2.0], [1.0])
+
+    References:
+        [maennel2020], Figures 4 and 20, averages over runs.
     """
     require_axes(2, tau=transfer.tau)
     runs = len(transfer.tau)
