@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchmetrics import MetricCollection
 
 from tests.metrics.streams import CASES, make_data
 from tests.reference import streams as reference
@@ -138,6 +139,32 @@ def test_direction_is_stated(name):
     assert metric.higher_is_better is (None if name == "covariance" else True)
     assert metric.is_differentiable is False
     assert metric.full_state_update is False
+
+
+def test_collections_share_updates_where_states_are_equal(generator):
+    features, labels = graded(generator), torch.randint(0, 2, (200,), generator=generator)
+    features[100:] *= 1e4
+    spectrum = torch.linalg.svdvals(features)
+    levels = {"coarse": spectrum[:1] / 2, "fine": (spectrum[4:5] * spectrum[5:6]).sqrt()}
+    together = MetricCollection(
+        {
+            **{
+                name: metrics.RepresentationAlignment(2, level, scale="absolute")
+                for name, level in levels.items()
+            },
+            "class": metrics.VectorAlignment(2),
+            "contrast": metrics.VectorAlignment(2, "contrast"),
+        }
+    )
+    for part in torch.split(torch.arange(200), 50):
+        together.update(features[part], labels[part])
+    found = together.compute()
+    assert len(together.compute_groups) == 3  # only the two of vectors are one
+    targets = reference.one_hot(labels.numpy(), 2)
+    for name, level in levels.items():
+        share = reference.alignment_curve(features.numpy(), targets, level.numpy() / 200**0.5)
+        assert_value(found[name], share * 200, scale=200)
+    torch.testing.assert_close(found["contrast"], gradient.alignment_contrast(features, labels))
 
 
 # --- Representation -------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def _value(name, dtype, shares, rank, group):
     # Sorted by class: every rank's first batch has another mean.
     order = torch.argsort(data.labels, stable=True)
     rows = torch.split(order, list(shares))[rank]
-    metric = case.build(data, process_group=group)
+    metric = case.build(data, process_group=group).to("cpu")  # as users do, to their device
     for chunk in torch.split(rows, 32) if len(rows) else ():
         case.feed(metric, data.part(chunk))
     value = metric.compute()

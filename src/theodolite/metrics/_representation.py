@@ -31,6 +31,7 @@ Method = Literal["auto", "gram", "qr"]
 Scale = Literal["absolute", "normalized", "relative"]
 
 _EPS = torch.finfo(torch.float64).eps
+_GRID_POINTS = 200  # of the measure's default grid
 # Below this share of the spread of the features the error of a float64 Gram exceeds 1e-9.
 _GRAM_ACCURATE_ABOVE = 1e-4
 
@@ -175,33 +176,39 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         return curve_from_projections(projections, self.thresholds, scale=self.scale).values
 
     def _undefined(self) -> Tensor:
-        size = 200 if self.thresholds is None else len(self.thresholds)
+        size = _GRID_POINTS if self.thresholds is None else len(self.thresholds)
         return torch.full((size,), torch.nan, dtype=torch.float64, device=self.device)
 
     def _too_fine(self, total: GroupGrams) -> bool:
         """Whether the smallest positive threshold is beyond the Gram matrices."""
         if self.method == "gram":
             return False
-        if self.thresholds is None:
-            smallest = (
-                1 / 199 if self.scale != "absolute" else float(total.counts.sum()) ** 0.5 / 199
-            )
-        else:
-            positive = self.thresholds[self.thresholds > 0]
-            smallest = float(positive.min()) if len(positive) else float("inf")
-        if self.scale == "normalized":
-            smallest *= float(total.counts.sum()) ** 0.5
+        level = self._smallest()
         if self.scale == "relative":
-            smallest *= total.largest()
-        return smallest < _GRAM_ACCURATE_ABOVE * total.spread()
+            level *= total.largest()
+        elif self.scale == "normalized" or self.thresholds is None:
+            level *= float(total.counts.sum()) ** 0.5
+        return level < _GRAM_ACCURATE_ABOVE * total.spread()
+
+    def _smallest(self) -> float:
+        """The smallest positive threshold; infinite if there is none."""
+        if self.thresholds is None:
+            return 1 / (_GRID_POINTS - 1)
+        positive = self.thresholds[self.thresholds > 0]
+        return float(positive.min()) if len(positive) else float("inf")
 
     def _to_tensors(self, statistics: Groups) -> Sequence[Tensor]:
+        # The threshold marks the state as this metric's: a MetricCollection lets metrics of equal
+        # states share one update, and one of a finer threshold must change its route by itself.
+        mark = statistics.counts.new_tensor(self._smallest())
         if isinstance(statistics, GroupTriangles):
-            return statistics.counts, statistics.stack
-        return statistics.counts, statistics.shift, statistics.totals, statistics.scatters
+            return statistics.counts, statistics.stack, mark
+        parts = (statistics.counts, statistics.shift, statistics.totals, statistics.scatters)
+        return *parts, mark
 
     def _from_tensors(self, tensors: Sequence[Tensor]) -> Groups:
-        return GroupTriangles(*tensors) if len(tensors) == 2 else GroupGrams(*tensors)
+        *parts, _ = tensors
+        return GroupTriangles(*parts) if len(parts) == 2 else GroupGrams(*parts)
 
 
 def _route(seen: Groups) -> Literal["gram", "qr"]:

@@ -27,6 +27,8 @@ class StreamingMetric(Metric, Generic[S]):
     batch. Processes exchange blocks by concatenation, which works for any number of processes and
     for processes that saw no example; whoever reads the state rebases the blocks to one shift and
     adds them. Half-precision and float32 input is converted exactly and summed in float64.
+
+    Values are float64. As with every torchmetrics metric, a value of one entry comes back 0-d.
     """
 
     is_differentiable = False
@@ -37,8 +39,11 @@ class StreamingMetric(Metric, Generic[S]):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_state("blocks", default=[], dist_reduce_fx="cat")
-        # A process without data sends an empty vector of the metric's dtype: it must match.
-        self.set_dtype(torch.float64)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the state, always: a process without data sends an empty vector of this dtype."""
+        return torch.float64
 
     @abstractmethod
     def _to_tensors(self, statistics: S) -> Sequence[Tensor]:

@@ -16,8 +16,9 @@ from theodolite.errors import DomainError
 from theodolite.linalg.arrays import double, eps_of
 from theodolite.linalg.centering import center_columns
 from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._steps import gofe_step
-from theodolite.theory.feature_evolution._tangent_map import TangentMap, loss_gradient_of
+from theodolite.theory.feature_evolution._tangent_map import TangentMap
 
 __all__ = ["AlignmentStages", "predict_alignments"]
 
@@ -67,7 +68,7 @@ def predict_alignments(  # noqa: PLR0913 - the last two belong to the sketch
     Args:
         model: The network, returning (n, c) logits; a layer is a module that owns parameters.
         inputs: A batch.
-        targets: :math:`Y`, one-hot or real.
+        targets: :math:`Y`, one-hot; other real targets need their own ``loss_gradient``.
         step_size: :math:`\eta`, the learning rate.
         loss_gradient: :math:`w`; None for the mean cross-entropy.
         probes: Random probes per layer for the traces of the last two stages; None takes all
@@ -141,7 +142,7 @@ def _problem(
     require_finite(targets=targets)
     labels = double(targets)
     if loss_gradient is None:
-        w = loss_gradient_of(outputs, labels)
+        w = cross_entropy_gradient(outputs, labels)
     else:
         require_same_shape(loss_gradient=loss_gradient, outputs=outputs)
         require_finite(loss_gradient=loss_gradient)

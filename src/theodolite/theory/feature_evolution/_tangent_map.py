@@ -17,7 +17,7 @@ from theodolite.checks import require_finite, require_nonempty
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg.arrays import double
 
-__all__ = ["TangentMap", "loss_gradient_of"]
+__all__ = ["TangentMap"]
 
 _CHUNK = 64  # derivatives taken at once: bounds memory at 64 parameter vectors per layer
 
@@ -102,13 +102,6 @@ class TangentMap:
             lambda theta: (weights * self.function(theta)).sum()
         )
         return result
-
-
-def loss_gradient_of(
-    outputs: Float[Tensor, "n c"], targets: Float[Tensor, "n c"]
-) -> Float[Tensor, "n c"]:
-    r"""Gradient :math:`w = (\operatorname{softmax}(F) - Y)/n` of the mean cross-entropy."""
-    return (torch.softmax(outputs, dim=1) - targets) / len(outputs)
 
 
 def _double(tensor: Tensor) -> Tensor:

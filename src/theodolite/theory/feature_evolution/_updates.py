@@ -10,8 +10,9 @@ from theodolite.checks import require_count, require_finite, require_same_shape
 from theodolite.errors import ShapeError
 from theodolite.linalg.arrays import double
 from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._flips import activation_pattern, count_flips
-from theodolite.theory.feature_evolution._tangent_map import TangentMap, loss_gradient_of
+from theodolite.theory.feature_evolution._tangent_map import TangentMap
 
 __all__ = [
     "FeatureChange",
@@ -117,7 +118,7 @@ def feature_update_correlation(  # noqa: PLR0913 - the last two belong to the pr
         before: The network at step t.
         after: The same network at step t + 1.
         inputs: A batch.
-        targets: :math:`Y`, one-hot or real.
+        targets: :math:`Y`, one-hot; other real targets need their own ``loss_gradient``.
         loss_gradient: :math:`w` at step t; None for the mean cross-entropy.
         projection: Rows r of a Gaussian :math:`U`; None for the identity.
         generator: Of the projection.
@@ -141,7 +142,7 @@ def feature_update_correlation(  # noqa: PLR0913 - the last two belong to the pr
     require_finite(targets=targets)
     require_same_shape(targets=targets, outputs=outputs)
     y = double(targets) - double(targets).mean()
-    w = loss_gradient_of(outputs, double(targets)) if loss_gradient is None else loss_gradient
+    w = cross_entropy_gradient(outputs, double(targets)) if loss_gradient is None else loss_gradient
     require_finite(loss_gradient=w)
     require_same_shape(loss_gradient=w, outputs=outputs)
     predicted = -network.bend(double(w), network.pull(y))
