@@ -99,3 +99,12 @@ def test_class_grams_allow_a_class_without_rows(generator):
     sums = ClassGrams.of(normal(generator, 6, 3), torch.tensor([0, 0, 0, 2, 2, 2]), 3)
     assert sums.counts.tolist() == [3, 0, 3]
     assert sums.pair(0, 2).count == 6
+
+
+@pytest.mark.parametrize("width", [3, 256, 300, 1030], ids=str)
+def test_blocks_of_the_gram_matrix_cover_it(width, generator):
+    features, y = normal(generator, 7, width), normal(generator, 7, 2)
+    sums = gram_sums(features, y)
+    assert_close(sums.gram, features.mT @ features, scale=100.0)
+    assert_close(sums.cross, features.mT @ y, scale=100.0)
+    assert_close(sums.energy, y.square().sum(0), scale=100.0)

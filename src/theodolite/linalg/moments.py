@@ -21,16 +21,18 @@ from theodolite.linalg.arrays import double
 
 __all__ = ["ClassSums", "CrossMoments", "Moments", "row_chunks"]
 
-_CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk: fits the cache hierarchy, amortises launches
+_CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk: fits the cache hierarchy
+_DEVICE_CHUNK_BYTES = 256 * 2**20  # on an accelerator: amortises launches
 
 
 def row_chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """The tensors in chunks of rows whose float64 copies stay below 32 MiB each.
+    """The tensors in chunks of rows whose float64 copies stay below 32 MiB (GPU: 256 MiB) each.
 
     Memory beyond the input is then independent of the number of rows.
     """
     widest = max(tensor[0].numel() if len(tensor) else 1 for tensor in tensors)
-    rows = max(1, _CHUNK_BYTES // (8 * max(widest, 1)))
+    size = _CHUNK_BYTES if tensors[0].device.type == "cpu" else _DEVICE_CHUNK_BYTES
+    rows = max(1, size // (8 * max(widest, 1)))
     return list(zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True))
 
 

@@ -30,6 +30,7 @@ __all__ = [
 Route = Literal["svd", "gram", "dual", "qr"]
 
 _DOUBLE_EPS = torch.finfo(torch.float64).eps
+_SMALLEST_BLOCK = 256  # columns: narrower products do not fill the machine
 _GRAM_FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resolve nothing below
 
 
@@ -135,16 +136,28 @@ def gram_sums(
     size = features.shape[1]
     columns = target_columns(targets[:1], num_classes).shape[1]
     chunks = row_chunks(features, targets)
-    # Features and targets side by side: a product with a few columns alone runs at memory speed.
-    both = double(features[:0]).new_empty(len(chunks[0][0]), size + columns)
-    sums, energy = both.new_zeros(size, size + columns), both.new_zeros(columns)
+    # Targets beside features: a product with a few columns alone runs at memory speed.
+    both = double(features[:0]).new_empty(len(chunks[0][0]), columns + size)
+    sums, energy = both.new_zeros(size, columns + size), both.new_zeros(columns)
     for rows, labels in chunks:
         wide = both[: len(rows)]
-        wide[:, :size] = rows
-        wide[:, size:] = target_columns(labels, num_classes)
-        sums.addmm_(wide[:, :size].mT, wide)
-        energy += wide[:, size:].square().sum(0)
-    return GramSums(sums[:, :size], sums[:, size:], energy)
+        wide[:, :columns] = target_columns(labels, num_classes)
+        wide[:, columns:] = rows
+        energy += wide[:, :columns].square().sum(0)
+        _add_lower_products(sums, wide)
+    lower = sums[:, columns:]
+    return GramSums(lower.tril() + lower.tril(-1).mT, sums[:, :columns], energy)
+
+
+def _add_lower_products(sums: Tensor, wide: Tensor) -> None:
+    """Blocks on and below the diagonal only: five eighths of the work for four blocks."""
+    size = len(sums)
+    columns = wide.shape[1] - size
+    step = max(_SMALLEST_BLOCK, -(-size // 4))
+    for low in range(0, size, step):
+        high = min(low + step, size)
+        left, right = wide[:, columns + low : columns + high], wide[:, : columns + high]
+        sums[low:high, : columns + high].addmm_(left.mT, right)
 
 
 def dual_gram(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
