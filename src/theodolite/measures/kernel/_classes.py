@@ -48,9 +48,8 @@ def with_labels(
     factors: Sequence[Factor], labels: LabelKernel, pairs: Pairs | None = None
 ) -> KernelProducts:
     """Products of linear kernels, with the kernel of the labels as one more, last."""
-    own = inner_products(factors, pairs)
+    own, diagonals = inner_products(factors, pairs)
     cross = torch.stack([labels.product(factor) for factor in factors])
     last = torch.cat([cross, labels.norm_squared.unsqueeze(0)])
     products = torch.cat([torch.cat([own, cross.unsqueeze(1)], 1), last.unsqueeze(0)])
-    diagonals = torch.stack([*(factor.squares() for factor in factors), labels.diagonal])
-    return KernelProducts.of(products, diagonals)
+    return KernelProducts.of(products, torch.cat([diagonals, labels.diagonal.unsqueeze(0)]))

@@ -9,53 +9,47 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from theodolite.linalg import KernelProducts, double, row_chunks
+from theodolite.linalg import KernelProducts, row_chunks
 
-__all__ = ["Factor", "Pairs", "factor_products", "inner_products"]
+__all__ = ["Factor", "Pairs", "factor_products", "inner_products", "safe_scale", "vanishing"]
 
 _TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
-_STRIP_BYTES = 32 * 2**20  # float64 copy of the columns that one product of a tile reads
+_STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads
+_BLOCK_BYTES = 512 * 2**20  # products F_a^T F_b that are summed up during one pass over the rows
 
 Pairs = Sequence[tuple[int, int]]
+Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
+
+
+def safe_scale(values: Tensor) -> float:
+    """The largest absolute entry where fourth powers of it would overflow or vanish, else 1."""
+    low, high = torch.aminmax(values.detach())
+    peak = max(abs(float(low)), abs(float(high)))
+    return 1.0 if peak == 0 or 1e-30 < peak < 1e30 else peak
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Features that are centred and scaled on the fly: ``rows / peak - mean``, in float64."""
+    """Features that are centred and scaled on the fly: ``(rows - mean) / scale``, in float64."""
 
     rows: Float[Tensor, "n d"]  # as they came
-    mean: Float[Tensor, " d"]  # of the scaled rows; zero where centring is not wanted
-    peak: Float[Tensor, ""]  # largest absolute entry: products are quartic in the features
+    mean: Float[Tensor, " d"]  # zero where centring is not wanted
+    scale: float
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"], *, center: bool = True) -> "Factor":
         """Features with their mean and scale; nothing is copied."""
         rows = features.cpu() if features.device.type == "mps" else features  # no float64 there
-        low, high = torch.aminmax(rows.detach())
-        peak = torch.maximum(low.abs(), high.abs()).double()
-        peak = torch.where(peak > 0, peak, torch.ones_like(peak))
-        mean = rows.mean(0, dtype=torch.float64) / peak
-        return cls(rows, mean if center else torch.zeros_like(mean), peak)
+        mean = rows.mean(0, dtype=torch.float64)
+        return cls(rows, mean if center else torch.zeros_like(mean), safe_scale(rows))
 
-    def prepare(self, rows: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
-        """Some of the rows, scaled and centred."""
-        return double(rows) / self.peak - self.mean
-
-    def squares(self) -> Float[Tensor, " n"]:
-        """Squared norms of the centred rows: the diagonal of the kernel."""
-        return torch.cat([self.prepare(r).square().sum(1) for (r,) in row_chunks(self.rows)])
-
-    def vanishes(self, eps: float) -> Tensor:
-        """Whether the features are constant up to rounding: ``|F_c| <= 8 eps |F|``."""
-        raw = centered = self.mean.new_zeros(())
-        for (rows,) in row_chunks(self.rows.detach()):
-            scaled = double(rows) / self.peak
-            raw = raw + scaled.square().sum()
-            centered = centered + (scaled - self.mean.detach()).square().sum()
-        return centered <= (8 * eps) ** 2 * raw
+    def prepare(self, rows: Tensor, columns: slice = slice(None)) -> Tensor:
+        """Some of the rows (of some columns), centred and scaled."""
+        centered = rows - self.mean[columns]  # promotes to float64 in the same pass
+        return centered if self.scale == 1 else centered / self.scale
 
     def tile(self, top: slice, left: slice) -> Float[Tensor, "b c"]:
         """A tile of the Gram matrix, summed over strips of columns."""
@@ -63,12 +57,23 @@ class Factor:
         total: Tensor | None = None
         for start in range(0, self.rows.shape[1], width):
             strip = slice(start, start + width)
-            a = double(self.rows[top, strip]) / self.peak - self.mean[strip]
-            same = top == left
-            b = a if same else double(self.rows[left, strip]) / self.peak - self.mean[strip]
-            total = a @ b.mT if total is None else total + a @ b.mT
+            a = self.prepare(self.rows[top, strip], strip)
+            b = a if top == left else self.prepare(self.rows[left, strip], strip)
+            total = a @ b.mT if total is None else torch.addmm(total, a, b.mT)
         assert total is not None
         return total
+
+
+def vanishing(
+    factors: Sequence[Factor], traces: Float[Tensor, " m"], eps: float
+) -> Bool[Tensor, " m"]:
+    """Which features are constant up to rounding: ``|F_c| <= 8 eps |F|``.
+
+    The traces of the kernels are ``|F_c|²``, and ``|F|² = |F_c|² + n |mean|²``.
+    """
+    mean = torch.stack([(f.mean.detach() / f.scale).square().sum() for f in factors])
+    constant = len(factors[0].rows) * mean
+    return traces.detach() <= (8 * eps) ** 2 * (traces.detach() + constant)
 
 
 def factor_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> KernelProducts:
@@ -79,12 +84,11 @@ def factor_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Ke
         pairs: which products are wanted besides the self products, each ``(a, b)`` with ``a < b``;
             others may be zero. All of them by default.
     """
-    diagonals = torch.stack([factor.squares() for factor in factors])
-    return KernelProducts.of(inner_products(factors, pairs), diagonals)
+    return KernelProducts.of(*inner_products(factors, pairs))
 
 
-def inner_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Float[Tensor, "m m"]:
-    """The matrix of inner products alone; arguments as in :func:`factor_products`."""
+def inner_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Products:
+    """Inner products and diagonals of the kernels; arguments as in :func:`factor_products`."""
     m, n = len(factors), len(factors[0].rows)
     widths = [factor.rows.shape[1] for factor in factors]
     wanted = [(a, b) for a in range(m) for b in range(a + 1, m)] if pairs is None else list(pairs)
@@ -94,36 +98,60 @@ def inner_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Flo
     return _by_blocks(factors, wanted) if by_blocks <= by_tiles else _by_tiles(factors)
 
 
-def _by_blocks(factors: Sequence[Factor], wanted: Pairs) -> Float[Tensor, "m m"]:
-    m = len(factors)
-    zero = factors[0].mean.new_zeros(())
+def _by_blocks(factors: Sequence[Factor], wanted: Pairs) -> Products:
+    m, zero = len(factors), factors[0].mean.new_zeros(())
     table = [[zero] * m for _ in range(m)]
-    for a in range(m):
-        partners = [b for first, b in wanted if first == a]
-        for b, block in zip(partners, _blocks(factors, a, partners), strict=True):
+    diagonals: dict[int, Tensor] = {}
+    for group in _groups(factors, wanted):
+        blocks, squares = _blocks(factors, group)
+        for (a, b), block in zip(group, blocks, strict=True):
             table[a][b] = table[b][a] = block.square().sum()
-    return torch.stack([torch.stack(row) for row in table])
+        diagonals |= squares
+    products = torch.stack([torch.stack(row) for row in table])
+    return products, torch.stack([diagonals[index] for index in range(m)])
 
 
-def _blocks(factors: Sequence[Factor], a: int, partners: Sequence[int]) -> list[Tensor]:
-    """``F_a^T F_b`` for every partner b, in one pass over chunks of rows."""
-    width = factors[a].rows.shape[1]
-    sums = [factors[b].mean.new_zeros(width, factors[b].rows.shape[1]) for b in partners]
-    for chunks in row_chunks(factors[a].rows, *(factors[b].rows for b in partners)):
-        left = factors[a].prepare(chunks[0])
-        for index, (b, rows) in enumerate(zip(partners, chunks[1:], strict=True)):
-            right = left if a == b else factors[b].prepare(rows)
-            sums[index] = sums[index] + left.mT @ right
-    return sums
+def _groups(factors: Sequence[Factor], wanted: Pairs) -> Iterator[Pairs]:
+    """The pairs in groups whose products fit into memory together; one pass over the data each."""
+    group: list[tuple[int, int]] = []
+    size = 0
+    for a, b in sorted(wanted):
+        extra = 8 * factors[a].rows.shape[1] * factors[b].rows.shape[1]
+        if group and size + extra > _BLOCK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append((a, b))
+        size += extra
+    yield group
 
 
-def _by_tiles(factors: Sequence[Factor]) -> Float[Tensor, "m m"]:
-    products = factors[0].mean.new_zeros(len(factors), len(factors))
-    for top, left in _tile_positions(len(factors[0].rows), len(factors)):
-        tiles = torch.stack([factor.tile(top, left) for factor in factors]).flatten(1)
+def _blocks(factors: Sequence[Factor], group: Pairs) -> tuple[list[Tensor], dict[int, Tensor]]:
+    """``F_a^T F_b`` of every pair, and the squared row norms of every side, in one pass."""
+    used = sorted({index for pair in group for index in pair})
+    widths = [factor.rows.shape[1] for factor in factors]
+    sums = [factors[0].mean.new_zeros(widths[a], widths[b]) for a, b in group]
+    squares: dict[int, list[Tensor]] = {index: [] for index in used}
+    for chunks in row_chunks(*(factors[index].rows for index in used)):
+        ready = {i: factors[i].prepare(rows) for i, rows in zip(used, chunks, strict=True)}
+        for index, rows in ready.items():
+            squares[index].append(torch.linalg.vecdot(rows, rows))
+        sums = [
+            torch.addmm(total, ready[a].mT, ready[b])
+            for total, (a, b) in zip(sums, group, strict=True)
+        ]
+    return sums, {index: torch.cat(parts) for index, parts in squares.items()}
+
+
+def _by_tiles(factors: Sequence[Factor]) -> Products:
+    m = len(factors)
+    products, diagonals = factors[0].mean.new_zeros(m, m), []
+    for top, left in _tile_positions(len(factors[0].rows), m):
+        tiles = torch.stack([factor.tile(top, left) for factor in factors], dim=1)  # rows, m, cols
         weight = 1 if top == left else 2  # the tile below the diagonal is its transpose
-        products = products + weight * (tiles @ tiles.mT)
-    return products
+        products = products + weight * (tiles @ tiles.mT).sum(0)
+        if top == left:
+            diagonals.append(tiles.diagonal(dim1=0, dim2=2))
+    return products, torch.cat(diagonals, 1)
 
 
 def _tile_positions(n: int, kernels: int) -> Iterator[tuple[slice, slice]]:

@@ -8,6 +8,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from theodolite.linalg import KernelProducts, double
+from theodolite.measures.kernel._factors import safe_scale
 
 __all__ = ["gram_products"]
 
@@ -37,9 +38,9 @@ def gram_products(
     products, diagonals = kernels[0].constant.new_zeros(len(kernels), len(kernels)), []
     for start in range(0, n, step):
         block = slice(start, min(start + step, n))
-        rows = torch.stack([kernel.rows(block) for kernel in kernels])
-        products = products + rows.flatten(1) @ rows.flatten(1).mT
-        diagonals.append(rows[:, :, block].diagonal(dim1=1, dim2=2))
+        rows = torch.stack([kernel.rows(block) for kernel in kernels], dim=1)  # rows, m, columns
+        products = products + (rows @ rows.mT).sum(0)
+        diagonals.append(rows[:, :, block].diagonal(dim1=0, dim2=2))
     norms = products.diagonal().detach()
     whole = norms + torch.stack([kernel.constant for kernel in kernels])
     left = (norms / torch.where(whole > 0, whole, torch.ones_like(whole))).sqrt()
@@ -47,14 +48,14 @@ def gram_products(
 
 
 def _of_gram(gram: Tensor) -> _Kernel:
-    """A matrix scaled to largest entry one: row means first, column means of the result then."""
-    low, high = torch.aminmax(gram.detach())
-    peak = torch.maximum(low.abs(), high.abs()).double()
-    peak = torch.where(peak > 0, peak, torch.ones_like(peak))
-    means = gram.mean(1, dtype=torch.float64) / peak
+    """A matrix in a safe range: row means first, column means of the result then."""
+    scale = safe_scale(gram)
+    means = gram.mean(1, dtype=torch.float64) / scale
+    offset = means - means.mean()
 
     def rows(block: slice) -> Tensor:
-        return double(gram[block]) / peak - means[block].unsqueeze(1) - (means - means.mean())
+        scaled = gram[block] if scale == 1 else double(gram[block]) / scale
+        return scaled - means[block].unsqueeze(1) - offset
 
     return _Kernel(rows, _constant_part(means.detach()))
 

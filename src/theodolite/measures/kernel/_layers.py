@@ -18,7 +18,7 @@ from theodolite.checks import (
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, eps_of
 from theodolite.measures.kernel._classes import LabelKernel, with_labels
-from theodolite.measures.kernel._factors import Factor, factor_products
+from theodolite.measures.kernel._factors import Factor, factor_products, vanishing
 from theodolite.measures.kernel._gram_rows import gram_products
 from theodolite.measures.kernel._linear import require_paired_features
 
@@ -88,14 +88,16 @@ def cka_matrix(
     References:
         [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
     """
-    factors, defined = _factors(layers)
+    factors = _factors(layers)
     count, eps = len(factors), eps_of(*layers)
     if labels is None:
         products = factor_products(factors)
+        defined = ~vanishing(factors, products.traces, eps)
     else:
         kernel = _label_kernel(labels, layers[0], factors[0])
         products = with_labels(factors, kernel)
-        defined = torch.cat([defined, kernel.defined.unsqueeze(0)])
+        varies = ~vanishing(factors, products.traces[:count], eps)
+        defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
     values = products.cka(debiased=debiased, eps=eps, defined=defined)
     target = None if labels is None else values[:count, count]
     return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
@@ -183,29 +185,28 @@ def layer_profile(
     References:
         [canatar2022], Fig. 1 and Table I.
     """
-    factors, defined = _factors(layers)
+    factors = _factors(layers)
     count, eps = len(factors), eps_of(*layers)
-    pairs = [(index, count) for index in range(count)]
     if reference.ndim == 1:
         kernel = _label_kernel(reference, layers[0], factors[0])
         products = with_labels(factors, kernel, pairs=[])
-        last = kernel.defined
+        varies = ~vanishing(factors, products.traces[:count], eps)
+        defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
     else:
         require_paired_features(layer=layers[0], reference=reference)
         factors = [*factors, Factor.of(reference)]
-        products, last = factor_products(factors, pairs), ~factors[-1].vanishes(eps)
-    defined = torch.cat([defined, last.unsqueeze(0)])
+        products = factor_products(factors, [(index, count) for index in range(count)])
+        defined = ~vanishing(factors, products.traces, eps)
     values = products.cka(debiased=debiased, eps=eps, defined=defined)[:count, count]
     return LayerProfile(values, "debiased" if debiased else "biased")
 
 
-def _factors(layers: Sequence[Tensor]) -> tuple[list[Factor], Tensor]:
-    """Every layer's features, checked, and whether they are more than a constant."""
+def _factors(layers: Sequence[Tensor]) -> list[Factor]:
+    """Every layer's features, checked."""
     if len(layers) == 0:
         raise ShapeError("layers: expected at least one layer's features, got none")
     require_paired_features(**{f"layers[{index}]": layer for index, layer in enumerate(layers)})
-    factors = [Factor.of(layer) for layer in layers]
-    return factors, torch.stack([~factor.vanishes(eps_of(*layers)) for factor in factors])
+    return [Factor.of(layer) for layer in layers]
 
 
 def _label_kernel(labels: Tensor, layer: Tensor, factor: Factor) -> LabelKernel:

@@ -1,12 +1,11 @@
 """KTA and CKA of linear kernels straight from features, without an n x n matrix."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_finite, require_nonempty, require_same_length
 from theodolite.linalg import array_function, eps_of, ratio_or_nan, safe_sqrt
-from theodolite.measures.kernel._factors import Factor, factor_products
+from theodolite.measures.kernel._factors import Factor, factor_products, vanishing
 
 __all__ = ["linear_cka", "linear_kta", "require_paired_features"]
 
@@ -103,5 +102,6 @@ def linear_cka(
 
 def _linear_cka(features_a: Tensor, features_b: Tensor, debiased: bool, eps: float) -> Tensor:
     factors = [Factor.of(features_a), Factor.of(features_b)]
-    defined = torch.stack([~factor.vanishes(eps) for factor in factors])
-    return factor_products(factors).cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
+    products = factor_products(factors)
+    defined = ~vanishing(factors, products.traces, eps)
+    return products.cka(debiased=debiased, eps=eps, defined=defined)[0, 1]

@@ -39,11 +39,11 @@ class MinibatchHsic:
         require_paired_features(features_a=features_a, features_b=features_b)
         a, b = Factor.of(features_a), Factor.of(features_b)
         if len(features_a) < _FEWEST:
-            zero = a.peak.new_zeros(())
+            zero = a.mean.new_zeros(())
             return cls(zero, zero, zero)
-        scale = torch.stack([a.peak, b.peak]).square()
-        values = factor_products([a, b]).hsic(debiased=True) * torch.outer(scale, scale)
-        return cls(values[0, 1], values[0, 0], values[1, 1])
+        values = factor_products([a, b]).hsic(debiased=True)
+        p, q = a.scale**2, b.scale**2
+        return cls(values[0, 1] * p * q, values[0, 0] * p * p, values[1, 1] * q * q)
 
     def __add__(self, other: "MinibatchHsic") -> "MinibatchHsic":
         """The sums of both groups of batches."""

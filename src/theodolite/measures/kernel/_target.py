@@ -13,7 +13,7 @@ from theodolite.checks import (
 )
 from theodolite.linalg import array_function, eps_of
 from theodolite.measures.kernel._classes import LabelKernel, with_labels
-from theodolite.measures.kernel._factors import Factor
+from theodolite.measures.kernel._factors import Factor, vanishing
 
 __all__ = ["target_cka"]
 
@@ -68,5 +68,7 @@ def target_cka(
     factor = Factor.of(features)
     kernel = LabelKernel.of(labels.to(factor.rows.device), classes)
     eps = eps_of(features)
-    defined = torch.stack([~factor.vanishes(eps), kernel.defined])
-    return with_labels([factor], kernel).cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
+    products = with_labels([factor], kernel)
+    varies = ~vanishing([factor], products.traces[:1], eps)
+    defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
+    return products.cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
