@@ -8,6 +8,7 @@ from tests.reference import convergence as reference
 from tests.theory.convergence.problems import F64, KINDS, problem, projected, spectrum, top
 from theodolite.errors import DomainError
 from theodolite.theory import convergence as theory
+from theodolite.theory.convergence._bounds import bounds_by_threshold
 from theodolite.theory.convergence._counts import first_step
 
 PROBLEMS, DIRECTIONS = 10_000, 6
@@ -64,9 +65,20 @@ def test_sharp_bound_holds_and_is_smaller(crowd):
 
 
 @pytest.mark.spec("1.R36")
-def test_best_threshold_is_best_and_still_valid(crowd):
+def test_best_threshold_bound_holds_on_ten_thousand_problems(crowd):
     sigma, mass, eta, tau, delta, omega, exact = crowd
-    for index in range(0, PROBLEMS, 50):
+    rate = eta[:, None] * sigma.square()
+    best = bounds_by_threshold(rate, mass.cumsum(1), omega).amin(1)
+    assert (exact <= best.ceil()).all()
+    given = theory.iteration_bound(delta, omega, eta, tau)
+    assert (best <= given * (1 + 1e-12)).all()
+    assert (best < 0.5 * given).any()
+
+
+@pytest.mark.spec("1.R36")
+def test_best_threshold_is_a_singular_value(crowd):
+    sigma, mass, eta, tau, delta, omega, exact = crowd
+    for index in range(0, PROBLEMS, 500):
         projections = spectrum(sigma[index], mass[index].sqrt())
         goal, step = omega[index].item(), eta[index].item()
         best, threshold = theory.best_iteration_bound(projections, goal, step)

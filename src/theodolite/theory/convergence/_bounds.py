@@ -19,6 +19,7 @@ from theodolite.theory.convergence._setting import initial_mass
 __all__ = [
     "IterationBounds",
     "best_iteration_bound",
+    "bounds_by_threshold",
     "iteration_bound",
     "iteration_bounds",
     "sharp_iteration_bound",
@@ -198,8 +199,7 @@ def _best(
     projections: LabelProjections, reduction: float, step_size: float
 ) -> tuple[Tensor, Tensor]:
     require_positive(step_size=step_size)
-    sigma = double(projections.singular_values)
-    masses = initial_mass(projections, None).cumsum(0)
+    sigma, masses = double(projections.singular_values), initial_mass(projections, None).cumsum(0)
     _require_small_step(step_size, sigma)
     if not (math.isfinite(reduction) and len(masses) and 0 <= reduction < float(masses[-1])):
         top = float(masses[-1]) if len(masses) else 0.0
@@ -207,12 +207,21 @@ def _best(
             f"reduction: expected a number in [0, {top:.6g}), the label mass in the range of the "
             f"features, got {reduction}; no number of steps removes more"
         )
-    usable = masses > reduction
-    ratio = torch.where(usable, reduction / masses.clamp(min=1e-300), torch.zeros_like(masses))
-    bounds = -torch.log1p(-ratio) / (2 * step_size * sigma.square())
-    bounds = torch.where(usable, bounds, torch.full_like(bounds, torch.inf))
+    bounds = bounds_by_threshold(step_size * sigma.square(), masses, masses.new_tensor(reduction))
     index = int(bounds.argmin())
     return bounds[index], sigma[index]
+
+
+def bounds_by_threshold(rate: Tensor, alignment: Tensor, reduction: Tensor) -> Tensor:
+    """The paper's bound with every singular value as threshold; inf where it promises too little.
+
+    Directions on the last axis, largest singular value first; ``alignment`` is their running mass.
+    """
+    goal = reduction.unsqueeze(-1)
+    usable = alignment > goal
+    ratio = torch.where(usable, goal / alignment.clamp(min=1e-300), torch.zeros_like(alignment))
+    bounds = -torch.log1p(-ratio) / (2 * rate)
+    return torch.where(usable, bounds, torch.full_like(bounds, torch.inf))
 
 
 def _require_small_step(step_size: float | Tensor, largest: Tensor) -> None:

@@ -174,16 +174,21 @@ def power_shortcut(
     chosen = int((count * eta > kappa).sum()) if modes is None else modes
     require_count(0, modes=chosen)
     require_between(0.0, float(len(eta)), modes=float(chosen))
-    total = double(power).sum()
-    learned = unlearned[chosen - 1] if chosen > 0 else torch.zeros_like(total)
-    missed = 1 - unlearned[chosen] if chosen < len(eta) else torch.zeros_like(total)
-    return PowerShortcut(
-        value=ratio_or_nan(double(power)[chosen:].sum(), total),
-        target=ratio_or_nan((unlearned * double(power)).sum(), total),
-        bound=torch.maximum(learned, missed),
-        gamma=1 - _freedom(eta, count, kappa, ridge),
-        modes=chosen,
-    )
+    value, target, bound = shortcut_parts(unlearned, double(power), chosen)
+    gamma = 1 - _freedom(eta, count, kappa, ridge)
+    return PowerShortcut(value, target, bound, gamma, chosen)
+
+
+def shortcut_parts(unlearned: Tensor, power: Tensor, modes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Estimate, what it estimates, and the bound on their difference; modes on the last axis.
+
+    ``unlearned`` is the share of each mode's power that remains.
+    """
+    total, none = power.sum(-1), torch.zeros_like(unlearned[..., 0])
+    learned = unlearned[..., modes - 1] if modes > 0 else none
+    missed = 1 - unlearned[..., modes] if modes < unlearned.shape[-1] else none
+    value = ratio_or_nan(power[..., modes:].sum(-1), total)
+    return value, ratio_or_nan((unlearned * power).sum(-1), total), torch.maximum(learned, missed)
 
 
 @array_function
@@ -238,18 +243,19 @@ def _checked(eigenvalues: Tensor, samples: Samples, ridge: float) -> tuple[Tenso
 
 
 def _effective_ridge(eta: Tensor, count: Tensor, ridge: float) -> Tensor:
-    scale = eta.max() + ridge  # kappa scales with the kernel and its ridge
+    """The root for eigenvalues (..., r) and sample sizes that broadcast against ``...``."""
+    scale = eta.amax(-1) + ridge  # kappa scales with the kernel and its ridge
     unit = torch.where(scale > 0, scale, torch.ones_like(scale))
-    values, penalty, P = eta / unit, ridge / unit, count.unsqueeze(-1)
-    high = (penalty + values.sum()).expand(count.shape).clone()
-    low = torch.maximum(penalty.expand(count.shape), high * 1e-300)
+    values, penalty, P = eta / unit.unsqueeze(-1), ridge / unit, count.unsqueeze(-1)
+    high = penalty + values.sum(-1) + torch.zeros_like(count)
+    low = torch.maximum(penalty, high * 1e-300)
     for _ in range(_HALVINGS):
         middle = low.sqrt() * high.sqrt()  # geometric: kappa may be hundreds of decades smaller
         kappa = middle.unsqueeze(-1)
         excess = penalty / middle + (values / (kappa + P * values)).sum(-1) > 1
         low, high = torch.where(excess, middle, low), torch.where(excess, high, middle)
-    none_left = (penalty == 0) & (count >= (values > 0).sum())
-    root = torch.where(count == 0, penalty + values.sum(), high)
+    none_left = (penalty == 0) & (count >= (values > 0).sum(-1))
+    root = torch.where(count == 0, penalty + values.sum(-1), high)
     return torch.where(none_left, torch.zeros_like(high), root) * unit
 
 
@@ -266,6 +272,6 @@ def _freedom(eta: Tensor, count: Tensor, kappa: Tensor, ridge: float) -> Tensor:
     unlearned = _unlearned(eta, count, kappa)
     per_sample = ((1 - unlearned) * unlearned).sum(-1) / count.clamp(min=1e-300)
     safe = torch.where(kappa > 0, kappa, torch.ones_like(kappa))
-    over = 1 - (eta > 0).sum() / count.clamp(min=1e-300)  # kappa = 0: every mode is learned
+    over = 1 - (eta > 0).sum(-1) / count.clamp(min=1e-300)  # kappa = 0: every mode is learned
     value = torch.where(kappa > 0, ridge / safe + per_sample, over)
     return torch.where(count > 0, value, torch.ones_like(value))
