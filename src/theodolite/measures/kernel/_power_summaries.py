@@ -230,7 +230,7 @@ def kta_from_spectrum(
     eta = double(spectrum.eigenvalues)
     power = (double(spectrum.eigenfunctions).mT @ Y / len(Y)).square().sum(1)
     scale = torch.linalg.vector_norm(eta) * torch.linalg.matrix_norm(Y.mT @ Y) / len(Y)
-    return ratio_or_nan(eta @ power, scale, torch.tensor(spectrum.complete))
+    return ratio_or_nan(eta @ power, scale, spectrum.complete)
 
 
 @array_function
