@@ -83,7 +83,7 @@ def activation_fractions(
         active = active.flatten(1)
     else:
         positions = active.flatten(2) if active.ndim > 2 else active[..., None]
-        active = positions.any(-1) if neuron == "channel" else positions.double().mean(-1)
+        active = positions.any(-1) if neuron == "channel" else double(positions).mean(-1)
     share = double(active)
     return _summary(share.mean(0), share.mean(1))
 
@@ -142,7 +142,7 @@ def activation_histogram(fractions: Float[Tensor, " n"], bins: int = 20) -> Floa
     # i / bins rounded like the fractions, so that a fraction on an edge is found on it.
     edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(fractions)
     counts = torch.bucketize(fractions.detach(), edges, right=True).bincount(minlength=bins)
-    return counts.double() / len(fractions)
+    return double(counts) / len(fractions)
 
 
 @array_function
