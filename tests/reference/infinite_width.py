@@ -1,6 +1,7 @@
 """Literal loops for the infinite-width recursions, and finite networks to compare them with."""
 
 import math
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -88,3 +89,29 @@ def finite_information(inputs, depth, width, generator):
         delta = (delta @ weights[layer]) * gates[layer - 1]
         backward.append(delta @ delta.T)
     return torch.stack(forward), torch.stack(backward[::-1])
+
+
+def finite_alignments(inputs, targets, depth, width, generator):
+    """A_l of every layer of one random network, from the Hadamard form of its tangent kernels."""
+    x, y = torch.as_tensor(inputs), torch.as_tensor(targets)
+    n, c = y.shape
+    sizes = [x.shape[1], *[width] * (depth - 1), c]
+    weights = [
+        torch.randn(rows, fan_in, dtype=torch.float64, generator=generator) * (2 / fan_in) ** 0.5
+        for fan_in, rows in pairwise(sizes)
+    ]
+    signals, gates, a = [], [], x
+    for W in weights:
+        signals.append(a)
+        gates.append(a @ W.T > 0)
+        a = (a @ W.T).relu()
+    delta = torch.eye(c, dtype=torch.float64).expand(n, c, c)  # example, output, unit
+    values = []
+    for layer in range(depth, 0, -1):
+        if layer < depth:
+            delta = (delta @ weights[layer]) * gates[layer - 1].unsqueeze(1)
+        forward = torch.kron(signals[layer - 1] @ signals[layer - 1].T, torch.ones(c, c))
+        rows = delta.reshape(n * c, -1)
+        kernel = (forward * (rows @ rows.T)).numpy()
+        values.append(stacked_alignment(kernel, y.reshape(-1, 1).numpy()))
+    return values[::-1]

@@ -336,6 +336,19 @@ def test_infinite_alignment_follows_the_definition(outputs, bias, generator):
     torch.testing.assert_close(scaled, found)
 
 
+@pytest.mark.spec("4.P107")
+def test_infinite_alignment_is_the_limit_of_wide_networks(generator):
+    x = torch.randn(8, 5, dtype=F64, generator=generator)
+    y = torch.eye(3, dtype=F64)[torch.arange(8) % 3]
+    draws = [reference.finite_alignments(x, y, 4, 600, generator) for _ in range(12)]
+    values = torch.tensor(draws, dtype=F64)
+    error = values.std(0) / len(values) ** 0.5
+    limit = theory.infinite_alignment(x, y, 4)
+    # Outputs are coupled at finite width, which adds O(1/N) to the norm of the kernel.
+    assert ((values.mean(0) - limit).abs() <= 4 * error + 8 / 600 * limit).all()
+    assert (error < 0.05 * limit).all()
+
+
 def test_infinite_alignment_keeps_its_digits_when_kernels_are_constant(generator):
     # One output: K_l is constant up to 4e-6 here, and only the rest of it is aligned or not.
     x, y = sphere(6, 3, generator), torch.randn(6, 1, dtype=F64, generator=generator)

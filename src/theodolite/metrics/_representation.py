@@ -173,7 +173,8 @@ class RepresentationAlignment(StreamingMetric[Groups]):
 
     def _values(self, seen: Groups, members: Sequence[int], targets: Tensor) -> Tensor:
         projections = _projections(seen, members, targets)
-        return curve_from_projections(projections, self.thresholds, scale=self.scale).values
+        levels = None if self.thresholds is None else self.thresholds.to(targets.device)
+        return curve_from_projections(projections, levels, scale=self.scale).values
 
     def _undefined(self) -> Tensor:
         size = _GRID_POINTS if self.thresholds is None else len(self.thresholds)
