@@ -1,22 +1,25 @@
 """From a model and data to the tensors that measures need, in bounded memory."""
 
+from theodolite.quantities._alignment_set import TangentAlignment, TangentAlignments
 from theodolite.quantities._covariances import (
     PositionCovariance,
     patch_covariance,
     weight_covariance,
 )
-from theodolite.quantities._curvature import (
-    LayerEnergy,
-    LayerMoments,
-    OutputHessian,
-    output_hessian,
-)
+from theodolite.quantities._curvature import OutputHessian, output_hessian
 from theodolite.quantities._features import (
     FeatureChunk,
     Features,
     feature_chunks,
     feature_moments,
     features,
+)
+from theodolite.quantities._fisher import (
+    Fisher,
+    GaussNewton,
+    LayerFisher,
+    fisher,
+    gauss_newton,
 )
 from theodolite.quantities._gradient_alignment import (
     GradientAlignment,
@@ -27,6 +30,9 @@ from theodolite.quantities._gradients import GradientSums, gradient_sums
 from theodolite.quantities._grams import FeatureGrams, feature_grams
 from theodolite.quantities._kernel_set import Coverage, TangentKernels
 from theodolite.quantities._layer_sums import LayerSums, UnitSums
+from theodolite.quantities._operators import LayerMoments
+from theodolite.quantities._signal_kernels import backward_kernel, forward_kernel
+from theodolite.quantities._tangent_alignments import tangent_alignments
 from theodolite.quantities._tangents import tangent_kernels
 
 __all__ = [
@@ -34,24 +40,33 @@ __all__ = [
     "FeatureChunk",
     "FeatureGrams",
     "Features",
+    "Fisher",
+    "GaussNewton",
     "GradientAlignment",
     "GradientSums",
     "LayerAlignment",
-    "LayerEnergy",
+    "LayerFisher",
     "LayerMoments",
     "LayerSums",
     "OutputHessian",
     "PositionCovariance",
+    "TangentAlignment",
+    "TangentAlignments",
     "TangentKernels",
     "UnitSums",
+    "backward_kernel",
     "feature_chunks",
     "feature_grams",
     "feature_moments",
     "features",
+    "fisher",
+    "forward_kernel",
+    "gauss_newton",
     "gradient_alignment",
     "gradient_sums",
     "output_hessian",
     "patch_covariance",
+    "tangent_alignments",
     "tangent_kernels",
     "weight_covariance",
 ]

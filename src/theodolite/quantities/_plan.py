@@ -15,7 +15,7 @@ from theodolite.quantities._products import Precision
 from theodolite.quantities._routes import Problem, Route, choose_route
 from theodolite.quantities._runs import Run
 
-__all__ = ["AtomPlan", "Plan", "Settings", "make_plan"]
+__all__ = ["AtomPlan", "Plan", "Settings", "Task", "available_bytes", "make_plan"]
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**24, "cuda": 2**28}
@@ -105,7 +105,7 @@ def make_plan(
     plans = [_atom_plan(atom, probe, ownership, task, settings) for atom in atoms]
     kept = sum(plan.numbers for plan in plans) * task.dtype.itemsize
     tile = settings.tile_bytes or _TILE_BYTES.get(task.device.type, _TILE_BYTES["cpu"])
-    limit = settings.memory_limit or _available(task.device)
+    limit = settings.memory_limit or available_bytes(task.device)
     graph = 2 * probe.result_bytes  # activations, and gradients of about the same size
     fixed = task.kernels * task.kernel_bytes + 4 * tile
     examples = task.left if task.symmetric else task.left + task.right
@@ -138,11 +138,12 @@ def _refusal(task: Task, limit: int, fixed: int, per_example: int) -> str:
         f"{kernel_shape(task.mode, task.left, task.right, task.outputs)} take "
         f"{kernels / _GIB:.2f} GiB, intermediate results {(fixed - kernels) / _GIB:.2f} GiB and a "
         f"single example {per_example / _GIB:.3f} GiB; pass fewer examples or layers, "
-        "outputs='trace', or a larger memory_limit; layer_alignments needs no kernel at all"
+        "outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at all"
     )
 
 
-def _available(device: torch.device) -> int:
+def available_bytes(device: torch.device) -> int:
+    """Memory that may be used where the user sets no limit."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.capture.batches import Batch, iterate_batches
-from theodolite.capture.layers import Layers, Parameters, own_parameters, unwrap
+from theodolite.capture.layers import Layers, Ownership, Parameters, own_parameters, unwrap
 from theodolite.capture.modes import require_fixed_mode
 from theodolite.capture.readouts import Readout, resolve_readout
+from theodolite.errors import DomainError
 from theodolite.quantities._atoms import Atom, group_atoms
 from theodolite.quantities._blocks import KernelBlock
 from theodolite.quantities._collection import Collected, collect, example_blocks
@@ -21,7 +22,7 @@ from theodolite.quantities._plan import Plan, Settings, Task, make_plan
 from theodolite.quantities._products import Products
 from theodolite.quantities._runs import Run, Subject
 
-__all__ = ["Data", "Request", "Sweep", "prepare"]
+__all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -148,6 +149,17 @@ class Sweep:
             block.mirror(contraction.span)
 
 
+def model_device(model: nn.Module) -> torch.device:
+    """Where the parameters of a model lie."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise DomainError(
+            "model: expected parameters, got none; tangent features are gradients with respect "
+            "to parameters"
+        )
+    return parameter.device
+
+
 def prepare(model: nn.Module, data: Data, request: Request) -> Sweep:
     """Look at the model with one example, and group the uses of its parameters."""
     inner = unwrap(model)
@@ -164,8 +176,8 @@ def prepare(model: nn.Module, data: Data, request: Request) -> Sweep:
     return Sweep(subject, atoms, probe, dtype, probe.outputs.device, request.settings)
 
 
-def _restricted(ownership: Any) -> Any:
+def _restricted(ownership: Ownership) -> Ownership:
     """Only parameters of selected layers are followed."""
     wanted = {name for names in ownership.layers.values() for name in names}
     parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
-    return type(ownership)(parameters, ownership.layers, ownership.shared)
+    return Ownership(parameters, ownership.layers, ownership.shared)

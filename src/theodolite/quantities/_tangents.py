@@ -11,7 +11,6 @@ from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers, Parameters, unwrap
 from theodolite.capture.readouts import Readout
 from theodolite.capture.state import exact_arithmetic, untouched
-from theodolite.errors import DomainError
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._checked_weights import CheckWeights
 from theodolite.quantities._collection import Collected
@@ -19,7 +18,7 @@ from theodolite.quantities._kernel_set import Coverage, TangentKernels
 from theodolite.quantities._outputs import Outputs
 from theodolite.quantities._plan import Plan, Settings
 from theodolite.quantities._products import Precision
-from theodolite.quantities._sweep import Data, Request, Sweep, prepare
+from theodolite.quantities._sweep import Data, Request, Sweep, model_device, prepare
 
 __all__ = ["tangent_kernels"]
 
@@ -91,22 +90,12 @@ def tangent_kernels(  # noqa: PLR0913
     settings = Settings(memory_limit, batch_size, precision, check=check)
     request = Request(layers, outputs, readout, params, dtype, device, settings)
     inner = unwrap(model)
-    place = torch.device(device) if device is not None else _device(inner)
+    place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
         data = Data.of(inputs, targets, batch_fn, place)
         second = None if other is None else Data.of(other, None, batch_fn, place)
         sweep = prepare(inner, data, request)
         return kernels_of(sweep, data, second)
-
-
-def _device(model: nn.Module) -> torch.device:
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        raise DomainError(
-            "model: expected parameters, got none; tangent features are gradients with respect "
-            "to parameters"
-        )
-    return parameter.device
 
 
 def kernels_of(sweep: Sweep, data: Data, other: Data | None) -> TangentKernels:
