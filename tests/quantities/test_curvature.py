@@ -167,9 +167,9 @@ def test_top_eigenpairs_come_by_size_and_energies_add_up(width, data):
     torch.testing.assert_close(values.abs(), largest.abs(), rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(hessian @ vectors, vectors * values, rtol=0, atol=1e-7)
     energy = hessian.layer_energy(vectors)
-    torch.testing.assert_close(energy.squared.sum(0), torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(energy.squared.sum(1), torch.ones(5, dtype=torch.float64))
     torch.testing.assert_close(energy.norm.square(), energy.squared)
-    sizes = torch.tensor([3 * width, width * width, 2 * width]).unsqueeze(1)
+    sizes = torch.tensor([3 * width, width * width, 2 * width])
     torch.testing.assert_close(energy.per_parameter * sizes, energy.squared)
 
 

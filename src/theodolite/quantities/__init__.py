@@ -23,7 +23,7 @@ from theodolite.quantities._fisher import (
 )
 from theodolite.quantities._gradient_alignment import (
     GradientAlignment,
-    LayerAlignment,
+    LayerGradientAlignment,
     gradient_alignment,
 )
 from theodolite.quantities._gradients import GradientSums, gradient_sums
@@ -46,6 +46,7 @@ __all__ = [
     "GradientSums",
     "LayerAlignment",
     "LayerFisher",
+    "LayerGradientAlignment",
     "LayerMoments",
     "LayerSums",
     "OutputHessian",

@@ -139,8 +139,9 @@ class OuterGradients(ExampleGradients):
                 continue
             gradients = signals @ inputs
             norms.append(_squared_norms(gradients))
-            members = _members(parts, rows, gradients.new_ones(self._count))
-            sink(parts, self._ordered(members @ gradients.flatten(1)))
+            if parts:
+                members = _members(parts, rows, gradients.new_ones(self._count))
+                sink(parts, self._ordered(members @ gradients.flatten(1)))
         return torch.cat(norms)
 
     def weighted_sums(

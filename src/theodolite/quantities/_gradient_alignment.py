@@ -14,11 +14,11 @@ from theodolite.quantities._gradients import GradientSums, gradient_sums
 from theodolite.quantities._layer_sums import LayerSums
 from theodolite.quantities._losses import Loss
 
-__all__ = ["GradientAlignment", "LayerAlignment", "alignment_of_sums", "gradient_alignment"]
+__all__ = ["GradientAlignment", "LayerGradientAlignment", "alignment_of_sums", "gradient_alignment"]
 
 
 @dataclass(frozen=True)
-class LayerAlignment:
+class LayerGradientAlignment:
     """Agreement of the gradients of one layer.
 
     Args:
@@ -47,7 +47,7 @@ class LayerAlignment:
 
 
 @dataclass(frozen=True)
-class GradientAlignment(Mapping[str, LayerAlignment]):
+class GradientAlignment(Mapping[str, LayerGradientAlignment]):
     """Layer -> alignment of its gradients.
 
     Args:
@@ -57,12 +57,12 @@ class GradientAlignment(Mapping[str, LayerAlignment]):
         sums: what the numbers were made of.
     """
 
-    layers: Mapping[str, LayerAlignment]
-    logits: LayerAlignment
-    total: LayerAlignment
+    layers: Mapping[str, LayerGradientAlignment]
+    logits: LayerGradientAlignment
+    total: LayerGradientAlignment
     sums: GradientSums
 
-    def __getitem__(self, layer: str) -> LayerAlignment:
+    def __getitem__(self, layer: str) -> LayerGradientAlignment:
         return self.layers[layer]
 
     def __iter__(self) -> Iterator[str]:
@@ -114,13 +114,13 @@ def gradient_alignment(
     )
 
 
-def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerAlignment:
+def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
     """The numbers that follow from the sums of one layer."""
     classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
     in_class = mean_over_defined(classes)
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
-    return LayerAlignment(
+    return LayerGradientAlignment(
         omega=omega,
         in_class=in_class,
         contrast=in_class - omega,
