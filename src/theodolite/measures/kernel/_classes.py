@@ -12,6 +12,8 @@ from theodolite.measures.kernel._factors import Factor, Pairs, inner_products
 
 __all__ = ["LabelKernel", "with_labels"]
 
+_FEW_CLASSES = 128  # up to here a product beats sums by index, which contend for the same rows
+
 
 class LabelKernel(NamedTuple):
     """Centred Gram matrix of one-hot labels, in O(n): its norm, diagonal, and the class counts."""
@@ -25,17 +27,26 @@ class LabelKernel(NamedTuple):
     def of(cls, labels: Integer[Tensor, " n"], num_classes: int) -> "LabelKernel":
         """Closed forms from the class counts alone."""
         counts = torch.bincount(labels.long(), minlength=num_classes).double()
-        n, squares = counts.sum(), counts.square().sum()
-        # Sum over all pairs of classes of (n_c [c = c'] - n_c n_c' / n)^2.
-        norm = squares - 2 * counts.pow(3).sum() / n + (squares / n).square()
-        own = 1 - 2 * counts / n + squares / n.square()
-        return cls(labels.long(), counts, norm, own[labels.long()])
+        n = counts.sum()
+        # |1_c - p|^2 = (1 - p_c)^2 + sum of the others' p^2, without the difference of near-equals
+        # that a dominant class would make of it.
+        squares = (counts / n).square()
+        before = squares.cumsum(0).roll(1)
+        after = squares.flip(0).cumsum(0).roll(1).flip(0)
+        before[0] = after[-1] = 0
+        own = ((n - counts) / n).square() + before + after
+        return cls(labels.long(), counts, (counts.square() * own).sum(), own[labels.long()])
 
     def product(self, factor: Factor) -> Float[Tensor, ""]:
-        r""":math:`|F_c^\top Y_c|_F^2 = \sum_c n_c^2 |m_c - m|^2`, one pass of O(n d)."""
+        r""":math:`|F_c^\top Y_c|_F^2 = \sum_c n_c^2 |m_c - m|^2`, one pass over the features."""
         sums = factor.mean.new_zeros(len(self.counts), len(factor.mean))
         for rows, classes in row_chunks(factor.rows, self.labels):
-            sums = sums.index_add(0, classes, factor.prepare(rows))
+            ready = factor.prepare(rows)
+            if len(self.counts) <= _FEW_CLASSES:
+                one_hot = torch.nn.functional.one_hot(classes, len(self.counts)).to(ready)
+                sums = torch.addmm(sums, one_hot.mT, ready)
+            else:
+                sums = sums.index_add(0, classes, ready)
         return sums.square().sum()
 
     @property
