@@ -73,6 +73,16 @@ def test_z_score_tells_true_labels_from_shuffled_ones(generator):
     assert alignment_z_score(features, shuffled, 5.0, generator=generator).abs() < 4
 
 
+def test_z_score_agrees_with_all_permutations(generator):
+    features, y = normal(generator, 6, 3), normal(generator, 6)
+    together = torch.stack([y[list(order)] for order in permutations(range(6))], dim=1)
+    p = label_projections(features, together)
+    masses = p.mass[p.singular_values >= 2.0].sum(0)
+    exact = (masses[0] - masses.mean()) / masses.std()
+    sampled = alignment_z_score(features, y, 2.0, draws=3000, generator=generator)
+    assert float(sampled) == pytest.approx(float(exact), rel=0.05)
+
+
 def test_z_score_is_nan_where_shuffling_changes_nothing(generator):
     features = normal(generator, 8, 2)
     constant = torch.ones(8, dtype=torch.float64)

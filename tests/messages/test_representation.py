@@ -120,3 +120,12 @@ def test_one_example_per_class_is_legal():
 
 def test_one_example_and_one_feature_are_legal():
     assert rep.representation_alignment(np.array([[2.0]]), np.array([3.0]), 2.0) == 9
+
+
+def test_projections_of_numpy_arrays_know_their_mass():
+    """Static types promise tensors, so this runs where they are not enforced."""
+    projections = rep.label_projections(np.eye(2), np.array([1.0, 2.0]))
+    assert projections.mass.ravel().tolist() == [1, 4]
+    assert projections.energy.tolist() == [5]
+    curve = rep.curve_from_projections(projections, np.array([0.0, 2.0]))
+    assert curve.values.tolist() == [5, 0]

@@ -57,7 +57,7 @@ class LabelProjections:
     @property
     def mass(self) -> Float[Tensor, "r c"]:
         """Squared coefficients: the label mass on each direction, per target column."""
-        return self.coefficients.square()
+        return self.coefficients**2  # NumPy arrays too, which know no .square()
 
     @property
     def energy(self) -> Float[Tensor, " c"]:

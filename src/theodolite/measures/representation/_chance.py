@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from theodolite.checks import require_between, require_count
-from theodolite.linalg import LabelProjections, array_function, double, ratio_or_nan
+from theodolite.checks import require_between, require_count, require_finite
+from theodolite.linalg import LabelProjections, array_function, eps_of, ratio_or_nan, thin_svd
 from theodolite.measures.representation._curve import AlignmentCurve, grid_of
 from theodolite.measures.representation._evaluation import Grid, Scale, mass_above
 from theodolite.measures.representation._projections import project
@@ -67,15 +67,12 @@ def chance_curve(
 
 
 def _chance_projections(features: Tensor, targets: Targets, grid: Grid) -> LabelProjections:
-    """Expected mass per direction; the constant vector rides along as one more target column."""
+    """Expected mass per direction, from the overlap of each with the constant vector."""
     count = len(features)
     columns = targets.columns.detach()
     constant = Targets(columns.new_ones(count, 1), None)
     found = project(features, constant, grid.smallest(count), relative=grid.scale == "relative")
-    overlap = found.mass[:, 0].clamp(max=count)
-    mean = columns.mean(0).square().sum()
-    variance = (columns - columns.mean(0)).square().sum() / max(count - 1, 1)
-    mass = mean * overlap + variance * (1 - overlap / count)
+    mass = _expected_mass(found.mass[:, 0], columns)
     rest = (columns.square().sum() - mass.sum()).clamp(min=0)
     return LabelProjections(
         found.singular_values,
@@ -85,6 +82,15 @@ def _chance_projections(features: Tensor, targets: Targets, grid: Grid) -> Label
         found.route,
         found.resolved_above,
     )
+
+
+def _expected_mass(overlaps: Tensor, columns: Tensor) -> Tensor:
+    """Mean over permutations of the mass on directions with these squared sums of entries."""
+    count = len(columns)
+    overlaps = overlaps.clamp(max=count)
+    mean = columns.mean(0)
+    variance = (columns - mean).square().sum() / max(count - 1, 1)
+    return mean.square().sum() * overlaps + variance * (1 - overlaps / count)
 
 
 @array_function
@@ -129,14 +135,15 @@ def alignment_z_score(
     require_count(2, draws=draws)
     read_features(features, targets)
     columns = read_targets(targets, shares=True).columns.detach()
-    orders = [torch.randperm(len(columns), generator=generator) for _ in range(draws)]
-    shuffled = [columns[order.to(columns.device)] for order in orders]
-    together = Targets(torch.cat([columns, *shuffled], dim=1), None)
-    found = project(features, together, threshold or float("inf"))
-    above = double(found.mass)[found.singular_values >= threshold].sum(0)
-    masses = above.reshape(draws + 1, -1).sum(1)
-    grid = Grid(columns.new_tensor([threshold]))
-    mean = mass_above(_chance_projections(features, Targets(columns, None), grid), grid)[0]
-    spread = masses[1:].std()
+    require_finite(features=features)
+    left, sigma, _ = thin_svd(features.detach())
+    floor = max(features.shape) * eps_of(features) * sigma.max()
+    left = left[:, (sigma >= threshold) & (sigma > floor)]
+    orders = (torch.randperm(len(left), generator=generator) for _ in range(draws))
+    shuffled = [(left.mT @ columns[order.to(left.device)]).square().sum() for order in orders]
+    spread = torch.stack(shuffled).std()
+    excess = (left.mT @ columns).square().sum() - _expected_mass(
+        left.sum(0).square(), columns
+    ).sum()
     varies = (spread > 1e-9 * columns.square().sum()) & (threshold > 0)
-    return ratio_or_nan(masses[0] - mean, spread, varies)
+    return ratio_or_nan(excess, spread, varies)

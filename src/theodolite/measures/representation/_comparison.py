@@ -111,7 +111,7 @@ def dominance_fraction(
         (1.0, 0.6667)
 
     References:
-        [imani2022], Section 4, where curves are compared by eye.
+        [imani2022], Figure 3, where curves are compared by eye.
     """
     require_between(0.0, float("inf"), open_high=True, slack=slack)
     _require_common_grid([first, second])

@@ -51,7 +51,7 @@ def one_vs_one_curve(
         ([1.0], 3)
 
     References:
-        [imani2022], Section 7.
+        [imani2022], Figures 14 and 21.
     """
     require_axes(2, features=features)
     require_same_length(features=features, labels=labels)

@@ -42,7 +42,7 @@ def picard_ratios(
         [0.5, 1.5]
 
     References:
-        [hansen1990], Definition 1.
+        [hansen1990], the discrete Picard condition.
     """
     read_features(features, targets)
     columns = read_targets(targets)

@@ -80,7 +80,7 @@ def prepare_features(
         ([[0.6000000238418579, 0.800000011920929], [0.0, 0.0]], 1)
 
     References:
-        [imani2022], Section 3.
+        [imani2022], Eq. (2), which assumes rows of length at most 1.
 
     Differs from paper:
         The bias column is off by default; ``"max"`` and ``center`` are additions.
@@ -122,7 +122,7 @@ def signed_labels(labels: Integer[Tensor, " n"] | Bool[Tensor, " n"]) -> Float[T
         [-1.0, 1.0, 1.0]
 
     References:
-        [imani2022], Section 3.
+        [imani2022], Eq. (2).
     """
     require_axes(1, labels=labels)
     require_nonempty(labels=labels)
@@ -151,7 +151,7 @@ def scaled_targets(targets: Float[Tensor, "n *c"]) -> ScaledTargets:
         ([-1.0, 0.0, 1.0], [2.0])
 
     References:
-        [imani2022], Section 4.
+        [imani2022], Figure 5.
     """
     require_nonempty(targets=targets)
     require_finite(targets=targets)

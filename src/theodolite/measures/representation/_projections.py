@@ -46,6 +46,7 @@ def label_projections(
     these numbers. Singular values of at most :math:`\max(n, d)\,\varepsilon\,\sigma_1` count as
     zero, with the :math:`\varepsilon` of the dtype in which the features came.
 
+    Not differentiable (single directions have no derivative at ties); the measures are.
     A single coefficient is meaningless inside a group of nearly equal singular values, where only
     sums over the group are determined.
 
@@ -57,7 +58,8 @@ def label_projections(
             everything matters.
         route: ``"svd"`` and ``"qr"`` (one pass over tall features, O(d²) memory) are accurate to
             rounding; ``"gram"`` and ``"dual"`` (for n < d) lose what lies below their
-            ``resolved_above``; ``"auto"`` chooses, and the result says what it chose.
+            ``resolved_above``; ``"auto"`` chooses, and the result says what it chose. Where a
+            measure is asked for its gradient, it takes ``"svd"``.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.

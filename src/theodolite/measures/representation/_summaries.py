@@ -126,7 +126,7 @@ def alignment_second_moment(
         25.0
 
     References:
-        [imani2022], Eq. (2); [cortes2012], Eq. (2).
+        [imani2022], Eq. (2), integrated with twice the threshold.
     """
     read_features(features, targets)
     require_finite(features=features)
