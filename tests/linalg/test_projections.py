@@ -77,6 +77,8 @@ def test_the_limit_of_a_gram_is_reported_only_where_something_is_lost(problem):
     p = projections_from_gram(*gram_sums(lost, y), 20)
     assert p.resolved_above == pytest.approx(3e-7 * float(p.singular_values[0]))
     assert len(p.singular_values) == 3
+    dead = torch.cat([features, torch.zeros_like(features)], dim=1)  # zeros lose nothing
+    assert projections_from_gram(*gram_sums(dead, y), 20).resolved_above == 0
     # float32 data: what the Gram cannot resolve counts as zero anyway
     assert projections_from_gram(*gram_sums(lost, y), 20, eps=1e-7).resolved_above == 0
 

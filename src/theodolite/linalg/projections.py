@@ -185,7 +185,7 @@ def projections_from_kernel(
     """
     values, vectors = symmetric_eigen(kernel)
     noise = eps_of(kernel) if eps is None else eps
-    kept, limit = _resolved(values, max(len(kernel), width), noise)
+    kept, limit = _resolved(values, max(len(kernel), width), noise, _live(kernel))
     left, y = vectors[:, kept], double(targets)
     coefficients = left.mT @ y
     residual = (y - left @ coefficients).square().sum(0)
@@ -216,7 +216,7 @@ def projections_from_gram(
     """
     values, vectors = symmetric_eigen(gram)
     noise = eps_of(gram, cross) if eps is None else eps
-    kept, limit = _resolved(values, max(count, len(gram)), noise, min(count, len(gram)))
+    kept, limit = _resolved(values, max(count, len(gram)), noise, min(count, _live(gram)))
     sigma = values[kept].sqrt()
     coefficients = vectors[:, kept].mT @ double(cross) / sigma.unsqueeze(1)
     residual = (double(energy) - coefficients.square().sum(0)).clamp(min=0)
@@ -242,9 +242,12 @@ def projections_from_moments(
     return projections_from_gram(gram, shifted, energy, int(moments.both.count))
 
 
-def _resolved(
-    values: Tensor, size: int, eps: float, full: int | None = None
-) -> tuple[Tensor, float]:
+def _live(gram: Tensor) -> int:
+    """How many rows or columns of the features are not zero: no more than these can be lost."""
+    return int((gram.diagonal() != 0).sum())
+
+
+def _resolved(values: Tensor, size: int, eps: float, full: int) -> tuple[Tensor, float]:
     """Which eigenvalues of a Gram matrix stand for singular values, and the limit that it sets.
 
     The limit is zero when nothing was lost: full rank, or what fell below the limit counts as
@@ -254,7 +257,7 @@ def _resolved(
     limit = max(_GRAM_FLOOR, (len(values) * _DOUBLE_EPS) ** 0.5) * top
     noise = size * eps * top
     kept = values > torch.maximum(limit, noise).square()
-    complete = int(kept.sum()) >= (len(values) if full is None else full)
+    complete = int(kept.sum()) >= full
     return kept, 0.0 if complete or bool(noise >= limit) else float(limit)
 
 
