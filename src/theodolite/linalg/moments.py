@@ -65,6 +65,8 @@ class Moments:
     def rebase(self, shift: Float[Tensor, " d"]) -> "Moments":
         """The same rows, about another shift."""
         require_same_shape(shift=shift, own=self.shift)
+        if shift is self.shift:  # a stream keeps its shift: adding a batch costs one addition
+            return self
         move = self.shift - double(shift)
         cross = torch.outer(self.total, move)
         scatter = self.scatter + cross + cross.mT + self.count * torch.outer(move, move)
@@ -149,6 +151,8 @@ class ClassSums:
 
     def rebase(self, shift: Float[Tensor, " d"]) -> "ClassSums":
         """The same rows, about another shift."""
+        if shift is self.shift:
+            return self
         move = self.shift - double(shift)
         return ClassSums(self.counts, double(shift), self.totals + torch.outer(self.counts, move))
 
