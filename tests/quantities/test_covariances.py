@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.reference import patches as reference
-from theodolite.quantities import patch_covariance, weight_covariance
+from theodolite.quantities import input_moments, patch_covariance, weight_covariance
 from theodolite.quantities._patches import PatchGrid, _prefers_shifts, patch_rows
 
 # kernel, stride, padding, dilation
@@ -170,3 +170,55 @@ def test_gpt2_layers_keep_neurons_in_columns():
 def test_weights_of_several_runs_are_pooled(generator):
     runs = [torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (4, 5)]
     torch.testing.assert_close(weight_covariance(runs), weight_covariance(torch.cat(runs)))
+
+
+def convolutional(groups=1, mode="zeros"):
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 6, (2, 3), (1, 2), (1, 2), groups=groups, padding_mode=mode),
+        nn.Flatten(),
+        nn.Linear(6 * 10 * 6, 3),
+    ).double()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 5])
+@pytest.mark.parametrize("padding", ["none", "layer"])
+def test_inputs_of_deeper_layers(batch_size, padding, generator):
+    model, images = convolutional(), images_of(generator, 2, count=5)
+    found = input_moments(model, images, padding=padding, batch_size=batch_size)
+    assert list(found) == ["0", "2", "4"]
+    hidden = model[1](model[0](images)).detach()
+    edge = (1, 2) if padding == "layer" else (0, 0)
+    expected = patch_covariance(hidden, (2, 3), (1, 2), edge)
+    torch.testing.assert_close(found["2"].covariance(), expected)
+    rows = model[:4](images).detach()
+    torch.testing.assert_close(found["4"].covariance(), torch.cov(rows.T, correction=0))
+
+
+def test_patches_match_the_weights_they_meet(generator):
+    model, images = convolutional(groups=2, mode="circular"), images_of(generator, 2, count=5)
+    found = input_moments(model, images, "2", padding="layer")["2"].covariance()
+    assert found.shape == weight_covariance(model[2]).shape
+    hidden = model[1](model[0](images)).detach()
+    padded = functional.pad(hidden, (2, 2, 1, 1), mode="circular")
+    parts = torch.cat(padded.chunk(2, dim=1))  # groups are pooled
+    torch.testing.assert_close(found, patch_covariance(parts, (2, 3), (1, 2)))
+
+
+def test_padded_tokens_are_left_out(generator):
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.mix = nn.Embedding(5, 3), nn.Linear(3, 2)
+
+        def forward(self, input_ids, attention_mask):
+            return self.mix(self.embed(input_ids))
+
+    model = Tokens().double()
+    ids = torch.randint(5, (4, 6), generator=generator)
+    mask = (torch.arange(6) < torch.tensor([6, 2, 3, 1])[:, None]).long()
+    found = input_moments(model, {"input_ids": ids, "attention_mask": mask}, batch_size=3)
+    rows = model.embed(ids).detach()[mask.bool()]
+    assert found["mix"].count == 12
+    torch.testing.assert_close(found["mix"].covariance(), torch.cov(rows.T, correction=0))

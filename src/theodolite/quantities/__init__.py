@@ -28,6 +28,7 @@ from theodolite.quantities._gradient_alignment import (
 )
 from theodolite.quantities._gradients import GradientSums, gradient_sums
 from theodolite.quantities._grams import FeatureGrams, feature_grams
+from theodolite.quantities._input_covariances import input_moments
 from theodolite.quantities._kernel_set import Coverage, TangentKernels
 from theodolite.quantities._layer_sums import LayerSums, UnitSums
 from theodolite.quantities._operators import LayerMoments
@@ -65,6 +66,7 @@ __all__ = [
     "gauss_newton",
     "gradient_alignment",
     "gradient_sums",
+    "input_moments",
     "output_hessian",
     "patch_covariance",
     "tangent_alignments",
