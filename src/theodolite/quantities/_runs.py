@@ -31,7 +31,7 @@ class Run:
     ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
         """For every output: the gradients of its sum that arrive at each use, None where zero."""
         edges = [edge for use in self.uses for edge in use.edges]
-        count = self.outputs.shape[1]
+        count = self.outputs.shape[1] if edges else 0
         for index in range(count):
             seed = torch.zeros_like(self.outputs)
             seed[:, index] = 1.0
