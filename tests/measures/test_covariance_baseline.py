@@ -211,9 +211,13 @@ def test_relative_misalignment_in_a_subspace():
     assert_close(relative_misalignment(DATA, B, bases, subspace=3), expected, scale=100)
 
 
-def test_relative_misalignment_of_isotropic_weights_is_undefined():
-    weights = (2 * torch.eye(5, dtype=torch.float64)).requires_grad_()
-    value = relative_misalignment(DATA, weights, orthogonal(5)[None])
+@pytest.mark.parametrize(
+    "turn", [torch.eye(5).double(), orthogonal(5, seed=2)], ids=["exact", "rounded"]
+)
+def test_relative_misalignment_of_isotropic_weights_is_undefined(turn):
+    weights = (turn @ turn.T + turn.T @ turn).detach().requires_grad_()
+    bases = torch.stack([orthogonal(5, seed) for seed in range(6)])
+    value = relative_misalignment(DATA, weights, bases)
     value.backward()
     assert value.isnan()
     assert (weights.grad == 0).all()

@@ -166,6 +166,8 @@ SHAPES = {
     "falling": -torch.arange(9.0),
     "rising then falling": torch.tensor([0.0, 1, 5, 6, 4, 4, 2, 1, 0]),
     "constant": torch.full((9,), 0.1),
+    "constant up to rounding": 1
+    + torch.finfo(torch.float64).eps * (torch.arange(9.0) % 2).double(),
     "single": torch.tensor([2.0]),
 }
 
