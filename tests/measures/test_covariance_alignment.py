@@ -192,3 +192,17 @@ def test_equivariance_without_other_results_deviates_by_zero():
     turn = orthogonal(4)
     deviation = rotation_equivariance_check(lambda w, x: (w,), random_spd(4), EYE, turn)
     assert deviation.others == 0
+
+
+def test_the_second_run_sees_rows_turned_by_the_rotation():
+    seen = []
+
+    def train(weights, inputs):
+        seen.append((weights, inputs))
+        return (weights,)
+
+    weights, turn = random_spd(4)[:2], orthogonal(4)
+    rotation_equivariance_check(train, weights, EYE, turn)
+    (_, _), (turned_weights, turned_inputs) = seen
+    assert_close(turned_weights[0], turn @ weights[0])  # rows: w -> G w
+    assert_close(turned_inputs, turn.T)
