@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 __all__ = [
     "CaptureError",
+    "DataError",
     "DomainError",
     "DtypeError",
     "MemoryLimitError",
@@ -36,6 +37,10 @@ class DtypeError(TheodoliteError, TypeError, ValueError):
 
 class CaptureError(TheodoliteError, RuntimeError):
     """A model does something that capture cannot follow, or a check of what it saw failed."""
+
+
+class DataError(TheodoliteError, ValueError):
+    """A data set is missing, damaged or malformed; the message says what to put where."""
 
 
 class MemoryLimitError(TheodoliteError, MemoryError):
