@@ -6,17 +6,34 @@ Every name loads on first use, so that ``import theodolite.records`` loads no to
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from theodolite._version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from theodolite import measures
+    from theodolite import measures, metrics, quantities, theory, workbench
+    from theodolite.quantities import features, gradient_alignment, tangent_kernels
 
-__all__ = ["measures"]
-
-__version__ = "0.1.0"
+__all__ = [
+    "features",
+    "gradient_alignment",
+    "measures",
+    "metrics",
+    "quantities",
+    "tangent_kernels",
+    "theory",
+    "workbench",
+]
 
 # Public name -> (module, attribute; None for the module itself). The same imports stand under
 # TYPE_CHECKING above, for type checkers and editors.
 _HOMES: dict[str, tuple[str, str | None]] = {
+    "features": ("theodolite.quantities", "features"),
+    "gradient_alignment": ("theodolite.quantities", "gradient_alignment"),
     "measures": ("theodolite.measures", None),
+    "metrics": ("theodolite.metrics", None),
+    "quantities": ("theodolite.quantities", None),
+    "tangent_kernels": ("theodolite.quantities", "tangent_kernels"),
+    "theory": ("theodolite.theory", None),
+    "workbench": ("theodolite.workbench", None),
 }
 
 

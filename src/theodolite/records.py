@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from theodolite._version import __version__
 from theodolite.errors import RecordError
 
 __all__ = ["SCHEMA", "Estimate", "Record", "load_record", "save_record"]
@@ -94,7 +95,7 @@ def save_record(record: Record, folder: str | os.PathLike[str]) -> Path:
     document = {
         "format": _FORMAT,
         "schema": SCHEMA,
-        "package_version": _package_version(),
+        "package_version": __version__,
         "arrays": {"file": arrays_name, "sha256": digest},
         "contents": _plain(record.contents, "", record.reasons, undefined),
         "undefined": undefined,
@@ -128,12 +129,6 @@ def load_record(folder: str | os.PathLike[str]) -> Record:
     if not isinstance(contents, dict) or not isinstance(undefined, dict):
         raise RecordError(f"{path}: damaged: 'contents' or 'undefined' is missing; measure again")
     return Record(_restored(contents, "", undefined), arrays, undefined)
-
-
-def _package_version() -> str:
-    from theodolite import __version__
-
-    return __version__
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
