@@ -1,46 +1,26 @@
 """Centred kernel alignment over a whole data set, exact, from sums that never hold the data."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
 from jaxtyping import Float, Integer, Real
 from torch import Tensor
 
-from theodolite.checks import (
-    require_axes,
-    require_count,
-    require_finite,
-    require_labels,
-    require_same_length,
+from theodolite.checks import require_axes, require_count, require_labels, require_same_length
+from theodolite.linalg import HsicSums
+from theodolite.metrics._cka_sums import CkaSums, label_sums, pair_sums, target_sums
+from theodolite.metrics._streaming import (
+    StreamingMetric,
+    floating,
+    require_finite_sums,
+    require_width,
 )
-from theodolite.linalg import HsicSums, double, eps_of
-from theodolite.metrics._streaming import StreamingMetric, floating, require_width
 
 __all__ = ["PairCKA", "TargetCKA"]
 
 _FIELDS = len(fields(HsicSums))
-
-
-@dataclass(frozen=True)
-class CkaSums:
-    """Sums of one pair of feature sets, of each with itself, and the rounding of their dtype."""
-
-    cross: HsicSums
-    own: tuple[HsicSums, ...]  # of the first, and of the second where it is no set of labels
-    eps: Float[Tensor, ""]
-
-    def __add__(self, other: "CkaSums") -> "CkaSums":
-        """Sums of both groups of examples together."""
-        own = tuple(mine + yours for mine, yours in zip(self.own, other.own, strict=True))
-        return CkaSums(self.cross + other.cross, own, torch.maximum(self.eps, other.eps))
-
-    def cka(self, second: HsicSums, defined: Tensor, debiased: bool) -> Tensor:
-        """The ratio, where both sides are defined."""
-        eps = float(self.eps)
-        products = HsicSums.products(self.cross, self.own[0], second)
-        return products.cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
 
 
 class _StreamingCKA(StreamingMetric[CkaSums]):
@@ -107,17 +87,18 @@ class TargetCKA(_StreamingCKA):
         """Add some examples; none at all is allowed."""
         require_axes(2, features=features)
         require_same_length(features=features, labels=labels)
-        require_finite(features=features)
         if len(features) == 0:
             return
         require_labels(labels, self.num_classes)
         seen = self._statistics()
         shift = None if seen is None else seen.cross.shift_a
+        zero = features.new_zeros(self.num_classes, dtype=torch.float64)
         require_width(None if shift is None else len(shift), features=features)
-        features = floating(features)
-        cross = HsicSums.of_labels(features, labels, self.num_classes, shift)
-        own = HsicSums.of(features, features, cross.shift_a, cross.shift_a)
-        self._absorb(seen, CkaSums(cross, (own,), _rounding(features)))
+        batch = target_sums(
+            floating(features), labels, zero if seen is None else seen.cross.shift_b, shift
+        )
+        require_finite_sums(batch.cross.total_a, features=features)
+        self._absorb(seen, batch)
 
     def compute(self) -> Float[Tensor, ""]:
         """CKA of all examples seen."""
@@ -127,7 +108,7 @@ class TargetCKA(_StreamingCKA):
         counts = seen.cross.total_b
         constant = seen.cross.vanishes(float(seen.eps))[0]
         defined = torch.stack([~constant, (counts > 0).sum() > 1])
-        return seen.cka(_labels_with_themselves(counts), defined, self.debiased)
+        return seen.cka(label_sums(counts), defined, self.debiased)
 
 
 class PairCKA(_StreamingCKA):
@@ -162,7 +143,6 @@ class PairCKA(_StreamingCKA):
         """Add some examples; none at all is allowed."""
         require_axes(2, features_a=features_a, features_b=features_b)
         require_same_length(features_a=features_a, features_b=features_b)
-        require_finite(features_a=features_a, features_b=features_b)
         if len(features_a) == 0:
             return
         seen = self._statistics()
@@ -170,13 +150,10 @@ class PairCKA(_StreamingCKA):
         if seen is not None:
             require_width(len(seen.cross.shift_a), features_a=features_a)
             require_width(len(seen.cross.shift_b), features_b=features_b)
-        features_a, features_b = floating(features_a), floating(features_b)
-        cross = HsicSums.of(features_a, features_b, *shifts)
-        own = tuple(
-            HsicSums.of(features, features, shift, shift)
-            for features, shift in ((features_a, cross.shift_a), (features_b, cross.shift_b))
-        )
-        self._absorb(seen, CkaSums(cross, own, _rounding(features_a, features_b)))
+        batch = pair_sums(floating(features_a), floating(features_b), shifts)
+        require_finite_sums(batch.cross.total_a, features_a=features_a)
+        require_finite_sums(batch.cross.total_b, features_b=features_b)
+        self._absorb(seen, batch)
 
     def compute(self) -> Float[Tensor, ""]:
         """CKA of all examples seen."""
@@ -185,16 +162,3 @@ class PairCKA(_StreamingCKA):
             return self._undefined()
         defined = ~seen.cross.vanishes(float(seen.eps))
         return seen.cka(seen.own[1], defined, self.debiased)
-
-
-def _rounding(*features: Tensor) -> Tensor:
-    """Unit round-off of the coarsest input; half types count as float32, as in the measures."""
-    single = torch.finfo(torch.float32).eps
-    like = double(features[0][:0])
-    return like.new_tensor(min(single, eps_of(*features)))
-
-
-def _labels_with_themselves(counts: Tensor) -> HsicSums:
-    """Sums of one-hot labels, whose rows all have norm one, from the class counts alone."""
-    n, zero = counts.sum(), torch.zeros_like(counts)
-    return HsicSums(n, zero, zero, counts, counts, counts.diag(), counts, counts, n, n, n)

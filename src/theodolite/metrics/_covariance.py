@@ -7,9 +7,14 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_count, require_finite
+from theodolite.checks import require_axes, require_count
 from theodolite.linalg import Moments
-from theodolite.metrics._streaming import StreamingMetric, floating, require_width
+from theodolite.metrics._streaming import (
+    StreamingMetric,
+    floating,
+    require_finite_sums,
+    require_width,
+)
 
 __all__ = ["CovarianceState"]
 
@@ -46,13 +51,13 @@ class CovarianceState(StreamingMetric[Moments]):
     def update(self, rows: Real[Tensor, "n d"]) -> None:
         """Add some rows; none at all is allowed."""
         require_axes(2, rows=rows)
-        require_finite(rows=rows)
         if len(rows) == 0:
             return
         seen = self._statistics()
         shift = None if seen is None else seen.shift
         require_width(None if shift is None else len(shift), rows=rows)
         batch = Moments.of(floating(rows), shift)
+        require_finite_sums(batch.total, rows=rows)
         self._keep(batch if seen is None else seen + batch)
 
     def compute(self) -> Float[Tensor, "..."]:

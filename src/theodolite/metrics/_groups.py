@@ -6,7 +6,7 @@ rows ``[R, z]`` with the same inner products as all rows ``[features, targets]``
 values and projections are therefore those of the task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,15 +61,15 @@ class GroupGrams:
         for chunk, members in row_chunks(rows, labels.long()):
             offset = double(chunk) - center
             totals = totals.index_add(0, members, offset)
-            for index in [0] if count == 1 else torch.unique(members).tolist():
-                part = offset if count == 1 else offset[members == index]
+            for index, part in [(0, offset)] if count == 1 else by_class(offset, members):
                 scatters[index].addmm_(part.mT, part)
-        counts = torch.bincount(labels.long(), minlength=classes).to(center)
-        return cls(counts, center, totals, scatters)
+        return cls(class_counts(labels, center, classes), center, totals, scatters)
 
     def rebase(self, shift: Float[Tensor, " d"]) -> "GroupGrams":
         """The same rows, about another shift."""
         require_same_shape(shift=shift, own=self.shift)
+        if shift is self.shift:
+            return self
         move = self.shift - shift
         whole = len(self.scatters) == 1
         n = self.counts.sum().reshape(1) if whole else self.counts
@@ -172,7 +172,7 @@ class GroupTriangles:
 
     def extend(self, rows: Float[Tensor, "n d"], labels: Integer[Tensor, " n"]) -> "GroupTriangles":
         """Statistics after some more rows."""
-        counts = torch.bincount(labels.long(), minlength=len(self.counts)).to(self.counts)
+        counts = class_counts(labels, self.counts, len(self.counts))
         stack = list(self.stack)
         for chunk, members in row_chunks(rows, labels.long()):
             wide = double(chunk)
@@ -180,8 +180,7 @@ class GroupTriangles:
                 one_hot = torch.nn.functional.one_hot(members, len(counts)).to(wide)
                 stack[0] = _extended(stack[0], torch.cat([wide, one_hot], dim=1))
                 continue
-            for index in torch.unique(members).tolist():
-                part = wide[members == index]
+            for index, part in by_class(wide, members):
                 both = torch.cat([part, part.new_ones(len(part), 1)], dim=1)
                 stack[index] = _extended(stack[index], both)
         return GroupTriangles(self.counts + counts, torch.stack(stack))
@@ -211,6 +210,19 @@ class GroupTriangles:
 
 
 Groups = GroupGrams | GroupTriangles
+
+
+def class_counts(labels: Tensor, like: Tensor, classes: int) -> Float[Tensor, " k"]:
+    """Examples per class, without waiting for the device."""
+    ones = like.new_ones(len(labels))
+    return like.new_zeros(classes).index_add(0, labels.long(), ones)
+
+
+def by_class(rows: Tensor, members: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The rows of each class that occurs: sorted once, then cut."""
+    classes, sizes = torch.unique(members, return_counts=True)
+    ordered = rows[torch.argsort(members, stable=True)]
+    yield from zip(classes.tolist(), torch.split(ordered, sizes.tolist()), strict=True)
 
 
 def _extended(triangle: Tensor, rows: Tensor) -> Tensor:

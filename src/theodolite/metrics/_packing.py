@@ -6,6 +6,7 @@ of blocks can be taken apart again.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -15,12 +16,9 @@ __all__ = ["pack", "unpack"]
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """``[length, number of tensors, axes and lengths of each, entries of each]`` in float64."""
-    header = [float(len(tensors))]
-    for tensor in tensors:
-        header += [float(tensor.ndim), *(float(length) for length in tensor.shape)]
-    length = 1 + len(header) + sum(tensor.numel() for tensor in tensors)
-    head = tensors[0].new_tensor([float(length), *header])
+    """One float64 vector: its length, that of the header, all shapes, all entries."""
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+    head = _header(shapes, tensors[0].device)
     return torch.cat([head, *(tensor.reshape(-1) for tensor in tensors)])
 
 
@@ -28,16 +26,27 @@ def unpack(blocks: Tensor) -> list[list[Tensor]]:
     """The tensors of every block, as views, from a concatenation of blocks."""
     found = []
     while len(blocks):
-        block, blocks = blocks[: int(blocks[0])], blocks[int(blocks[0]) :]
-        found.append(_unpack_one(block[1:]))
+        length, size = (int(number) for number in blocks[:2].tolist())
+        header = [int(number) for number in blocks[2:size].tolist()]
+        found.append(_split(blocks[size:length], header))
+        blocks = blocks[length:]
     return found
 
 
-def _unpack_one(block: Tensor) -> list[Tensor]:
-    position, shapes = 1, []
-    for _ in range(int(block[0])):
-        axes = int(block[position])
-        shapes.append([int(length) for length in block[position + 1 : position + 1 + axes]])
+@lru_cache(maxsize=64)
+def _header(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
+    """Cached: a stream packs the same shapes again and again."""
+    axes = [number for shape in shapes for number in (len(shape), *shape)]
+    size = 2 + len(axes)
+    length = size + sum(prod(shape) for shape in shapes)
+    return torch.tensor([length, size, *axes], dtype=torch.float64, device=device)
+
+
+def _split(entries: Tensor, header: list[int]) -> list[Tensor]:
+    shapes, position = [], 0
+    while position < len(header):
+        axes = header[position]
+        shapes.append(header[position + 1 : position + 1 + axes])
         position += 1 + axes
-    parts = torch.split(block[position:], [prod(shape) for shape in shapes])
+    parts = torch.split(entries, [prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

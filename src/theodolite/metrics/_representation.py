@@ -23,7 +23,12 @@ from theodolite.errors import DomainError
 from theodolite.linalg import LabelProjections, double, svd_projections
 from theodolite.measures.representation import curve_from_projections
 from theodolite.metrics._groups import GroupGrams, Groups, GroupTriangles
-from theodolite.metrics._streaming import StreamingMetric, floating, require_width
+from theodolite.metrics._streaming import (
+    StreamingMetric,
+    floating,
+    require_finite_sums,
+    require_width,
+)
 
 __all__ = ["RepresentationAlignment"]
 
@@ -116,7 +121,6 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         """Add some examples; none at all is allowed."""
         require_axes(2, features=features)
         require_same_length(features=features, labels=labels)
-        require_finite(features=features)
         if len(features) == 0:
             return
         require_labels(labels, self.num_classes)
@@ -129,9 +133,11 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         if seen is None and self.method == "qr":
             seen = GroupTriangles.empty(groups, features.shape[1], double(features[:0]).device)
         if isinstance(seen, GroupTriangles):
+            require_finite(features=features)
             return seen.extend(features, labels)
         shift = None if seen is None else seen.shift
         batch = GroupGrams.of(features, labels, groups, shift)
+        require_finite_sums(batch.totals, features=features)
         total = batch if seen is None else seen + batch
         if not isinstance(total, GroupGrams) or not self._too_fine(total):
             return total

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from theodolite.checks import require_finite
 from theodolite.errors import DtypeError, ShapeError
 from theodolite.linalg import double
 from theodolite.metrics._packing import pack, unpack
 
-__all__ = ["StreamingMetric", "floating", "require_width"]
+__all__ = ["StreamingMetric", "floating", "require_finite_sums", "require_width"]
 
 
 S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups together
@@ -39,6 +40,7 @@ class StreamingMetric(Metric, Generic[S]):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_state("blocks", default=[], dist_reduce_fx="cat")
+        self._latest: tuple[Tensor, S] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,12 +58,20 @@ class StreamingMetric(Metric, Generic[S]):
     def _statistics(self) -> S | None:
         """Statistics of all examples seen; None before the first."""
         blocks = self.blocks if isinstance(self.blocks, list) else [self.blocks]
+        if self._latest is not None and len(blocks) == 1 and blocks[0] is self._latest[0]:
+            return self._latest[1]  # packed last by this metric: no need to take it apart
         parts = [self._from_tensors(part) for block in blocks for part in unpack(block)]
         merged: S | None = reduce(add, parts) if parts else None
         return merged
 
     def _keep(self, statistics: S) -> None:
-        self.blocks = [pack(self._to_tensors(statistics))]
+        block = pack(self._to_tensors(statistics))
+        self.blocks = [block]
+        self._latest = (block, statistics)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be read from the state again."""
+        return {**super().__getstate__(), "_latest": None}
 
     def _compact(self) -> None:
         if isinstance(self.blocks, list) and len(self.blocks) > 1:
@@ -88,6 +98,12 @@ def floating(tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         raise DtypeError(f"expected real numbers, got {tensor.dtype}; pass .real or .abs()")
     return tensor if tensor.is_floating_point() else double(tensor)
+
+
+def require_finite_sums(sums: Tensor, **tensors: Tensor) -> None:
+    """Finite rows, judged by sums over them; the rows are searched only to name the culprit."""
+    if not bool(sums.isfinite().all()):
+        require_finite(**tensors)
 
 
 def require_width(expected: int | None, **tensors: Tensor) -> None:
