@@ -141,6 +141,19 @@ def test_both_routes_and_any_chunking_agree(normal, monkeypatch, debiased, route
     assert_close(values.flatten(), expected, scale=100)
 
 
+@pytest.mark.parametrize(("n", "kernels"), [(1, 1), (700, 1), (10_000, 13), (9_999, 40)])
+def test_tiles_cover_the_upper_triangle_once(n, kernels):
+    positions = list(_factors._tile_positions(n, kernels))
+    area = sum(
+        (top.stop - top.start) * (left.stop - left.start) * (1 if top == left else 2)
+        for top, left in positions
+    )
+    assert area == n * n
+    assert all(top.start <= left.start < left.stop <= n for top, left in positions)
+    widest = max(top.stop - top.start for top, _ in positions)
+    assert 8 * kernels * widest**2 <= 1.3 * _factors._TILE_BYTES
+
+
 def test_the_route_depends_on_the_sizes(normal, monkeypatch):
     calls = []
     for name in ("_by_blocks", "_by_tiles"):

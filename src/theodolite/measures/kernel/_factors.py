@@ -20,6 +20,8 @@ _TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
 _STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads
 _BLOCK_BYTES = 512 * 2**20  # products F_a^T F_b that are summed up during one pass over the rows
 
+_ALIGNMENT = 128  # sides that GPU kernels like; odd ones cost them a third
+
 Pairs = Sequence[tuple[int, int]]
 Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
 
@@ -158,6 +160,8 @@ def _tile_positions(n: int, kernels: int) -> Iterator[tuple[slice, slice]]:
     """Rows and columns of the tiles on and above the diagonal."""
     most = max(1, int((_TILE_BYTES / (8 * kernels)) ** 0.5))
     side = -(-n // -(-n // most))  # as few tiles as memory allows, all of about one size
+    if side > 4 * _ALIGNMENT:
+        side = -(-side // _ALIGNMENT) * _ALIGNMENT
     edges = [slice(start, min(start + side, n)) for start in range(0, n, side)]
     for index, top in enumerate(edges):
         for left in edges[index:]:
