@@ -52,7 +52,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
 
     Statistics are float64 Gram matrices about the first batch's mean, O(d²) (with pairs O(k d²)).
     As soon as the smallest threshold falls below what these resolve to 1e-9, the stream continues
-    as triangles of a QR decomposition, which resolve everything and cost about twice as much;
+    as triangles of a QR decomposition, which resolve everything and cost a few times as much;
     ``route`` says what was used.
 
     Range: [0, n]; [0, 1] in the scales ``"normalized"`` and ``"relative"``.

@@ -67,7 +67,7 @@ def check_homogeneity(model: nn.Module, inputs: Tensor) -> HomogeneityCheck:
         (2, True)
 
     References:
-        [lou2022], Theorem A (Appendix D).
+        [lou2022], Theorem A.
 
     Differs from paper:
         The paper has no biases, and a stray step size in its middle formula.
@@ -119,7 +119,7 @@ def homogeneous_step(
         torch.Size([6])
 
     References:
-        [lou2022], Theorem A (Appendix D).
+        [lou2022], Theorem A.
     """
     network, depth, degrees = _homogeneous(model, inputs)
     if bool((degrees != 1).any()) or any("bias" in name for name, _ in model.named_parameters()):

@@ -156,7 +156,7 @@ def gofe_step(
         [1.5, 1.0]
 
     References:
-        [lou2022], Eqs. (16)-(20) and Appendix D.
+        [lou2022], Appendix D, generalised optimal feature evolution.
 
     Differs from paper:
         The paper covers optimisers that act on the parameters; the weight B of a mini-batch acts
@@ -194,7 +194,7 @@ def gofe_velocity(
         -1.0
 
     References:
-        [lou2022], Eq. (18).
+        [lou2022], Appendix D, the choice of the velocity V.
     """
     require_symmetric(hessian=hessian)
     square = _require_unconverged(loss_gradient)
@@ -234,7 +234,7 @@ def parameter_step(
         -1.0
 
     References:
-        [lou2022], Eq. (16).
+        [lou2022], Appendix D, generalised optimal feature evolution.
     """
     _require_features(features, loss_gradient)
     _require_rates(step_size, 0.0)
@@ -273,7 +273,7 @@ def loss_gradient_step(
         0.75
 
     References:
-        [lou2022], Eqs. (15) and (16), with dw/dF for the printed dw/dθ.
+        [lou2022], Eq. (15), with dw/dF for the printed dw/dθ.
     """
     require_axes(4, kernel=kernel)
     require_axes(3, output_hessian=output_hessian)

@@ -78,7 +78,7 @@ def feature_change(
         (0, True)
 
     References:
-        [lou2022], Approximation 2 (Appendix D).
+        [lou2022], Approximation 2.
     """
     network, target = _moments(before, after, inputs)
     require_finite(weights=weights)

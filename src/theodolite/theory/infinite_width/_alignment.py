@@ -54,7 +54,7 @@ def infinite_alignment(
         tensor([0.5398, 0.4352, 0.2573])
 
     References:
-        [lou2022], Definition of A_l in section 2 with the limits of Appendix A.
+        [lou2022], the definition of A_l with the limits of Theorems 1 and 2.
     """
     require_axes(2, inputs=inputs, targets=targets)
     require_same_length(inputs=inputs, targets=targets)

@@ -97,7 +97,7 @@ def gradient_covariance(
                 [0.5000, 1.0000]])
 
     References:
-        [lou2022], Lemma 1 and Appendix A.4.
+        [lou2022], Lemma 1.
     """
     require_symmetric(output_covariance=output_covariance)
     require_same_length(inputs=inputs, output_covariance=output_covariance)

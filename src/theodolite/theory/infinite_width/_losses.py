@@ -87,7 +87,7 @@ def is_separated(
         [True, False]
 
     References:
-        [lou2022], section 4 (the sphere of radius sqrt(d) is S^{d-1}).
+        [lou2022], the domain of Theorems 1 and 2 (the sphere of radius sqrt(d) is S^{d-1}).
     """
     require_axes(2, inputs_a=inputs_a, inputs_b=inputs_b)
     require_same_shape(inputs_a=inputs_a, inputs_b=inputs_b)
