@@ -5,6 +5,7 @@ open, and the sum over all classes.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -18,18 +19,16 @@ __all__ = ["ClassTally"]
 class ClassTally:
     r"""Accumulates :math:`\|\sum_{i \in c} v_i\|^2` per class and of the sum over all classes.
 
+    Nothing is read back from the device before the end: a GPU is never waited for.
+
     Args:
-        classes: number of classes.
-        device: where vectors lie.
         scales: per class, a factor of its sum in a second total (for means of class means); filled
             in by the owner no later than the class closes.
     """
 
-    def __init__(
-        self, classes: int, device: torch.device, scales: Float[Tensor, " k"] | None = None
-    ) -> None:
-        self.squares = torch.zeros(classes, dtype=torch.float64, device=device)
+    def __init__(self, scales: Float[Tensor, " k"] | None = None) -> None:
         self._scales = scales
+        self._closed: list[tuple[tuple[int, ...], Tensor]] = []
         self._open: Tensor | None = None
         self._total: Tensor | None = None
         self._scaled: Tensor | None = None
@@ -39,38 +38,53 @@ class ClassTally:
         wide = sums.double()
         if self._open is not None:
             wide[0] += self._open
-        closed = len(parts) if parts[-1].closes else len(parts) - 1
-        self._open = None if closed == len(parts) else wide[-1]
-        if closed:
-            labels = torch.tensor([part.label for part in parts[:closed]], device=wide.device)
-            self._close(labels, wide[:closed])
+        count = len(parts) if parts[-1].closes else len(parts) - 1
+        self._open = None if count == len(parts) else wide[-1].clone()
+        if count:
+            self._close(tuple(part.label for part in parts[:count]), wide[:count])
 
-    def _close(self, labels: Tensor, sums: Tensor) -> None:
-        self.squares[labels] = torch.linalg.vector_norm(sums, dim=1).square()
-        self._total = _plus(self._total, sums.sum(0))
+    def _close(self, labels: tuple[int, ...], sums: Tensor) -> None:
+        self._closed.append((labels, torch.linalg.vector_norm(sums, dim=1)))
+        self._total = _plus(self._total, sums.sum(0) if len(sums) > 1 else sums[0])
         if self._scales is not None:
-            self._scaled = _plus(self._scaled, self._scales[labels] @ sums)
+            factors = self._scales[_index(labels, sums.device)]
+            self._scaled = _plus(self._scaled, factors @ sums)
+
+    def squares(self, classes: int) -> Float[Tensor, " k"]:
+        """Squared norm of the sum of each class; zero for classes without vectors."""
+        squares = torch.zeros(classes, dtype=torch.float64)
+        if self._closed:
+            labels = [label for part, _ in self._closed for label in part]
+            squares[labels] = torch.cat([norms for _, norms in self._closed]).cpu().square()
+        return squares
 
     @property
-    def running_square(self) -> Float[Tensor, ""]:
+    def running_square(self) -> Float[Tensor, ""] | None:
         """Squared norm of the sum over everything so far, the open class included."""
-        parts = [part for part in (self._total, self._open) if part is not None]
-        return _square(torch.stack(parts).sum(0) if parts else None, self.squares)
+        if self._total is None or self._open is None:
+            return _square(self._open if self._total is None else self._total)
+        return _square(self._total + self._open)
 
     @property
-    def total_square(self) -> Float[Tensor, ""]:
-        """Squared norm of the sum over all classes."""
-        return _square(self._total, self.squares)
+    def total_square(self) -> Float[Tensor, ""] | None:
+        """Squared norm of the sum over all classes; None if there was none."""
+        return _square(self._total)
 
     @property
-    def scaled_square(self) -> Float[Tensor, ""]:
-        """Squared norm of the sum of scaled class sums."""
-        return _square(self._scaled, self.squares)
+    def scaled_square(self) -> Float[Tensor, ""] | None:
+        """Squared norm of the sum of scaled class sums; None if there was none."""
+        return _square(self._scaled)
+
+
+@lru_cache(maxsize=64)
+def _index(labels: tuple[int, ...], device: torch.device) -> Tensor:
+    """Labels on the device, copied there once."""
+    return torch.tensor(labels, device=device)
 
 
 def _plus(before: Tensor | None, more: Tensor) -> Tensor:
     return more if before is None else before.add_(more)
 
 
-def _square(vector: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_zeros(()) if vector is None else vector.square().sum()
+def _square(vector: Tensor | None) -> Tensor | None:
+    return None if vector is None else torch.linalg.vector_norm(vector).square()

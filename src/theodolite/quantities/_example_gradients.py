@@ -8,6 +8,7 @@ example, sums over a class from one product. Elsewhere gradients of a few exampl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -19,7 +20,7 @@ from theodolite.capture.forms import Geometry, Lookup, Outer
 
 __all__ = ["DenseGradients", "ExampleGradients", "LookupGradients", "OuterGradients", "Segment"]
 
-_CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**29}  # stays near the cache; keeps the GPU busy
+_CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
 # An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
 _PRODUCTS_PER_ENTRY = 32
 _SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
@@ -64,17 +65,23 @@ class DenseGradients(ExampleGradients):
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Norms and sums of rows."""
-        self.weighted_sums(segments, self._rows.new_ones(len(self._rows)), sink)
+        self._sums(segments, None, sink)
         return _squared_norms(self._rows)
 
     def weighted_sums(
         self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
     ) -> None:
+        """Weighted sums of rows."""
+        self._sums(segments, weights.to(self._rows), sink)
+
+    def _sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
         """One product with the matrix that says who belongs to which segment."""
         size = self._rows.shape[1] * _SUM_BYTES
         for group in _groups(segments, size, self._rows.device):
             rows = range(group[0].start, group[-1].stop)
-            members = _members(group, rows, weights.to(self._rows))
+            members = _members(tuple(group), rows, self._rows.dtype, self._rows.device)
+            if weights is not None:
+                members = members * weights[rows.start : rows.stop]
             sink(group, members @ self._rows[rows.start : rows.stop])
 
 
@@ -140,7 +147,7 @@ class OuterGradients(ExampleGradients):
             gradients = signals @ inputs
             norms.append(_squared_norms(gradients))
             if parts:
-                members = _members(parts, rows, gradients.new_ones(self._count))
+                members = _members(tuple(parts), rows, self._dtype, self._device)
                 sink(parts, self._ordered(members @ gradients.flatten(1)))
         return torch.cat(norms)
 
@@ -233,13 +240,15 @@ def _groups(
         yield list(segments[rows.start : rows.stop])
 
 
-def _members(parts: Sequence[Segment], rows: range, weights: Tensor) -> Float[Tensor, "s m"]:
-    """Row s holds the weights of the examples of segment s, and zeros."""
-    members = weights.new_zeros(len(parts), len(rows))
+@lru_cache(maxsize=16)
+def _members(
+    parts: tuple[Segment, ...], rows: range, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "s m"]:
+    """Row s is one for the examples of segment s and zero for the others; alike for all layers."""
+    members = torch.zeros(len(parts), len(rows), dtype=dtype)
     for index, part in enumerate(parts):
-        span = slice(part.start - rows.start, part.stop - rows.start)
-        members[index, span] = weights[part.start : part.stop]
-    return members
+        members[index, part.start - rows.start : part.stop - rows.start] = 1.0
+    return members.to(device)
 
 
 def _patches(images: Tensor, geometry: Geometry, *, examples_inside: bool) -> Tensor:

@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from theodolite.capture.batches import Batch
-from theodolite.capture.readouts import read_outputs
-from theodolite.errors import CaptureError
 from theodolite.measures.gradient import SetSums
 from theodolite.quantities._class_sums import ClassTally
 from theodolite.quantities._example_gradients import DenseGradients, ExampleGradients, Segment
+from theodolite.quantities._gradient_check import GradientCheck
 from theodolite.quantities._gradient_uses import example_gradients
 from theodolite.quantities._layer_sums import LayerSums, UnitSums
 from theodolite.quantities._runs import Run, Subject
@@ -28,7 +27,7 @@ BatchLoss = Callable[[Tensor, Batch], Tensor]
 
 
 class GradientAccumulation:
-    """Sums while batches in class order go by.
+    """Sums while batches in class order go by; the device is not waited for before the end.
 
     Args:
         subject: the model and its parameters.
@@ -40,39 +39,82 @@ class GradientAccumulation:
     def __init__(self, subject: Subject, loss: BatchLoss, labels: Tensor, stiffness: bool) -> None:
         self._subject, self._loss, self._stiffness = subject, loss, stiffness
         owned = subject.ownership
-        self.order = labels.argsort(stable=True)
-        self._labels = labels[self.order]
+        self._order = labels.argsort(stable=True)
+        self._labels = labels[self._order]
         self._listed = self._labels.tolist()
         self._classes = int(labels.max()) + 1
-        self.layers = {**owned.layers, TOTAL: tuple(owned.parameters), LOGITS: (LOGITS,)}
-        self._device = next(iter(owned.parameters.values())).device
-        self._tallies: dict[str, ClassTally] = {}
-        self._squares: dict[str, Tensor] = {}
+        self._layers = {**owned.layers, TOTAL: tuple(owned.parameters), LOGITS: (LOGITS,)}
+        self._rows = {name: row for row, name in enumerate([LOGITS, *owned.parameters])}
+        device = next(iter(owned.parameters.values())).device
+        self._squares = torch.zeros(
+            len(self._rows), len(labels), dtype=torch.float64, device=device
+        )
+        self._tallies = {name: ClassTally() for name in self._rows}
         self._losses: list[Tensor] = []
-        self._units: dict[tuple[str, str], ClassTally] = {}
-        self._scales = {layer: self._zeros(self._classes) for layer in self.layers}
+        self._check = GradientCheck(owned)
+        if stiffness:
+            self._members = self._membership().to(device)
+            self._one_hot = torch.nn.functional.one_hot(self._labels).double().to(device)
+            self._scales = self._members.new_ones(len(self._layers), self._classes)
+            self._units: dict[tuple[str, str], ClassTally] = {}
 
-    def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.float64, device=self._device)
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Layers, all parameters, and the logits: the rows of :meth:`sums`."""
+        return tuple(self._layers)
 
-    def add(self, batch: Batch, start: int, *, check: bool) -> None:
+    def _membership(self) -> Float[Tensor, "layers names"]:
+        """One where a layer owns a tensor."""
+        members = torch.zeros(len(self._layers), len(self._rows), dtype=torch.float64)
+        for index, names in enumerate(self._layers.values()):
+            members[index, [self._rows[name] for name in names]] = 1.0
+        return members
+
+    def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
+        """All batches, of nearly equal size."""
+        device = self._squares.device
+        count = -(-len(data) // batch_size)
+        size = -(-len(data) // count)
+        for start in range(0, len(data), size):
+            batch = data.take(self._order[start : start + size]).to(device)
+            first = self._first_alone(batch) if check and start == 0 else None
+            self._add(batch, start, first)
+            if check and start == size:  # by now the second batch keeps the device busy
+                self._judge()
+        self._judge()
+
+    def _judge(self) -> None:
+        self._subject.require_finite(torch.cat(self._losses))
+        self._check.require_agreement(self._losses[0].dtype)
+
+    def _first_alone(self, batch: Batch) -> dict[str, Tensor]:
+        """Gradient of the first example in a pass of its own, which also shows the axes."""
+        single = batch.take(slice(0, 1))
+        losses = self._loss(self._subject.probe(single).outputs, single)
+        self._subject.require_finite(losses)
+        return self._check.plain_squares(losses)
+
+    def _add(self, batch: Batch, start: int, first: dict[str, Tensor] | None) -> None:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
         segments = self._segments(start, start + len(batch))
         run = self._subject.run(batch)
         losses = self._loss(run.outputs, batch)
-        self._subject.require_finite(losses)
         self._losses.append(losses.detach())
-        arrived = self._backward(run, losses, keep=check)
+        arrived = self._backward(run, losses, keep=first is not None)
         derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
-        plain = self._plain_squares(losses, keep=derived) if check else None
+        plain = None if first is None else self._check.plain_squares(losses, keep=derived)
+        del losses
+        span = slice(start, start + len(batch))
         for name, gradients in self._gradients(run, arrived):
-            squares = self._squares.setdefault(name, self._zeros(len(self._labels)))
-            tally = self._tallies.setdefault(name, ClassTally(self._classes, self._device))
-            squares[start : start + len(batch)] = gradients.reduce(segments, tally.add)
-        if plain is not None:
-            self._require_agreement(plain, batch)
+            norms = gradients.reduce(segments, self._tallies[name].add)
+            self._squares[self._rows[name], span] = norms
+        if first is not None and plain is not None:
+            sums = {name: tally.running_square for name, tally in self._tallies.items()}
+            self._check.compare("sum of gradients", sums, plain, len(batch))
+            alone = {name: self._squares[row, 0] for name, row in self._rows.items()}
+            self._check.compare("gradient of the first example", alone, first, len(batch))
         if self._stiffness:
-            self._add_units(self._gradients(run, arrived), segments, start)
+            self._add_units(self._gradients(run, arrived), segments, span)
 
     def _segments(self, start: int, stop: int) -> list[Segment]:
         """Runs of one class; a class closes where the next example of all has another label."""
@@ -101,117 +143,80 @@ class GradientAccumulation:
         yield from example_gradients(run.uses, others, self._subject.ownership, len(logits))
 
     def _add_units(
-        self, gradients: Iterator[tuple[str, ExampleGradients]], segments: list[Segment], start: int
+        self,
+        gradients: Iterator[tuple[str, ExampleGradients]],
+        segments: list[Segment],
+        span: slice,
     ) -> None:
         """A second, weighted sum: each gradient divided by its norm in the layer."""
-        span = slice(start, start + segments[-1].stop)
-        weights = {}
-        for layer in self.layers:
-            norms = self._layer_squares(layer)[: span.stop].sqrt()
-            counts = self._per_class((norms > 0).double())
-            self._scales[layer].copy_(1.0 / counts.clamp(min=1.0))
-            inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))
-            weights[layer] = inverse[span]
+        norms = (self._members @ self._squares[:, : span.stop]).sqrt()
+        counts = (norms > 0).double() @ self._one_hot[: span.stop]
+        self._scales.copy_(1.0 / counts.clamp(min=1.0))
+        inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
         for name, values in gradients:
-            for layer, names in self.layers.items():
-                if name in names:
-                    tally = self._units.setdefault(
-                        (layer, name),
-                        ClassTally(self._classes, self._device, self._scales[layer]),
-                    )
-                    values.weighted_sums(segments, weights[layer], tally.add)
-
-    def _plain_squares(self, losses: Tensor, *, keep: bool = False) -> dict[str, Tensor]:
-        """Squared norms of autograd's own gradient of the summed loss."""
-        parameters = self._subject.ownership.parameters
-        grads = torch.autograd.grad(
-            losses.sum(), list(parameters.values()), retain_graph=keep, allow_unused=True
-        )
-        return {
-            name: self._zeros() if grad is None else grad.double().square().sum()
-            for name, grad in zip(parameters, grads, strict=True)
-        }
-
-    def _require_agreement(self, plain: dict[str, Tensor], batch: Batch) -> None:
-        """Sums over the first batch, and its first example alone, agree with plain autograd."""
-        found = {name: tally.running_square for name, tally in self._tallies.items()}
-        self._compare("sum of gradients", found, plain, batch)
-        single = batch.take(slice(0, 1))
-        model = self._subject.model
-        outputs = read_outputs(single.run(model), single, self._subject.readout)
-        alone = self._plain_squares(self._loss(outputs, single))
-        first = {name: squares[0] for name, squares in self._squares.items()}
-        self._compare("gradient of the first example", first, alone, batch)
-
-    def _compare(
-        self, what: str, found: dict[str, Tensor], plain: dict[str, Tensor], batch: Batch
-    ) -> None:
-        names = list(plain)
-        left = torch.stack([found.get(name, self._zeros()) for name in names])
-        right = torch.stack([plain[name] for name in names])
-        eps = torch.finfo(self._losses[0].dtype).eps
-        scale = torch.maximum(left, right)
-        # Gradients that vanish (a shift before a normalisation) leave rounding of the others.
-        allowed = 2e4 * eps * scale + len(batch) * (1e3 * eps) ** 2 * scale.sum()
-        wrong = ((left - right).abs() > allowed).nonzero().flatten().tolist()
-        if wrong:
-            name = names[wrong[0]]
-            raise CaptureError(
-                f"{what} with respect to {name!r}: expected squared norm {right[wrong[0]]:.6g} as "
-                f"autograd gives it, got {left[wrong[0]]:.6g}; examples may depend on each other "
-                "or on chance (use model.eval()), else a rule is wrong: please report it"
-            )
-
-    def _layer_squares(self, layer: str) -> Tensor:
-        total = self._zeros(len(self._labels))
-        for name in self.layers[layer]:
-            if name in self._squares:
-                total += self._squares[name]
-        return total
-
-    def _per_class(self, values: Tensor) -> Tensor:
-        labels = self._labels[: len(values)].to(values.device)
-        return self._zeros(self._classes).index_add_(0, labels, values)
+            for row, (layer, names) in enumerate(self._layers.items()):
+                if name not in names:
+                    continue
+                if (layer, name) not in self._units:
+                    self._units[layer, name] = ClassTally(self._scales[row])
+                values.weighted_sums(segments, inverse[row], self._units[layer, name].add)
 
     def losses(self) -> Float[Tensor, " n"]:
         """Losses in the order of the data."""
-        return self._in_data_order(torch.cat(self._losses))
+        return self._in_data_order(torch.cat(self._losses).cpu())
 
-    def _in_data_order(self, values: Tensor) -> Tensor:
+    def _in_data_order(self, values: Float[Tensor, "*layers n"]) -> Float[Tensor, "*layers n"]:
         result = torch.empty_like(values)
-        result[self.order.to(values.device)] = values
+        result[..., self._order] = values
         return result
 
-    def sums(self, layer: str) -> LayerSums:
-        """What has been added up for one layer."""
-        names = [name for name in self.layers[layer] if name in self._tallies]
-        squares = self._layer_squares(layer)
+    def sums(self) -> LayerSums:
+        """What has been added up, one row per entry of :attr:`layers`."""
+        members = self._membership()
+        squares = members @ self._squares.cpu()
         norms = squares.sqrt()
-        by_class, whole = self._zeros(self._classes), self._zeros()
-        for name in names:
-            by_class += self._tallies[name].squares
-            whole += self._tallies[name].total_square
-        counts = self._per_class(torch.ones_like(norms))
-        classes = SetSums(counts, by_class, self._per_class(norms), self._per_class(squares))
-        overall = SetSums(counts.sum(), whole, norms.sum(), squares.sum())
-        units = self._unit_sums(layer, names) if self._stiffness else None
+        one_hot = torch.nn.functional.one_hot(self._labels, self._classes).double()
+        tallies = list(self._tallies.values())
+        by_class = members @ torch.stack([tally.squares(self._classes) for tally in tallies])
+        whole = members @ _gathered([tally.total_square for tally in tallies])
+        counts = one_hot.sum(0).expand_as(by_class)
+        classes = SetSums(counts, by_class, norms @ one_hot, squares @ one_hot)
+        overall = SetSums(counts.sum(1), whole, norms.sum(1), squares.sum(1))
+        units = self._unit_sums(squares > 0, one_hot) if self._stiffness else None
         return LayerSums(
-            classes, overall, self._in_data_order(norms), self._weight_norm(layer), units
+            classes, overall, self._in_data_order(norms), self._weight_norms(members), units
         )
 
-    def _weight_norm(self, layer: str) -> Tensor:
-        if layer == LOGITS:
-            return self._zeros() + torch.nan
-        parameters = self._subject.ownership.parameters
-        squares = [parameters[name].detach().double().square().sum() for name in self.layers[layer]]
-        return torch.stack(squares).sum().sqrt()
+    def _weight_norms(self, members: Float[Tensor, "layers names"]) -> Float[Tensor, " layers"]:
+        parameters = self._subject.ownership.parameters.values()
+        norms = [torch.linalg.vector_norm(p.detach(), dtype=torch.float64) for p in parameters]
+        squares = torch.cat([torch.zeros(1), torch.stack(norms).cpu().square()])
+        weights = (members @ squares).sqrt()
+        weights[-1] = torch.nan  # the logits have none
+        return weights
 
-    def _unit_sums(self, layer: str, names: list[str]) -> UnitSums:
-        tallies = [self._units[layer, name] for name in names]
-        counts = self._per_class((self._layer_squares(layer) > 0).double())
-        squares, total, mean = self._zeros(self._classes), self._zeros(), self._zeros()
-        for tally in tallies:
-            squares += tally.squares
-            total += tally.total_square
-            mean += tally.scaled_square
-        return UnitSums(counts, squares, total, mean)
+    def _unit_sums(self, nonzero: Tensor, one_hot: Float[Tensor, "n k"]) -> UnitSums:
+        by_layer = [
+            [self._units[layer, name] for name in names if (layer, name) in self._units]
+            for layer, names in self._layers.items()
+        ]
+        squares = [
+            torch.stack([tally.squares(self._classes) for tally in tallies]).sum(0)
+            for tallies in by_layer
+        ]
+        total, mean = (
+            torch.stack(
+                [_gathered([getattr(t, name) for t in tallies]).sum() for tallies in by_layer]
+            )
+            for name in ("total_square", "scaled_square")
+        )
+        return UnitSums(nonzero.double() @ one_hot, torch.stack(squares), total, mean)
+
+
+def _gathered(values: list[Tensor | None]) -> Float[Tensor, " m"]:
+    """Numbers from the device in one copy; None is zero."""
+    present = [value for value in values if value is not None]
+    result = torch.zeros(len(values), dtype=torch.float64)
+    if present:
+        result[[value is not None for value in values]] = torch.stack(present).cpu()
+    return result

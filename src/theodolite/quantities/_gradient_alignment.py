@@ -1,17 +1,17 @@
 """How the gradients of single examples agree, per layer: the family's numbers from their sums."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice
+from theodolite.errors import UnknownNameError
 from theodolite.linalg import ratio_or_nan
-from theodolite.measures.gradient._alignment import mean_over_defined
 from theodolite.quantities._gradients import GradientSums, gradient_sums
-from theodolite.quantities._layer_sums import LayerSums
+from theodolite.quantities._layer_sums import LayerSums, mean_over_classes
 from theodolite.quantities._losses import Loss
 
 __all__ = ["GradientAlignment", "LayerGradientAlignment", "alignment_of_sums", "gradient_alignment"]
@@ -34,16 +34,22 @@ class LayerGradientAlignment:
         between_class_stiffness: the same between classes.
     """
 
-    omega: Float[Tensor, ""]
-    in_class: Float[Tensor, ""]
-    contrast: Float[Tensor, ""]
-    classes: Float[Tensor, " k"]
-    weighted: Float[Tensor, ""]
-    diversity: Float[Tensor, ""]
-    relative_norm: Float[Tensor, ""]
-    stiffness: Float[Tensor, ""] | None = None
-    within_class_stiffness: Float[Tensor, ""] | None = None
-    between_class_stiffness: Float[Tensor, ""] | None = None
+    omega: Float[Tensor, "*layers"]
+    in_class: Float[Tensor, "*layers"]
+    contrast: Float[Tensor, "*layers"]
+    classes: Float[Tensor, "*layers k"]
+    weighted: Float[Tensor, "*layers"]
+    diversity: Float[Tensor, "*layers"]
+    relative_norm: Float[Tensor, "*layers"]
+    stiffness: Float[Tensor, "*layers"] | None = None
+    within_class_stiffness: Float[Tensor, "*layers"] | None = None
+    between_class_stiffness: Float[Tensor, "*layers"] | None = None
+
+    def row(self, index: int) -> "LayerGradientAlignment":
+        """One of several layers side by side."""
+        values: list[Any] = [getattr(self, field.name) for field in fields(self)]
+        picked: list[Any] = [None if value is None else value[index] for value in values]
+        return LayerGradientAlignment(*picked)
 
 
 @dataclass(frozen=True)
@@ -51,25 +57,33 @@ class GradientAlignment(Mapping[str, LayerGradientAlignment]):
     """Layer -> alignment of its gradients.
 
     Args:
-        layers: one entry per layer.
-        logits: of the gradients with respect to the outputs.
-        total: of all parameters together; not the mean over layers.
+        stacked: alignment of all layers side by side, then of all parameters, then of the logits.
         sums: what the numbers were made of.
     """
 
-    layers: Mapping[str, LayerGradientAlignment]
-    logits: LayerGradientAlignment
-    total: LayerGradientAlignment
+    stacked: LayerGradientAlignment
     sums: GradientSums
 
     def __getitem__(self, layer: str) -> LayerGradientAlignment:
-        return self.layers[layer]
+        if layer not in self.sums.names:
+            raise UnknownNameError("layer", layer, self.sums.names)
+        return self.stacked.row(self.sums.names.index(layer))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
+        return iter(self.sums)
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self.sums)
+
+    @property
+    def total(self) -> LayerGradientAlignment:
+        """Of all parameters together; not the mean over layers."""
+        return self.stacked.row(-2)
+
+    @property
+    def logits(self) -> LayerGradientAlignment:
+        """Of the gradients with respect to the outputs."""
+        return self.stacked.row(-1)
 
 
 def gradient_alignment(
@@ -106,18 +120,13 @@ def gradient_alignment(
     """
     require_choice(("nan", "zero"), zero=zero)
     sums = gradient_sums(model, inputs, targets, loss, **options)
-    return GradientAlignment(
-        {name: alignment_of_sums(layer, zero) for name, layer in sums.items()},
-        alignment_of_sums(sums.logits, zero),
-        alignment_of_sums(sums.total, zero),
-        sums,
-    )
+    return GradientAlignment(alignment_of_sums(sums.stacked, zero), sums)
 
 
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
-    """The numbers that follow from the sums of one layer."""
+    """The numbers that follow from the sums of one layer, or of several side by side."""
     classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
-    in_class = mean_over_defined(classes)
+    in_class = mean_over_classes(classes)
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
     return LayerGradientAlignment(

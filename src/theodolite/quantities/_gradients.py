@@ -17,12 +17,9 @@ from theodolite.capture.layers import Layers, own_parameters, unwrap
 from theodolite.capture.modes import require_fixed_mode
 from theodolite.capture.readouts import Readout, resolve_readout
 from theodolite.capture.state import exact_arithmetic, untouched
-from theodolite.checks import require_labels, require_same_length
-from theodolite.quantities._gradient_accumulation import (
-    LOGITS,
-    TOTAL,
-    GradientAccumulation,
-)
+from theodolite.checks import require_count, require_labels, require_same_length
+from theodolite.errors import UnknownNameError
+from theodolite.quantities._gradient_accumulation import GradientAccumulation
 from theodolite.quantities._layer_sums import LayerSums
 from theodolite.quantities._losses import Loss, per_example_loss
 from theodolite.quantities._outputs import OutputChoice
@@ -38,27 +35,37 @@ class GradientSums(Mapping[str, LayerSums]):
     """Layer -> sums of the gradients of its parameters, in order of registration.
 
     Args:
-        layers: the sums.
-        logits: sums of the gradients with respect to the outputs of the model.
-        total: sums for all parameters together.
+        names: the layers.
+        stacked: sums of all layers side by side, then of all parameters, then of the logits.
         labels: class of each example.
         losses: loss of each example.
     """
 
-    layers: Mapping[str, LayerSums]
-    logits: LayerSums
-    total: LayerSums
+    names: tuple[str, ...]
+    stacked: LayerSums
     labels: Int[Tensor, " n"]
     losses: Float[Tensor, " n"]
 
     def __getitem__(self, layer: str) -> LayerSums:
-        return self.layers[layer]
+        if layer not in self.names:
+            raise UnknownNameError("layer", layer, self.names)
+        return self.stacked.row(self.names.index(layer))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self.names)
+
+    @property
+    def total(self) -> LayerSums:
+        """Sums for all parameters together."""
+        return self.stacked.row(-2)
+
+    @property
+    def logits(self) -> LayerSums:
+        """Sums of the gradients with respect to the outputs of the model."""
+        return self.stacked.row(-1)
 
 
 def gradient_sums(  # noqa: PLR0913 (shared keywords)
@@ -116,6 +123,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     References:
         [mehta2021], Eqs. (4) to (6).
     """
+    require_count(1, batch_size=batch_size)
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
@@ -125,12 +133,9 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness)
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
-        for start in range(0, len(data), batch_size):
-            batch = data.take(work.order[start : start + batch_size]).to(device)
-            work.add(batch, start, check=check and start == 0)
-    sums = {name: work.sums(name) for name in work.layers}
-    logits, total = sums.pop(LOGITS), sums.pop(TOTAL)
-    return GradientSums(sums, logits, total, classes, work.losses())
+        work.run(data, batch_size, check=check)
+        stacked = work.sums()
+    return GradientSums(work.layers[:-2], stacked, classes, work.losses())
 
 
 def _labels(data: Batch, labels: Tensor | None) -> Tensor:
