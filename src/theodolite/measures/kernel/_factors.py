@@ -20,7 +20,7 @@ _TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
 _STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads
 _BLOCK_BYTES = 512 * 2**20  # products F_a^T F_b that are summed up during one pass over the rows
 
-_ALIGNMENT = 128  # sides that GPU kernels like; odd ones cost them a third
+_ALIGNMENT = 128  # GPU matrix kernels are built for multiples of it
 
 Pairs = Sequence[tuple[int, int]]
 Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
