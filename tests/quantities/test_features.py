@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.quantities.zoo import ZOO, specimen
+from theodolite.capture.batches import single_batch
 from theodolite.capture.outputs import capture_inputs, capture_outputs
 from theodolite.quantities import feature_chunks, feature_grams, feature_moments, features
 
@@ -75,6 +77,21 @@ def test_features_equal_the_plain_loop(model, inputs, layer, batch_size):
     expected = torch.stack(list(one_at_a_time(model, inputs, layer))).flatten(1)
     found = features(model, inputs, [layer], batch_size=batch_size)[layer]
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_features_of_the_zoo_for_any_batch_size(name):
+    found = specimen(name)
+    batch = single_batch(found.inputs)
+    with unchanged(found.model):
+        together = features(found.model, found.inputs)
+        parts = [features(found.model, batch.take(slice(i, i + 1))) for i in range(len(batch))]
+        grams = feature_grams(found.model, found.inputs, batch_size=3)
+    assert all(rows.shape[0] == len(batch) for rows in together.values())
+    for layer, rows in together.items():
+        alone = torch.cat([part[layer] for part in parts])
+        torch.testing.assert_close(rows, alone, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(grams[layer], rows @ rows.mT, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(

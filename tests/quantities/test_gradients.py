@@ -14,7 +14,7 @@ from theodolite.capture.sites import tensors_in
 from theodolite.errors import CaptureError
 from theodolite.measures import gradient as measures
 from theodolite.quantities import _example_gradients as engine
-from theodolite.quantities import gradient_alignment, gradient_sums
+from theodolite.quantities import gradient_alignment, gradient_sums, tangent_kernels
 
 zoo = pytest.mark.parametrize("name", ZOO)
 COUNT = EXAMPLES
@@ -281,6 +281,30 @@ def test_explicit_back_propagation_and_factored_norms(activation, loss, depth, g
         assert_sums(sums[name.partition(".")[0]], expected.flatten(1), targets)
     squares = sum(value.norms.square() for value in sums.values())
     torch.testing.assert_close(sums.total.norms.square(), squares)
+
+
+@pytest.mark.spec("5.P38")
+@pytest.mark.parametrize("name", ["mlp", "resnet", "bert"])
+def test_gradient_grams_add_up_and_give_the_confusion(name):
+    zoo_item = specimen(name)
+    gradients, _ = example_gradients(zoo_item.model, zoo_item.data, cross_entropy, zoo_item.readout)
+    inputs, targets = zoo_item.data
+    grams = tangent_kernels(
+        zoo_item.model, inputs, outputs=cross_entropy, targets=targets, readout=zoo_item.readout
+    )
+    rows = rows_of(gradients, "")
+    torch.testing.assert_close(sum(grams.values()), rows @ rows.mT, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(grams.total, rows @ rows.mT, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        measures.confusion_of_gram(grams.total), measures.gradient_confusion(rows)
+    )
+    sums = gradient_sums(zoo_item.model, inputs, targets, readout=zoo_item.readout)
+    for layer, gram in grams.items():
+        torch.testing.assert_close(
+            sums[layer].norms.square(), gram.diagonal(), rtol=1e-9, atol=1e-14
+        )
+        whole = sums[layer].overall.sum_square
+        torch.testing.assert_close(whole, gram.sum(), rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.spec("5.P41")

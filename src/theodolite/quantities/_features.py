@@ -102,15 +102,21 @@ class Sweep:
 
         with torch.no_grad(), capture_outputs(self.model, self.names, reduce) as outputs:
             batch.run(self.model)
-        self._settle(order)
         rows = {name: outputs[name][-1] for name in order}
-        for name, vectors in rows.items():
-            if len(vectors) != len(batch):
+        if not self.calls:  # found by pattern, but without examples: tables of positions, say
+            order = {
+                name: calls
+                for name, calls in order.items()
+                if name in self.exact or len(rows[name]) == len(batch)
+            }
+        self._settle(order)
+        for name in order:
+            if len(rows[name]) != len(batch):
                 raise ShapeError(
                     f"features of {name!r}: expected one row per example, {len(batch)}, got "
-                    f"{len(vectors)}; leave this layer out, or pass pool= as a function"
+                    f"{len(rows[name])}; leave this layer out, or pass pool= as a function"
                 )
-        return rows
+        return {name: rows[name] for name in order}
 
     def _settle(self, order: dict[str, int]) -> None:
         """After the first batch the layers are known: those that ran, in this order."""
