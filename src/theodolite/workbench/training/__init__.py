@@ -1,1 +1,50 @@
-"""Training: losses, schedules, one loop."""
+"""Training: losses, schedules, one loop, and the same loop for many small networks at once."""
+
+from theodolite.workbench.training.augmentation import Augmentation
+from theodolite.workbench.training.checkpoints import Checkpoint
+from theodolite.workbench.training.divergence import DivergenceError
+from theodolite.workbench.training.ensemble import train_ensemble
+from theodolite.workbench.training.evaluation import (
+    Evaluation,
+    GeneralizationGaps,
+    accuracy,
+    area_under_curve,
+    evaluate,
+    generalization_gaps,
+)
+from theodolite.workbench.training.log import LogEntry, TrainingLog, logged_steps
+from theodolite.workbench.training.loop import Callback, TrainingState, train
+from theodolite.workbench.training.losses import Hinge, Logistic, Loss, Softmax, Squared
+from theodolite.workbench.training.recipe import Recipe
+from theodolite.workbench.training.recipe_files import recipe_from_mapping
+from theodolite.workbench.training.schedules import schedule_factor, steps_per_epoch
+from theodolite.workbench.training.stopping import Stop
+
+__all__ = [
+    "Augmentation",
+    "Callback",
+    "Checkpoint",
+    "DivergenceError",
+    "Evaluation",
+    "GeneralizationGaps",
+    "Hinge",
+    "LogEntry",
+    "Logistic",
+    "Loss",
+    "Recipe",
+    "Softmax",
+    "Squared",
+    "Stop",
+    "TrainingLog",
+    "TrainingState",
+    "accuracy",
+    "area_under_curve",
+    "evaluate",
+    "generalization_gaps",
+    "logged_steps",
+    "recipe_from_mapping",
+    "schedule_factor",
+    "steps_per_epoch",
+    "train",
+    "train_ensemble",
+]
