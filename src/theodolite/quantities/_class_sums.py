@@ -35,20 +35,31 @@ class ClassTally:
 
     def add(self, parts: Sequence[Segment], sums: Float[Tensor, "s p"]) -> None:
         """Sums of consecutive segments; the first may continue the open class."""
-        wide = sums.double()
+        labels = tuple(part.label for part in parts if part.closes)
         if self._open is not None:
-            wide[0] += self._open
-        count = len(parts) if parts[-1].closes else len(parts) - 1
-        self._open = None if count == len(parts) else wide[-1].clone()
-        if count:
-            self._close(tuple(part.label for part in parts[:count]), wide[:count])
+            self._open += sums[0]
+            if not labels:
+                return
+            self._close(labels[:1], self._open.unsqueeze(0))
+            self._open, sums, labels = None, sums[1:], labels[1:]
+        if labels:
+            self._close(labels, sums[: len(labels)])
+        if len(sums) > len(labels):
+            self._open = sums[-1].double()
 
     def _close(self, labels: tuple[int, ...], sums: Tensor) -> None:
-        self._closed.append((labels, torch.linalg.vector_norm(sums, dim=1)))
-        self._total = _plus(self._total, sums.sum(0) if len(sums) > 1 else sums[0])
+        norms = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64)
+        self._closed.append((labels, norms))
+        if self._total is None:
+            self._total = sums.sum(0, dtype=torch.float64)
+        elif len(sums) == 1:
+            self._total += sums[0]
+        else:
+            self._total += sums.sum(0, dtype=torch.float64)
         if self._scales is not None:
             factors = self._scales[_index(labels, sums.device)]
-            self._scaled = _plus(self._scaled, factors @ sums)
+            scaled = factors @ sums.double()
+            self._scaled = scaled if self._scaled is None else self._scaled.add_(scaled)
 
     def squares(self, classes: int) -> Float[Tensor, " k"]:
         """Squared norm of the sum of each class; zero for classes without vectors."""
@@ -80,10 +91,6 @@ class ClassTally:
 def _index(labels: tuple[int, ...], device: torch.device) -> Tensor:
     """Labels on the device, copied there once."""
     return torch.tensor(labels, device=device)
-
-
-def _plus(before: Tensor | None, more: Tensor) -> Tensor:
-    return more if before is None else before.add_(more)
 
 
 def _square(vector: Tensor | None) -> Tensor | None:

@@ -46,7 +46,8 @@ class ExampleGradients(ABC):
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Squared norm per example, in float64; sums of segments, ``(s, p)``, go to the sink.
 
-        A segment may be handed over in parts, in order; only the last part closes it.
+        A segment may be handed over in parts, in order; only the last part closes it. Entries of a
+        sum come in an order of their own, the same in all batches: only norms are taken of them.
         """
 
     @abstractmethod
@@ -148,7 +149,7 @@ class OuterGradients(ExampleGradients):
             norms.append(_squared_norms(gradients))
             if parts:
                 members = _members(tuple(parts), rows, self._dtype, self._device)
-                sink(parts, self._ordered(members @ gradients.flatten(1)))
+                sink(parts, members @ gradients.flatten(1))
         return torch.cat(norms)
 
     def weighted_sums(
@@ -171,7 +172,7 @@ class OuterGradients(ExampleGradients):
                 span = slice(part.start - rows.start, part.stop - rows.start)
                 left = columns[:, span].flatten(1)
                 torch.mm(left, inputs[span].flatten(0, 1), out=sums[index])
-            sink(group, self._ordered(sums.flatten(1)))
+            sink(group, sums.flatten(1))
 
     def _chunks(self) -> Iterator[range]:
         form = self._forms[0]
@@ -197,15 +198,6 @@ class OuterGradients(ExampleGradients):
     def _signal(self, rows: range) -> Tensor:
         parts = [signal[rows.start : rows.stop] for signal in self._signals]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-
-    def _ordered(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s p"]:
-        """Sums in the order of the tensor's entries: channels before taps, columns before rows."""
-        form = self._forms[0]
-        if self._taps_first and form.geometry is not None and form.geometry.taps > 1:
-            sums = sums.view(len(sums), form.rows, form.geometry.taps, -1).mT.flatten(1)
-        if form.transposed:
-            sums = sums.view(len(sums), form.rows, -1).mT.flatten(1)
-        return sums
 
 
 def prefers_factors(positions: int, rows: int, columns: int) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from theodolite.capture.batches import Batch
+from theodolite.capture.sites import tensors_in
 from theodolite.measures.gradient import SetSums
 from theodolite.quantities._class_sums import ClassTally
 from theodolite.quantities._example_gradients import DenseGradients, ExampleGradients, Segment
@@ -75,8 +76,13 @@ class GradientAccumulation:
         device = self._squares.device
         count = -(-len(data) // batch_size)
         size = -(-len(data) // count)
+        on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
+        ordered = data.take(self._order) if on_device and device.type != "cpu" else None
         for start in range(0, len(data), size):
-            batch = data.take(self._order[start : start + size]).to(device)
+            if ordered is not None:  # slices; picking by index would wait for the device
+                batch = ordered.take(slice(start, start + size)).to(device)
+            else:
+                batch = data.take(self._order[start : start + size]).to(device)
             first = self._first_alone(batch) if check and start == 0 else None
             self._add(batch, start, first)
             if check and start == size:  # by now the second batch keeps the device busy
