@@ -1,0 +1,181 @@
+"""Small examples whose alignment is known by hand."""
+
+from collections.abc import Mapping
+from math import pi, sqrt
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_positive,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import Singular, array_function, double, symmetric_eigen, thin_svd
+
+__all__ = [
+    "collapsed_classes",
+    "labels_along",
+    "singular_vector_labels",
+    "two_arcs",
+    "two_processes",
+]
+
+
+def two_arcs(
+    count: int = 1000, spread: float = 0.297, generator: torch.Generator | None = None
+) -> Float[Tensor, "n 2"]:
+    r"""Unit vectors in the plane, half around :math:`\pi/4`, half around :math:`-3\pi/4`.
+
+    With normal angles of standard deviation :math:`s` the squared singular values are close to
+    :math:`n(1 \pm e^{-2s^2})/2`.
+
+    Args:
+        count: number of points, even.
+        spread: :math:`s`; the default reproduces the ratio of the printed singular values.
+        generator: source of randomness.
+
+    Example:
+        >>> two_arcs(4).norm(dim=1).round(decimals=4)
+        tensor([1., 1., 1., 1.], dtype=torch.float64)
+
+    References:
+        [imani2022], Figure 4.
+    """
+    require_count(2, count=count)
+    require_between(0.0, float("inf"), open_high=True, spread=spread)
+    if count % 2:
+        raise DomainError(f"count: expected an even number of points, got {count}")
+    offsets = torch.randn(count, generator=generator, dtype=torch.float64) * spread
+    centers = torch.tensor([pi / 4, -3 * pi / 4], dtype=torch.float64).repeat_interleave(count // 2)
+    angles = centers + offsets
+    return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+@array_function
+def labels_along(features: Float[Tensor, "n d"], direction: int) -> Float[Tensor, " n"]:
+    r"""Labels :math:`\operatorname{sign}(\Phi v_k)` along a right singular vector; 0 counts as +1.
+
+    Args:
+        features: :math:`\Phi`.
+        direction: :math:`k`, from 1.
+
+    Example:
+        >>> labels_along(torch.tensor([[2.0, 0.1], [-2.0, 0.1]]), 1).sum()
+        tensor(0.)
+
+    References:
+        [imani2022], Figure 4.
+    """
+    require_axes(2, features=features)
+    _, _, right = _singular(features)
+    _require_direction(direction, right.shape[1])
+    scores = double(features) @ right[:, direction - 1]
+    return torch.where(scores < 0, -1.0, 1.0).to(scores)
+
+
+@array_function
+def singular_vector_labels(
+    features: Float[Tensor, "n d"], weights: Mapping[int, float]
+) -> Float[Tensor, " n"]:
+    r"""Labels :math:`y = \sum_k a_k u_k` from left singular vectors.
+
+    Args:
+        features: :math:`\Phi`.
+        weights: :math:`a_k` by index :math:`k`, from 1, e.g. ``{10: 1.0}``.
+
+    Example:
+        >>> y = singular_vector_labels(torch.eye(3), {1: 0.6, 3: 0.8})
+        >>> round(y.norm().item(), 4)
+        1.0
+
+    References:
+        [imani2022], Figure 9.
+    """
+    require_axes(2, features=features)
+    left, _, _ = _singular(features)
+    labels = left.new_zeros(len(left))
+    for index, weight in weights.items():
+        _require_direction(index, left.shape[1])
+        labels = labels + weight * left[:, index - 1]
+    return labels
+
+
+def _singular(features: Tensor) -> Singular:
+    require_nonempty(features=features)
+    require_finite(features=features)
+    return thin_svd(double(features))
+
+
+def _require_direction(index: int, count: int) -> None:
+    if not 1 <= index <= count:
+        raise DomainError(f"direction: expected an index in 1..{count}, got {index}")
+
+
+def two_processes(
+    share: float = 0.95, total: float = 1.0
+) -> tuple[Float[Tensor, "2 2"], Float[Tensor, " 2"]]:
+    r"""A fast and a slow process: :math:`\Phi = \operatorname{diag}(6, 1)`.
+
+    Args:
+        share: :math:`p`, share of the loss that belongs to the fast process.
+        total: loss at the start, :math:`\|y\|^2`.
+
+    Returns:
+        Features, and targets :math:`(\sqrt p, \sqrt{1 - p})\sqrt{\text{total}}`.
+
+    Example:
+        >>> two_processes(0.5)[1].square()
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+
+    References:
+        [imani2022], Figure 8.
+    """
+    require_between(0.0, 1.0, share=share)
+    require_positive(total=total)
+    features = torch.tensor([[6.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    return features, torch.tensor([sqrt(share), sqrt(1 - share)], dtype=torch.float64) * sqrt(total)
+
+
+def collapsed_classes(
+    count: int, cosine: float, num_classes: int = 2
+) -> tuple[Float[Tensor, "n k"], Integer[Tensor, " n"]]:
+    r"""Balanced classes, each collapsed on a unit mean; all means at the same cosine.
+
+    For two classes with labels :math:`\pm 1` the alignment is :math:`n` up to the threshold
+    :math:`\sqrt{n(1 - \rho)/2}` and 0 above.
+
+    Args:
+        count: number of examples, a multiple of the number of classes.
+        cosine: :math:`\rho` between any two means, from :math:`-1/(k - 1)` to 1.
+        num_classes: :math:`k`.
+
+    Returns:
+        Features and class labels.
+
+    Raises:
+        DomainError: If the classes cannot be balanced or no such means exist.
+
+    Example:
+        >>> features, labels = collapsed_classes(4, 0.5)
+        >>> (features @ features.T)[0].round(decimals=4), labels
+        (tensor([1.0000, 1.0000, 0.5000, 0.5000], dtype=torch.float64), tensor([0, 0, 1, 1]))
+
+    References:
+        [imani2022], section 8, where features collapse as in [papyan2020].
+    """
+    require_count(2, num_classes=num_classes)
+    require_count(num_classes, count=count)
+    require_between(-1 / (num_classes - 1), 1.0, cosine=cosine)
+    if count % num_classes:
+        raise DomainError(f"count: expected a multiple of {num_classes} classes, got {count}")
+    gram = torch.full((num_classes, num_classes), cosine, dtype=torch.float64).fill_diagonal_(1.0)
+    values, vectors = symmetric_eigen(gram)
+    means = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
+    labels = torch.arange(num_classes).repeat_interleave(count // num_classes)
+    return means[labels], labels

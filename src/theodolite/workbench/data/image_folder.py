@@ -1,0 +1,137 @@
+"""Data sets from folders of images, one folder per class."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from theodolite.checks import require_between, require_choice, require_count
+from theodolite.errors import DataError
+from theodolite.workbench.data.dataset import Dataset
+from theodolite.workbench.data.npz import channels_first
+from theodolite.workbench.data.tasks import disjoint_rows
+
+__all__ = ["load_image_folder"]
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def load_image_folder(
+    path: str | Path,
+    size: int | None = None,
+    mode: Literal["RGB", "L"] = "RGB",
+    test_fraction: float = 0.2,
+    generator: torch.Generator | None = None,
+) -> Dataset:
+    """Read ``FOLDER/train/CLASS/*`` and ``FOLDER/test/CLASS/*``, or split ``FOLDER/CLASS/*``.
+
+    Args:
+        path: the folder. Classes are its sub-folders in alphabetical order.
+        size: resize the shorter side to this and cut the central square; without it all images
+            must have the same size.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        test_fraction: share of the images that become the test set where the folder has none.
+        generator: draws that split.
+
+    Returns:
+        Byte images, channels first, ``peak = 255``.
+
+    Raises:
+        DataError: If Pillow or the folder is missing, a class is empty, a file cannot be read, or
+            sizes differ.
+    """
+    require_choice(("RGB", "L"), mode=mode)
+    require_between(0.0, 1.0, open_low=True, open_high=True, test_fraction=test_fraction)
+    if size is not None:
+        require_count(1, size=size)
+    opener = _pillow()
+    folder = Path(path)
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        classes = _classes(folder / "train")
+        if _classes(folder / "test") != classes:
+            raise DataError(f"{folder}: expected the same classes in train and test")
+        x_train, y_train = _read(opener, folder / "train", classes, (mode, size))
+        x_test, y_test = _read(opener, folder / "test", classes, (mode, size))
+        return Dataset(folder.name, x_train, y_train, x_test, y_test, classes, peak=255)
+    classes = _classes(folder)
+    x, y = _read(opener, folder, classes, (mode, size))
+    held_out = max(1, round(test_fraction * len(x)))
+    if held_out >= len(x):
+        raise DataError(f"{folder}: expected at least two images to split, got {len(x)}")
+    train, test = disjoint_rows(len(x), len(x) - held_out, held_out, generator=generator)
+    return Dataset(folder.name, x[train], y[train], x[test], y[test], classes, peak=255)
+
+
+def _pillow() -> Any:
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise DataError(
+            "image folders need Pillow, which is not installed; run 'pip install pillow', or "
+            "convert the images to an .npz file with x_train, y_train, x_test, y_test"
+        ) from error
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected a folder with one sub-folder of images per class")
+    names = sorted(
+        item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith(".")
+    )
+    if not names:
+        raise DataError(f"{folder}: expected one sub-folder of images per class, found none")
+    return tuple(names)
+
+
+def _read(
+    opener: Any, folder: Path, classes: tuple[str, ...], form: tuple[str, int | None]
+) -> tuple[Tensor, Tensor]:
+    arrays: list[np.ndarray] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for file in _files(folder / name):
+            array = _pixels(opener, file, *form)
+            if arrays and array.shape != arrays[0].shape:
+                raise DataError(
+                    f"{file}: expected the size of the first image, {arrays[0].shape[:2]}, got "
+                    f"{array.shape[:2]}; pass size= to resize and crop"
+                )
+            arrays.append(array)
+            labels.append(label)
+    return channels_first(torch.from_numpy(np.stack(arrays))), torch.tensor(labels)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise DataError(
+            f"{folder}: expected images ({', '.join(_SUFFIXES)}), found none; "
+            "every class needs at least one"
+        )
+    yield from files
+
+
+def _pixels(opener: Any, file: Path, mode: str, size: int | None) -> np.ndarray:
+    try:
+        with opener.open(file) as image:
+            picture = image.convert(mode)
+            if size is not None:
+                picture = _square(picture, size)
+            return np.array(picture, dtype=np.uint8)
+    except Exception as error:  # Pillow's plugins fail in many ways on damaged files
+        raise DataError(
+            f"{file}: expected an image, but Pillow cannot read it "
+            f"({type(error).__name__}: {error}); remove or replace the file"
+        ) from error
+
+
+def _square(picture: Any, size: int) -> Any:
+    width, height = picture.size
+    scale = size / min(width, height)
+    wide, high = max(size, round(width * scale)), max(size, round(height * scale))
+    left, top = (wide - size) // 2, (high - size) // 2
+    return picture.resize((wide, high)).crop((left, top, left + size, top + size))
