@@ -90,7 +90,7 @@ def test_failure_of_every_driver_is_an_error(symmetric, monkeypatch):
 )
 def test_numerical_rank(values, rank):
     eps = torch.finfo(torch.float64).eps
-    assert linalg.numerical_rank(torch.tensor(values, dtype=torch.float64), 10, eps) == rank
+    assert linalg.numerical_rank(torch.tensor(values, dtype=torch.float64), (10, 3), eps) == rank
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ def _directions(features):
     u, s, _ = np.linalg.svd(features, full_matrices=True)
     sigma = np.zeros(n)
     sigma[: len(s)] = s
-    sigma[sigma <= max(n, d) * _precision(features) * s.max()] = 0.0
+    noise = max(max(n, d) * np.finfo(float).eps, min(n, d) ** 0.5 * _precision(features))
+    sigma[sigma <= noise * s.max()] = 0.0
     return [(sigma[i], u[:, i]) for i in range(n)]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from theodolite.linalg.arrays import double, eps_of
 from theodolite.linalg.moments import CrossMoments, row_chunks
-from theodolite.linalg.spectra import symmetric_eigen, thin_svd
+from theodolite.linalg.spectra import rank_tolerance, symmetric_eigen, thin_svd
 from theodolite.linalg.streaming_qr import TriangularState
 
 __all__ = [
@@ -80,11 +80,11 @@ def svd_projections(
 ) -> LabelProjections:
     """Projections by the thin singular value decomposition: accurate to rounding.
 
-    Singular values of at most ``max(n, d) * eps * largest`` count as zero; ``eps`` is that of the
+    Singular values within ``rank_tolerance`` of zero count as zero; ``eps`` is that of the
     dtype in which the features came.
     """
     epsilon = eps_of(features) if eps is None else eps
-    return _from_factor(double(features), double(targets), max(features.shape) * epsilon)
+    return _from_factor(double(features), double(targets), rank_tolerance(features.shape, epsilon))
 
 
 def qr_projections(
@@ -116,7 +116,7 @@ def projections_from_triangle(
         eps: rounding of the dtype in which the features came.
     """
     factor, targets = state.split(width)
-    return _from_factor(factor, targets, max(count, width) * eps, count, "qr")
+    return _from_factor(factor, targets, rank_tolerance((count, width), eps), count, "qr")
 
 
 class GramSums(NamedTuple):
@@ -185,7 +185,7 @@ def projections_from_kernel(
     """
     values, vectors = symmetric_eigen(kernel)
     noise = eps_of(kernel) if eps is None else eps
-    kept, limit = _resolved(values, max(len(kernel), width), noise, _live(kernel))
+    kept, limit = _resolved(values, (len(kernel), width), noise, _live(kernel))
     left, y = vectors[:, kept], double(targets)
     coefficients = left.mT @ y
     residual = (y - left @ coefficients).square().sum(0)
@@ -216,7 +216,7 @@ def projections_from_gram(
     """
     values, vectors = symmetric_eigen(gram)
     noise = eps_of(gram, cross) if eps is None else eps
-    kept, limit = _resolved(values, max(count, len(gram)), noise, min(count, _live(gram)))
+    kept, limit = _resolved(values, (count, len(gram)), noise, min(count, _live(gram)))
     sigma = values[kept].sqrt()
     coefficients = vectors[:, kept].mT @ double(cross) / sigma.unsqueeze(1)
     residual = (double(energy) - coefficients.square().sum(0)).clamp(min=0)
@@ -247,7 +247,9 @@ def _live(gram: Tensor) -> int:
     return int((gram.diagonal() != 0).sum())
 
 
-def _resolved(values: Tensor, size: int, eps: float, full: int) -> tuple[Tensor, float]:
+def _resolved(
+    values: Tensor, shape: tuple[int, int], eps: float, full: int
+) -> tuple[Tensor, float]:
     """Which eigenvalues of a Gram matrix stand for singular values, and the limit that it sets.
 
     The limit is zero when nothing was lost: full rank, or what fell below the limit counts as
@@ -255,7 +257,7 @@ def _resolved(values: Tensor, size: int, eps: float, full: int) -> tuple[Tensor,
     """
     top = values.max().clamp(min=0).sqrt()
     limit = max(_GRAM_FLOOR, (len(values) * _DOUBLE_EPS) ** 0.5) * top
-    noise = size * eps * top
+    noise = rank_tolerance(shape, eps) * top
     kept = values > torch.maximum(limit, noise).square()
     complete = int(kept.sum()) >= full
     return kept, 0.0 if complete or bool(noise >= limit) else float(limit)

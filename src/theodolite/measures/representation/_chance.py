@@ -5,7 +5,14 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.checks import require_between, require_count, require_finite
-from theodolite.linalg import LabelProjections, array_function, eps_of, ratio_or_nan, thin_svd
+from theodolite.linalg import (
+    LabelProjections,
+    array_function,
+    eps_of,
+    rank_tolerance,
+    ratio_or_nan,
+    thin_svd,
+)
 from theodolite.measures.representation._curve import AlignmentCurve, grid_of
 from theodolite.measures.representation._evaluation import Grid, Scale, mass_above
 from theodolite.measures.representation._projections import project
@@ -137,7 +144,7 @@ def alignment_z_score(
     columns = read_targets(targets, shares=True).columns.detach()
     require_finite(features=features)
     left, sigma, _ = thin_svd(features.detach())
-    floor = max(features.shape) * eps_of(features) * sigma.max()
+    floor = rank_tolerance(features.shape, eps_of(features)) * sigma.max()
     left = left[:, (sigma >= threshold) & (sigma > floor)]
     orders = (torch.randperm(len(left), generator=generator) for _ in range(draws))
     shuffled = [(left.mT @ columns[order.to(left.device)]).square().sum() for order in orders]

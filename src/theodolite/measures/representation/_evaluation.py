@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from theodolite.checks import require_between, require_choice, require_finite
-from theodolite.linalg import LabelProjections, double, eps_of, ratio_or_nan
+from theodolite.linalg import LabelProjections, double, eps_of, rank_tolerance, ratio_or_nan
 from theodolite.measures.representation._projections import RouteChoice, project
 from theodolite.measures.representation._spectral_form import Filter, spectral_form
 from theodolite.measures.representation._targets import Targets, read_features, read_targets
@@ -94,5 +94,5 @@ def _differentiable(features: Tensor, targets: Targets, grid: Grid) -> Tensor:
         counted = (sigma >= levels).to(sigma)
         return Filter(counted, (levels.squeeze(1) == 0).to(sigma), torch.zeros_like(counted))
 
-    noise = max(features.shape) * eps_of(features)
+    noise = rank_tolerance(features.shape, eps_of(features))
     return spectral_form(double(features), targets.columns, noise, steps)

@@ -11,6 +11,7 @@ from theodolite.linalg import (
     double,
     eigenvalue_groups,
     eps_of,
+    rank_tolerance,
     ratio_or_nan,
     row_chunks,
 )
@@ -68,7 +69,7 @@ def alignment_area(
     columns = read_targets(targets, shares=normalized)
     if wants_gradient(features, targets):
         require_finite(features=features)
-        noise = max(features.shape) * eps_of(features)
+        noise = rank_tolerance(features.shape, eps_of(features))
         area = spectral_form(double(features), columns.columns, noise, _root).squeeze(0)
     else:
         area = _area(project(features, columns, 0.0, route=route))
@@ -185,7 +186,7 @@ def top_share(
 
     if wants_gradient(features, targets):
         require_finite(features=features)
-        noise = max(features.shape) * eps_of(features)
+        noise = rank_tolerance(features.shape, eps_of(features))
         mass = spectral_form(double(features), columns.columns, noise, share).squeeze(0)
     else:
         found = project(features, columns, float("inf"))

@@ -122,7 +122,7 @@ def project_start(
         )
     require_finite(features=features, targets=targets, weights=weights)
     left, values, right = thin_svd(features)
-    rank = numerical_rank(values, max(features.shape), eps_of(features))
+    rank = numerical_rank(values, features.shape, eps_of(features))
     left, values, right = left[:, :rank], values[:rank], right[:, :rank]
     y, w = double(targets), double(weights)
     coefficients, coordinates = left.mT @ y, right.mT @ w

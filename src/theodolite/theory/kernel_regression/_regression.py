@@ -62,7 +62,7 @@ def linear_probe(
     require_finite(features=features, targets=targets)
     require_between(0.0, float("inf"), open_high=True, ridge=ridge)
     left, values, right = thin_svd(features)
-    rank = numerical_rank(values, max(features.shape), eps_of(features))
+    rank = numerical_rank(values, features.shape, eps_of(features))
     left, values, right = left[:, :rank], values[:rank], right[:, :rank]
     shrunk = values / (values.square() + ridge)
     return right @ (shrunk.unsqueeze(1) * (left.mT @ double(targets)))
@@ -111,7 +111,7 @@ def kernel_regression(
     require_finite(targets=targets, cross=cross)
     require_between(0.0, float("inf"), open_high=True, ridge=ridge)
     values, vectors = symmetric_eigen(gram)
-    rank = numerical_rank(values, len(gram), eps_of(gram))
+    rank = numerical_rank(values, gram.shape, eps_of(gram))
     weights = (vectors[:, :rank].mT @ double(targets)) / (values[:rank] + ridge).unsqueeze(1)
     return double(cross) @ (vectors[:, :rank] @ weights)
 
