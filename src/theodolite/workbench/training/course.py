@@ -42,7 +42,8 @@ class Course:
 
     def check(self, losses: list[float], step: int, network: int | None = None) -> None:
         """The latest losses, up to a number of steps done, are finite."""
-        require_finite_losses(losses, step - len(losses), self._recipe, network)
+        first = step - len(losses)
+        require_finite_losses(losses, first, self._recipe, self.epoch_losses, network)
 
     def close_epoch(self, losses: list[float], step: int) -> str | None:
         """Take an epoch's losses, and say why to stop."""

@@ -96,7 +96,9 @@ def evaluate_function(
     """Means over the examples (an axis of the data), one result per row (network)."""
     totals: list[Tensor] = []
     with torch.no_grad():
-        parts = zip(inputs.split(chunk, axis), targets.split(chunk, axis), strict=True)
+        parts = zip(
+            torch.split(inputs, chunk, axis), torch.split(targets, chunk, axis), strict=True
+        )
         for x, y in parts:
             losses, right = losses_and_hits(x, y)
             totals.append(torch.stack([double(losses).sum(1), double(right).sum(1)]))

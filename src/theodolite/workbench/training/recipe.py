@@ -80,7 +80,8 @@ class Recipe:
         require_between(0.0, 1.0, open_high=True, momentum=self.momentum)
         require_between(0.0, float("inf"), open_high=True, weight_decay=self.weight_decay)
         for layer, rate in self.layer_rates.items():
-            require_between(0.0, float("inf"), open_high=True, **{f"layer_rates[{layer!r}]": rate})
+            named = {f"layer_rates[{layer!r}]": rate}
+            require_between(0.0, float("inf"), open_low=False, open_high=True, **named)
         require_count(1, batch_size=self.batch_size)
         require_count(0, seed=self.seed)
         if isinstance(self.log, str):

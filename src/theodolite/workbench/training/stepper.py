@@ -98,7 +98,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
         yield
         return
     outer = torch.cuda.current_stream(device)
-    inner = torch.cuda.Stream(device)
+    inner = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     inner.wait_stream(outer)
     try:
         with torch.cuda.device(device), torch.cuda.stream(inner):
