@@ -176,13 +176,15 @@ def profile(name: str, device: str, precision: str = "float32") -> None:
             factors = collected.factors[index]
             times = {}
             routes = ["gradients", "positions"] if not getattr(factors, "eager", True) else [""]
+            if plan.atoms[index].route == "hadamard":
+                routes = [""]
             for route in routes:
                 if route and isinstance(factors, OuterFactors):
                     if factors.signals is None or factors.signals.shape[3] == 1:
                         routes = [""]
                     chosen = factors.route
                     factors.route = route
-                for _ in range(2):
+                for _ in range(3):
                     started = synchronized(device)
                     sweep.fill(layer, (collected, collected), kernel, plan)
                     times[route or "chosen"] = synchronized(device) - started
@@ -196,6 +198,25 @@ def profile(name: str, device: str, precision: str = "float32") -> None:
             way = f"{entry.route}{', eager' if entry.eager else ''}"
             print(f"  {layer:22s} {sizes:36s} plan {way:16s} {listed}")
         print(f"  products {total * 1e3:8.2f} ms by the planned routes")
+
+
+def busiest(name: str, device: str) -> None:
+    """The kernels in which a whole call spends its time."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    model, x = build(CASES[name], device)
+    call = partial(kernels, model, x)
+    call()
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * device.startswith("cuda")
+    with record(activities=kinds) as seen:
+        started = synchronized(device)
+        call()
+        print(f"  profiled call {(synchronized(device) - started) * 1e3:.2f} ms")
+    key = "self_device_time_total" if device.startswith("cuda") else "self_cpu_time_total"
+    rows = sorted(seen.key_averages(), key=lambda row: -getattr(row, key))
+    for row in rows[:22]:
+        print(f"  {getattr(row, key) / 1e3:9.2f} ms {row.count:6d} x {row.key[:110]}")
 
 
 def describe(factors: Any) -> str:
@@ -293,6 +314,8 @@ def main() -> None:
         del model, x
         if "profile" in wanted:
             profile(name, device)
+        if "kernels" in wanted:
+            busiest(name, device)
         if "floor" in wanted:
             floor(name, device)
     if "peers" in wanted:

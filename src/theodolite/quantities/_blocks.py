@@ -61,6 +61,12 @@ class KernelBlock:
         shape, steps = (nx * c, ny * c), (strides[1], strides[3])
         return [self.values.as_strided(shape, steps, self.values.storage_offset())]
 
+    def pairs(self) -> list[Tensor]:
+        """The block as (nx, width, ny, width) for each matrix, views of it."""
+        if self.mode == "full":
+            return [self.values]
+        return [matrix[:, None, :, None] for matrix in self.matrices()]
+
     def signals(self, signals: Tensor) -> list[Tensor]:
         """Signals (n, c, C, ...) as (n, width, C', ...) for each matrix."""
         if self.mode == "full":
@@ -69,10 +75,16 @@ class KernelBlock:
             return [signals.flatten(1, 2).unsqueeze(1)]
         return [signals[:, index, None] for index in range(signals.shape[1])]
 
-    def mirror(self, size: int) -> None:
-        """Complete a symmetric block from the part on and above its diagonal blocks."""
+    def mirror(self, size: int, symmetrize: bool) -> None:
+        """Complete a symmetric block from the part on and above its diagonal blocks.
+
+        Args:
+            size: Examples per block.
+            symmetrize: Whether rounding has left the diagonal blocks slightly asymmetric.
+        """
         for matrix in self.matrices():
             for rows in spans(len(matrix), size * self.width):
                 matrix[rows, : rows.start] = matrix[: rows.start, rows].T
-                square = matrix[rows, rows]
-                square.copy_((square + square.T).mul_(0.5))  # remove rounding
+                if symmetrize:
+                    square = matrix[rows, rows]
+                    square.copy_((square + square.T).mul_(0.5))

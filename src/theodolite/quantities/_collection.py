@@ -21,6 +21,8 @@ from theodolite.quantities._runs import Run, Subject
 
 __all__ = ["Collected", "collect", "example_blocks", "weighted_gradients"]
 
+_VECTORISED_BYTES = 2**28
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -88,11 +90,24 @@ def _add_run(factors: list[Factors], plan: Plan, run: Run, rows: slice, keep_gra
     _require_same_calls(plan, run)
     for factor in factors:
         factor.begin(rows, [run.uses[index] for index in factor.atom.uses])
-    for output, gradients in run.passes(keep_graph):
+    together = run.all_passes() if _vectorised(plan, run) else None
+    if together is not None:
         for factor in factors:
-            factor.add(output, [gradients[index] for index in factor.atom.uses])
+            factor.add_all([together[index] for index in factor.atom.uses])
+    else:
+        for output, gradients in run.passes(keep_graph):
+            for factor in factors:
+                factor.add(output, [gradients[index] for index in factor.atom.uses])
     for factor in factors:
         factor.end()
+
+
+def _vectorised(plan: Plan, run: Run) -> bool:
+    """Whether all outputs go through one pass: where launching kernels is what takes the time."""
+    if plan.vectorised is not None:
+        return plan.vectorised
+    few = run.outputs.shape[1] > 1 and run.signal_bytes <= _VECTORISED_BYTES
+    return few and run.outputs.is_cuda and bool(run.uses)
 
 
 def _require_same_calls(plan: Plan, run: Run) -> None:

@@ -26,6 +26,8 @@ __all__ = ["Contraction"]
 
 Positions = OuterFactors | LookupFactors
 
+_STREAMING_BLOCKS = 512  # blocks of a product that keep all of a GPU reading
+
 
 @dataclass(frozen=True)
 class Contraction:
@@ -76,13 +78,13 @@ class Contraction:
             _clear(block, fresh)
             return
         for part, (a, b) in enumerate(zip(left, right, strict=True)):
-            same = a is b
-            J, H = block.signals(a.flatten(2)), block.signals(b.flatten(2))
-            for rows, columns in self._ranges(len(a), len(b), same):
+            J = [self.products.left(x) for x in block.signals(a.flatten(2))]
+            H = [self.products.right(y) for y in block.signals(b.flatten(2))]
+            for rows, columns in self._ranges(len(a), len(b), a is b):
                 targets = block.part(rows, columns).matrices()
                 for target, x, y in zip(targets, J, H, strict=True):
                     first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
-                    self.products.into(target, first, second.T, fresh and part == 0)
+                    self.products.into(target, first, second, fresh and part == 0)
 
     def _formed_gradients(
         self, left: OuterFactors, right: OuterFactors, block: KernelBlock, fresh: bool
@@ -98,62 +100,78 @@ class Contraction:
         assert left.signals is not None
         assert right.signals is not None
         gram = PositionGram(left, right, self.products)
-        B, H = block.signals(left.signals), block.signals(right.signals)
+        B = [self.products.left(x) for x in block.signals(left.signals.squeeze(3))]
+        H = [self.products.right(y) for y in block.signals(right.signals.squeeze(3))]
         width = block.width
         for rows, columns in self._ranges(len(B[0]), len(H[0]), left is right):
             forward = gram.block(rows, columns)  # (nx, 1, ny, 1)
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, B, H, strict=True):
                 pairs = torch.unflatten(torch.unflatten(target, 1, (-1, width)), 0, (-1, width))
-                first, second = x[rows, :, :, 0].flatten(0, 1), y[columns, :, :, 0].flatten(0, 1)
+                first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
                 if fresh:
-                    self.products.into(target, first, second.T, True)
+                    self.products.into(target, first, second, True)
                     pairs.mul_(forward)
                 else:
-                    backward = self.products.of(first, second.T).view(pairs.shape)
+                    backward = self.products.of(first, second).view(pairs.shape)
                     pairs.addcmul_(backward, forward)
 
     def _positions(
         self, left: Positions, right: Positions, block: KernelBlock, fresh: bool
     ) -> None:
-        """G = A A'^T, then B G for one example of the second block at a time, then <B G, B'>."""
+        """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
         assert left.signals is not None
         assert right.signals is not None
         gram = PositionGram(left, right, self.products)
         B, H = block.signals(left.signals), block.signals(right.signals)
         for rows, columns in self._tiles(left, right):
             inner = gram.block(rows, columns)
-            targets = block.part(rows, columns).matrices()
-            for target, x, y in zip(targets, B, H, strict=True):
+            part = block.part(rows, columns)
+            for target, x, y in zip(part.pairs(), B, H, strict=True):
                 self._tile(target, x[rows], inner, y[columns], fresh)
 
     def _tile(self, target: Tensor, B: Tensor, G: Tensor, H: Tensor, fresh: bool) -> None:
-        width = B.shape[1]
-        flat = B.flatten(1, 2)
-        for index in range(len(H)):
-            product = self.products.of(flat, G[:, :, index])  # (nx, width C, T)
-            rows = product.view(len(B) * width, -1)
-            columns = slice(index * width, (index + 1) * width)
-            self.products.into(target[:, columns], rows, H[index].flatten(1).T, fresh)
+        """One output of the first side at a time; both contractions are stacks of products."""
+        nx, ny = len(B), len(H)
+        # (nx, ny T', T): for each example of the first side, rows are positions of the second
+        inner = self.products.left(G.flatten(2).transpose(1, 2))
+        slices = _split_count(nx, ny, H[0, 0].numel(), H.is_cuda)
+        second = H.transpose(2, 3).reshape(ny, H.shape[1], slices, -1).transpose(1, 2).flatten(0, 1)
+        for index in range(B.shape[1]):
+            signals = self.products.right(B[:, index])  # (nx, C, T)
+            carried = self.products.of(inner, signals).view(nx, ny * slices, -1)
+            values = torch.bmm(second, carried.permute(1, 2, 0))  # (ny slices, width, nx)
+            if slices > 1:
+                values = values.view(ny, slices, -1, nx).sum(1)
+            place = target[:, index].permute(1, 2, 0)
+            place.copy_(values) if fresh else place.add_(values)
 
     def _tiles(self, left: Positions, right: Positions) -> Iterator[tuple[slice, slice]]:
         """Ranges of examples whose intermediate results fit the tile."""
         assert left.signals is not None
         assert right.signals is not None
         size = left.signals.element_size()
-        per_row = left.signals[0].numel() * size
-        height = max(1, self.tile_bytes // max(1, per_row))
-        per_pair = left.signals.shape[3] * right.signals.shape[3] * size
+        _, _, C, T = left.signals.shape
+        per_pair = right.signals.shape[3] * max(C, T) * size
         for rows, columns in self._ranges(len(left.signals), len(right.signals), left is right):
+            height = max(1, min(rows.stop, self.tile_bytes // per_pair))
+            width = max(1, self.tile_bytes // (per_pair * height))
             for x in spans(rows.stop, height):
-                count = max(1, self.tile_bytes // (per_pair * (x.stop - x.start)))
-                for y in spans(columns.stop - columns.start, count):
+                for y in spans(columns.stop - columns.start, width):
                     yield x, slice(columns.start + y.start, columns.start + y.stop)
 
 
 def _clear(block: KernelBlock, fresh: bool) -> None:
     if fresh:
         block.values.zero_()
+
+
+def _split_count(nx: int, ny: int, length: int, on_gpu: bool) -> int:
+    """Into how many parts a long sum is cut: few rows and columns alone would not fill a GPU."""
+    if not on_gpu:
+        return 1
+    wanted = _STREAMING_BLOCKS // max(1, ny * -(-nx // 128))
+    return max(size for size in (1, 2, 4, 8, 16) if length % size == 0 and size <= max(1, wanted))
 
 
 def _gradient_parts(
@@ -163,13 +181,13 @@ def _gradient_parts(
     assert left.signals is not None
     sides = (left,) if left is right else (left, right)
     n, c, C, _ = left.signals.shape
-    for number in range(_column_parts(left)):
-        columns = [_columns(side, number) for side in sides]
-        per_row = n * c * columns[0].shape[1] * left.signals.element_size()
-        height = max(1, contraction.tile_bytes // per_row)
+    size = n * c * left.signals.element_size()
+    for taps in _tap_parts(left, contraction.tile_bytes // (size * C)):
+        columns = [_columns(side, taps) for side in sides]
+        height = max(1, contraction.tile_bytes // (size * columns[0].shape[1]))
         for rows in spans(C, height):
             parts = [
-                contraction.products.of(_signal_rows(side, rows), values.transpose(1, 2))
+                torch.bmm(_signal_rows(side, rows), values.transpose(1, 2))
                 for side, values in zip(sides, columns, strict=True)
             ]
             formed = [part.view(len(part), c, -1) for part in parts]
@@ -184,17 +202,17 @@ def _signal_rows(side: OuterFactors, rows: slice) -> Tensor:
     return side.signals[:, :, rows].flatten(1, 2)
 
 
-def _column_parts(side: OuterFactors) -> int:
-    assert side.inputs is not None
+def _tap_parts(side: OuterFactors, columns: int) -> list[slice]:
+    """Taps of a kernel in groups of about this many columns; everything where there are none."""
     if side.geometry is None:
-        return 1
-    return len(tap_groups(side.geometry, side.inputs.shape[1]))
+        return [slice(None)]
+    assert side.inputs is not None
+    return tap_groups(side.geometry, side.inputs.shape[1], columns)
 
 
-def _columns(side: OuterFactors, number: int) -> Tensor:
+def _columns(side: OuterFactors, taps: slice) -> Tensor:
     """A part of the inputs, (n, columns, T)."""
     assert side.inputs is not None
     if side.geometry is None:
         return side.inputs.transpose(1, 2)
-    taps = tap_groups(side.geometry, side.inputs.shape[1])[number]
     return side.geometry.columns(side.inputs, taps).flatten(1, 2)

@@ -21,7 +21,8 @@ __all__ = ["DenseFactors", "Factors", "Frame", "LookupFactors", "OuterFactors", 
 Gradients = tuple[Tensor | None, ...]
 
 _PULLED_BYTES = 2**26  # gradients that are pulled back at a time
-_WIDE = 192  # columns that make a product efficient
+_WAITING_BYTES = 2**27  # signals that wait to be turned into gradients
+_WIDE = 576  # columns that make a product efficient
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Factors(ABC):
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
         """Take the gradients of one output at each use, for the examples begun with."""
 
+    def add_all(self, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """Take the gradients of all outputs at each use, (c, n, ...)."""
+        for output in range(self.frame.outputs):
+            self.add(output, [tuple(part[output] for part in given) for given in gradients])
+
     @abstractmethod
     def end(self) -> None:
         """Let go of what only the backward passes needed."""
@@ -61,11 +67,12 @@ class Factors(ABC):
         """Let go of everything, after the contraction."""
 
 
-def tap_groups(geometry: Geometry, channels: int) -> list[slice]:
-    """Taps of a kernel in groups that make the products wide enough."""
+def tap_groups(geometry: Geometry, channels: int, columns: int) -> list[slice]:
+    """Taps of a kernel in equal groups of at most this many columns, and at least one tap."""
     taps = geometry.taps
-    wanted = max(1, -(-_WIDE // channels))
-    size = next(size for size in range(min(wanted, taps), taps + 1) if taps % size == 0)
+    size = max(
+        k for k in range(1, taps + 1) if taps % k == 0 and (k == 1 or k * channels <= columns)
+    )
     return [slice(start, start + size) for start in range(0, taps, size)]
 
 
@@ -158,6 +165,7 @@ class OuterFactors(_Positions):
         self.geometry: Geometry | None = None
         self.inputs: Tensor | None = None
         self.gradients: list[Tensor] = []
+        self._waiting: Tensor | None = None
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Keep the inputs, as images where patches can be cut from them later."""
@@ -196,21 +204,53 @@ class OuterFactors(_Positions):
             super().add(output, gradients)
             return
         signals = self._signals(gradients)
-        if signals is None:
-            return
-        signals = signals.to(self.frame.dtype)
-        for index, columns in enumerate(self._columns()):
-            if len(self.gradients) <= index:
-                self._allocate(signals.shape[1], columns.shape[1])
-            target = self.gradients[index][self._rows, output]
-            torch.bmm(signals, columns.transpose(1, 2), out=target)
-        if self.atom.shift is not None:
-            if len(self.gradients) == index + 1:
-                self._allocate(signals.shape[1], 1)
-            self.gradients[index + 1][self._rows, output] = signals.sum(2, keepdim=True)
+        if signals is not None:
+            self._wait(output, signals)
+        if self._waiting is not None and output + 1 == self._first + self._waiting.shape[1]:
+            self._flush()
 
-    def _allocate(self, rows: int, columns: int) -> None:
-        self.gradients.append(self.frame.zeros(self.frame.outputs, rows, columns))
+    def _wait(self, output: int, signals: Tensor) -> None:
+        """Keep signals of a few outputs, so that patches are cut once for all of them."""
+        if self._waiting is None:
+            n, C, T = signals.shape
+            size = n * C * T * self.frame.dtype.itemsize
+            count = max(1, min(self.frame.outputs - output, _WAITING_BYTES // size))
+            self._waiting = torch.zeros(
+                n, count, C, T, dtype=self.frame.dtype, device=signals.device
+            )
+            self._first = output
+        self._waiting[:, output - self._first].copy_(signals)
+
+    def _flush(self) -> None:
+        assert self._waiting is not None
+        signals, self._waiting = self._waiting, None
+        _, count, C, _ = signals.shape
+        place = (self._rows, slice(self._first, self._first + count))
+        number = 0
+        for number, columns in enumerate(self._columns()):
+            target = self._part(number, C, columns.shape[1])[place]
+            torch.bmm(signals.flatten(1, 2), columns.transpose(1, 2), out=target.flatten(1, 2))
+        if self.atom.shift is not None:
+            self._part(number + 1, C, 1)[place] = signals.sum(3, keepdim=True)
+
+    def add_all(self, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """The same, in one copy where a single use keeps its signals."""
+        if (
+            self.eager
+            or len(gradients) > 1
+            or self._rows.stop - self._rows.start < (self.frame.examples)
+        ):
+            super().add_all(gradients)
+            return
+        form = self._uses[0].form
+        assert isinstance(form, Outer)
+        signals = torch.func.vmap(form.signals)(gradients[0][0])  # (c, n, C, T)
+        self.signals = signals.transpose(0, 1).to(self.frame.dtype).contiguous()
+
+    def _part(self, number: int, rows: int, columns: int) -> Tensor:
+        if len(self.gradients) == number:
+            self.gradients.append(self.frame.zeros(self.frame.outputs, rows, columns))
+        return self.gradients[number]
 
     def _columns(self) -> Iterable[Tensor]:
         if self.geometry is None:
@@ -219,6 +259,8 @@ class OuterFactors(_Positions):
 
     def end(self) -> None:
         """Forget the graph and the inputs of the last run."""
+        if self._waiting is not None:
+            self._flush()
         super().end()
         del self._inputs
 
@@ -236,7 +278,7 @@ class _TapColumns:
         self._geometry, self._images = geometry, images
 
     def __iter__(self) -> Iterator[Tensor]:
-        for taps in tap_groups(self._geometry, self._images.shape[1]):
+        for taps in tap_groups(self._geometry, self._images.shape[1], _WIDE):
             yield self._geometry.columns(self._images, taps).flatten(1, 2)
 
 

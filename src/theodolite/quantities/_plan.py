@@ -12,14 +12,14 @@ from theodolite.quantities._atoms import Atom
 from theodolite.quantities._blocks import kernel_shape
 from theodolite.quantities._outputs import Mode
 from theodolite.quantities._products import Precision
-from theodolite.quantities._routes import Problem, Route, choose_route
+from theodolite.quantities._routes import Problem, Route, choose_route, costs
 from theodolite.quantities._runs import Run
 
 __all__ = ["AtomPlan", "Plan", "Settings", "Task", "available_bytes", "make_plan"]
 
 _GIB = 2**30
-_TILE_BYTES = {"cpu": 2**24, "cuda": 2**28}
-_RUN_BYTES = {"cpu": 2**28, "cuda": 2**30}
+_TILE_BYTES = {"cpu": 2**24, "cuda": 2**29}
+_RUN_BYTES = {"cpu": 2**28, "cuda": 7 * 2**28}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Settings:
         precision: Precision of products on CUDA.
         tile_bytes: Size of intermediate results; None to choose.
         route: Force one route, for tests and benchmarks.
+        parts: Force the number of parts of a symmetric kernel, likewise.
+        vectorised: Force one pass for all outputs, or one each, likewise.
         check: Whether to compare with plain autograd.
     """
 
@@ -40,17 +42,28 @@ class Settings:
     precision: Precision = "float32"
     tile_bytes: int | None = None
     route: Route | None = None
+    parts: int | None = None
+    vectorised: bool | None = None
     check: bool = True
 
 
 @dataclass(frozen=True)
 class AtomPlan:
-    """How one atom is treated, and the numbers that are kept of it per example."""
+    """How one atom is treated.
+
+    Args:
+        atom: The atom.
+        route: Order of contraction; None where gradients are kept as they are.
+        eager: Whether gradients are formed after every backward pass.
+        numbers: Numbers that are kept per example.
+        cost: Predicted time of the contraction, in multiply-adds.
+    """
 
     atom: Atom
     route: Route | None
     eager: bool
     numbers: int
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,7 @@ class Plan:
         block: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak, beside the model itself.
+        vectorised: Whether all outputs go through one pass; None to choose.
     """
 
     atoms: list[AtomPlan]
@@ -72,6 +86,7 @@ class Plan:
     block: int
     tile_bytes: int
     predicted_bytes: int
+    vectorised: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,7 @@ def make_plan(
         needed = fixed + run * graph + 2 * block * kept
     if block < 1 or needed > limit:
         raise MemoryLimitError(_refusal(task, limit, fixed, graph + 2 * kept))
-    return Plan(plans, len(probe.uses), min(run, block), block, tile, needed)
+    return Plan(plans, len(probe.uses), min(run, block), block, tile, needed, settings.vectorised)
 
 
 def _run_size(settings: Settings, task: Task, graph: int, free: int) -> int:
@@ -162,12 +177,14 @@ def _atom_plan(
     if atom.kind == "lookup":
         tokens = sum(form.tokens.shape[1] for form in forms if isinstance(form, Lookup))
         width = ownership.parameters[atom.parameter].shape[-1]
-        return AtomPlan(atom, "positions", False, tokens * (c * width + 2))
+        problem = Problem(task.left, task.right, c, width, 1, tokens, symmetric=task.symmetric)
+        kept = tokens * (c * width + 2)
+        return AtomPlan(atom, "positions", False, kept, max(costs(problem).values()))
     if atom.kind == "dense":
         tensor = probe.uses[atom.uses[0]].origin.tensor
         root = ownership.parameters[atom.parameter]
         size = (tensor if atom.direct else root).numel()
-        return AtomPlan(atom, None, False, c * size)
+        return AtomPlan(atom, None, False, c * size, 0.5 * task.left * task.right * c * c * size)
     outer = [form for form in forms if isinstance(form, Outer)]
     problem = _problem(outer, task)
     route = settings.route or choose_route(problem)
@@ -177,7 +194,7 @@ def _atom_plan(
     eager = route == "gradients" and D + (atom.shift is not None) <= T
     inputs = sum(form.inputs.numel() for form in outer)
     numbers = c * C * (D + 1) if eager else c * C * T + inputs
-    return AtomPlan(atom, route, eager, numbers)
+    return AtomPlan(atom, route, eager, numbers, costs(problem).get(route, 0.0))
 
 
 def _problem(forms: list[Outer], task: Task) -> Problem:

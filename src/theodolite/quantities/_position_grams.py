@@ -34,16 +34,18 @@ class PositionGram:
         geometry = left.geometry if isinstance(left, OuterFactors) else None
         self._geometry = geometry if geometry is not None and geometry.keeps_size else None
         self._spatial = _spatial(left) if self._geometry else ()
-        self._left = _rows(left)
-        self._right = self._left if left is right else _rows(right)
+        a = _rows(left)
+        b = a if left is right else _rows(right)
+        self._positions = a.shape[1], b.shape[1]
+        self._left, self._right = products.left(a), products.right(b)
 
     def block(self, left: slice, right: slice) -> Tensor:
         """Inner products between two ranges of examples, plus one where a shift is included."""
         a, b = self._left[left], self._right[right]
         if not a.is_floating_point():
             return _same_tokens(a, b).to(self._dtype)
-        flat = self._products.of(a.flatten(0, 1), b.flatten(0, 1).T)
-        gram = flat.view(len(a), a.shape[1], len(b), b.shape[1])
+        flat = self._products.of(a.flatten(0, 1), b.flatten(0, 1))
+        gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
         if self._geometry is not None:
             gram = _sum_of_shifts(gram, self._geometry, self._spatial)
         return gram.add_(1.0) if self._shift else gram

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from theodolite.capture.batches import Batch
 from theodolite.capture.completeness import require_complete
 from theodolite.capture.layers import Ownership
+from theodolite.capture.quiet import quiet_vmap
 from theodolite.capture.readouts import Readout, read_outputs
 from theodolite.capture.sites import tensors_in
 from theodolite.capture.uses import CallTensors, Use, UseRecorder
@@ -40,6 +41,32 @@ class Run:
                 self.outputs, edges, seed, retain_graph=keep, allow_unused=True
             )
             yield index, self._by_use(list(grads))
+
+    def all_passes(self) -> list[tuple[Tensor, ...]] | None:
+        """Gradients of all outputs in one vectorised pass, (c, n, ...) at each edge of each use.
+
+        Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
+        """
+        edges = [edge for use in self.uses for edge in use.edges]
+        n, c = self.outputs.shape
+        seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
+
+        def single(seed: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(
+                self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
+            )
+
+        try:
+            grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds)
+        except RuntimeError:
+            return None
+        return [tuple(item for item in use if item is not None) for use in self._by_use([*grads])]
+
+    @property
+    def signal_bytes(self) -> int:
+        """Bytes of the gradients of all outputs at all uses."""
+        sizes = (torch.Size(shape).numel() for use in self.uses for shape in use.results)
+        return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
 
     def _by_use(self, grads: list[Tensor | None]) -> list[tuple[Tensor | None, ...]]:
         position, grouped = 0, []

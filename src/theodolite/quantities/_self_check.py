@@ -21,8 +21,7 @@ def tolerance(sweep: Sweep) -> float:
     """Relative disagreement that is put down to rounding."""
     dtypes = {sweep.dtype, sweep.probe.outputs.dtype}
     dtypes |= {value.dtype for value in sweep.subject.ownership.parameters.values()}
-    coarse = max(_TOLERANCES.get(dtype, 1e-1) for dtype in dtypes)
-    return max(coarse, 5e-2) if sweep.settings.precision == "tf32" else coarse
+    return max(_TOLERANCES.get(dtype, 1e-1) for dtype in dtypes)
 
 
 def require_independent_examples(sweep: Sweep, outputs: Tensor) -> None:

@@ -25,6 +25,7 @@ from theodolite.quantities._runs import Run, Subject
 __all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
 _HALF = (torch.float16, torch.bfloat16)
+_PART_COST = 8e9  # multiply-adds that keep a GPU busy for longer than their launch takes
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,10 @@ class Sweep:
             yield slice(start, stop), batches
             start = stop
 
-    def contraction(self, plan: Plan, examples: int) -> Contraction:
-        """Tiles of a symmetric block: few enough to be large, many enough to save work."""
-        rows = examples * (self.outputs if self.subject.choice.mode == "full" else 1)
-        parts = max(1, min(8, rows // 512))
+    def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
+        """Parts of a symmetric block: few enough to be large, many enough to save work."""
+        cost = max((plan.atoms[index].cost for index in self.atoms_of(layer)), default=0.0)
+        parts = self.settings.parts or max(1, min(8, examples, round(cost / _PART_COST)))
         products = Products(self.settings.precision)
         return Contraction(products, plan.tile_bytes, -(-examples // parts))
 
@@ -139,14 +140,18 @@ class Sweep:
     ) -> None:
         """Overwrite a block with the kernel of one layer."""
         left, right = pair
-        contraction = self.contraction(plan, len(left.outputs))
+        contraction = self.contraction(plan, layer, len(left.outputs))
         indices = self.atoms_of(layer)
         if not indices:
             block.values.zero_()
         for rank, index in enumerate(indices):
             contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if left is right and indices:
-            block.mirror(contraction.span)
+            # Plain products of a matrix with itself come out symmetric on a GPU.
+            exact = self.device.type == "cuda" and all(
+                plan.atoms[index].route != "positions" for index in indices
+            )
+            block.mirror(contraction.span, symmetrize=not exact)
 
 
 def model_device(model: nn.Module) -> torch.device:

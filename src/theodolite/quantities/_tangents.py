@@ -103,14 +103,23 @@ def kernels_of(sweep: Sweep, data: Data, other: Data | None) -> TangentKernels:
     right = len(data) if other is None else len(other)
     plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
     shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
-    kernels = {
-        layer: torch.empty(shape, dtype=sweep.dtype, device=sweep.device) for layer in sweep.layers
-    }
-    weights = CheckWeights(sweep, data, other)
-    values = _fill_all(sweep, plan, data, other, (kernels, weights))
+    kernels = _Kernels(shape, sweep)
+    values = _fill_all(sweep, plan, data, other, kernels)
     if sweep.settings.check:
-        weights.compare(kernels, values)
-    return TangentKernels(kernels, coverage_of(sweep, plan), values, plan.predicted_bytes)
+        CheckWeights(sweep, data, other).compare(kernels, values)
+    return TangentKernels(dict(kernels), coverage_of(sweep, plan), values, plan.predicted_bytes)
+
+
+class _Kernels(dict[str, Tensor]):
+    """Kernels that are allocated when they are first filled, after the passes have let go."""
+
+    def __init__(self, shape: tuple[int, ...], sweep: Sweep) -> None:
+        super().__init__()
+        self._shape, self._sweep = shape, sweep
+
+    def __missing__(self, layer: str) -> Tensor:
+        self[layer] = torch.empty(self._shape, dtype=self._sweep.dtype, device=self._sweep.device)
+        return self[layer]
 
 
 def _fill_all(
@@ -118,17 +127,15 @@ def _fill_all(
     plan: Plan,
     data: Data,
     other: Data | None,
-    sinks: tuple[dict[str, Tensor], CheckWeights],
+    kernels: "_Kernels",
 ) -> Tensor:
     """Fill the kernels block by block; returns the outputs of the first set."""
-    kernels, weights = sinks
     values: list[Tensor] = []
     for rows, batches in sweep.blocks(data, plan):
-        left = sweep.collect(batches, plan, weights.left(rows))
-        weights.add(0, left.gradients)
+        left = sweep.collect(batches, plan)
         values.append(left.outputs)
         if other is not None:
-            _fill_row(sweep, plan, (left, rows), other, sinks)
+            _fill_row(sweep, plan, (left, rows), other, kernels)
         elif len(left.outputs) == len(data):
             _fill_and_release(sweep, plan, left, kernels)
         else:
@@ -141,15 +148,12 @@ def _fill_row(
     plan: Plan,
     side: tuple[Collected, slice],
     other: Data,
-    sinks: tuple[dict[str, Tensor], CheckWeights],
+    kernels: "_Kernels",
 ) -> None:
     """All blocks between some examples of the first set and the second set."""
     left, rows = side
-    kernels, weights = sinks
     for columns, batches in sweep.blocks(other, plan):
-        part = weights.right(columns) if rows.start == 0 else None
-        right = sweep.collect(batches, plan, part)
-        weights.add(1, right.gradients)
+        right = sweep.collect(batches, plan)
         _fill(sweep, plan, (left, right), (rows, columns), kernels)
 
 
@@ -158,7 +162,7 @@ def _fill_triangle(
     plan: Plan,
     side: tuple[Collected, slice],
     data: Data,
-    kernels: dict[str, Tensor],
+    kernels: "_Kernels",
 ) -> None:
     """Blocks from the diagonal on, and their mirror images."""
     left, rows = side
@@ -175,21 +179,21 @@ def _fill(
     plan: Plan,
     pair: tuple[Collected, Collected],
     place: tuple[slice, slice],
-    kernels: dict[str, Tensor],
+    kernels: "_Kernels",
 ) -> None:
     """Fill one block of every kernel."""
     mode = sweep.subject.choice.mode
-    for layer, kernel in kernels.items():
+    for layer in sweep.layers:
+        kernel = kernels[layer]
         sweep.fill(layer, pair, KernelBlock(kernel, mode).part(*place), plan)
 
 
-def _fill_and_release(
-    sweep: Sweep, plan: Plan, collected: Collected, kernels: dict[str, Tensor]
-) -> None:
+def _fill_and_release(sweep: Sweep, plan: Plan, collected: Collected, kernels: "_Kernels") -> None:
     """Fill whole kernels and let factors, the larger part of the memory, go on the way."""
     mode = sweep.subject.choice.mode
-    waiting = Counter(index for layer in kernels for index in sweep.atoms_of(layer))
-    for layer, kernel in kernels.items():
+    waiting = Counter(index for layer in sweep.layers for index in sweep.atoms_of(layer))
+    for layer in sweep.layers:
+        kernel = kernels[layer]
         sweep.fill(layer, (collected, collected), KernelBlock(kernel, mode), plan)
         for index in sweep.atoms_of(layer):
             waiting[index] -= 1
@@ -197,7 +201,7 @@ def _fill_and_release(
                 collected.factors[index].release()
 
 
-def _mirror_blocks(sweep: Sweep, place: tuple[slice, slice], kernels: dict[str, Tensor]) -> None:
+def _mirror_blocks(sweep: Sweep, place: tuple[slice, slice], kernels: "_Kernels") -> None:
     """Copy a block above the diagonal to its place below."""
     mode = sweep.subject.choice.mode
     rows, columns = place
