@@ -1,0 +1,42 @@
+"""Changes made to a network on purpose: how it starts, what is copied, kept, scaled or frozen."""
+
+from theodolite.workbench.interventions.data_init import covariance_init_, eigenvector_init_
+from theodolite.workbench.interventions.feature_maximization import (
+    FeatureMaximization,
+    FeatureMaximizationRecipe,
+    UnitNorm,
+    feature_pair_loss,
+    layerwise_feature_maximization,
+)
+from theodolite.workbench.interventions.filters import (
+    Directions,
+    eigenvector_filters,
+    sample_filters,
+)
+from theodolite.workbench.interventions.freezing import freeze_except_, unfrozen
+from theodolite.workbench.interventions.rescaling import layer_norms, rescale_to_
+from theodolite.workbench.interventions.scale_init import scale_init_
+from theodolite.workbench.interventions.tau_curves import TAU_CURVES, tau_curve
+from theodolite.workbench.interventions.transfer import replace_head_, transfer_layers_
+
+__all__ = [
+    "TAU_CURVES",
+    "Directions",
+    "FeatureMaximization",
+    "FeatureMaximizationRecipe",
+    "UnitNorm",
+    "covariance_init_",
+    "eigenvector_filters",
+    "eigenvector_init_",
+    "feature_pair_loss",
+    "freeze_except_",
+    "layer_norms",
+    "layerwise_feature_maximization",
+    "replace_head_",
+    "rescale_to_",
+    "sample_filters",
+    "scale_init_",
+    "tau_curve",
+    "transfer_layers_",
+    "unfrozen",
+]
