@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from theodolite.capture.batches import iterate_batches
 from theodolite.capture.layers import Layers, unwrap
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.linalg import Eigen
@@ -184,7 +185,8 @@ def _initialize(
     match_norms: bool,
 ) -> nn.Module:
     plain = unwrap(model)
-    data = list(images) if isinstance(images, Iterator) else images  # several passes are needed
+    # Several passes are needed; an iterator allows one.
+    data = list(iterate_batches(images)) if isinstance(images, Iterator) else images
     for name, padding in _plan(plain, data, layers, given):
         module = plain.get_submodule(name)
         old = filter_rows(module)
@@ -193,7 +195,8 @@ def _initialize(
         else:
             with evaluating(plain):
                 moments = input_moments(plain, data, [name], padding=padding)
-            covariance = moments[name].covariance()
+            measured = moments[name].covariance()
+            covariance = (measured + measured.mT) / 2  # float32 products are symmetric to rounding
         _require_fit(name, covariance, old)
         new = make(name, covariance, len(old))
         set_filters_(module, _matched(name, new, old) if match_norms else new)
