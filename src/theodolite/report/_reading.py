@@ -1,0 +1,207 @@
+"""Runs as figures see them: every number found by name, and with its path in the record."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from theodolite.records import Record, Run
+from theodolite.report._families import FAMILIES
+
+__all__ = ["Group", "Moment", "RunView", "groups_of"]
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of one run; ``run`` and ``position`` are what paths in a page start with."""
+
+    run: int
+    position: int
+    record: Record
+
+    @property
+    def step(self) -> int:
+        """The training step; 0 outside a training run."""
+        return int(self.record.contents.get("step") or 0)
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str, str | None], int]:
+        rows = self.record.contents.get("rows", [])
+        return {(r["family"], r["measure"], r.get("layer")): i for i, r in enumerate(rows)}
+
+    @cached_property
+    def _curves(self) -> dict[tuple[str, str, str | None], Mapping[str, Any]]:
+        curves = self.record.contents.get("curves", [])
+        return {(c["family"], c["name"], c.get("layer")): c for c in curves}
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether the arrays of this step were kept."""
+        return bool(self._curves)
+
+    def index(self, family: str, measure: str, layer: str | None) -> int | None:
+        """Position of a row in the record; None where it was not measured."""
+        return self._rows.get((family, measure, layer))
+
+    def row(self, family: str, measure: str, layer: str | None) -> Row | None:
+        """A row of the record; None where it was not measured."""
+        index = self.index(family, measure, layer)
+        return None if index is None else self.record.contents["rows"][index]
+
+    def value(self, family: str, measure: str, layer: str | None) -> float:
+        """A number of the record; nan where it was not measured."""
+        row = self.row(family, measure, layer)
+        return float("nan") if row is None or row["value"] is None else float(row["value"])
+
+    def array(
+        self, family: str, name: str, layer: str | None, role: str
+    ) -> tuple[str, np.ndarray] | None:
+        """An array of a curve with its name in the record; None where there is none."""
+        curve = self._curves.get((family, name, layer))
+        key = None if curve is None else curve["arrays"].get(role)
+        return None if key is None else (key, self.record.arrays[key])
+
+    def measures(self) -> Iterator[tuple[str, str, str | None]]:
+        """Family, measure and layer of every row."""
+        return iter(self._rows)
+
+    def curve_names(self) -> Iterator[tuple[str, str, str | None]]:
+        """Family, name and layer of every curve."""
+        return iter(self._curves)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run with the moments that a page shows."""
+
+    index: int
+    name: str
+    run: Run
+    moments: tuple[Moment, ...]
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in order of execution."""
+        return [layer["name"] for layer in self.run.head.contents.get("layers", [])]
+
+    @property
+    def last(self) -> Moment:
+        """The latest moment."""
+        return self.moments[-1]
+
+    def at(self, step: int | None) -> Moment:
+        """The latest moment that is not after the step (the latest of all for None)."""
+        before = [m for m in self.moments if step is None or m.step <= step]
+        return before[-1] if before else self.moments[0]
+
+    def with_curves_at(self, step: int | None) -> Moment:
+        """The same among the moments whose curves were kept; without any, the moment itself."""
+        kept = [m for m in self.moments if m.has_curves]
+        before = [m for m in kept if step is None or m.step <= step]
+        return before[-1] if before else kept[0] if kept else self.at(step)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one network: they have the same layers and share every figure."""
+
+    index: int
+    runs: tuple[RunView, ...]
+
+    @property
+    def name(self) -> str:
+        """What the names of the runs have in common, or all of them."""
+        names = [run.name for run in self.runs]
+        common = _common_words(names) if len(names) > 1 else names[0]
+        return common or " / ".join(names)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in order of execution."""
+        return self.runs[0].layers
+
+    @property
+    def is_history(self) -> bool:
+        """Whether there is anything to see over steps."""
+        return any(len(run.moments) > 1 for run in self.runs)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """Every step at which one of the runs was measured."""
+        return sorted({moment.step for run in self.runs for moment in run.moments})
+
+    def measured(self, family: str, measure: str | None = None) -> list[str]:
+        """Layers that carry a number of the family (or this measure) somewhere in the group."""
+        found = {
+            layer
+            for run in self.runs
+            for moment in run.moments
+            for f, m, layer in moment.measures()
+            if f == family and measure in {None, m}
+        }
+        return [layer for layer in self.layers if layer in found]
+
+    def curved(self, family: str, name: str) -> list[str]:
+        """Layers that carry this curve somewhere in the group."""
+        found = {
+            layer
+            for run in self.runs
+            for moment in run.moments
+            for f, n, layer in moment.curve_names()
+            if f == family and n == name
+        }
+        return [layer for layer in self.layers if layer in found]
+
+    def families(self) -> list[str]:
+        """Families with at least one number."""
+        return [family for family in FAMILIES if self.measured(family) or self.whole(family)]
+
+    def whole(self, family: str) -> list[str]:
+        """Measures of the whole model in this family."""
+        rows = {
+            m: None for run in self.runs for f, m, layer in run.last.measures()
+            if f == family and layer is None
+        }
+        return list(rows)
+
+
+def groups_of(runs: Sequence[Run], most_steps: int) -> list[Group]:
+    """The runs, named apart and put together by their layers, with at most so many steps each."""
+    views = [
+        RunView(i, name, run, _moments(i, run, most_steps))
+        for i, (name, run) in enumerate(zip(_names(runs), runs, strict=True))
+    ]
+    by_layers: dict[tuple[str, ...], list[RunView]] = {}
+    for view in views:
+        by_layers.setdefault(tuple(view.layers), []).append(view)
+    return [Group(i, tuple(members)) for i, members in enumerate(by_layers.values())]
+
+
+def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
+    from theodolite.report._numbers import spaced
+
+    kept = spaced(len(run.steps), most_steps)
+    # Steps that kept their curves stay in: the sliders of curves stop there.
+    kept = sorted({*kept, *(i for i, s in enumerate(run.steps) if s.contents.get("curves"))})
+    return tuple(Moment(index, i, run.steps[i]) for i in kept)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    names = [run.name or (f"run {i + 1}" if len(runs) > 1 else "this run") for i, run in enumerate(runs)]
+    return [
+        f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
+        for i, name in enumerate(names)
+    ]
+
+
+def _common_words(names: Sequence[str]) -> str:
+    common: list[str] = []
+    for words in zip(*(name.split() for name in names), strict=False):
+        if len(set(words)) > 1:
+            break
+        common.append(words[0])
+    return " ".join(common).strip(" ,:;-–/()")
