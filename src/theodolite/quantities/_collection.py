@@ -21,7 +21,7 @@ from theodolite.quantities._runs import Run, Subject
 
 __all__ = ["Collected", "collect", "example_blocks", "weighted_gradients"]
 
-_VECTORISED_BYTES = 2**28
+_VECTORISED_BYTES = {"cpu": 2**25, "cuda": 2**28}
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def _vectorised(plan: Plan, run: Run) -> bool:
     """Whether all outputs go through one pass: where launching kernels is what takes the time."""
     if plan.vectorised is not None:
         return plan.vectorised
-    few = run.outputs.shape[1] > 1 and run.signal_bytes <= _VECTORISED_BYTES
-    return few and run.outputs.is_cuda and bool(run.uses)
+    limit = _VECTORISED_BYTES.get(run.outputs.device.type, 0)
+    return run.outputs.shape[1] > 1 and 0 < run.signal_bytes <= limit
 
 
 def _require_same_calls(plan: Plan, run: Run) -> None:

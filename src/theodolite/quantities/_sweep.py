@@ -25,7 +25,8 @@ from theodolite.quantities._runs import Run, Subject
 __all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
 _HALF = (torch.float16, torch.bfloat16)
-_PART_COST = 8e9  # multiply-adds that keep a GPU busy for longer than their launch takes
+# Multiply-adds that keep a device busy for longer than it takes to ask for them.
+_PART_COST = {"cpu": 2e7, "cuda": 8e9}
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ class Sweep:
     def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
         """Parts of a symmetric block: few enough to be large, many enough to save work."""
         cost = max((plan.atoms[index].cost for index in self.atoms_of(layer)), default=0.0)
-        parts = self.settings.parts or max(1, min(8, examples, round(cost / _PART_COST)))
+        least = _PART_COST.get(self.device.type, _PART_COST["cpu"])
+        parts = self.settings.parts or max(1, min(8, examples, round(cost / least)))
         products = Products(self.settings.precision)
         return Contraction(products, plan.tile_bytes, -(-examples // parts))
 
