@@ -44,10 +44,11 @@ class Dataset:
     """
 
     name: str
-    x_train: Num[Tensor, "n *shape"]
-    y_train: Num[Tensor, "n *targets"]
-    x_test: Num[Tensor, "m *shape"]
-    y_test: Num[Tensor, "m *targets"]
+    # Lengths are checked here and not by annotations: files are read by users without a checker.
+    x_train: Num[Tensor, "..."]
+    y_train: Num[Tensor, "..."]
+    x_test: Num[Tensor, "..."]
+    y_test: Num[Tensor, "..."]
     classes: tuple[str, ...] = ()
     scaling: tuple[str, ...] = ()
     peak: int | None = None
