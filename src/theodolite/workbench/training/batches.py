@@ -43,19 +43,28 @@ class Batches:
         self._rows = (torch.arange(len(inputs), device=inputs.device)[:, None],) if stacked else ()
         self._examples = inputs.shape[1] if stacked else len(inputs)
         self._per_epoch = recipe.steps_per_epoch(self._examples)
-        self._epoch, self._order = -1, torch.empty(0)
+        self._epoch, self._chosen = -1, tuple[Tensor, ...]()
 
-    def take(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a step, counted from 0."""
+    def arguments(self, step: int) -> tuple[Tensor, ...]:
+        """What :meth:`assemble` needs for a step, counted from 0: small where nothing is random."""
         epoch, position = divmod(step, self._per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._orders(epoch)
-        start = position * self._recipe.batch_size
-        chosen = self._order[..., start : start + self._recipe.batch_size]
-        inputs, targets = (part[(*self._rows, chosen)] for part in (self._inputs, self._targets))
-        if self._recipe.augmentation is not None:
-            inputs = self._augmented(self._recipe.augmentation, inputs, step)
-        return inputs, targets
+            self._epoch = epoch
+            self._chosen = torch.split(self._orders(epoch), self._recipe.batch_size, dim=-1)
+        chosen = self._chosen[position]
+        if self._recipe.augmentation is None:
+            return (chosen,)
+        # Drawn from a generator of this step, which a recorded step could not do.
+        inputs, targets = self._gathered(chosen)
+        return self._augmented(self._recipe.augmentation, inputs, step), targets
+
+    def assemble(self, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the step; the same kernels for all steps, so it can be recorded."""
+        return arguments if len(arguments) == 2 else self._gathered(arguments[0])
+
+    def _gathered(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        where = (*self._rows, chosen)
+        return self._inputs[where], self._targets[where]
 
     def _orders(self, epoch: int) -> Tensor:
         seeds = [self._recipe.seed] if self._seeds is None else self._seeds

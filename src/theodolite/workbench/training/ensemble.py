@@ -171,13 +171,16 @@ class _Run:
         )
         self._logged = logged_steps(recipe, examples)
         self._batches = Batches(data.inputs, data.targets, recipe, seeds, data.stacked)
-        self._stepper = Stepper(networks.losses, networks.optimizer, recipe.graphs)
+        self._stepper = Stepper(self._losses, networks.optimizer, recipe.graphs)
         self._factor, self._evaluated, self._sets = 1.0, -1, list[Sets]()
         self._step = 0
         self._courses = [
             Course(recipe, examples, partial(self._evaluate, i)) for i in range(networks.count)
         ]
         self._logs: dict[int, TrainingLog] = {}
+
+    def _losses(self, *arguments: Tensor) -> Tensor:
+        return self._networks.losses(*self._batches.assemble(*arguments))
 
     def logs(self) -> list[TrainingLog]:
         """Run to the end."""
@@ -206,7 +209,7 @@ class _Run:
             set_rates(self._networks.optimizer, factor)
             self._factor = factor
         self._step += 1
-        return self._stepper(*self._batches.take(step))
+        return self._stepper(*self._batches.arguments(step))
 
     def _close_epoch(self, losses: Tensor) -> dict[int, str | None]:
         done = (self._step - 1) % self._per_epoch + 1

@@ -163,7 +163,8 @@ class _Run:
         self._batches = Batches(*data, recipe)
         self._stepper = Stepper(self._loss, optimizer, recipe.graphs)
 
-    def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, *arguments: Tensor) -> Tensor:
+        inputs, targets = self._batches.assemble(*arguments)
         return self.recipe.loss(self.model(inputs), targets).mean()
 
     @property
@@ -181,8 +182,7 @@ class _Run:
         if factor != self.factor:
             set_rates(self.optimizer, factor)
             self.factor = factor
-        inputs, targets = self._batches.take(self.step)
-        self.losses[position] = self._stepper(inputs, targets)
+        self.losses[position] = self._stepper(*self._batches.arguments(self.step))
         self.step += 1
 
     def close_epoch(self) -> str | None:

@@ -21,29 +21,29 @@ _WARM_UP = 3  # libraries set themselves up in the first steps, which cannot be 
 @dataclass(frozen=True)
 class _Recording:
     graph: torch.cuda.CUDAGraph
-    inputs: Tensor
-    targets: Tensor
+    arguments: tuple[Tensor, ...]
     losses: Tensor
 
-    def replay(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        self.inputs.copy_(inputs)
-        self.targets.copy_(targets)
+    def replay(self, arguments: tuple[Tensor, ...]) -> Tensor:
+        for ours, given in zip(self.arguments, arguments, strict=True):
+            ours.copy_(given)
         self.graph.replay()
         return self.losses
 
 
 class Stepper:
-    """Calls ``losses(inputs, targets)``, differentiates the sum, and updates.
+    """Calls ``losses(*arguments)``, differentiates the sum, and updates.
 
     Args:
-        losses: mean loss of the batch, or one per network of an ensemble.
+        losses: mean loss of the batch that the arguments describe, or one per network of an
+            ensemble. Arguments of equal size have equal shapes.
         optimizer: over the parameters that ``losses`` uses.
         graphs: whether to record steps; only on a GPU.
     """
 
     def __init__(
         self,
-        losses: Callable[[Tensor, Tensor], Tensor],
+        losses: Callable[..., Tensor],
         optimizer: torch.optim.Optimizer,
         graphs: bool,
     ) -> None:
@@ -51,33 +51,33 @@ class Stepper:
         self._seen: Counter[int] = Counter()
         self._recordings: dict[int, _Recording] = {}
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, *arguments: Tensor) -> Tensor:
         """Do one step; the losses before it, which the next call may overwrite."""
-        size = targets.numel()
-        if not (self._graphs and inputs.is_cuda):
-            return self._eager(inputs, targets)
+        size = arguments[-1].numel()
+        if not (self._graphs and arguments[0].is_cuda):
+            return self._eager(arguments)
         self._seen[size] += 1
         if self._seen[size] <= _WARM_UP:
-            return self._eager(inputs, targets)
-        if size not in self._recordings and not self._record(inputs, targets):
-            return self._eager(inputs, targets)
-        return self._recordings[size].replay(inputs, targets)
+            return self._eager(arguments)
+        if size not in self._recordings and not self._record(arguments):
+            return self._eager(arguments)
+        return self._recordings[size].replay(arguments)
 
-    def _eager(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _eager(self, arguments: tuple[Tensor, ...]) -> Tensor:
         self._optimizer.zero_grad(set_to_none=True)
-        losses = self._losses(inputs, targets)
+        losses = self._losses(*arguments)
         (losses.sum() if losses.ndim else losses).backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return losses.detach()
 
-    def _record(self, inputs: Tensor, targets: Tensor) -> bool:
+    def _record(self, arguments: tuple[Tensor, ...]) -> bool:
         """Record a step without doing it; False where the network cannot be recorded."""
         graph = torch.cuda.CUDAGraph()
-        inputs, targets = inputs.clone(), targets.clone()
+        arguments = tuple(argument.clone() for argument in arguments)
         self._optimizer.zero_grad(set_to_none=True)
         try:
             with torch.cuda.graph(graph):
-                losses = self._eager(inputs, targets)
+                losses = self._eager(arguments)
         except RuntimeError as error:
             self._graphs = False
             first = str(error).partition("\n")[0]
@@ -87,7 +87,7 @@ class Stepper:
                 stacklevel=2,
             )
             return False
-        self._recordings[targets.numel()] = _Recording(graph, inputs, targets, losses)
+        self._recordings[arguments[-1].numel()] = _Recording(graph, arguments, losses)
         return True
 
 
