@@ -1,0 +1,168 @@
+"""Bad input to interventions: one sentence that helps."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from theodolite.errors import DomainError, ShapeError, UnknownNameError
+from theodolite.workbench import models
+from theodolite.workbench.interventions import (
+    Directions,
+    FeatureMaximizationRecipe,
+    covariance_init_,
+    eigenvector_filters,
+    eigenvector_init_,
+    feature_pair_loss,
+    freeze_except_,
+    layer_norms,
+    layerwise_feature_maximization,
+    replace_head_,
+    rescale_to_,
+    sample_filters,
+    scale_init_,
+    tau_curve,
+    transfer_layers_,
+)
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(20) % 2
+
+
+def net():
+    return models.mlp([4, 3, 2], generator=torch.Generator().manual_seed(1))
+
+
+def zeros():
+    model = net()
+    nn.init.zeros_(model.fc1.weight)
+    return model
+
+
+def normed():
+    return nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.attention(x, x, x)[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: tau_curve("f4", 3), UnknownNameError, ["tau curve 'f4'", "'f1'"]),
+        (lambda: sample_filters(torch.ones(2, 3), 1), ShapeError, ["square", "(2, 3)"]),
+        (
+            lambda: sample_filters(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), 1),
+            DomainError,
+            ["symmetric", "(m + m.T) / 2"],
+        ),
+        (
+            lambda: sample_filters(torch.diag(torch.tensor([1.0, -0.1])), 1),
+            DomainError,
+            ["no negative eigenvalue", "-0.1", "beside 1"],
+        ),
+        (
+            lambda: eigenvector_filters(torch.eye(3), 4),
+            ShapeError,
+            ["at least 4 dimensions", "got 3", "covariance_init_"],
+        ),
+        (
+            lambda: eigenvector_filters(torch.eye(3), Directions(2, first=3)),
+            ShapeError,
+            ["eigenvectors 3 to 4", "got 3"],
+        ),
+        (
+            lambda: eigenvector_filters(torch.eye(3), 2, tau=[1.0]),
+            ShapeError,
+            ["one strength per direction (2)", "'f1'"],
+        ),
+        (lambda: eigenvector_filters(torch.eye(3), 1, tau=[-1.0]), DomainError, ["tau", "-1.0"]),
+        (lambda: eigenvector_filters(torch.eye(3), 1, signs="-"), DomainError, ["'largest'"]),
+        (lambda: Directions(2, select="middle"), DomainError, ["'smallest'", "'middle'"]),
+        (lambda: eigenvector_init_(net(), X, "fc3"), UnknownNameError, ["'fc3'", "'fc1'"]),
+        (lambda: eigenvector_init_(net(), X, "act1"), DomainError, ["'act1', a ReLU"]),
+        (
+            lambda: eigenvector_init_(models.mlp([4, 5, 2]), X),
+            ShapeError,
+            ["layer 'fc1'", "at least 5", "got 4"],
+        ),
+        (lambda: eigenvector_init_(zeros(), X), DomainError, ["'fc1'", "replaced", "all zero"]),
+        (lambda: covariance_init_(net(), 0 * X, tau=lambda s: s), DomainError, ["data constant?"]),
+        (lambda: covariance_init_(net()), DomainError, ["images", "None", "covariances"]),
+        (lambda: covariance_init_(net(), iter([])), ShapeError, ["at least one batch"]),
+        (lambda: covariance_init_(normed(), X), DomainError, ["re-parametrised", "remove"]),
+        (lambda: covariance_init_(nn.ReLU(), X), DomainError, ["ReLU has none"]),
+        (lambda: covariance_init_(nn.Linear(4, 2), X), DomainError, ["head alone", "layers="]),
+        (
+            lambda: covariance_init_(net(), covariances={"fc1": torch.eye(3)}),
+            ShapeError,
+            ["4 x 4", "'fc1'", "(3, 3)"],
+        ),
+        (
+            lambda: covariance_init_(Attention(), X.view(5, 4, 4), "attention.out_proj"),
+            DomainError,
+            ["['attention.out_proj'] are not", "attention"],
+        ),
+        (lambda: scale_init_(net(), -1.0), DomainError, ["sigma", "-1.0"]),
+        (lambda: scale_init_(models.ntk_mlp([4, 2]), 1.0), DomainError, ["'fc1'", "NTKLinear"]),
+        (lambda: scale_init_(nn.ReLU(), 1.0), DomainError, ["ReLU has none"]),
+        (lambda: layer_norms(net(), order=0), DomainError, ["order", "1 or 2"]),
+        (lambda: rescale_to_(net(), net(), keep="both"), DomainError, ["'predictions'", "'both'"]),
+        (lambda: rescale_to_(net(), zeros()), DomainError, ["'fc1'", "the reference", "layers="]),
+        (lambda: rescale_to_(zeros(), net()), DomainError, ["'fc1'", "the model", "0.0"]),
+        (
+            lambda: rescale_to_(models.wide_resnet(depth=10, factor=1), {}),
+            DomainError,
+            ["nested nn.Sequential", "PreActivationNet", "residual", "inputs="],
+        ),
+        (
+            lambda: rescale_to_(Attention(), {}, inputs=X.view(5, 4, 4)),
+            DomainError,
+            ["branch and meet again", "residual"],
+        ),
+        (lambda: rescale_to_(net(), {}, inputs=Y), DomainError, ["torch.int64", "tokens"]),
+        (
+            lambda: rescale_to_(models.mlp([4, 3, 2], "sin"), net(), keep="predictions"),
+            DomainError,
+            ["ReLU", "would not be kept", "keep='norms'"],
+        ),
+        (lambda: replace_head_(nn.Linear(4, 2)), DomainError, ["inside the model", "head="]),
+        (lambda: replace_head_(net(), 0), DomainError, ["num_classes", "0"]),
+        (lambda: transfer_layers_(net(), net(), 2), DomainError, ["head 'fc2'", "'all'"]),
+        (lambda: transfer_layers_(net(), net(), 5), DomainError, ["at most 1", "got 5"]),
+        (
+            lambda: transfer_layers_(net(), models.mlp([5, 3, 2]), 1),
+            ShapeError,
+            ["layer 'fc1'", "(3, 4)", "(3, 5)"],
+        ),
+        (lambda: freeze_except_(net(), "act1"), DomainError, ["with parameters", "act1"]),
+        (lambda: freeze_except_(net(), noise_scale=-1.0), DomainError, ["noise_scale"]),
+        (lambda: feature_pair_loss(X, Y[:3]), ShapeError, ["features has 20", "labels has 3"]),
+        (lambda: FeatureMaximizationRecipe(normalize="no"), DomainError, ["'absorb'", "'no'"]),
+        (
+            lambda: layerwise_feature_maximization(models.mlp([4, 2]), (X, Y), (X, Y)),
+            ShapeError,
+            ["hidden layer", "1 linear layers", "mlp"],
+        ),
+        (
+            lambda: layerwise_feature_maximization(
+                net(), (X, Y), (X, Y), FeatureMaximizationRecipe(normalize="absorb")
+            ),
+            DomainError,
+            ["unit norm", "divide each"],
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_messages(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
