@@ -69,18 +69,8 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
     if not file.is_file():
         raise DataError(f"{file}: expected {_WANTED}, found no such file")
     try:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise DataError(f"{file}: expected {_WANTED}, got a single array; use np.savez")
-        with archive:
-            missing = [key for key in NPZ_KEYS if key not in archive]
-            if missing:
-                found = ", ".join(archive.files) or "none"
-                raise DataError(
-                    f"{file}: expected {_WANTED}, but {', '.join(missing)} "
-                    f"{'is' if len(missing) == 1 else 'are'} missing; found {found}"
-                )
-            return {key: archive[key] for key in NPZ_KEYS}
+        with file.open("rb") as stream:  # NumPy leaves it open when the archive is damaged
+            return _members(file, np.load(stream, allow_pickle=False))
     except DataError:
         raise
     except Exception as error:  # a damaged zip or header fails in a dozen ways inside NumPy
@@ -88,6 +78,19 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
             f"{file}: expected {_WANTED}, without pickled objects, but it cannot be read "
             f"({type(error).__name__}: {error}); write it again with np.savez"
         ) from error
+
+
+def _members(file: Path, archive: Any) -> dict[str, np.ndarray]:
+    if isinstance(archive, np.ndarray):
+        raise DataError(f"{file}: expected {_WANTED}, got a single array; use np.savez")
+    missing = [key for key in NPZ_KEYS if key not in archive]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        found = ", ".join(archive.files) or "none"
+        raise DataError(
+            f"{file}: expected {_WANTED}, but {', '.join(missing)} {verb} missing; found {found}"
+        )
+    return {key: archive[key] for key in NPZ_KEYS}
 
 
 def _tensor(file: Path, key: str, array: Any) -> Tensor:

@@ -1,0 +1,379 @@
+"""Data from disk and from the network: .npz files, image folders, named image sets."""
+
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from theodolite.errors import DataError, TheodoliteError, UnknownNameError
+from theodolite.workbench import data
+
+X = np.arange(5 * 6 * 7 * 3, dtype=np.uint8).reshape(5, 6, 7, 3)
+Y = np.array([0, 1, 2, 1, 0])
+
+
+def write(path, **changes):
+    arrays = {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]} | changes
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
+    return path
+
+
+def test_npz_images_become_channels_first(tmp_path):
+    sets = data.load_npz(write(tmp_path / "toy.npz"))
+    assert sets.name == "toy"
+    assert sets.x_train.equal(torch.from_numpy(X).permute(0, 3, 1, 2))
+    assert sets.y_train.tolist() == Y.tolist()
+    assert sets.y_train.dtype == torch.int64
+    assert (sets.peak, sets.num_classes, len(sets.x_test)) == (255, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((5, 8, 8), (1, 8, 8)),
+        ((5, 8, 8, 1), (1, 8, 8)),
+        ((5, 4, 4, 3), (3, 4, 4)),
+        ((5, 3, 4, 4), (3, 4, 4)),
+        ((5, 1, 8, 8), (1, 8, 8)),
+        ((5, 11), (11,)),
+        ((5, 2, 9, 9, 9), (2, 9, 9, 9)),
+    ],
+    ids=str,
+)
+def test_npz_layouts(tmp_path, shape, expected):
+    x = np.zeros(shape, np.float32)
+    path = write(tmp_path / "toy.npz", x_train=x, x_test=x[:2])
+    assert data.load_npz(path).shape == expected
+    assert data.load_npz(path, layout="as_is").shape == shape[1:]
+    assert data.load_npz(path).peak is None
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "<u4", "f2", "i1", "f8"])
+def test_npz_of_any_number_type(tmp_path, dtype):
+    x = np.arange(10).reshape(5, 2).astype(dtype)
+    sets = data.load_npz(write(tmp_path / "toy.npz", x_train=x, x_test=x[:2]))
+    assert sets.x_train.tolist() == x.tolist()
+
+
+def test_npz_regression_targets(tmp_path):
+    y = np.linspace(0, 1, 10).reshape(5, 2)
+    sets = data.load_npz(write(tmp_path / "toy.npz", y_train=y, y_test=y[:2]))
+    assert sets.num_classes == 0
+    assert sets.y_train.shape == (5, 2)
+
+
+def test_npz_round_trip(tmp_path):
+    first = data.digits()
+    again = data.load_npz(data.save_npz(first, tmp_path / "digits.npz"))
+    assert again.x_train.equal(first.x_train)
+    assert again.y_test.equal(first.y_test)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.npz"]
+
+
+class Surprise:
+    """Would leave a trace if it were ever unpickled."""
+
+    opened: list[bool] = []  # noqa: RUF012
+
+    def __reduce__(self):
+        return (Surprise.opened.append, (True,))
+
+
+def test_npz_with_pickles_is_refused_unopened(tmp_path):
+    path = write(tmp_path / "toy.npz", x_train=np.array([Surprise()], dtype=object))
+    with pytest.raises(DataError):
+        data.load_npz(path)
+    assert Surprise.opened == []
+
+
+_SOUND = write(Path(tempfile.mkdtemp()) / "sound.npz").read_bytes()
+
+
+@st.composite
+def damaged(draw):
+    """A sound file that was cut and has some bytes changed."""
+    content = bytearray(_SOUND[: draw(st.integers(0, len(_SOUND)))])
+    for _ in range(draw(st.integers(0, 4)) if content else 0):
+        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
+    return bytes(content)
+
+
+def _loads_or_says_why(content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fuzz.npz"
+        path.write_bytes(content)
+        try:
+            data.load_npz(path)
+        except DataError as error:
+            message = str(error)
+        else:
+            return
+    assert "fuzz.npz" in message
+
+
+@given(content=st.binary(max_size=300))
+def test_any_bytes_give_our_error(content):
+    _loads_or_says_why(content)
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(content=damaged())
+def test_damaged_files_load_or_give_our_error(content):
+    _loads_or_says_why(content)
+
+
+_ARRAYS = st.sampled_from(
+    [
+        None,
+        X,
+        X[:2],
+        X[:0],
+        Y,
+        Y[:2],
+        Y - 1,
+        Y + 10**12,
+        Y[:, None],
+        Y.astype(float),
+        Y > 0,
+        Y + 1j,
+        np.array(3),
+        np.array(["a", "b"]),
+        np.full((5, 2), np.nan),
+        np.array(["2020-01-01"] * 5, dtype="datetime64[D]"),
+        np.zeros(5, dtype=[("a", "i4")]),
+        np.full(5, 2**64 - 1, dtype=np.uint64),
+    ]
+)
+
+
+@given(x_train=_ARRAYS, y_train=_ARRAYS, x_test=_ARRAYS, y_test=_ARRAYS)
+def test_any_arrays_load_or_give_our_error(x_train, y_train, x_test, y_test):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "toy.npz"
+        write(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        try:
+            sets = data.load_npz(path)
+        except DataError:
+            return
+        assert len(sets.x_train) == len(sets.y_train) > 0
+        assert sets.x_train.isfinite().all()
+
+
+class FakePicture:
+    """Stands in for Pillow's images: arrays on disk, nearest-pixel resizing."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def size(self):
+        return self.array.shape[1], self.array.shape[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def convert(self, mode):
+        return FakePicture(self.array if mode == "RGB" else self.array[..., 0])
+
+    def resize(self, size):
+        rows = np.arange(size[1]) * self.array.shape[0] // size[1]
+        columns = np.arange(size[0]) * self.array.shape[1] // size[0]
+        return FakePicture(self.array[rows][:, columns])
+
+    def crop(self, box):
+        return FakePicture(self.array[box[1] : box[3], box[0] : box[2]])
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.array, dtype=dtype)
+
+
+def picture(path, value, height=4, width=4):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path.with_suffix(".npy"), np.full((height, width, 3), value, np.uint8))
+    path.with_suffix(".npy").rename(path)
+
+
+@pytest.fixture
+def pillow(monkeypatch):
+    image = ModuleType("PIL.Image")
+    image.open = lambda path: FakePicture(np.load(path))
+    package = ModuleType("PIL")
+    package.Image = image
+    monkeypatch.setitem(sys.modules, "PIL", package)
+    monkeypatch.setitem(sys.modules, "PIL.Image", image)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for index in range(6):
+        picture(tmp_path / "pets" / "dog" / f"{index}.png", 10 + index)
+        picture(tmp_path / "pets" / "cat" / "deep" / f"{index}.JPG", 20 + index)
+    (tmp_path / "pets" / "dog" / "notes.txt").write_text("not an image")
+    (tmp_path / "pets" / ".hidden").mkdir()
+    return tmp_path / "pets"
+
+
+def test_folder_of_classes_is_split(pillow, folder, generator):
+    sets = data.load_image_folder(folder, test_fraction=0.25, generator=generator)
+    assert sets.classes == ("cat", "dog")
+    assert (len(sets.x_train), len(sets.x_test)) == (9, 3)
+    assert sets.shape == (3, 4, 4)
+    values = torch.cat([sets.x_train, sets.x_test])[:, 0, 0, 0]
+    labels = torch.cat([sets.y_train, sets.y_test])
+    assert sorted(values.tolist()) == [*range(10, 16), *range(20, 26)]
+    assert labels.equal((values < 20).long())
+
+
+def test_folder_with_its_own_split(pillow, tmp_path):
+    for split, count in [("train", 3), ("test", 2)]:
+        for index in range(count):
+            picture(tmp_path / split / "a" / f"{index}.png", index)
+            picture(tmp_path / split / "b" / f"{index}.png", index)
+    sets = data.load_image_folder(tmp_path, mode="L")
+    assert (len(sets.x_train), len(sets.x_test), sets.shape) == (6, 4, (1, 4, 4))
+    (tmp_path / "test" / "c").mkdir()
+    with pytest.raises(DataError):
+        data.load_image_folder(tmp_path)
+
+
+def test_folder_of_many_sizes_is_resized_and_cropped(pillow, folder):
+    picture(folder / "dog" / "wide.png", 9, height=8, width=21)
+    with pytest.raises(DataError):
+        data.load_image_folder(folder)
+    assert data.load_image_folder(folder, size=4).shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize("damage", ["empty", "broken", "absent", "flat"])
+def test_folder_refuses(pillow, folder, damage):
+    if damage == "empty":
+        (folder / "owl").mkdir()
+    if damage == "broken":
+        (folder / "dog" / "3.png").write_bytes(b"no image")
+    target = {"absent": folder / "none", "flat": folder / "dog"}.get(damage, folder)
+    with pytest.raises(DataError):
+        data.load_image_folder(target)
+
+
+def fake_hub(calls, scale=1, sizes=(7, 3)):
+    """A module like ``datasets`` whose splits hold constant images."""
+
+    def load_dataset(repository, config):
+        calls.append((repository, config))
+        known = next(item for item in data.IMAGE_SETS.values() if item.repository == repository)
+        image, label = known.columns
+
+        def split(count):
+            pictures = [np.full(known.shape, index * scale, np.uint8) for index in range(count)]
+            labels = [index % known.num_classes for index in range(count)]
+            return {image: pictures, label: labels}
+
+        return {"train": split(sizes[0]), "test": split(sizes[1])}
+
+    module = ModuleType("datasets")
+    module.load_dataset = load_dataset
+    return module
+
+
+@pytest.mark.parametrize("name", sorted(data.IMAGE_SETS))
+def test_image_sets_are_downloaded_once_and_kept(monkeypatch, tmp_path, name):
+    calls = []
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path / "new"))
+    monkeypatch.setitem(sys.modules, "datasets", fake_hub(calls))
+    first, again = data.load_image_set(name), data.load_data(name)
+    known = data.IMAGE_SETS[name]
+    assert calls == [(known.repository, known.config)]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [f"{name}.npz"]
+    for sets in (first, again):
+        channels = 3 if len(known.shape) == 3 else 1
+        assert sets.shape == (channels, *known.shape[:2])
+        assert sets.x_train[:, 0, 0, 0].tolist() == list(range(7))
+        assert sets.y_test.tolist() == [0, 1, 2]
+        assert sets.num_classes == known.num_classes
+        assert (sets.name, sets.peak, sets.scaling) == (name, 255, ())
+
+
+def test_image_sets_name_their_classes(monkeypatch, tmp_path):
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "datasets", fake_hub([]))
+    assert data.load_image_set("cifar10").classes[3] == "cat"
+    assert len(data.load_image_set("fashion_mnist").classes) == 10
+
+
+def test_svhn_calls_class_ten_digit_zero(monkeypatch, tmp_path):
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
+    x = np.zeros((4, 32, 32, 3), np.uint8)
+    y = np.array([10, 1, 9, 10])
+    write(tmp_path / "svhn.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    assert data.load_image_set("svhn").y_train.tolist() == [0, 1, 9, 0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"x_train": X.astype(np.float32), "x_test": X[:2].astype(np.float32)},
+        {"x_train": X[..., :1], "x_test": X[:2, ..., :1]},
+        {"y_train": Y + 10},
+        {"y_train": Y / 2, "y_test": Y[:2] / 2},
+    ],
+    ids=["floats", "channels", "labels", "regression"],
+)
+def test_image_sets_on_disk_are_checked(monkeypatch, tmp_path, changes):
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
+    sound = {"x_train": np.zeros((5, 32, 32, 3), np.uint8)}
+    sound["x_test"] = sound["x_train"][:2]
+    write(tmp_path / "cifar10.npz", **sound)
+    assert data.load_image_set("cifar10").num_classes == 10
+    write(tmp_path / "cifar10.npz", **(sound | changes))
+    with pytest.raises(DataError):
+        data.load_image_set("cifar10")
+
+
+def test_failed_downloads_leave_nothing_behind(monkeypatch, tmp_path):
+    def offline(*_):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=offline))
+    with pytest.raises(DataError):
+        data.load_image_set("mnist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sources(monkeypatch, tmp_path, generator, pillow, folder):
+    assert data.load_data("digits").name == "digits"
+    assert data.load_data("gaussian", generator).shape == (20,)
+    assert data.load_data("peaks").name == "peaks-ABC"
+    assert data.load_data(write(tmp_path / "toy.npz")).name == "toy"
+    assert data.load_data(str(folder)).name == "pets"
+    with pytest.raises(UnknownNameError):
+        data.load_data("cifra10")
+    (tmp_path / "table.csv").write_text("1,2")
+    for source in (tmp_path / "table.csv", tmp_path / "none.npz"):
+        with pytest.raises(DataError):
+            data.load_data(source)
+    with pytest.raises(TheodoliteError):
+        data.load_data("peaks-AAA")
+
+
+MODULES = sorted(Path(data.__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_optional_packages_are_imported_where_they_are_used(path):
+    heads = [line.split()[1].split(".")[0] for line in _top_level_imports(path)]
+    assert set(heads) & {"sklearn", "datasets", "PIL", "skimage"} == set()
+    assert "theodolite" in heads
+
+
+def _top_level_imports(path):
+    lines = path.read_text().splitlines()
+    return [line for line in lines if line.startswith(("import ", "from "))]
