@@ -190,14 +190,15 @@ class _Run:
         for course in self._courses:
             course.record(0)
         while len(self._logs) < count:
-            losses[self._step % self._per_epoch] = self._advance()
+            position = self._step % self._per_epoch
+            losses[position] = self._advance()
             last = self._step == self._total
             ended = last or self._step % self._per_epoch == 0
-            reasons = self._close_epoch(losses) if ended else {}
-            for index, course in enumerate(self._courses):
-                if index not in self._logs and self._step in self._logged:
-                    course.record(self._step)
-            for index in [i for i in range(count) if i not in self._logs]:
+            running = [index for index in range(count) if index not in self._logs]
+            reasons = self._close_epoch(losses, running) if ended else {}
+            for index in running:
+                if self._step in self._logged:
+                    self._courses[index].record(self._step)
                 if last or reasons.get(index) is not None:
                     self._finish(index, reasons.get(index) or "length")
         return [self._logs[index] for index in range(count)]
@@ -211,14 +212,13 @@ class _Run:
         self._step += 1
         return self._stepper(*self._batches.arguments(step))
 
-    def _close_epoch(self, losses: Tensor) -> dict[int, str | None]:
+    def _close_epoch(self, losses: Tensor, running: list[int]) -> dict[int, str | None]:
         done = (self._step - 1) % self._per_epoch + 1
         columns = losses[:done].T.tolist()
         reasons: dict[int, str | None] = {}
-        for index, course in enumerate(self._courses):
-            if index not in self._logs:
-                course.check(columns[index], self._step, index)
-                reasons[index] = course.close_epoch(columns[index], self._step)
+        for index in running:
+            self._courses[index].check(columns[index], self._step, index)
+            reasons[index] = self._courses[index].close_epoch(columns[index], self._step)
         return reasons
 
     def _evaluate(self, index: int) -> Sets:
