@@ -1,0 +1,8 @@
+"""The ``theodolite`` command: one file per sub-command, each parses, calls one function, prints.
+
+Modules of this package import nothing heavy at the top, so that ``--help`` answers at once.
+"""
+
+from theodolite.cli.app import app, main
+
+__all__ = ["app", "main"]

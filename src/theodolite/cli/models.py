@@ -1,0 +1,211 @@
+"""What MODEL on the command line stands for: a callable of a file or package, timm or hf."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from theodolite.cli.checkpoints import load_weights_
+from theodolite.cli.failures import CommandError
+from theodolite.errors import TheodoliteError, UnknownNameError
+
+__all__ = ["ModelSource", "build_model", "model_arguments"]
+
+_FORMS = "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    Args:
+        word: ``file.py:callable``, ``package.module:callable``, ``timm:NAME`` or ``hf:NAME``.
+        arguments: keyword arguments of the callable.
+        checkpoint: file with weights; it replaces pretrained ones.
+        seed: of the initial weights.
+    """
+
+    word: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    seed: int = 0
+
+
+def build_model(source: ModelSource) -> nn.Module:
+    """The model, with the checkpoint's weights, in evaluation mode.
+
+    Raises:
+        CommandError: If it cannot be found or built, or the checkpoint does not fit.
+        UnknownNameError: If the file or module has no such name.
+    """
+    kind, separator, name = source.word.rpartition(":")
+    if not separator or not kind or not name:
+        raise CommandError(f"MODEL: expected {_FORMS}, got {source.word!r}")
+    torch.manual_seed(source.seed)
+    with _import_path(kind):
+        model = _named(kind, name, source)
+    if not isinstance(model, nn.Module):
+        raise CommandError(
+            f"{source.word}: expected a torch.nn.Module or a callable that returns one, got "
+            f"{type(model).__name__}"
+        )
+    if source.checkpoint is not None:
+        load_weights_(model, source.checkpoint)
+    return model.eval()
+
+
+def _named(kind: str, name: str, source: ModelSource) -> Any:
+    if kind == "timm":
+        return _timm(name, source)
+    if kind == "hf":
+        return _hugging_face(name, source)
+    module = _module(kind)
+    target: Any = module
+    for part in name.split("."):
+        if not hasattr(target, part):
+            raise UnknownNameError(f"name in {kind}", name, _model_names(module))
+        target = getattr(target, part)
+    return target if isinstance(target, nn.Module) else _called(target, source)
+
+
+def _called(target: Any, source: ModelSource) -> Any:
+    if not callable(target):
+        raise CommandError(f"{source.word}: expected a callable, got {type(target).__name__}")
+    try:
+        inspect.signature(target).bind(**source.arguments)
+    except TypeError as error:
+        raise CommandError(
+            f"{source.word}: called with {dict(source.arguments)}: {error}; pass its arguments as "
+            "--arg NAME=VALUE"
+        ) from error
+    except ValueError:  # callables without a signature
+        pass
+    with _blamed(source.word, "could not be built"):
+        return target(**source.arguments)
+
+
+def _module(kind: str) -> ModuleType:
+    if kind.endswith(".py"):
+        return _file_module(Path(kind))
+    try:
+        found = importlib.util.find_spec(kind)
+    except (ImportError, ValueError, AttributeError):
+        found = None
+    if found is None:
+        raise CommandError(
+            f"MODEL: expected {_FORMS}; there is no module {kind!r} (looked in this folder too)"
+        )
+    with _blamed(kind, "could not be imported"):
+        return importlib.import_module(kind)
+
+
+def _file_module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CommandError(f"MODEL: {path}: there is no such file")
+    name = f"theodolite_model_{path.stem}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # dataclasses look up the module of a class
+    with _blamed(str(path), "could not be imported"):
+        specification.loader.exec_module(module)
+    return module
+
+
+def _model_names(module: ModuleType) -> list[str]:
+    """Callables that the module defines itself; all that it has if there are none."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    callables = [key for key, value in public.items() if callable(value)]
+    own = [key for key in callables if getattr(public[key], "__module__", "") == module.__name__]
+    return own or callables
+
+
+def _timm(name: str, source: ModelSource) -> Any:
+    timm = _extra("timm", "vision")
+    options = {"pretrained": source.checkpoint is None, **source.arguments}
+    with _blamed(source.word, "timm could not build it"):
+        return timm.create_model(name, **options)
+
+
+def _hugging_face(name: str, source: ModelSource) -> Any:
+    """A model of the class that its configuration names, e.g. for image classification."""
+    transformers = _extra("transformers", "hf")
+    with _blamed(source.word, "transformers could not load it"):
+        config = transformers.AutoConfig.from_pretrained(name, **source.arguments)
+        known = getattr(transformers, (config.architectures or ["AutoModel"])[0], None)
+        factory = transformers.AutoModel if known is None else known
+        if source.checkpoint is None:
+            return factory.from_pretrained(name, config=config)
+        return factory._from_config(config) if known is not None else factory.from_config(config)
+
+
+def _extra(package: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise CommandError(
+            f"{package} is needed for this model and is not installed; "
+            f"run pip install 'theodolite[{extra}]'"
+        ) from error
+
+
+@contextmanager
+def _import_path(kind: str) -> Iterator[None]:
+    """Imports find the working folder, and neighbours of a file, as with ``python file.py``."""
+    added = [str(Path.cwd())]
+    if kind.endswith(".py"):
+        added.insert(0, str(Path(kind).resolve().parent))
+    sys.path[:0] = added
+    try:
+        yield
+    finally:
+        for entry in added:
+            sys.path.remove(entry)
+
+
+@contextmanager
+def _blamed(what: str, problem: str) -> Iterator[None]:
+    """Errors of other people's code become one sentence that names the place."""
+    try:
+        yield
+    except TheodoliteError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        text = " ".join(str(error).split())[:300]
+        raise CommandError(f"{what}: {problem}: {type(error).__name__}: {text}{place}") from error
+
+
+def model_arguments(pairs: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs as keyword arguments; values are JSON, other text is kept.
+
+    Raises:
+        CommandError: If there is no name.
+
+    Example:
+        >>> model_arguments(["sizes=[64, 10]", "activation=tanh"])
+        {'sizes': [64, 10], 'activation': 'tanh'}
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or not name.isidentifier():
+            raise CommandError(f"--arg: expected NAME=VALUE, e.g. num_classes=10, got {pair!r}")
+        try:
+            arguments[name] = json.loads(text)
+        except ValueError:
+            arguments[name] = text
+    return arguments

@@ -1,0 +1,132 @@
+"""What DATA on the command line stands for, ready for a model, and whether the model takes it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.capture.batches import Batch
+from theodolite.capture.readouts import read_outputs, resolve_readout
+from theodolite.cli.failures import CommandError
+from theodolite.errors import TheodoliteError
+from theodolite.workbench.data import SCALINGS, Dataset, load_data, scaled
+
+__all__ = ["DataSource", "Examples", "load_examples", "require_fit", "resolve_device"]
+
+_TRIAL = 3  # examples; two could be taken for two classes or two positions
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Which examples to measure on.
+
+    Args:
+        word: see :func:`theodolite.workbench.data.load_data`.
+        split: "train" or "test".
+        scale: a scaling of the workbench, "none", or "auto": pixels to [0, 1], others as they are.
+        flat: whether every example becomes one vector.
+        seed: of generated data and random splits.
+    """
+
+    word: str
+    split: str = "train"
+    scale: str = "auto"
+    flat: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and targets of one split, and what is known about them."""
+
+    name: str
+    split: str
+    inputs: Tensor
+    targets: Tensor
+    classes: tuple[str, ...]
+
+
+def load_examples(source: DataSource) -> Examples:
+    """Read, scale and flatten one split.
+
+    Raises:
+        DataError: If the data cannot be read.
+        CommandError: If an option is not one of its choices.
+    """
+    if source.split not in ("train", "test"):
+        raise CommandError(f"--split: expected train or test, got {source.split!r}")
+    generator = torch.Generator().manual_seed(source.seed)
+    data = _scaled(load_data(source.word, generator), source.scale)
+    data = data.flat() if source.flat else data
+    inputs, targets = (data.x_train, data.y_train)
+    if source.split == "test":
+        inputs, targets = (data.x_test, data.y_test)
+    return Examples(data.name, source.split, inputs, targets, data.classes)
+
+
+def _scaled(data: Dataset, scale: str) -> Dataset:
+    choices = ("auto", "none", *SCALINGS)
+    if scale not in choices:
+        raise CommandError(f"--scale: expected one of {', '.join(choices)}, got {scale!r}")
+    if scale == "auto" and data.peak is not None:
+        return scaled(data, "unit_interval")
+    if scale in ("auto", "none"):
+        return data
+    return scaled(data, scale)  # type: ignore[arg-type]  # checked above
+
+
+def resolve_device(name: str | None) -> torch.device:
+    """The device of this name; the best that there is without one.
+
+    Raises:
+        CommandError: If there is no such device here.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise CommandError(
+            f"--device: expected cpu, or cuda where there is a GPU, got {name!r}, which cannot be "
+            "used here"
+        ) from error
+    return device
+
+
+def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> None:
+    """Run a few examples through the model, so that a misfit is one sentence and comes at once.
+
+    Raises:
+        CommandError: If the model refuses the examples, or labels exceed its outputs.
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = Batch((examples.inputs[:_TRIAL].to(device),))
+    shape = tuple(examples.inputs.shape[1:])
+    try:
+        with torch.no_grad():
+            output: Any = batch.run(model)
+        outputs = read_outputs(output, batch, resolve_readout(readout))
+    except TheodoliteError:
+        raise
+    except Exception as error:  # whatever the user's model raises
+        text = " ".join(str(error).split())[:200]
+        hint = "pass --flatten for vectors" if len(shape) > 1 else "check MODEL's input size"
+        raise CommandError(
+            f"the model does not take this data: examples have shape {shape} and type "
+            f"{examples.inputs.dtype}, and it answers {type(error).__name__}: {text}; {hint}"
+        ) from error
+    _require_labels(examples, outputs.shape[1])
+
+
+def _require_labels(examples: Examples, outputs: int) -> None:
+    if examples.targets.is_floating_point() or examples.targets.ndim > 1:
+        return
+    highest = int(examples.targets.max())
+    if highest >= max(outputs, 2):
+        raise CommandError(
+            f"labels out of range: the model has {outputs} outputs, so labels are 0 to "
+            f"{outputs - 1}, but {examples.name} has label {highest}; build the model with "
+            f"{highest + 1} outputs (--arg num_classes={highest + 1}) or relabel"
+        )

@@ -1,0 +1,105 @@
+"""A survey from words: build the model, read the data, measure, save."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from theodolite._survey import SIZES, survey
+from theodolite.cli.failures import CommandError
+from theodolite.cli.models import ModelSource, build_model
+from theodolite.cli.probes import DataSource, Examples, load_examples, require_fit, resolve_device
+from theodolite.cli.progress import progress_bar
+from theodolite.records import Run
+
+__all__ = ["Options", "memory_bytes", "survey_model"]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure; empty tuples and None leave the library's defaults."""
+
+    families: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    readout: str | None = None
+    examples: int | None = None
+    nulls: int = 20
+    bootstrap: int = 0
+    batch_size: int = 256
+    memory_limit: str | None = None
+    device: str | None = None
+    name: str = ""
+
+
+def survey_model(
+    source: ModelSource, data: DataSource, options: Options, folder: Path, progress: bool
+) -> tuple[Run, Path]:
+    """Measure, then write the record and ``report.html`` into a folder.
+
+    Returns:
+        The run, and the path of the report.
+
+    Raises:
+        TheodoliteError: If the model, the data or an option cannot be used.
+    """
+    device = resolve_device(options.device)
+    examples = load_examples(data)
+    model = build_model(source).to(device)
+    require_fit(model, examples, options.readout)
+    keywords = _keywords(options, examples, source.seed)
+    with progress_bar(shown=progress) as show:
+        pairs = (examples.inputs, examples.targets)
+        result = survey(model, pairs, device=device, progress=show, **keywords)
+    result.save(folder)
+    return result.run, result.to_html(folder / "report.html")
+
+
+def _keywords(options: Options, examples: Examples, seed: int) -> dict[str, Any]:
+    keywords: dict[str, Any] = {
+        "readout": options.readout,
+        "nulls": options.nulls,
+        "bootstrap": options.bootstrap,
+        "batch_size": options.batch_size,
+        "memory_limit": memory_bytes(options.memory_limit),
+        "seed": seed,
+        "name": options.name or examples.name,
+        "split": examples.split,
+        "classes": examples.classes or None,
+    }
+    if options.families:
+        keywords["families"] = options.families
+    if options.layers:
+        keywords["layers"] = list(options.layers)
+    if options.examples is not None:
+        keywords["sizes"] = _sizes(options.examples)
+    return keywords
+
+
+def _sizes(limit: int) -> dict[str, int]:
+    """No family takes more than the limit; those that take few by default still do."""
+    return {
+        family: limit
+        if size is None or family in ("representation", "kernel")
+        else min(size, limit)
+        for family, size in SIZES.items()
+    }
+
+
+def memory_bytes(text: str | None) -> int | None:
+    """``4GB``, ``512MiB`` or a plain number as bytes.
+
+    Raises:
+        CommandError: If it is none of these.
+
+    Example:
+        >>> memory_bytes("4GB"), memory_bytes("1.5 MiB"), memory_bytes(None)
+        (4000000000, 1572864, None)
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?)B?\s*", text.upper())
+    if found is None or found[2] not in _UNITS or float(found[1]) <= 0:
+        raise CommandError(f"--memory-limit: expected a size such as 4GB or 512MiB, got {text!r}")
+    return int(float(found[1]) * _UNITS[found[2]])

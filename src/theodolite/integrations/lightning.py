@@ -1,0 +1,91 @@
+"""Watch a Lightning training run."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from theodolite.integrations.tracking import Tracker, require_package
+from theodolite.integrations.watching import Watch
+
+if TYPE_CHECKING:
+    from theodolite._monitor import History
+
+__all__ = ["AlignmentCallback"]
+
+
+class _Hooks:
+    """A Lightning callback that measures alignment while a model trains.
+
+    The numbers go to the trainer's own loggers, by ``family/measure/layer`` and optimizer step.
+    Only the first process measures; sharded parameters (FSDP) cannot be measured.
+
+    Args:
+        probe: inputs and targets to measure on, drawn once.
+        module: name of the sub-module to watch, e.g. ``"net"``; the LightningModule itself if
+            left out.
+        trackers: further places for the numbers and the report.
+        folder: where the history and ``report.html`` are written; nowhere if left out.
+        **options: of :class:`theodolite.Monitor`, e.g. ``every=100``.
+
+    Example::
+
+        Trainer(callbacks=[AlignmentCallback((x, y), module="net", every=50, folder="runs/a")])
+    """
+
+    def __init__(
+        self,
+        probe: Any,
+        *,
+        module: str = "",
+        trackers: Sequence[Tracker] = (),
+        folder: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._watch = Watch(probe, trackers=trackers, folder=folder, **options)
+
+    @property
+    def history(self) -> "History":
+        """What has been measured so far."""
+        return self._watch.history
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to watch, and measure before the first step."""
+        if trainer.is_global_zero:
+            self._watch.start(pl_module.get_submodule(self.module))
+            self._measure(trainer)
+
+    def on_train_batch_end(self, trainer: Any, *_others: Any, **_more: Any) -> None:
+        """Measure if it is time."""
+        if trainer.is_global_zero:
+            self._measure(trainer)
+
+    def on_train_end(self, trainer: Any, _pl_module: Any) -> None:
+        """Write the report."""
+        if trainer.is_global_zero:
+            self._watch.finish()
+
+    def _measure(self, trainer: Any) -> None:
+        values = self._watch.step(trainer.global_step)
+        for logger in trainer.loggers if values else ():
+            logger.log_metrics(values, step=trainer.global_step)
+
+
+@cache
+def _callback_class() -> type:
+    """The hooks as a subclass of Lightning's, made when Lightning is first needed."""
+    base = require_package("lightning.pytorch", "lightning").Callback
+    members = {"__doc__": _Hooks.__doc__, "__module__": __name__}
+    return type("AlignmentCallback", (_Hooks, base), members)
+
+
+if TYPE_CHECKING:
+    AlignmentCallback = _Hooks
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "AlignmentCallback":
+            return _callback_class()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

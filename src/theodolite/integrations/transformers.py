@@ -1,0 +1,84 @@
+"""Watch a training run of Hugging Face's Trainer."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from theodolite.capture.layers import unwrap
+from theodolite.integrations.tracking import Tracker, require_package
+from theodolite.integrations.watching import Watch
+
+if TYPE_CHECKING:
+    from theodolite._monitor import History
+
+__all__ = ["AlignmentCallback"]
+
+
+class _Hooks:
+    """A ``TrainerCallback`` that measures alignment while a model trains.
+
+    Only the first process measures; sharded parameters (FSDP, DeepSpeed stage 3) cannot be
+    measured.
+
+    Args:
+        probe: examples to measure on, drawn once: tensors, or a mapping as the model's collator
+            makes it (``input_ids``, ``attention_mask``, ``labels``).
+        trackers: get the numbers of each step when it is measured, and the report at the end.
+        folder: where the history and ``report.html`` are written; nowhere if left out.
+        **options: of :class:`theodolite.Monitor`, e.g. ``every=100``, ``readout="last"``.
+
+    Example::
+
+        Trainer(model, args, callbacks=[AlignmentCallback(batch, every=50, folder="runs/a")])
+    """
+
+    def __init__(
+        self,
+        probe: Any,
+        *,
+        trackers: Sequence[Tracker] = (),
+        folder: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._watch = Watch(probe, trackers=trackers, folder=folder, **options)
+
+    @property
+    def history(self) -> "History":
+        """What has been measured so far."""
+        return self._watch.history
+
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
+        """Begin to watch, and measure before the first step."""
+        if state.is_world_process_zero:
+            self._watch.start(unwrap(others["model"]))
+            self._watch.step(state.global_step)
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
+        """Measure if it is time."""
+        if state.is_world_process_zero:
+            self._watch.step(state.global_step)
+
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
+        """Write the report."""
+        if state.is_world_process_zero:
+            self._watch.finish()
+
+
+@cache
+def _callback_class() -> type:
+    """The hooks as a subclass of transformers', made when transformers is first needed."""
+    base = require_package("transformers", "hf").TrainerCallback
+    members = {"__doc__": _Hooks.__doc__, "__module__": __name__}
+    return type("AlignmentCallback", (_Hooks, base), members)
+
+
+if TYPE_CHECKING:
+    AlignmentCallback = _Hooks
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "AlignmentCallback":
+            return _callback_class()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
