@@ -55,9 +55,11 @@ def _common(
     """
 
 
-app.command("survey")(survey)
+app.command("survey", short_help="Measure a model on data; write a report.", epilog=EXAMPLES)(
+    survey
+)
 app.command("train")(train)
-app.command("view")(view)
+app.command("view", short_help="Show the report of saved runs.")(view)
 
 
 def main() -> None:
