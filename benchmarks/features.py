@@ -61,7 +61,7 @@ def peer(model: nn.Module, data: tuple[Tensor, Tensor], names: list[str], device
     from torch.utils.data import DataLoader, TensorDataset
 
     loader = DataLoader(TensorDataset(*data), batch_size=128)
-    return compute_cka(model, model, loader, layers=names, device=device)[0]
+    return compute_cka(model, model, loader, layers=names, device=device, progress=False)[0]
 
 
 def check(model: nn.Module, names: list[str], device: str) -> None:

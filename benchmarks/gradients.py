@@ -59,16 +59,15 @@ def with_torch_func(model: nn.Module, data: Data, chunk: int | None) -> dict[str
 
 
 def with_opacus(model: nn.Module, data: Data) -> dict[str, Tensor]:
-    from opacus import GradSampleModule
+    from opacus import GradSampleModule  # refuses operations in place: the same net without them
 
+    plain = ResNet18(group_norm, inplace=False).to(data[0].device).train()
+    plain.load_state_dict(model.state_dict())
+    model = plain
     wrapped = GradSampleModule(model, loss_reduction="sum")
     losses(wrapped(data[0]), data[1]).sum().backward()
     rows = {name: value.grad_sample for name, value in model.named_parameters()}
-    wrapped.remove_hooks()
-    result = by_layer(model, rows, data[1])
-    for parameter in model.parameters():
-        parameter.grad = parameter.grad_sample = None
-    return result
+    return by_layer(model, rows, data[1])
 
 
 def one_at_a_time(model: nn.Module, data: Data) -> dict[str, Tensor]:

@@ -15,13 +15,21 @@ def group_norm(channels: int) -> nn.Module:
 class BasicBlock(nn.Module):
     """Two convolutions and a shortcut, added in place."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        norm: Callable[[int], nn.Module],
+        inplace: bool,
+    ):
         super().__init__()
+        self.inplace = inplace
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = norm(outputs)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu = nn.ReLU(inplace=inplace)
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
             projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
@@ -31,23 +39,31 @@ class BasicBlock(nn.Module):
         """One block."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
-        out += self.shortcut(x)
-        return self.relu(out)
+        shortcut = self.shortcut(x)
+        if self.inplace:
+            out += shortcut
+            return self.relu(out)
+        return self.relu(out + shortcut)
 
 
 class ResNet18(nn.Module):
     """Stem, four stages of two blocks, classifier."""
 
-    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d, classes: int = 10):
+    def __init__(
+        self,
+        norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+        classes: int = 10,
+        inplace: bool = True,
+    ):
         super().__init__()
         self.conv1 = nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False)
         self.bn1 = norm(WIDTHS[0])
-        self.relu = nn.ReLU(inplace=True)
+        self.relu = nn.ReLU(inplace=inplace)
         pairs = zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
         stages = [
             nn.Sequential(
-                BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm),
-                BasicBlock(outputs, outputs, 1, norm),
+                BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm, inplace),
+                BasicBlock(outputs, outputs, 1, norm, inplace),
             )
             for stage, (inputs, outputs) in enumerate(pairs)
         ]

@@ -54,7 +54,7 @@ def attempt(name: str, call: Callable[[], Any], device: str, floor: Measured | N
     except ImportError as error:
         print(f"{name:44s} not installed ({error.name})")
         return None
-    except (RuntimeError, torch.OutOfMemoryError) as error:
+    except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
         print(f"{name:44s} failed: {str(error).splitlines()[0][:80]}")
         return None
     print(measured.line(name, floor))

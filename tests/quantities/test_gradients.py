@@ -389,6 +389,15 @@ def test_float32_agrees_to_its_precision():
         assert abs(found[layer].in_class - expected[layer].in_class) < 1e-4
 
 
+def test_norms_of_long_float32_gradients_keep_their_digits(generator):
+    rows = (
+        torch.randn(3, 2_000_000, generator=generator)
+        * torch.rand(2_000_000, generator=generator) ** 8
+    )
+    exact = rows.double().square().sum(1)
+    torch.testing.assert_close(engine._squared_norms(rows), exact, rtol=1e-6, atol=0)
+
+
 def test_a_broken_rule_is_caught(monkeypatch):
     zoo_item = specimen("lenet")
     monkeypatch.setattr(

@@ -14,9 +14,9 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
-from theodolite.capture.forms import Geometry, Lookup, Outer
+from theodolite.capture.forms import Lookup, Outer
+from theodolite.quantities._patch_views import has_strips, patch_views, strip_windows
 
 __all__ = ["DenseGradients", "ExampleGradients", "LookupGradients", "OuterGradients", "Segment"]
 
@@ -139,13 +139,13 @@ class OuterGradients(ExampleGradients):
         """By the factors or by gradients of a few examples, whichever is cheaper."""
         norms: list[Tensor] = []
         for rows in self._chunks():
-            inputs, signals = self._inputs(rows), self._signal(rows)
-            parts = _cut(segments, rows)
+            signals, parts = self._signal(rows), _cut(segments, rows)
             if self._by_factors:
+                inputs = self._inputs(rows)
                 norms.append(_norms_from_factors(inputs, signals))
                 self._products(parts, rows, inputs, signals, sink)
                 continue
-            gradients = signals @ inputs
+            gradients = self._gradients(rows, signals)
             norms.append(_squared_norms(gradients))
             if parts:
                 members = _members(tuple(parts), rows, self._dtype, self._device)
@@ -160,6 +160,19 @@ class OuterGradients(ExampleGradients):
             scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
             inputs, signals = self._inputs(rows), self._signal(rows) * scale
             self._products(_cut(segments, rows), rows, inputs, signals, sink)
+
+    def _gradients(self, rows: range, signals: Tensor) -> Float[Tensor, "m c d"]:
+        """Gradients of a few examples; strips of the images serve several taps without a copy."""
+        geometry = self._forms[0].geometry
+        if not self._taps_first or geometry is None or not has_strips(geometry):
+            return signals @ self._inputs(rows)
+        images = self._forms[0].inputs[rows.start : rows.stop].to(self._dtype)
+        windows = strip_windows(images, geometry)
+        width = windows[0].shape[1]
+        result = signals.new_empty(*signals.shape[:2], len(windows), width)
+        for index, window in enumerate(windows):
+            torch.bmm(signals, window.mT, out=result[:, :, index])
+        return result.flatten(2)
 
     def _products(
         self, parts: list[Segment], rows: range, inputs: Tensor, signals: Tensor, sink: Sink
@@ -190,7 +203,7 @@ class OuterGradients(ExampleGradients):
             chosen = replace(form, inputs=form.inputs[rows.start : rows.stop].to(self._dtype))
             if self._taps_first and form.geometry is not None:
                 inside = self._by_factors
-                parts.append(_patches(chosen.inputs, form.geometry, examples_inside=inside))
+                parts.append(patch_views(chosen.inputs, form.geometry, examples_inside=inside))
             else:
                 parts.append(chosen.rows_of_inputs())
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -237,34 +250,10 @@ def _members(
     parts: tuple[Segment, ...], rows: range, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "s m"]:
     """Row s is one for the examples of segment s and zero for the others; alike for all layers."""
-    members = torch.zeros(len(parts), len(rows), dtype=dtype)
+    members = torch.zeros(len(parts), len(rows), dtype=dtype, device=device)
     for index, part in enumerate(parts):
         members[index, part.start - rows.start : part.stop - rows.start] = 1.0
-    return members.to(device)
-
-
-def _patches(images: Tensor, geometry: Geometry, *, examples_inside: bool) -> Tensor:
-    """Patches ``(n, T, taps * channels)`` as a view of ``(D, n, T)`` or of ``(n, D, T)``.
-
-    With examples inside, the rows of all examples form one matrix without a further copy; with
-    examples outside, each example's matrix is contiguous.
-    """
-    count, channels = images.shape[:2]
-    sizes = geometry.output_size(tuple(images.shape[2:]))
-    edges = [edge for width in reversed(geometry.padding) for edge in (width, width)]
-    padded = functional.pad(images, edges) if any(edges) else images
-    lead = (channels, count) if examples_inside else (count, channels)
-    axis = 0 if examples_inside else 1
-    source = padded.transpose(0, 1) if examples_inside else padded
-    shape = (geometry.taps, *lead) if examples_inside else (count, geometry.taps, channels)
-    result = images.new_empty(*shape, *sizes)
-    for index, offset in enumerate(geometry.offsets()):
-        spans = zip(offset, sizes, geometry.stride, strict=True)
-        window = tuple(slice(o, o + (s - 1) * t + 1, t) for o, s, t in spans)
-        result.select(axis, index).copy_(source[(slice(None), slice(None), *window)])
-    if examples_inside:
-        return result.flatten(0, 1).flatten(2).permute(1, 2, 0)
-    return result.flatten(1, 2).flatten(2).transpose(1, 2)
+    return members
 
 
 def _signals(
@@ -281,8 +270,15 @@ def _working(tensor: Tensor) -> Tensor:
 
 
 def _squared_norms(rows: Tensor) -> Tensor:
-    norms = torch.linalg.vector_norm(rows, dim=tuple(range(1, rows.ndim)))
-    return norms.double().square()
+    """Squared norm of each row, in float64.
+
+    On the CPU ``vector_norm`` adds up float32 entries one after the other and loses three digits
+    over a million of them; ``sum`` adds pairwise.
+    """
+    axes = tuple(range(1, rows.ndim))
+    if rows.device.type == "cpu":
+        return rows.square().sum(axes).double()
+    return torch.linalg.vector_norm(rows, dim=axes, dtype=torch.float64).square()
 
 
 def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
