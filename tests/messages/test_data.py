@@ -112,6 +112,16 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
             "dictionary: expected atoms of the inputs' width 2, got 4",
         ),
         (
+            lambda: data.class_subset(data.digits(), ["eleven"]),
+            UnknownNameError,
+            "unknown class of digits 'eleven'",
+        ),
+        (
+            lambda: data.load_ct_position(path="no/such.csv"),
+            DataError,
+            "expected no/such.csv, which does not exist; download .*UCI.*206.*THEODOLITE_DATA",
+        ),
+        (
             lambda: data.load_data("cifra10"),
             UnknownNameError,
             "unknown data set 'cifra10'.*cifar10",

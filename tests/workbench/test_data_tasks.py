@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.workbench import data
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0, 5])
@@ -166,6 +166,81 @@ def test_bad_requests_raise(call, error):
         call()
 
 
+@pytest.mark.spec("2.P43")
+@pytest.mark.parametrize(
+    ("name", "runs", "models"),
+    [("cifar_a", 16, 960), ("cifar_b", 16, 960), ("imagenet_a", 20, 600), ("imagenet_b", 20, 600)],
+)
+def test_sweep_sizes(name, runs, models):
+    sweep = data.TRANSFER_SWEEPS[name]
+    assert len(set(sweep.runs())) == runs
+    assert sweep.models == models
+    assert len(data.draw_groups(sweep)) * runs == models
+
+
+@pytest.mark.spec("2.P43")
+@pytest.mark.parametrize("name", sorted(data.TRANSFER_SWEEPS))
+def test_sweep_draws_lie_inside_the_ranges(generator, name):
+    sweep = data.TRANSFER_SWEEPS[name]
+    groups = [group for _ in range(3) for group in data.draw_groups(sweep, generator)]
+    for field in ("init_scale", "learning_rate"):
+        low, high = getattr(sweep, field)
+        values = torch.tensor([getattr(group, field) for group in groups], dtype=torch.float64)
+        assert low <= values.min() < values.max() <= high
+        # Log-uniform: half of the draws lie below the geometric mean.
+        share = (values < sqrt(low * high)).double().mean().item()
+        assert abs(share - 0.5) < 5 * 0.5 / sqrt(len(groups))
+    for field in ("upstream_examples", "upstream_classes", "upstream_epochs"):
+        assert {getattr(group, field) for group in groups} == set(getattr(sweep, field))
+    assert {group.initializer for group in groups} == set(sweep.initializers)
+    for field in ("conv_layers", "filters", "units"):
+        drawn = {getattr(g, field) for g in groups if g.architecture == "simple_cnn"}
+        assert drawn == set(getattr(sweep, field))
+        assert {getattr(g, field) for g in groups if g.architecture != "simple_cnn"} == {None}
+
+
+def test_sweep_draws_follow_the_seed():
+    sweep = data.TRANSFER_SWEEPS["cifar_b"]
+    first, again, other = (
+        data.draw_groups(sweep, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_class_subsets_relabel_in_the_order_given():
+    raw = data.digits()
+    part = data.class_subset(raw, ["7", 2])
+    assert part.classes == ("7", "2")
+    kept = (raw.y_train == 7) | (raw.y_train == 2)
+    assert part.x_train.equal(raw.x_train[kept])
+    assert part.y_train.equal((raw.y_train[kept] == 2).long())
+    assert set(part.y_test.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("classes", [[0, 0], [], ["0", 0]], ids=str)
+def test_class_subsets_refuse_repetition(classes):
+    with pytest.raises(DomainError):
+        data.class_subset(data.digits(), classes)
+
+
+@pytest.mark.parametrize("item", ["cat", 10, -1])
+def test_class_subsets_refuse_unknown_classes(item):
+    with pytest.raises(UnknownNameError):
+        data.class_subset(data.digits(), [0, item])
+
+
+def test_probe_rows_are_balanced_or_uniform(generator):
+    labels = data.digits().y_train[data.probe_rows(data.digits(), 200, generator)]
+    assert torch.bincount(labels).tolist() == [20] * 10
+    regression = data.peaks(train=50, test=5, generator=generator)
+    rows = data.probe_rows(regression, 20, generator)
+    assert len(set(rows.tolist())) == 20
+    with pytest.raises(DomainError):
+        data.probe_rows(regression, 51)
+    with pytest.raises(DomainError):
+        data.class_subset(regression, [0, 1])
+
+
 class TestDataset:
     x = torch.arange(24.0).reshape(6, 2, 2)
     y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -188,6 +263,12 @@ class TestDataset:
     def test_regression_has_no_classes(self):
         sets = data.Dataset("toy", self.x, self.y.double(), self.x, self.y.double())
         assert sets.num_classes == 0
+
+    def test_it_moves_as_a_whole(self):
+        sets = data.Dataset("toy", self.x, self.y / 2, self.x, self.y / 2).to("meta")
+        assert {t.device.type for t in (sets.x_train, sets.y_train, sets.x_test, sets.y_test)} == {
+            "meta"
+        }
 
     @pytest.mark.parametrize("y", [[0, 1], [-1, 0, 0, 0, 0, 0], [0, 10**12, 0, 0, 0, 0]])
     def test_bad_labels_raise(self, y):

@@ -1,5 +1,6 @@
 """Data for experiments: embedded, generated, read or downloaded; labels, tasks, features."""
 
+from theodolite.workbench.data.ct_position import CT_FILE, load_ct_position
 from theodolite.workbench.data.dataset import Dataset
 from theodolite.workbench.data.dictionary import learn_dictionary, sparse_codes, sparse_objective
 from theodolite.workbench.data.digits import digits
@@ -69,6 +70,7 @@ from theodolite.workbench.data.sift import (
     word_indices,
 )
 from theodolite.workbench.data.sources import load_data
+from theodolite.workbench.data.subsets import class_subset, probe_rows
 from theodolite.workbench.data.tasks import (
     PairTask,
     balanced_rows,
@@ -77,16 +79,25 @@ from theodolite.workbench.data.tasks import (
     one_vs_one_tasks,
     pair_task,
 )
+from theodolite.workbench.data.transfer_sweeps import (
+    TRANSFER_SWEEPS,
+    TransferGroup,
+    TransferRun,
+    TransferSweep,
+    draw_groups,
+)
 
 __all__ = [
     "CIFAR_MEAN",
     "CIFAR_STD",
+    "CT_FILE",
     "IMAGE_SETS",
     "LADDER",
     "NPZ_KEYS",
     "PEAKS_TASKS",
     "PEAKS_VARIABLES",
     "SCALINGS",
+    "TRANSFER_SWEEPS",
     "CorruptedLabels",
     "Dataset",
     "ImageSet",
@@ -94,6 +105,9 @@ __all__ = [
     "RBFNetwork",
     "Rung",
     "Scaling",
+    "TransferGroup",
+    "TransferRun",
+    "TransferSweep",
     "assembled_images",
     "average_pooled",
     "balanced_rows",
@@ -101,6 +115,7 @@ __all__ = [
     "central_differences",
     "channel_standardized",
     "class_pairs",
+    "class_subset",
     "collapsed_classes",
     "corrupted_labels",
     "covariance_root",
@@ -108,6 +123,7 @@ __all__ = [
     "dense_sift",
     "digits",
     "disjoint_rows",
+    "draw_groups",
     "fit_rbf_network",
     "gaussian",
     "gaussian_inputs",
@@ -119,6 +135,7 @@ __all__ = [
     "image_standardized",
     "labels_along",
     "learn_dictionary",
+    "load_ct_position",
     "load_data",
     "load_image_folder",
     "load_image_set",
@@ -132,6 +149,7 @@ __all__ = [
     "peaks_inputs",
     "peaks_values",
     "pixel_standardizer",
+    "probe_rows",
     "random_labels",
     "rbf_features",
     "related_tasks",

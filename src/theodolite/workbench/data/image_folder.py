@@ -1,6 +1,6 @@
 """Data sets from folders of images, one folder per class."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -20,20 +20,35 @@ __all__ = ["load_image_folder"]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
+@dataclass(frozen=True)
+class _Form:
+    """How files become arrays, and how many of a class."""
+
+    opener: Any
+    mode: str
+    size: int | None
+    per_class: int | None
+
+
 def load_image_folder(
     path: str | Path,
     size: int | None = None,
     mode: Literal["RGB", "L"] = "RGB",
+    per_class: int | None = None,
     test_fraction: float = 0.2,
     generator: torch.Generator | None = None,
 ) -> Dataset:
     """Read ``FOLDER/train/CLASS/*`` and ``FOLDER/test/CLASS/*``, or split ``FOLDER/CLASS/*``.
+
+    ``val`` may stand for ``test``. All images are held in memory: take a few per class of large
+    sets such as ImageNet.
 
     Args:
         path: the folder. Classes are its sub-folders in alphabetical order.
         size: resize the shorter side to this and cut the central square; without it all images
             must have the same size.
         mode: ``"RGB"`` or ``"L"`` (grey).
+        per_class: read at most so many images of a class and split, the first by name.
         test_fraction: share of the images that become the test set where the folder has none.
         generator: draws that split.
 
@@ -46,19 +61,23 @@ def load_image_folder(
     """
     require_choice(("RGB", "L"), mode=mode)
     require_between(0.0, 1.0, open_low=True, open_high=True, test_fraction=test_fraction)
-    if size is not None:
-        require_count(1, size=size)
-    opener = _pillow()
+    for name, value in {"size": size, "per_class": per_class}.items():
+        if value is not None:
+            require_count(1, **{name: value})
+    form = _Form(_pillow(), mode, size, per_class)
     folder = Path(path)
-    if (folder / "train").is_dir() and (folder / "test").is_dir():
+    held_out_folders = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+    if (folder / "train").is_dir() and held_out_folders:
         classes = _classes(folder / "train")
-        if _classes(folder / "test") != classes:
-            raise DataError(f"{folder}: expected the same classes in train and test")
-        x_train, y_train = _read(opener, folder / "train", classes, (mode, size))
-        x_test, y_test = _read(opener, folder / "test", classes, (mode, size))
-        return Dataset(folder.name, x_train, y_train, x_test, y_test, classes, peak=255)
+        if _classes(held_out_folders[0]) != classes:
+            raise DataError(
+                f"{folder}: expected the same classes in train and {held_out_folders[0].name}"
+            )
+        train_part = _read(folder / "train", classes, form)
+        test_part = _read(held_out_folders[0], classes, form)
+        return Dataset(folder.name, *train_part, *test_part, classes, peak=255)
     classes = _classes(folder)
-    x, y = _read(opener, folder, classes, (mode, size))
+    x, y = _read(folder, classes, form)
     held_out = max(1, round(test_fraction * len(x)))
     if held_out >= len(x):
         raise DataError(f"{folder}: expected at least two images to split, got {len(x)}")
@@ -87,14 +106,12 @@ def _classes(folder: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read(
-    opener: Any, folder: Path, classes: tuple[str, ...], form: tuple[str, int | None]
-) -> tuple[Tensor, Tensor]:
+def _read(folder: Path, classes: tuple[str, ...], form: _Form) -> tuple[Tensor, Tensor]:
     arrays: list[np.ndarray] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        for file in _files(folder / name):
-            array = _pixels(opener, file, *form)
+        for file in _files(folder / name)[: form.per_class]:
+            array = _pixels(file, form)
             if arrays and array.shape != arrays[0].shape:
                 raise DataError(
                     f"{file}: expected the size of the first image, {arrays[0].shape[:2]}, got "
@@ -105,22 +122,22 @@ def _read(
     return channels_first(torch.from_numpy(np.stack(arrays))), torch.tensor(labels)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> list[Path]:
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
     if not files:
         raise DataError(
             f"{folder}: expected images ({', '.join(_SUFFIXES)}), found none; "
             "every class needs at least one"
         )
-    yield from files
+    return files
 
 
-def _pixels(opener: Any, file: Path, mode: str, size: int | None) -> np.ndarray:
+def _pixels(file: Path, form: _Form) -> np.ndarray:
     try:
-        with opener.open(file) as image:
-            picture = image.convert(mode)
-            if size is not None:
-                picture = _square(picture, size)
+        with form.opener.open(file) as image:
+            picture = image.convert(form.mode)
+            if form.size is not None:
+                picture = _square(picture, form.size)
             return np.array(picture, dtype=np.uint8)
     except Exception as error:  # Pillow's plugins fail in many ways on damaged files
         raise DataError(

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from theodolite.errors import DataError, UnknownNameError
+from theodolite.workbench.data.ct_position import load_ct_position
 from theodolite.workbench.data.dataset import Dataset
 from theodolite.workbench.data.digits import digits
 from theodolite.workbench.data.gaussian import gaussian
@@ -20,8 +21,9 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
     """The data set that a word on the command line stands for.
 
     Args:
-        source: ``"digits"``, ``"gaussian"``, ``"peaks"`` (or ``"peaks-ABC"`` for one task), a
-            named image set, a path to an ``.npz`` file, or a folder with one sub-folder per class.
+        source: ``"digits"``, ``"gaussian"``, ``"peaks"`` (or ``"peaks-ABC"`` for one task),
+            ``"ct_position"``, a named image set, a path to an ``.npz`` file, or a folder
+            with one sub-folder per class.
         generator: source of randomness where data or a split is drawn.
 
     Raises:
@@ -39,6 +41,8 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
         return gaussian(generator=generator)
     if word == "peaks" or word.startswith("peaks-"):
         return peaks(word.partition("-")[2] or "ABC", generator=generator)
+    if word == "ct_position":
+        return load_ct_position(generator=generator)
     if word in IMAGE_SETS:
         return load_image_set(word)
     path = Path(source)
@@ -48,4 +52,6 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
         return load_npz(path)
     if path.exists():
         raise DataError(f"{path}: expected an .npz file or a folder with one sub-folder per class")
-    raise UnknownNameError("data set", word, ["digits", "gaussian", "peaks", *IMAGE_SETS])
+    raise UnknownNameError(
+        "data set", word, ["digits", "gaussian", "peaks", "ct_position", *IMAGE_SETS]
+    )
