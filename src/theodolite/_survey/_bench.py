@@ -1,0 +1,96 @@
+"""The model on the bench: what all families read, computed once and on demand."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theodolite._survey._draws import Draws
+from theodolite._survey._layers import Layer, Layout
+from theodolite._survey._probe import Probe
+from theodolite._survey._settings import Loss, Settings
+from theodolite._survey._sheet import Sheet
+from theodolite._survey._tasks import Task, example_loss
+from theodolite._survey._views import View, read_views, spectrum_views
+from theodolite.capture.batches import Batch
+
+__all__ = ["Bench"]
+
+Report = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model in evaluation mode with its probe.
+
+    Args:
+        model: unwrapped.
+        data: all that was given, for sums over everything.
+        probe: the examples.
+        layout: the layers.
+        settings: what was asked for.
+        draws: permutations and half-samples.
+        report: called with a family and what is being done.
+    """
+
+    model: nn.Module
+    data: Any
+    probe: Probe
+    layout: Layout
+    settings: Settings
+    draws: Draws
+    report: Report
+
+    def count(self, family: str) -> int:
+        """Examples that a family takes."""
+        return self.settings.size(family, len(self.probe))
+
+    def examples(self, family: str) -> tuple[Batch, Task]:
+        """The examples of a family with their targets."""
+        return self.probe.take(self.count(family))
+
+    def columns(self, family: str) -> Float[Tensor, "n c"]:
+        """Targets of a family's examples as columns."""
+        columns = self.examples(family)[1].columns
+        assert columns is not None  # the family would not run without
+        return columns
+
+    @property
+    def loss(self) -> Loss:
+        """The user's loss, or the one that goes with the targets."""
+        return example_loss(self.probe.task.kind, self.settings.loss)
+
+    @cached_property
+    def held(self) -> dict[str, View]:
+        """Features of every layer, for as many examples as any family takes."""
+        readers = {"representation", "kernel", "gradient"} & set(self.settings.families)
+        family = max(sorted(readers), key=self.count)
+        batch, _ = self.examples(family)
+        return read_views(self.model, batch, self.layout, self.settings)
+
+    def views(self, family: str) -> Iterator[tuple[Layer, View]]:
+        """Features of every layer on the examples of a family."""
+        count = self.count(family)
+        for name, view in self.held.items():
+            whole = len(view) == count
+            yield self.layout[name], view.fresh() if whole else view.take(torch.arange(count))
+
+    def spectrum_views(self) -> Iterator[tuple[Layer, View]]:
+        """Features of every layer as spectra want them."""
+        batch, _ = self.examples("kernel")
+        held = {layer.name: view for layer, view in self.views("kernel")}
+        pooled = spectrum_views(self.model, batch, self.layout, self.settings, held)
+        for name, view in pooled.items():
+            yield self.layout[name], view.fresh()
+
+    @contextmanager
+    def step(self, sheet: Sheet, family: str, layer: Layer | None = None) -> Iterator[None]:
+        """One piece of work, timed and reported."""
+        self.report(family, "" if layer is None else layer.name)
+        with sheet.timed(family):
+            yield

@@ -1,0 +1,171 @@
+"""Covariance: do the weights of a layer vary along the directions in which its inputs do?"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from theodolite._survey._bench import Bench
+from theodolite._survey._layers import Layer
+from theodolite._survey._sheet import Sheet
+from theodolite.errors import TheodoliteError
+from theodolite.linalg import top_eigen
+from theodolite.measures.covariance import compare_misalignment, transfer_from_covariance
+from theodolite.quantities import input_moments, weight_covariance
+from theodolite.records import Estimate
+
+__all__ = ["measure_covariance"]
+
+_FAMILY = "covariance"
+_SHOWN = 200  # directions of f(sigma) that are kept
+_PICTURES = 8
+_BASES = 10
+_DEFAULT_LIMIT = 4 * 2**30
+_COPIES = 4  # a sum, the part of a batch, and what the eigensolver needs
+_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def measure_covariance(bench: Bench, sheet: Sheet) -> None:
+    """Rows and curves of all linear and convolutional layers that are called as modules."""
+    layers = matrix_layers(bench)
+    limit = bench.settings.memory_limit or _DEFAULT_LIMIT
+    fitting = [layer for layer in layers if _bytes(bench, layer) <= limit]
+    for layer in layers:
+        if layer not in fitting:
+            text = f"its covariance needs {_bytes(bench, layer)} bytes, memory_limit is {limit}"
+            nothing = Estimate(math.nan)
+            sheet.row(layer, (_FAMILY, "relative_misalignment"), nothing, 0, text)
+    data = _examples(bench)
+    for group in _groups(bench, fitting, limit):
+        _measure_group(bench, sheet, group, data)
+    sheet.routes[_FAMILY] = {
+        "method": f"{_BASES} random bases",
+        "n": bench.settings.size(_FAMILY, bench.probe.given),
+        "centered": True,
+        "layers": "all" if bench.settings.deep_covariance else "first",
+    }
+
+
+def matrix_layers(bench: Bench) -> list[Layer]:
+    """Linear and convolutional layers; the first alone where deep ones are switched off."""
+    found = [
+        layer
+        for layer in bench.layout.layers
+        if layer.shape is not None and _is_matrix(bench.model.get_submodule(layer.name))
+    ]
+    return found if bench.settings.deep_covariance else found[:1]
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Linear, *_CONV)) or _is_transposed(module)
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """The linear layer of GPT-2, whose weight is (inputs, outputs)."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _examples(bench: Bench) -> object:
+    """All the data, or as much of the probe as was asked for."""
+    if bench.settings.sizes[_FAMILY] is None:
+        return bench.data
+    return bench.examples(_FAMILY)[0]
+
+
+def _weight(bench: Bench, layer: Layer) -> Tensor:
+    """One row per filter."""
+    module = bench.model.get_submodule(layer.name)
+    weight: Tensor = module.weight.detach()  # type: ignore[operator]
+    return weight.mT if _is_transposed(module) else weight.flatten(1)
+
+
+def _bytes(bench: Bench, layer: Layer) -> int:
+    return int(_COPIES * 8 * _weight(bench, layer).shape[1] ** 2)
+
+
+def _groups(bench: Bench, layers: list[Layer], limit: int) -> Iterator[list[Layer]]:
+    """Layers whose covariances fit into memory together: one pass over the data for each group."""
+    group: list[Layer] = []
+    total = 0
+    for layer in layers:
+        size = _bytes(bench, layer)
+        if group and total + size > limit:
+            yield group
+            group, total = [], 0
+        group, total = [*group, layer], total + size
+    if group:
+        yield group
+
+
+def _measure_group(bench: Bench, sheet: Sheet, group: list[Layer], data: object) -> None:
+    with bench.step(sheet, _FAMILY):
+        moments = input_moments(
+            bench.model,
+            data,
+            [layer.name for layer in group],
+            batch_size=bench.settings.batch_size,
+            batch_fn=bench.settings.batch_fn,
+        )
+    first = next(iter(matrix_layers(bench)), None)
+    for layer in group:
+        with bench.step(sheet, _FAMILY, layer):
+            rounded = moments.pop(layer.name).covariance()
+            covariance = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
+            _compare(bench, sheet, layer, covariance)
+            if layer == first:
+                _pictures(bench, sheet, layer, covariance)
+
+
+def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
+    weight = _weight(bench, layer).double()
+    filters = len(weight)
+    covariance = weight_covariance(weight)
+    generator = torch.Generator(device="cpu").manual_seed(bench.settings.seed)
+    try:
+        found = compare_misalignment(data, covariance, filters, draws=_BASES, generator=generator)
+    except TheodoliteError as error:
+        nothing = Estimate(math.nan)
+        sheet.row(layer, (_FAMILY, "relative_misalignment"), nothing, filters, str(error))
+    else:
+        mean, deviation = float(found.baseline.mean()), float(found.baseline.std())
+        few = f"{filters} filters are too few to judge a direction: at least 4 are needed"
+        rows = {
+            "relative_misalignment": Estimate(
+                float(found.relative), None, 1.0, deviation / mean if mean else None
+            ),
+            "misalignment": Estimate(float(found.value), None, mean, deviation),
+            "random_basis_misalignment": Estimate(mean),
+            "misalignment_floor": Estimate(float(found.floor)),
+            "subspace": Estimate(float(found.subspace)),
+        }
+        for measure, estimate in rows.items():
+            finite = estimate if found.subspace else Estimate(estimate.value)
+            why = few if found.subspace == 0 else "the weights are isotropic"
+            sheet.row(layer, (_FAMILY, measure), finite, filters, why)
+    curve = transfer_from_covariance(data, covariance, count=min(_SHOWN, len(data)))
+    arrays = {"x": curve.sigma, "y": curve.tau}
+    labels = {"x": "σ of the data", "y": "τ of the weights"}
+    sheet.curve(layer, (_FAMILY, "transfer"), arrays, **labels)
+
+
+def _pictures(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
+    """Leading eigenvectors of patches and of filters, in the shape of the input."""
+    module = bench.model.get_submodule(layer.name)
+    shape = _picture_shape(module, bench, len(data))
+    weights = weight_covariance(_weight(bench, layer).double())
+    count = min(_PICTURES, len(data))
+    for title, matrix in (("patch_eigenvectors", data), ("filter_eigenvectors", weights)):
+        values, vectors = top_eigen(matrix, count)
+        images = vectors.mT.reshape(count, *shape)
+        sheet.curve(layer, (_FAMILY, title), {"images": images, "values": values})
+
+
+def _picture_shape(module: nn.Module, bench: Bench, size: int) -> tuple[int, int, int]:
+    if isinstance(module, _CONV):
+        taps = (1, 1, *module.kernel_size)[-2:]
+        return size // (taps[0] * taps[1]), taps[0], taps[1]
+    given = tuple(bench.probe.batch.args[0].shape[1:]) if bench.probe.batch.args else ()
+    if len(given) == 3 and torch.Size(given).numel() == size:
+        return given[0], given[1], given[2]
+    return 1, 1, size

@@ -1,0 +1,199 @@
+"""Gradient: how the gradients, and the features, of examples agree within classes and overall."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from theodolite._survey._bench import Bench
+from theodolite._survey._groups import GroupAlignment, grouped_alignment
+from theodolite._survey._layers import Layer
+from theodolite._survey._sheet import Sheet, spread
+from theodolite.measures.gradient import confusion_of_gram
+from theodolite.quantities import GradientAlignment, gradient_alignment, tangent_kernels
+from theodolite.records import Estimate
+
+__all__ = ["measure_features", "measure_gradient"]
+
+_FAMILY = "gradient"
+_CHEAP = 5 * 10**8  # numbers in all gradients of all examples
+_FEWER = 200  # examples whose pairs of gradients are compared in larger models
+
+
+def measure_gradient(bench: Bench, sheet: Sheet) -> None:
+    """Rows and curves of the gradients of all layers that own trainable parameters."""
+    layers = [layer for layer in bench.layout.layers if layer.parameters]
+    names = [layer.name for layer in layers]
+    batch, task = bench.examples(_FAMILY)
+    with bench.step(sheet, _FAMILY):
+        found = gradient_alignment(
+            bench.model,
+            batch,
+            loss=bench.loss,
+            labels=task.labels,
+            layers=names,
+            readout=bench.settings.readout,
+            stiffness=True,
+            batch_size=bench.settings.batch_size,
+            check=bench.settings.check,
+        )
+    pairs = _pairs(bench, sheet, names)
+    for layer in layers:
+        if layer.name in found.sums.names:
+            with bench.step(sheet, _FAMILY, layer):
+                _layer_rows(bench, sheet, layer, (found, pairs.get(layer.name)))
+    _model_rows(sheet, found, len(batch), task.labels is not None)
+    _warn_classes(sheet, task.labels)
+    sheet.routes[_FAMILY] = {
+        "method": "sums over examples",
+        "n": len(batch),
+        "pairs": len(next(iter(pairs.values()))) if pairs else 0,
+        "null": "the grouping into classes is permuted",
+    }
+
+
+def _pairs(bench: Bench, sheet: Sheet, names: list[str]) -> Mapping[str, Tensor]:
+    """Inner products of all pairs of gradients, for fewer examples."""
+    count = _pair_count(bench)
+    if count < 2:
+        return {}
+    batch, _ = bench.probe.take(count)
+    with bench.step(sheet, _FAMILY):
+        return tangent_kernels(
+            bench.model,
+            batch,
+            names,
+            outputs=bench.loss,
+            readout=bench.settings.readout,
+            memory_limit=bench.settings.memory_limit,
+            check=bench.settings.check,
+        )
+
+
+def _pair_count(bench: Bench) -> int:
+    """As many as the sums take where all their gradients are few numbers, else fewer."""
+    count = bench.count(_FAMILY)
+    asked = bench.settings.sizes["pairs"]
+    if asked is None:
+        numbers = count * sum(p.numel() for p in bench.model.parameters())
+        asked = count if numbers <= _CHEAP else _FEWER
+    return min(count, asked)
+
+
+def _layer_rows(
+    bench: Bench, sheet: Sheet, layer: Layer, parts: tuple[GradientAlignment, Tensor | None]
+) -> None:
+    found, gram = parts
+    values = found[layer.name]
+    n = len(found.sums.labels)
+    labels = bench.examples(_FAMILY)[1].labels
+    nulls = GroupAlignment.nothing() if gram is None else _null(bench, gram, labels)
+    errors = {} if gram is None else _errors(bench, gram, labels, n)
+    method = "half-sampling" if errors else "exact"
+    why = "all gradients are zero, or every class has a single example"
+
+    def add(measure: str, value: Tensor | None, null: Tensor | None = None) -> None:
+        number = math.nan if value is None else float(value)
+        estimate = Estimate(number, errors.get(measure), *spread(null), method)
+        sheet.row(layer, (_FAMILY, measure), estimate, n, why)
+
+    if labels is not None:
+        add("omega_contrast", values.contrast, nulls.contrast)
+    add("omega", values.omega)
+    if labels is not None:
+        add("in_class_omega", values.in_class, nulls.in_class)
+    add("gradient_diversity", values.diversity)
+    add("stiffness", values.stiffness)
+    if gram is not None:
+        confusion = Estimate(float(confusion_of_gram(gram)))
+        sheet.row(layer, (_FAMILY, "gradient_confusion"), confusion, len(gram), why)
+    if labels is not None:
+        _class_curves(sheet, layer, "class", values.classes, values.omega)
+
+
+def _class_curves(sheet: Sheet, layer: Layer, prefix: str, classes: Tensor, omega: Tensor) -> None:
+    numbers = torch.arange(len(classes))
+    if prefix == "class":
+        arrays = {"x": numbers, "y": classes}
+        sheet.curve(layer, (_FAMILY, "class_omega"), arrays, x="class", y="Ω within the class")
+    arrays = {"x": numbers, "y": classes - omega}
+    sheet.curve(layer, (_FAMILY, f"{prefix}_contrast"), arrays, x="class", y="Ω minus Ω of all")
+
+
+def _null(bench: Bench, gram: Tensor, labels: Tensor | None) -> GroupAlignment:
+    """Omega when the grouping into classes is permuted and gradients stay as they are."""
+    if labels is None:
+        return GroupAlignment.nothing()
+    one_hot = torch.nn.functional.one_hot(labels[: len(gram)]).double()
+    shuffled = bench.draws.shuffled(one_hot)
+    if len(shuffled) == 0:
+        return GroupAlignment.nothing()
+    return grouped_alignment(gram.double(), shuffled.to(gram.device))
+
+
+def _errors(bench: Bench, gram: Tensor, labels: Tensor | None, n: int) -> dict[str, float]:
+    """Standard errors of n examples from halves of those with all pairs."""
+    halves = bench.draws.halves(len(gram))
+    if len(halves) < 2:
+        return {}
+    groups = torch.zeros(len(gram), dtype=torch.long) if labels is None else labels[: len(gram)]
+    one_hot = torch.nn.functional.one_hot(groups).double().to(gram.device)
+    wide = gram.double()
+    draws = [
+        grouped_alignment(wide[h][:, h], one_hot[h].unsqueeze(0)) for h in halves.to(gram.device)
+    ]
+    shrink = math.sqrt(len(gram) / n)
+    named = {
+        "omega": torch.stack([draw.omega for draw in draws]),
+        "in_class_omega": torch.stack([draw.in_class[0] for draw in draws]),
+        "omega_contrast": torch.stack([draw.contrast[0] for draw in draws]),
+    }
+    return {name: shrink * float(values.std()) for name, values in named.items()}
+
+
+def _model_rows(sheet: Sheet, found: GradientAlignment, n: int, classes: bool) -> None:
+    """All parameters together, and the gradients with respect to the outputs."""
+    total, logits = found.total, found.logits
+    rows = {"omega": total.omega}
+    if classes:
+        rows |= {"in_class_omega": total.in_class, "omega_contrast": total.contrast}
+        rows |= {"logit_omega_contrast": logits.contrast}
+    rows |= {"loss": found.sums.losses.double().mean()}
+    for measure, value in rows.items():
+        why = "all gradients are zero, or every class has a single example"
+        sheet.row(None, (_FAMILY, measure), Estimate(float(value)), n, why)
+
+
+def _warn_classes(sheet: Sheet, labels: Tensor | None) -> None:
+    if labels is None:
+        return
+    counts = labels.bincount()
+    single = int((counts == 1).sum())
+    if single:
+        text = f"{single} of {int((counts > 0).sum())} classes have a single example: left out"
+        sheet.warn(None, (_FAMILY, "in_class_omega"), text)
+
+
+def measure_features(bench: Bench, sheet: Sheet) -> None:
+    """Omega of the features, overall and within classes: cheap, and the same for every loss."""
+    labels = bench.examples(_FAMILY)[1].labels
+    for layer, view in bench.views(_FAMILY):
+        with bench.step(sheet, _FAMILY, layer):
+            n = len(view)
+            groups = torch.zeros(n, dtype=torch.long) if labels is None else labels
+            one_hot = torch.nn.functional.one_hot(groups).double().to(view.gram.device)
+            found = grouped_alignment(view.gram, one_hot.unsqueeze(0))
+            why = "all features are zero, or every class has a single example"
+            omega = Estimate(float(found.omega))
+            sheet.row(layer, (_FAMILY, "feature_omega"), omega, n, why)
+            if labels is None:
+                continue
+            null = grouped_alignment(view.gram, bench.draws.shuffled(one_hot))
+            for measure, value, draws in (
+                ("feature_omega_in_class", found.in_class[0], null.in_class),
+                ("feature_omega_contrast", found.contrast[0], null.contrast),
+            ):
+                estimate = Estimate(float(value), None, *spread(draws))
+                sheet.row(layer, (_FAMILY, measure), estimate, n, why)
+            _class_curves(sheet, layer, "feature_class", found.classes[0], found.omega)

@@ -1,0 +1,190 @@
+"""Which layers a survey shows: blocks and layers with weight matrices, in order of execution."""
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from theodolite.capture.batches import Batch
+from theodolite.capture.layers import Layers, select_layers
+from theodolite.capture.outputs import first_tensor
+from theodolite.capture.readouts import Readout, read_outputs, resolve_readout
+from theodolite.errors import DomainError, ShapeError
+
+__all__ = ["Layer", "Layout", "survey_layers"]
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_MOST = 40  # with more than this, layers inside blocks are left out
+_TRIAL = 3  # examples; two could be taken for the length of a sequence of two
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One row of a survey.
+
+    Args:
+        index: its number, in order of execution.
+        name: of ``named_modules()``.
+        type: name of its class.
+        role: "block" or "layer".
+        parent: the block that it is part of.
+        parameters: trainable numbers below it.
+        shape: of its output for one example; None if it gives none per example.
+    """
+
+    index: int
+    name: str
+    type: str
+    role: str
+    parent: str | None
+    parameters: int
+    shape: tuple[int, ...] | None
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for the record."""
+        shape = None if self.shape is None else list(self.shape)
+        width = None if self.shape is None else int(torch.Size(self.shape).numel())
+        described = {key: value for key, value in vars(self).items() if key != "shape"}
+        return {**described, "output_shape": shape, "width": width}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layers of a model, and the shape of what it gives."""
+
+    layers: tuple[Layer, ...]
+    outputs: int | None  # columns after the readout; None if it does not give (n, c)
+    problem: str | None = None  # why there are none
+
+    def with_features(self) -> list[str]:
+        """Layers that give one row per example."""
+        return [layer.name for layer in self.layers if layer.shape is not None]
+
+    def __getitem__(self, name: str) -> Layer:
+        return next(layer for layer in self.layers if layer.name == name)
+
+
+def survey_layers(
+    model: nn.Module, batch: Batch, layers: Layers | None, readout: str | Readout | None
+) -> Layout:
+    """Choose layers and run a few examples through the model to see when each is called.
+
+    Raises:
+        DomainError: If no layer has parameters.
+        UnknownNameError: If a name does not exist.
+    """
+    blocks = _blocks(model)
+    names = _default(model, blocks) if layers is None else _selected(model, layers)
+    trial = batch.take(slice(0, min(_TRIAL, len(batch))))
+    with torch.no_grad():
+        output, shapes = _trial(model, trial, names)
+    ran = [*shapes, *(name for name in names if name not in shapes and layers is not None)]
+    found = tuple(
+        _layer(model, index, name, blocks, shapes.get(name)) for index, name in enumerate(ran)
+    )
+    if not found:
+        raise DomainError("layers: expected layers that run in the forward pass, got none")
+    try:
+        outputs = read_outputs(output, trial, resolve_readout(readout)).shape[1]
+    except (ShapeError, TypeError) as error:
+        return Layout(found, None, str(error))
+    return Layout(found, int(outputs))
+
+
+def _trial(
+    model: nn.Module, batch: Batch, names: list[str]
+) -> tuple[Any, dict[str, tuple[int, ...] | None]]:
+    """What the model gives, and the shapes of what its layers give, in order of execution."""
+    shapes: dict[str, tuple[int, ...] | None] = {}
+
+    def hook_for(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            shapes[name] = _shape(output, len(batch))
+
+        return hook
+
+    with ExitStack() as hooks:
+        for name in names:
+            handle = model.get_submodule(name).register_forward_hook(hook_for(name))
+            hooks.callback(handle.remove)
+        return batch.run(model), shapes
+
+
+def _shape(output: Any, count: int) -> tuple[int, ...] | None:
+    """Shape for one example; None if there is not one row for each."""
+    try:
+        tensor = first_tensor(output, "output")
+    except ShapeError:
+        return None
+    if tensor.is_nested or tensor.ndim == 0 or len(tensor) != count:
+        return None
+    return tuple(tensor.shape[1:])
+
+
+def _selected(model: nn.Module, layers: Layers) -> list[str]:
+    if layers == "*":
+        owners = dict.fromkeys(_owner(name) for name, _ in model.named_parameters())
+        return list(owners)
+    return select_layers(model, layers)
+
+
+def _owner(parameter: str) -> str:
+    return parameter.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
+
+
+def _default(model: nn.Module, blocks: list[str]) -> list[str]:
+    matrices = dict.fromkeys(
+        _owner(name) for name, parameter in model.named_parameters() if parameter.ndim >= 2
+    )
+    every = matrices or dict.fromkeys(_owner(name) for name, _ in model.named_parameters())
+    if not every:
+        raise DomainError(
+            "model: expected layers with parameters, got none; pass layers= to choose others"
+        )
+    leaves = [name for name in every if name] or list(every)
+    outside = [name for name in leaves if _enclosing(name, blocks) is None]
+    if len(leaves) + len(blocks) > _MOST and blocks:
+        return [*blocks, *outside]
+    return [*blocks, *leaves]
+
+
+def _blocks(model: nn.Module) -> list[str]:
+    """Outermost modules with several matrices that stand in a container or have equals."""
+    modules = dict(model.named_modules())
+    matrices = [name for name, parameter in model.named_parameters() if parameter.ndim >= 2]
+
+    def composite(name: str, module: nn.Module) -> bool:
+        inside = sum(matrix.startswith(name + ".") for matrix in matrices)
+        direct = {_owner(matrix) for matrix in matrices if matrix.startswith(name + ".")}
+        return type(module) not in _CONTAINERS and inside >= 2 and direct != {name}
+
+    candidates = {name: m for name, m in modules.items() if name and composite(name, m)}
+    kinds = Counter(type(module) for module in candidates.values())
+    blocks: list[str] = []
+    for name, module in candidates.items():
+        listed = isinstance(modules[name.rpartition(".")[0]], _CONTAINERS)
+        inside = _enclosing(name, blocks) is not None
+        if not inside and (listed or kinds[type(module)] > 1):
+            blocks.append(name)
+    return blocks
+
+
+def _enclosing(name: str, blocks: list[str]) -> str | None:
+    return next((block for block in blocks if name.startswith(block + ".")), None)
+
+
+def _layer(
+    model: nn.Module,
+    index: int,
+    name: str,
+    blocks: list[str],
+    shape: tuple[int, ...] | None,
+) -> Layer:
+    module = model.get_submodule(name)
+    trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    role = "block" if name in blocks else "layer"
+    kind = type(module).__name__.removeprefix("Parametrized")
+    return Layer(index, name, kind, role, _enclosing(name, blocks), trainable, shape)

@@ -1,0 +1,171 @@
+"""One moment of a model: run the families that apply, and put the record together."""
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from theodolite._survey._bench import Bench
+from theodolite._survey._covariance import matrix_layers, measure_covariance
+from theodolite._survey._draws import Draws
+from theodolite._survey._gradient import measure_features, measure_gradient
+from theodolite._survey._kernel import measure_kernel
+from theodolite._survey._layers import survey_layers
+from theodolite._survey._probe import Probe
+from theodolite._survey._progress import Progress, watched
+from theodolite._survey._representation import measure_representation
+from theodolite._survey._settings import Labeling, Settings
+from theodolite._survey._sheet import Sheet
+from theodolite._survey._tangent import measure_tangent
+from theodolite._version import __version__
+from theodolite.capture.layers import unwrap
+from theodolite.capture.state import untouched
+from theodolite.errors import CaptureError, DomainError, MemoryLimitError
+from theodolite.records import Record
+
+__all__ = ["measure_model", "versions"]
+
+_FAMILIES: dict[str, Callable[[Bench, Sheet], None]] = {
+    "representation": measure_representation,
+    "covariance": measure_covariance,
+    "kernel": measure_kernel,
+    "tangent": measure_tangent,
+    "gradient": measure_gradient,
+}
+
+
+def measure_model(  # noqa: PLR0913 (progress and step are keywords)
+    model: nn.Module,
+    data: Any,
+    probe: Probe,
+    settings: Settings,
+    labeling: Labeling,
+    *,
+    step: int | None = None,
+    progress: Progress = False,
+) -> Record:
+    """The record of one moment; the model is left as it was found.
+
+    Raises:
+        DomainError: If labels exceed the outputs, or no family applies.
+    """
+    inner = unwrap(model)
+    sheet = Sheet(settings.curves)
+    with untouched(inner), sheet.timed("total"):
+        inner.eval()
+        layout = survey_layers(inner, probe.batch, settings.layers, settings.readout)
+        draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded())
+        with watched(progress, settings.families, len(layout.layers)) as report:
+            bench = Bench(inner, data, probe, layout, settings, draws, report)
+            _run(bench, sheet)
+    return _record(bench, sheet, labeling, step)
+
+
+def _run(bench: Bench, sheet: Sheet) -> None:
+    families = bench.settings.families
+    if {"representation", "kernel", "gradient"} & set(families):
+        with sheet.timed("features"):
+            _ = bench.held
+    for family in families:
+        why = _why_not(bench, family)
+        if why is None:
+            why = _tried(_FAMILIES[family], bench, sheet)
+        if why is not None:
+            sheet.skipped[family] = why
+        if family == "gradient":
+            measure_features(bench, sheet)
+    if not sheet.rows:
+        raise DomainError(
+            "families: expected at least one that applies to this model and these data, got none: "
+            + "; ".join(f"{family}: {why}" for family, why in sheet.skipped.items())
+        )
+
+
+def _tried(measure: Callable[[Bench, Sheet], None], bench: Bench, sheet: Sheet) -> str | None:
+    """Run a family; the reason if the engine cannot follow the model or memory does not suffice."""
+    try:
+        measure(bench, sheet)
+    except (CaptureError, MemoryLimitError) as error:
+        return str(error)
+    return None
+
+
+def _why_not(bench: Bench, family: str) -> str | None:
+    """Why a family does not apply, in a sentence; None if it does."""
+    task, layout = bench.probe.task, bench.layout
+    if family in ("representation", "tangent") and task.columns is None:
+        return f"{task.kind} data: there are no targets to align with"
+    if family == "covariance":
+        return None if matrix_layers(bench) else "no linear or convolutional layer is called"
+    if family == "gradient" and task.kind == "unlabeled":
+        return "unlabeled data: gradients need a loss, and a loss needs targets"
+    if family == "gradient" and task.kind == "sequence" and bench.settings.loss is None:
+        return "targets are sequences: pass loss= with one number per example"
+    if family not in ("tangent", "gradient"):
+        return None
+    if layout.outputs is None:
+        return f"the model gives no row of outputs per example: {layout.problem}"
+    if not any(layer.parameters for layer in layout.layers):
+        return "no layer has trainable parameters"
+    if task.labels is not None:
+        task.outputs(layout.outputs)  # labels beyond the outputs are an error, not a reason
+    return None
+
+
+def _record(bench: Bench, sheet: Sheet, labeling: Labeling, step: int | None) -> Record:
+    contents = {
+        "kind": "survey",
+        "name": labeling.name,
+        "step": step,
+        "config": bench.settings.describe(),
+        "data": _data(bench, labeling),
+        "layers": [layer.describe() for layer in bench.layout.layers],
+        "rows": sheet.rows,
+        "curves": sheet.curves,
+        "skipped": sheet.skipped,
+        "warnings": sheet.warnings,
+        "routes": sheet.routes,
+        "seconds": sheet.seconds,
+        "versions": versions(),
+    }
+    reasons = {
+        f"rows/{index}/value": row["reason"]
+        for index, row in enumerate(sheet.rows)
+        if row["reason"] is not None
+    }
+    return Record(contents, sheet.arrays, reasons)
+
+
+def _data(bench: Bench, labeling: Labeling) -> dict[str, Any]:
+    probe, task = bench.probe, bench.probe.task
+    first = [*probe.batch.args, *probe.batch.kwargs.values()][0]
+    names = labeling.classes
+    if names is None and task.num_classes is not None:
+        names = [str(index) for index in range(task.num_classes)]
+    counts = None if task.labels is None else task.labels.bincount(minlength=task.num_classes or 0)
+    return {
+        "n": probe.given,
+        "task": task.kind,
+        "num_classes": task.num_classes,
+        "classes": None if names is None else [str(name) for name in names],
+        "class_counts": None if counts is None else counts.tolist(),
+        "split": labeling.split,
+        "labels": labeling.labels,
+        "probe": len(probe),
+        "probe_hash": probe.digest,
+        "input_shape": list(first.shape[1:]) if isinstance(first, torch.Tensor) else None,
+        "outputs": bench.layout.outputs,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "theodolite": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

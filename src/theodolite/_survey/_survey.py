@@ -1,0 +1,127 @@
+"""The main job: a model and data in, a survey out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from theodolite._survey._measure import measure_model
+from theodolite._survey._probe import draw_probe, reusable
+from theodolite._survey._progress import Progress
+from theodolite._survey._result import Survey
+from theodolite._survey._settings import FAMILIES, Labeling, Loss, Pool, Settings
+from theodolite.capture.batches import Batch
+from theodolite.capture.layers import Layers, unwrap
+from theodolite.capture.readouts import Readout
+from theodolite.capture.state import untouched
+
+__all__ = ["place_of", "survey"]
+
+
+def survey(  # noqa: PLR0913 (shared keywords)
+    model: nn.Module,
+    data: Any,
+    targets: Any = None,
+    *,
+    families: str | Sequence[str] = FAMILIES,
+    layers: Layers | None = None,
+    loss: Loss | None = None,
+    readout: str | Readout | None = None,
+    pool: Pool | None = None,
+    sizes: Mapping[str, int | None] | None = None,
+    nulls: int = 20,
+    bootstrap: int = 0,
+    memory_limit: int | None = None,
+    device: torch.device | str | None = None,
+    batch_size: int = 256,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    seed: int = 0,
+    generator: torch.Generator | None = None,
+    progress: Progress = False,
+    tangent: str = "auto",
+    name: str = "",
+    split: str = "unknown",
+    labels: str = "given",
+    classes: Sequence[str] | None = None,
+) -> Survey:
+    """Measure the alignment of a model with its task, its data and itself, layer by layer.
+
+    All five families in one go, on a probe that is balanced over classes. The model is measured in
+    evaluation mode and left as it was found: training flags, gradients, random state. Families
+    that do not apply to the data (regression, several labels, no labels) say why not.
+
+    Args:
+        model: any module.
+        data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these.
+        targets: of the same examples, where the data holds none.
+        families: which of ``representation``, ``covariance``, ``kernel``, ``tangent``,
+            ``gradient`` to measure.
+        layers: names, patterns or a predicate; by default blocks and layers with weight matrices.
+        loss: (outputs, targets) -> one number per example, or a loss of torch; by default the
+            cross-entropy for classes, squared error for numbers.
+        readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
+        pool: how a layer's output becomes a vector; by default flattened, for spectra of maps the
+            largest value of every channel.
+        sizes: family -> largest number of examples; by default 2,000 for representation and
+            kernel, 1,000 for gradient, 200 for tangent and for pairs of gradients, all the data
+            for covariances.
+        nulls: permutations of the labels behind every null; 0 for none.
+        bootstrap: half-samples behind every standard error; 0 for none.
+        memory_limit: bytes that buffers may take.
+        device: where the inputs should lie; None for that of the model.
+        batch_size: examples in one pass.
+        batch_fn: turns an item of the data into a batch.
+        seed: of probe, permutations and random bases.
+        generator: the same, as a generator.
+        progress: True for a bar, or a function of (fraction done, what is being done).
+        tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs.
+        name: what to call the survey in comparisons.
+        split: what the data is, such as "train" or "test".
+        labels: what the labels are, such as "true" or "trained-on".
+        classes: names of the classes.
+
+    Raises:
+        DomainError: If labels are out of range, a setting is, or no family applies.
+        ShapeError: If there is no example, or inputs and targets differ in number.
+        UnknownNameError: If a layer or family does not exist.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> x, y = torch.randn(40, 3), torch.arange(40) % 2
+        >>> found = survey(model, (x, y), families=["representation", "kernel"])
+        >>> found.layers, found.record.contents["data"]["class_counts"]
+        (['0', '2'], [20, 20])
+    """
+    settings = Settings.of(
+        families,
+        sizes,
+        layers=layers,
+        loss=loss,
+        readout=readout,
+        pool=pool,
+        nulls=nulls,
+        bootstrap=bootstrap,
+        memory_limit=memory_limit,
+        device=device,
+        batch_size=batch_size,
+        batch_fn=batch_fn,
+        seed=seed,
+        generator=generator,
+        tangent=tangent,
+    )
+    inner = unwrap(model)
+    with untouched(inner):
+        everything = reusable(data)
+        probe = draw_probe(everything, settings, targets, place_of(inner, device))
+        labeling = Labeling(name, split, labels, classes)
+        record = measure_model(inner, everything, probe, settings, labeling, progress=progress)
+    return Survey(record)
+
+
+def place_of(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Where a model's inputs should lie."""
+    if device is not None:
+        return torch.device(device)
+    tensors = [*model.parameters(), *model.buffers()]
+    return tensors[0].device if tensors else torch.device("cpu")

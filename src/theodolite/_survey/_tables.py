@@ -1,0 +1,77 @@
+"""Runs as tables: a data frame for analysis, a few lines of text for the terminal."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from theodolite.records import Estimate, Record, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["HEADLINES", "frame_of", "headline_text"]
+
+HEADLINES = {
+    "representation": "alignment_area",
+    "covariance": "relative_misalignment",
+    "kernel": "cka_target",
+    "tangent": "tangent_alignment",
+    "gradient": "omega_contrast",
+}
+_COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
+_LAST = ("method", "n", "reason")
+
+
+def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
+    """One row per number: of every layer, family and measure; of every step and run if several."""
+    import pandas as pd
+
+    history = any(run.is_history for run in runs)
+    rows = [
+        ({"run": run.name} if names else {})
+        | ({"step": record.contents["step"]} if history else {})
+        | _tabled(row)
+        for run in runs
+        for record in run.steps
+        for row in record.contents["rows"]
+    ]
+    first = (["run"] if names else []) + (["step"] if history else [])
+    return pd.DataFrame(rows, columns=[*first, *_COLUMNS, *_LAST])
+
+
+def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("value", "error", "null_mean", "null_sd")
+    numbers = Estimate(row["value"], row["error"], row["null_mean"], row["null_sd"])
+    floats = {key: math.nan if row[key] is None else float(row[key]) for key in keys}
+    return {**row, **floats, "z_score": numbers.z_score}
+
+
+def headline_text(record: Record, *, title: str) -> str:
+    """The headline number of every family and layer, then what was skipped and warned about."""
+    contents = record.contents
+    found = {
+        (row["layer"], row["family"]): row["value"]
+        for row in contents["rows"]
+        if HEADLINES.get(row["family"]) == row["measure"]
+    }
+    families = [family for family in HEADLINES if family in contents["config"]["families"]]
+    names = [layer["name"] for layer in contents["layers"]]
+    width = max([5, *(len(name) for name in names)])
+    lines = [title, " ".join(["layer".ljust(width), *(f.rjust(14) for f in families)])]
+    for name in names:
+        cells = (_cell(found.get((name, family))).rjust(14) for family in families)
+        lines.append(" ".join([name.ljust(width), *cells]))
+    lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
+    warnings = contents["warnings"]
+    for entry in warnings[:5]:
+        where = entry["layer"] or "model"
+        lines.append(f"note ({where}, {entry['measure']}): {entry['text']}")
+    if len(warnings) > 5:
+        lines.append(f"{len(warnings) - 5} more notes in the record")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "undefined" if math.isnan(value) else f"{value:.4g}"

@@ -1,0 +1,150 @@
+"""Features of every layer on the probe: what representation, kernel and feature Omega read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theodolite._survey._layers import Layout
+from theodolite._survey._settings import Pool, Settings
+from theodolite.capture.batches import Batch
+from theodolite.linalg import eps_of, numerical_rank, symmetric_eigen, thin_svd
+from theodolite.measures.representation import prepare_features
+from theodolite.quantities import feature_grams, features
+
+__all__ = ["Basis", "View", "input_view", "place_of_batch", "read_views", "spectrum_views"]
+
+_DEFAULT_LIMIT = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Left singular vectors and singular values of features with rows of unit length."""
+
+    left: Float[Tensor, "n r"]
+    values: Float[Tensor, " r"]
+    resolved_above: float
+
+
+@dataclass(frozen=True)
+class View:
+    """Features of one layer: themselves where they are narrow, else their inner products."""
+
+    width: int
+    rows: Float[Tensor, "n d"] | None = None
+    products: Float[Tensor, "n n"] | None = None
+
+    def __len__(self) -> int:
+        held = self.products if self.rows is None else self.rows
+        assert held is not None
+        return len(held)
+
+    @property
+    def eps(self) -> float:
+        """Rounding of the dtype in which the features came."""
+        held = self.products if self.rows is None else self.rows
+        assert held is not None
+        return eps_of(held)
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "n n"]:
+        """Inner products of all pairs of examples, in float64."""
+        if self.products is not None:
+            return self.products.double()
+        assert self.rows is not None
+        wide = self.rows.double()
+        return wide @ wide.mT
+
+    def fresh(self) -> "View":
+        """The same features, none of what follows from them: that is too large to keep."""
+        return View(self.width, self.rows, self.products)
+
+    def take(self, indices: Tensor) -> "View":
+        """Some of the examples."""
+        if self.rows is not None:
+            return View(self.width, self.rows[indices.to(self.rows.device)])
+        where = indices.to(self.gram.device)
+        return View(self.width, products=self.gram[where][:, where])
+
+    @cached_property
+    def basis(self) -> Basis:
+        """Singular basis of the features after every row was brought to length 1."""
+        if self.rows is not None and self.width <= len(self):
+            prepared = prepare_features(self.rows).features
+            left, values, _ = thin_svd(prepared)
+            rank = numerical_rank(values, tuple(prepared.shape), self.eps)
+            return Basis(left[:, :rank], values[:rank], 0.0)
+        values, vectors = symmetric_eigen(self._unit_gram())
+        top = values[:1].clamp(min=0.0)
+        floor = float((8 * self.eps * top).sum())
+        kept = values > floor
+        return Basis(vectors[:, kept], values[kept].sqrt(), floor**0.5)
+
+    def _unit_gram(self) -> Tensor:
+        norms = self.gram.diagonal().clamp(min=0.0).sqrt()
+        scale = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
+        return self.gram * scale * scale.unsqueeze(1)
+
+
+def read_views(
+    model: nn.Module, batch: Batch, layout: Layout, settings: Settings
+) -> dict[str, View]:
+    """Views of all layers that give one row per example, in one or two passes over the probe."""
+    names = layout.with_features()
+    pool: Pool = settings.pool or "flatten"
+    wide = [name for name in names if pool == "flatten" and _width(layout, name) > len(batch)]
+    narrow = [name for name in names if name not in wide]
+    found: dict[str, View] = {}
+    if narrow:
+        kept = features(model, batch, narrow, pool, batch_size=settings.batch_size)
+        found |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
+    if wide:
+        limit = settings.memory_limit or _DEFAULT_LIMIT
+        each = 4 * sum(_width(layout, name) for name in wide)
+        size = max(1, min(settings.batch_size, limit // (2 * each)))
+        grams = feature_grams(
+            model, batch, wide, pool, batch_size=size, memory_limit=settings.memory_limit
+        )
+        found |= {name: View(grams.widths[name], products=grams[name]) for name in grams}
+    return {name: found[name] for name in names if name in found}
+
+
+def spectrum_views(
+    model: nn.Module,
+    batch: Batch,
+    layout: Layout,
+    settings: Settings,
+    views: Mapping[str, View],
+) -> dict[str, View]:
+    """Views for spectra: maps by their largest value per channel, vectors as they are."""
+    maps = [name for name in views if len(layout[name].shape or ()) > 1]
+    if settings.pool is not None or not maps:
+        return dict(views)
+    kept = features(model, batch, maps, "max", batch_size=settings.batch_size)
+    pooled = {name: View(rows.shape[1], rows) for name, rows in kept.items()}
+    return {name: pooled.get(name, view) for name, view in views.items()}
+
+
+def input_view(batch: Batch) -> View | None:
+    """The inputs as features; None where they are not numbers with one row per example."""
+    values = [*batch.args, *batch.kwargs.values()]
+    first = values[0] if values else None
+    usable = isinstance(first, Tensor) and not first.is_nested and first.is_floating_point()
+    if not usable:
+        return None
+    assert isinstance(first, Tensor)
+    rows = first.flatten(1)
+    return View(rows.shape[1], rows)
+
+
+def place_of_batch(batch: Batch) -> torch.device:
+    """Where the tensors of a batch lie."""
+    leaves = [leaf for leaf in (*batch.args, *batch.kwargs.values()) if isinstance(leaf, Tensor)]
+    return leaves[0].device
+
+
+def _width(layout: Layout, name: str) -> int:
+    return int(torch.Size(layout[name].shape or ()).numel())
