@@ -29,10 +29,11 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
+def _print_version(asked: bool) -> bool:
     if asked:
         typer.echo(f"theodolite {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

@@ -1,5 +1,6 @@
 """A survey from words: build the model, read the data, measure, save."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from theodolite.cli.probes import DataSource, Examples, load_examples, require_f
 from theodolite.cli.progress import progress_bar
 from theodolite.records import Run
 
-__all__ = ["Options", "memory_bytes", "survey_model"]
+__all__ = ["Options", "memory_bytes", "require_writable", "survey_model"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -44,6 +45,7 @@ def survey_model(
     Raises:
         TheodoliteError: If the model, the data or an option cannot be used.
     """
+    require_writable(folder)
     device = resolve_device(options.device)
     examples = load_examples(data)
     model = build_model(source).to(device)
@@ -54,6 +56,19 @@ def survey_model(
         result = survey(model, pairs, device=device, progress=show, **keywords)
     result.save(folder)
     return result.run, result.to_html(folder / "report.html")
+
+
+def require_writable(folder: Path) -> None:
+    """A folder that exists or can be made, known before the work and not after it.
+
+    Raises:
+        CommandError: If it cannot be written to.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise CommandError(
+            f"--output: {folder} cannot be written: {existing} is no folder, or it is protected"
+        )
 
 
 def _keywords(options: Options, examples: Examples, seed: int) -> dict[str, Any]:

@@ -1,0 +1,245 @@
+"""Mistakes on the command line: exit code 2 and one sentence that helps, never a traceback."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from theodolite.cli import app
+
+MLP = "theodolite.workbench.models:mlp"
+SIZES = ("--arg", "sizes=[6,4,3]")
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def refused(*words):
+    """What is said about a mistake, after checking how it is said."""
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Thirty vectors of length 6 in three classes."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 6)).astype(np.float32), np.arange(30) % 3
+    path = tmp_path / "data.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out"
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("net", "expected FILE.py:CALLABLE"),
+        ("net.py:", "expected FILE.py:CALLABLE"),
+        ("missing.py:Net", "there is no such file"),
+        ("no.such.module:net", "there is no module 'no.such.module'"),
+        ("theodolite.workbench.models:mpl", "did you mean one of 'mlp'"),
+        (MLP, "pass its arguments as --arg"),
+        ("theodolite.workbench.models:__all__", "expected a callable, got list"),
+        ("hf:/no/such/folder", "transformers could not load it"),
+    ],
+    ids=["form", "empty", "file", "module", "name", "arguments", "list", "hf"],
+)
+def test_models_that_cannot_be_found(data, word, part):
+    assert part in refused("survey", word, data)
+
+
+def test_timm_that_is_not_installed(data, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    assert "pip install 'theodolite[vision]'" in refused("survey", "timm:resnet18", data)
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("import no_such_package\n", "ModuleNotFoundError"),
+        ("def Net(:\n", "SyntaxError"),
+        (
+            "x = 1\n\ndef Net():\n    return 1 / 0\n",
+            "ZeroDivisionError: division by zero (net.py, line 4",
+        ),
+        ("def Net():\n    return 3\n", "got int"),
+        ("import sys\nsys.exit(7)\n", "SystemExit"),
+    ],
+    ids=["import", "syntax", "raises", "number", "exits"],
+)
+def test_files_that_do_not_give_a_model(tmp_path, data, code, part):
+    path = written(tmp_path / "net.py", code)
+    assert part in refused("survey", f"{path}:Net", data)
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("no-such-file.npz", "found no such file"),
+        ("digitz", "did you mean one of 'digits'"),
+        (__file__, "expected an .npz file or a folder"),
+    ],
+    ids=["file", "name", "kind"],
+)
+def test_data_that_cannot_be_found(word, part):
+    assert part in refused("survey", MLP, word, *SIZES)
+
+
+def test_npz_with_other_keys(tmp_path):
+    np.savez(tmp_path / "d.npz", X=np.zeros((3, 2)), y=np.zeros(3))
+    said = refused("survey", MLP, tmp_path / "d.npz", *SIZES)
+    assert "x_train, y_train, x_test, y_test" in said
+    assert "found X, y" in said
+
+
+def test_unknown_layer(data, folder):
+    said = refused("survey", MLP, data, *SIZES, "--layer", "fc9", "-o", folder)
+    assert "'fc9'" in said
+    assert "'fc1'" in said
+    assert not folder.exists()
+
+
+def test_unknown_family(data, folder):
+    said = refused("survey", MLP, data, *SIZES, "--family", "tangents", "-o", folder)
+    assert "did you mean one of 'tangent'" in said
+
+
+def test_labels_out_of_range(data):
+    said = refused("survey", MLP, data, "--arg", "sizes=[6,4,2]")
+    assert "the model has 2 outputs" in said
+    assert "label 2" in said
+
+
+def test_negative_labels(tmp_path):
+    x, y = np.zeros((4, 6), np.float32), np.array([0, -1, 1, 0])
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    assert "-1" in refused("survey", MLP, tmp_path / "d.npz", *SIZES)
+
+
+def test_model_that_wants_another_shape(data):
+    said = refused("survey", MLP, data, "--arg", "sizes=[7,4,3]")
+    assert "examples have shape (6,)" in said
+    assert "check MODEL's input size" in said
+
+
+def test_model_that_wants_vectors(tmp_path):
+    path = written(tmp_path / "net.py", "from torch import nn\nNet = lambda: nn.Linear(64, 10)\n")
+    assert "pass --flatten for vectors" in refused("survey", f"{path}:Net", "digits")
+
+
+def test_checkpoints_that_do_not_fit(tmp_path, data):
+    path = tmp_path / "weights.pt"
+    torch.save({"fc1.weight": torch.zeros(5, 6), "fc9.bias": torch.zeros(3)}, path)
+    said = refused("survey", MLP, data, *SIZES, "--checkpoint", path)
+    assert "it lacks fc1.bias, fc2.weight, fc2.bias" in said
+    assert "the model has no fc9.bias" in said
+    assert "fc1.weight is (5, 6) instead of (4, 6)" in said
+
+
+class Payload:
+    """What must never run."""
+
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (Payload(), "cannot be read safely"),
+        (nn.Linear(2, 2), "cannot be read safely"),
+        ([1, 2], "expected a mapping of names to tensors"),
+        ({"fc1.weight": 3}, "expected tensors only"),
+    ],
+    ids=["code", "module", "list", "numbers"],
+)
+def test_checkpoints_with_anything_but_tensors(tmp_path, data, capsys, content, part):
+    path = tmp_path / "weights.pt"
+    torch.save(content, path)
+    assert part in refused("survey", MLP, data, *SIZES, "--checkpoint", path)
+    assert "executed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_damaged_checkpoints(tmp_path, data, name):
+    (tmp_path / name).write_bytes(b"not a checkpoint")
+    said = refused("survey", MLP, data, *SIZES, "--checkpoint", tmp_path / name)
+    assert "cannot be read" in said
+
+
+def test_missing_checkpoint(tmp_path, data):
+    said = refused("survey", MLP, data, *SIZES, "--checkpoint", tmp_path / "none.pt")
+    assert "there is no such file" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "part"),
+    [
+        (("--split", "validation"), "expected train or test"),
+        (("--scale", "huge"), "expected one of auto, none"),
+        (("--device", "abacus"), "expected cpu"),
+        (("--arg", "sizes"), "expected NAME=VALUE"),
+        (("--memory-limit", "much"), "such as 4GB"),
+        (("--readout", "first"), "readout"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_options_out_of_range(data, option, part):
+    assert part in refused("survey", MLP, data, *SIZES, *option)
+
+
+def test_folders_that_cannot_be_written(tmp_path, data):
+    blocked = written(tmp_path / "file", "")
+    said = refused("survey", MLP, data, *SIZES, "--family", "kernel", "-o", blocked / "x")
+    assert "cannot be written" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (None, "found none"),
+        ("{", "not valid JSON"),
+        ("{}", "another JSON file"),
+        (json.dumps({"format": "theodolite-record", "schema": 99}), "upgrade theodolite"),
+    ],
+    ids=["missing", "damaged", "foreign", "newer"],
+)
+def test_records_that_cannot_be_shown(tmp_path, content, part):
+    if content is not None:
+        written(tmp_path / "record.json", content)
+    assert part in refused("view", tmp_path)
+
+
+def test_unknown_options_and_commands_are_usage_errors():
+    assert call("survey", "--bogus").exit_code == 2
+    assert call("surveyy").exit_code == 2
+
+
+def test_defects_of_the_library_are_named_as_such(monkeypatch, data):
+    def broken(*_arguments):
+        raise KeyError("lost")
+
+    monkeypatch.setattr("theodolite.cli.surveying.survey_model", broken)
+    result = call("survey", MLP, data)
+    assert result.exit_code == 1
+    assert "internal error: KeyError: 'lost'" in result.stderr
+    assert isinstance(call("--traceback", "survey", MLP, data).exception, KeyError)
