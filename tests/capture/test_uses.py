@@ -238,3 +238,24 @@ def test_inference_mode_and_no_grad_outside_do_not_matter():
         found = tangent_kernels(model, x).total
     assert inside.is_inference()
     assert_close(found, wanted, scale=float(wanted.abs().max()))
+
+
+def test_nested_tensors_are_followed():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            hidden = torch.tanh(self.linear(x))
+            if hidden.is_nested:
+                hidden = torch.nested.to_padded_tensor(hidden, 0.0)
+            return self.head(hidden.sum(1))
+
+    torch.manual_seed(0)
+    model = Pooled().double()
+    parts = [torch.randn(length, 3).double() for length in (2, 4, 3)]
+    rows = [torch.cat(list(tangent_features(model, part[None]).values()), 2) for part in parts]
+    wanted = full_kernel(torch.cat(rows), torch.cat(rows))
+    ragged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    assert_close(tangent_kernels(model, ragged).total, wanted, scale=float(wanted.abs().max()))

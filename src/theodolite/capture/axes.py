@@ -28,9 +28,11 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
     The axis is the one that has grown. Where it holds several parts of every example, the values
     of the first example tell their order. Without such a run, the first axis whose length fits.
     """
-    shape = tuple(tensor.shape)
     if examples == 1:
         return None
+    if tensor.is_nested:
+        return Axis(0)
+    shape = tuple(tensor.shape)
     if one is None or one.dim() != tensor.dim():
         exact = (Axis(k) for k, size in enumerate(shape) if size == examples)
         fits = bool(shape) and shape[0] > 0 and shape[0] % examples == 0
@@ -57,6 +59,8 @@ def _distance(first: Tensor, second: Tensor) -> float:
 
 def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
     """Move examples to a new first axis; the rest is as for a single example."""
+    if tensor.is_nested:  # positions that do not exist are zeros, which change no sum
+        return torch.nested.to_padded_tensor(tensor, 0.0).unsqueeze(1)
     if examples == 1:
         return tensor.unsqueeze(0)
     if axis is None:

@@ -39,6 +39,8 @@ class Batch:
     mask: Tensor | None = None
 
     def __len__(self) -> int:
+        if self.args and _counts(self.args[0]):
+            return int(self.args[0].size(0))
         leaves = [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if _counts(leaf)]
         if not leaves:
             raise ShapeError("expected at least one tensor among the inputs of a batch, got none")

@@ -16,7 +16,6 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from theodolite.capture.axes import Axis, find_axis
@@ -61,7 +60,7 @@ class Use:
         origin: The tensor that was used and the parameters behind it.
         form: How gradients of the call's result become gradients of examples.
         edges: Where the gradients of the call's results arrive.
-        results: Shapes of those results.
+        results: Shapes of those results; empty for nested tensors.
         function: Name of the torch function.
         call: Number of the call; uses of one call share it.
         by_rule: Whether a rule was found; otherwise the call is replayed.
@@ -211,9 +210,7 @@ class UseRecorder(TorchFunctionMode):
         found = self._axes(function_name(func), given, sources, returned)
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
-        args, kwargs = tree_map(
-            lambda leaf: detached[id(leaf)] if isinstance(leaf, Tensor) else leaf, (args, kwargs)
-        )
+        args, kwargs = _replaced((args, kwargs), detached)
         edges = tuple(get_gradient_edge(tensor) for tensor in returned if tensor.requires_grad)
         for origin in sources:
             source = detached[id(origin.tensor)]
@@ -228,7 +225,7 @@ class UseRecorder(TorchFunctionMode):
         returned: list[Tensor],
     ) -> None:
         keep = tuple(tensor.requires_grad for tensor in returned)
-        results = tuple(tuple(tensor.shape) for tensor in returned if tensor.requires_grad)
+        results = tuple(_sizes(tensor) for tensor in returned if tensor.requires_grad)
         rule = RULES.get(site.function)
         form = rule(site) if rule is not None else None
         by_rule = form is not None
@@ -252,6 +249,21 @@ class UseRecorder(TorchFunctionMode):
             return one.find_axes(tensors, self._examples)
         made = {id(origin.tensor) for origin in sources}  # no axis of examples, for all we know
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
+
+
+def _replaced(value: Any, detached: dict[int, Tensor]) -> Any:
+    """Nested arguments with every tensor replaced by its detached twin."""
+    if isinstance(value, Tensor):
+        return detached[id(value)]
+    if isinstance(value, dict):
+        return {key: _replaced(item, detached) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(item, detached) for item in value)
+    return value
+
+
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
 
 
 def _needs(form: Form) -> tuple[Tensor, ...]:

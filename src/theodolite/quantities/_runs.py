@@ -64,7 +64,9 @@ class Run:
 
     @property
     def signal_bytes(self) -> int:
-        """Bytes of the gradients of all outputs at all uses."""
+        """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
+        if any(shape == () for use in self.uses for shape in use.results):
+            return 0
         sizes = (torch.Size(shape).numel() for use in self.uses for shape in use.results)
         return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
 

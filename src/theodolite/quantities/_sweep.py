@@ -26,7 +26,7 @@ __all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
 _HALF = (torch.float16, torch.bfloat16)
 # Multiply-adds that keep a device busy for longer than it takes to ask for them.
-_PART_COST = {"cpu": 2e7, "cuda": 8e9}
+_PART_COST = {"cpu": 2e7, "cuda": 4e9}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ class Sweep:
         """Parts of a symmetric block: few enough to be large, many enough to save work."""
         cost = max((plan.atoms[index].cost for index in self.atoms_of(layer)), default=0.0)
         least = _PART_COST.get(self.device.type, _PART_COST["cpu"])
-        parts = self.settings.parts or max(1, min(8, examples, round(cost / least)))
+        positions = any(plan.atoms[k].route == "positions" for k in self.atoms_of(layer))
+        most = 16 if positions else 10  # beyond, products become too narrow
+        parts = self.settings.parts or max(1, min(most, examples, round(cost / least)))
         products = Products(self.settings.precision)
         return Contraction(products, plan.tile_bytes, -(-examples // parts))
 
