@@ -355,6 +355,45 @@ def test_grouped_convolutions_pool_their_groups():
     assert_close(rows @ rows.T, torch.eye(4))
 
 
+class Conv1D(nn.Module):
+    """GPT-2's linear layer: one column per neuron."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.nf = outputs
+        self.weight = nn.Parameter(torch.ones(inputs, outputs))
+        self.bias = nn.Parameter(torch.ones(outputs))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+def test_columns_of_transposed_linear_layers_are_the_filters():
+    net = nn.Sequential(Conv1D(3, 8), nn.ReLU(), nn.Linear(3, 2))
+    x = torch.randn(50, 8, generator=seeded())
+    eigenvector_init_(net, x, ["0"], signs="largest", match_norms=False)
+    twin = nn.Sequential(nn.Linear(8, 3), nn.ReLU(), nn.Linear(3, 2))
+    eigenvector_init_(twin, x, ["0"], signs="largest", match_norms=False)
+    assert torch.allclose(net[0].weight.T, twin[0].weight, atol=1e-5)
+    assert not net[0].bias.any()
+
+
+def test_a_layer_used_twice_sees_both_of_its_inputs():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4, bias=False, dtype=torch.float64)
+
+        def forward(self, x):
+            return self.inner(torch.cat([self.inner(x), x]))
+
+    net, x = Twice(), torch.randn(50, 4, generator=seeded(), dtype=torch.float64)
+    rows = torch.cat([x, x @ net.inner.weight.detach().T, x])
+    eigenvector_init_(net, x, "inner", signs="largest", match_norms=False)
+    expected = eigenvector_filters(torch.cov(rows.T, correction=0), 4, signs="largest")
+    assert_close(net.inner.weight, expected)
+
+
 def test_one_seed_one_network():
     images, one, other = correlated_images(), small_cnn(), small_cnn()
     covariance_init_(one, images, generator=seeded(4))

@@ -4,10 +4,9 @@ from theodolite.workbench.interventions.data_init import covariance_init_, eigen
 from theodolite.workbench.interventions.feature_maximization import (
     FeatureMaximization,
     FeatureMaximizationRecipe,
-    UnitNorm,
-    feature_pair_loss,
     layerwise_feature_maximization,
 )
+from theodolite.workbench.interventions.feature_pairs import UnitNorm, feature_pair_loss
 from theodolite.workbench.interventions.filters import (
     Directions,
     eigenvector_filters,
