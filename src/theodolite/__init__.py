@@ -10,14 +10,24 @@ from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from theodolite import measures, metrics, quantities, theory, workbench
+    from theodolite._load import Comparison, compare, load
+    from theodolite._monitor import History, Monitor
+    from theodolite._survey import Survey, survey
     from theodolite.quantities import features, gradient_alignment, tangent_kernels
 
 __all__ = [
+    "Comparison",
+    "History",
+    "Monitor",
+    "Survey",
+    "compare",
     "features",
     "gradient_alignment",
+    "load",
     "measures",
     "metrics",
     "quantities",
+    "survey",
     "tangent_kernels",
     "theory",
     "workbench",
@@ -26,11 +36,18 @@ __all__ = [
 # Public name -> (module, attribute; None for the module itself). The same imports stand under
 # TYPE_CHECKING above, for type checkers and editors.
 _HOMES: dict[str, tuple[str, str | None]] = {
+    "Comparison": ("theodolite._load", "Comparison"),
+    "History": ("theodolite._monitor", "History"),
+    "Monitor": ("theodolite._monitor", "Monitor"),
+    "Survey": ("theodolite._survey", "Survey"),
+    "compare": ("theodolite._load", "compare"),
     "features": ("theodolite.quantities", "features"),
     "gradient_alignment": ("theodolite.quantities", "gradient_alignment"),
+    "load": ("theodolite._load", "load"),
     "measures": ("theodolite.measures", None),
     "metrics": ("theodolite.metrics", None),
     "quantities": ("theodolite.quantities", None),
+    "survey": ("theodolite._survey", "survey"),
     "tangent_kernels": ("theodolite.quantities", "tangent_kernels"),
     "theory": ("theodolite.theory", None),
     "workbench": ("theodolite.workbench", None),

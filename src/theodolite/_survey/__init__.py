@@ -4,7 +4,7 @@ from theodolite._survey._measure import measure_model, versions
 from theodolite._survey._probe import Probe, draw_probe
 from theodolite._survey._result import Survey
 from theodolite._survey._settings import FAMILIES, SIZES, Labeling, Loss, Pool, Settings
-from theodolite._survey._survey import survey
+from theodolite._survey._survey import place_of, survey
 from theodolite._survey._tables import HEADLINES, frame_of, headline_text
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "frame_of",
     "headline_text",
     "measure_model",
+    "place_of",
     "survey",
     "versions",
 ]

@@ -86,24 +86,24 @@ class Survey:
 
     def plot(self, name: str, **options: Any) -> Any:
         """A Plotly figure of a family, a measure or a curve."""
-        from theodolite import report
+        from theodolite.report import plot
 
-        return report.plot([self.run], name, **options)
+        return plot([self.run], name, **options)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write a page that needs nothing else; returns its path."""
-        from theodolite import report
+        from theodolite.report import write_html
 
-        return Path(report.write_html([self.run], path, title=title))
+        return Path(write_html([self.run], path, title=title))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the record; :func:`theodolite.load` reads it back."""
         return save_run(self.run, folder)
 
     def _repr_html_(self) -> str:
-        from theodolite import report
+        from theodolite.report import notebook_html
 
-        return str(report.notebook_html([self.run]))
+        return str(notebook_html([self.run]))
 
     def __repr__(self) -> str:
         contents: Mapping[str, Any] = self.record.contents

@@ -1,0 +1,82 @@
+"""What a monitor leaves behind: a survey per step."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from theodolite._survey import Survey, frame_of, headline_text
+from theodolite.errors import UnknownNameError
+from theodolite.records import Run, save_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["History"]
+
+
+@dataclass(frozen=True)
+class History:
+    """All that was measured while a model trained.
+
+    Args:
+        run: settings, and a survey record per step; docs/records.md has the layout.
+    """
+
+    run: Run
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps at which there are numbers, increasing."""
+        return [record.contents["step"] for record in self.run.steps]
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in order of execution."""
+        return [layer["name"] for layer in self.run.head.contents["layers"]]
+
+    def survey(self, step: int) -> Survey:
+        """The survey of one step.
+
+        Raises:
+            UnknownNameError: If nothing was measured at this step.
+        """
+        for record in self.run.steps:
+            if record.contents["step"] == step:
+                return Survey(record)
+        raise UnknownNameError("step", str(step), map(str, self.steps))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per (step, layer, family, measure)."""
+        return frame_of([self.run])
+
+    def summary(self) -> str:
+        """The headline numbers of the last step, as text."""
+        if not self.run.steps:
+            return "no step was measured"
+        last = self.run.steps[-1]
+        return headline_text(last, title=f"step {self.steps[-1]}, {len(self.steps)} measured")
+
+    def plot(self, name: str, **options: Any) -> Any:
+        """A Plotly figure of a family, a measure or a curve over the steps."""
+        from theodolite.report import plot
+
+        return plot([self.run], name, **options)
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
+        """Write a page that needs nothing else; returns its path."""
+        from theodolite.report import write_html
+
+        return Path(write_html([self.run], path, title=title))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a folder of records; :func:`theodolite.load` reads it back."""
+        return save_run(self.run, folder)
+
+    def _repr_html_(self) -> str:
+        from theodolite.report import notebook_html
+
+        return str(notebook_html([self.run]))
+
+    def __repr__(self) -> str:
+        return f"History({len(self.steps)} steps, {len(self.layers)} layers)"

@@ -1,0 +1,250 @@
+"""Training loop to History: the five angles while a model trains, without disturbing it."""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from theodolite._monitor._history import History
+from theodolite._monitor._schedule import Every, described, schedule
+from theodolite._survey import (
+    FAMILIES,
+    Labeling,
+    Loss,
+    Pool,
+    Settings,
+    Survey,
+    draw_probe,
+    measure_model,
+    place_of,
+    versions,
+)
+from theodolite.capture.batches import Batch
+from theodolite.capture.layers import Layers, unwrap
+from theodolite.capture.readouts import Readout
+from theodolite.capture.state import untouched
+from theodolite.checks import require_count
+from theodolite.errors import DomainError
+from theodolite.records import Record, Run, save_run, save_step
+
+__all__ = ["MONITOR_SIZES", "Monitor"]
+
+# Fewer examples than a survey: a measurement should cost no more than a few training steps.
+MONITOR_SIZES: Mapping[str, int | None] = {
+    "representation": 256,
+    "covariance": 256,
+    "kernel": 256,
+    "tangent": 32,
+    "gradient": 128,
+    "pairs": 0,
+}
+_PROBES = 8  # of the tangent sketch
+_CURVE_STEPS = 12
+
+
+class Monitor:
+    """Measures a model on a fixed probe at some steps of its training.
+
+    Training is not disturbed: the weights are bitwise the same as without the monitor. The random
+    state is put back after every measurement, the training flag of every module too.
+
+    Args:
+        model: what is trained; measured in evaluation mode.
+        probe: (inputs, targets), a data loader, or anything that a survey takes; drawn once,
+            balanced over classes, hashed into the record, kept on the device.
+        loss: (outputs, targets) -> one number per example, or a loss of torch.
+        every: a number of steps, the steps themselves, a function of the step, or ``"log"`` for
+            steps that grow by a quarter.
+        families: which families to measure.
+        layers: see :func:`theodolite.survey`.
+        readout: see :func:`theodolite.survey`.
+        pool: see :func:`theodolite.survey`.
+        sizes: family -> largest number of examples; by default 256 for representation,
+            covariance and kernel, 128 for gradient, 32 for tangent, and no pairs of gradients.
+        nulls: permutations of the labels behind every null; 0 for none.
+        tangent: ``"sketch"`` by default; ``"exact"`` adds stable rank and correlation.
+        probes: of the sketch.
+        deep_covariance: covariances of all layers instead of the first.
+        memory_limit: bytes that buffers may take.
+        device: where the probe should lie; None for that of the model.
+        batch_size: examples in one pass.
+        batch_fn: turns an item of the probe into a batch.
+        seed: of probe, permutations and random bases.
+        folder: write every step there at once; a killed run leaves what it had measured.
+        name: what to call the run in comparisons.
+        split: what the probe is, such as "train" or "test".
+        labels: what the labels are, such as "true" or "trained-on".
+        classes: names of the classes.
+
+    Raises:
+        DomainError: If a setting is out of range.
+        UnknownNameError: If a family does not exist.
+
+    Example:
+        >>> model = nn.Linear(2, 2)
+        >>> x, y = torch.randn(20, 2), torch.arange(20) % 2
+        >>> with Monitor(model, probe=(x, y), every=5, families="kernel") as monitor:
+        ...     for step in range(10):
+        ...         monitor.step(step)  # after the update of the weights
+        >>> monitor.history.steps
+        [0, 5, 9]
+    """
+
+    def __init__(  # noqa: PLR0913 (shared keywords)
+        self,
+        model: nn.Module,
+        probe: Any,
+        loss: Loss | None = None,
+        every: Every = 100,
+        *,
+        families: str | Sequence[str] = FAMILIES,
+        layers: Layers | None = None,
+        readout: str | Readout | None = None,
+        pool: Pool | None = None,
+        sizes: Mapping[str, int | None] | None = None,
+        nulls: int = 0,
+        tangent: str = "sketch",
+        probes: int = _PROBES,
+        deep_covariance: bool = False,
+        memory_limit: int | None = None,
+        device: torch.device | str | None = None,
+        batch_size: int = 256,
+        batch_fn: Callable[[Any], Batch] | None = None,
+        seed: int = 0,
+        folder: str | os.PathLike[str] | None = None,
+        name: str = "",
+        split: str = "unknown",
+        labels: str = "given",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.model = model
+        self._due = schedule(every)
+        self._every = described(every)
+        self._settings = Settings.of(
+            families,
+            {**MONITOR_SIZES, **dict(sizes or {})},
+            layers=layers,
+            loss=loss,
+            readout=readout,
+            pool=pool,
+            nulls=nulls,
+            tangent=tangent,
+            probes=probes,
+            deep_covariance=deep_covariance,
+            memory_limit=memory_limit,
+            device=device,
+            batch_size=batch_size,
+            batch_fn=batch_fn,
+            seed=seed,
+        )
+        self._labeling = Labeling(name, split, labels, classes)
+        self._folder = None if folder is None else Path(folder)
+        self._records: list[Record] = []
+        self._stride = 1
+        self._last: int | None = None
+        with _undisturbed(unwrap(model)):
+            place = place_of(unwrap(model), device)
+            self._probe = draw_probe(probe, self._settings, device=place)
+
+    def step(self, step: int) -> Survey | None:
+        """Call after every training step; measures where one is due.
+
+        Args:
+            step: its number, larger than the one before.
+
+        Returns:
+            What was measured, or None.
+
+        Raises:
+            DomainError: If the steps do not increase.
+        """
+        require_count(0, step=step)
+        if self._last is not None and step <= self._last:
+            raise DomainError(f"step: expected more than {self._last}, got {step}; steps increase")
+        self._last = step
+        return self.measure(step) if self._due(step) else None
+
+    def measure(self, step: int) -> Survey:
+        """Measure now, whatever the schedule says."""
+        settings = self._settings
+        if self._records:  # the first measurement has compared the engine with plain autograd
+            settings = replace(settings, check=False)
+        with _undisturbed(unwrap(self.model)):
+            record = measure_model(
+                self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
+            )
+        self._keep(record)
+        return Survey(record)
+
+    @property
+    def history(self) -> History:
+        """All that has been measured so far."""
+        return History(Run(self._labeling.name, self._head(), tuple(self._records)))
+
+    def __enter__(self) -> "Monitor":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Measure the last step too, unless the training failed."""
+        done = self._records and self._records[-1].contents["step"] == self._last
+        if kind is None and self._last is not None and not done:
+            self.measure(self._last)
+
+    def _keep(self, record: Record) -> None:
+        """Add a step; where too many have curves, every other one loses them."""
+        before = self._with_curves()
+        self._records.append(record)
+        while len(self._with_curves()) > _CURVE_STEPS:
+            self._stride *= 2
+        kept = self._with_curves()
+        stale = [index for index in before if index not in kept]
+        for index in stale:
+            self._records[index] = _without_curves(self._records[index])
+        if self._folder is not None:
+            if len(self._records) == 1:
+                save_run(Run(self._labeling.name, self._head(), ()), self._folder)
+            for index in (*stale, len(self._records) - 1):
+                save_step(self._records[index], self._folder)
+
+    def _with_curves(self) -> list[int]:
+        count = len(self._records)
+        return sorted({*range(0, count, self._stride), *([count - 1] if count else [])})
+
+    def _head(self) -> Record:
+        config = self._settings.describe() | {"every": self._every}
+        head: dict[str, Any] = {"kind": "history", "name": self._labeling.name, "config": config}
+        if self._records:
+            first = self._records[0].contents
+            head |= {key: first[key] for key in ("data", "layers")}
+        else:
+            head |= {"data": {"probe_hash": self._probe.digest}, "layers": []}
+        return Record(head | {"versions": versions()})
+
+
+def _without_curves(record: Record) -> Record:
+    return Record({**record.contents, "curves": []}, {}, record.reasons)
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Random state of torch, NumPy and Python, training flags and gradients are put back."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's state)
+    try:
+        with untouched(model):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
