@@ -12,6 +12,11 @@ from theodolite.workbench.training.evaluation import (
     evaluate,
     generalization_gaps,
 )
+from theodolite.workbench.training.experiments import (
+    Experiment,
+    read_experiment,
+    run_experiment,
+)
 from theodolite.workbench.training.log import LogEntry, TrainingLog, logged_steps
 from theodolite.workbench.training.loop import Callback, TrainingState, train
 from theodolite.workbench.training.losses import Hinge, Logistic, Loss, Softmax, Squared
@@ -26,6 +31,7 @@ __all__ = [
     "Checkpoint",
     "DivergenceError",
     "Evaluation",
+    "Experiment",
     "GeneralizationGaps",
     "Hinge",
     "LogEntry",
@@ -42,7 +48,9 @@ __all__ = [
     "evaluate",
     "generalization_gaps",
     "logged_steps",
+    "read_experiment",
     "recipe_from_mapping",
+    "run_experiment",
     "schedule_factor",
     "steps_per_epoch",
     "train",
