@@ -35,7 +35,11 @@ def shown(value: float | None) -> str:
     # Rounding first: 0.9996 has one digit more before the point than it seems.
     rounded = round(value, 2 - size)
     size = math.floor(math.log10(abs(rounded)))
-    return f"{rounded:.{min(3, max(0, 2 - size))}f}".replace("-", "−") if size >= -1 else f"{rounded:.{2 - size}f}".replace("-", "−")
+    return (
+        f"{rounded:.{min(3, max(0, 2 - size))}f}".replace("-", "−")
+        if size >= -1
+        else f"{rounded:.{2 - size}f}".replace("-", "−")
+    )
 
 
 def shown_with_error(row: Mapping[str, Any]) -> str:

@@ -163,7 +163,9 @@ class Group:
     def whole(self, family: str) -> list[str]:
         """Measures of the whole model in this family."""
         rows = {
-            m: None for run in self.runs for f, m, layer in run.last.measures()
+            m: None
+            for run in self.runs
+            for f, m, layer in run.last.measures()
             if f == family and layer is None
         }
         return list(rows)
@@ -191,7 +193,9 @@ def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    names = [run.name or (f"run {i + 1}" if len(runs) > 1 else "this run") for i, run in enumerate(runs)]
+    names = [
+        run.name or (f"run {i + 1}" if len(runs) > 1 else "this run") for i, run in enumerate(runs)
+    ]
     return [
         f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
         for i, name in enumerate(names)

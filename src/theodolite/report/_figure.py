@@ -1,0 +1,148 @@
+"""A figure: panels that can be drawn at any step, with the words that belong to them."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from theodolite.report._numbers import finite
+from theodolite.report._traces import Trace
+
+__all__ = ["Figure", "Panel", "axis", "panel_layout", "states_of", "with_ranges"]
+
+Draw = Callable[[int | None], list[Trace]]
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes.
+
+    Args:
+        title: what stands above it; plain text.
+        draw: the traces at a step (the latest for None).
+        layout: its axes and what else differs from the common layout.
+        fixed: whether the slider leaves it alone.
+        height: in pixels.
+    """
+
+    title: str
+    draw: Draw
+    layout: dict[str, Any]
+    fixed: bool = False
+    height: int = 260
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that answer one question.
+
+    Args:
+        key: unique within a group; letters, digits and dashes.
+        title: the question or the quantity.
+        reading: how to read it, whatever the numbers are.
+        panels: the panels that are always shown.
+        more: panels behind a fold (the other layers of a deep network).
+        finding: one sentence computed from the numbers at a step; "" if there is none.
+        columns: panels side by side on a wide screen.
+        shared: whether all panels have one scale on the vertical axis.
+    """
+
+    key: str
+    title: str
+    reading: str
+    panels: tuple[Panel, ...]
+    more: tuple[Panel, ...] = ()
+    finding: Callable[[int | None], str] = lambda _: ""
+    columns: int = 1
+    shared: bool = False
+
+    @property
+    def all_panels(self) -> tuple[Panel, ...]:
+        """Every panel, folded or not."""
+        return self.panels + self.more
+
+
+def axis(title: str = "", *, log: bool = False, **options: Any) -> dict[str, Any]:
+    """One axis in house style; ``title`` is Plotly's text."""
+    return {
+        "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": "muted"}},
+        "type": "log" if log else "linear",
+        "gridcolor": "grid",
+        "linecolor": "line",
+        "zeroline": False,
+        "tickfont": {"size": 11, "color": "muted"},
+        "fixedrange": True,
+        "automargin": True,
+        # Powers of ten only: labels of the steps between them collide on a phone.
+        **({"dtick": 1, "exponentformat": "power"} if log else {"nticks": 6}),
+        **options,
+    }
+
+
+def panel_layout(panel: Panel) -> dict[str, Any]:
+    """The whole layout of a panel."""
+    return {
+        "font": {"family": _FONT, "size": 12, "color": "ink"},
+        "paper_bgcolor": "surface",
+        "plot_bgcolor": "surface",
+        "margin": {"l": 52, "r": 14, "t": 8, "b": 44},
+        "height": panel.height,
+        "showlegend": False,
+        "hovermode": "closest",
+        "dragmode": False,
+        "hoverlabel": {"namelength": -1},
+        **panel.layout,
+    }
+
+
+def states_of(panel: Panel, steps: Sequence[int]) -> tuple[list[list[Trace]], list[int]]:
+    """What the panel shows at each step: the different states, and which of them a step has."""
+    states: list[list[Trace]] = []
+    frames: list[int] = []
+    for step in [steps[-1]] if panel.fixed else steps:
+        traces = panel.draw(step)
+        if traces not in states:
+            states.append(traces)
+        frames.append(states.index(traces))
+    return states, frames if len(frames) == len(steps) else frames * len(steps)
+
+
+def with_ranges(layouts: Sequence[dict[str, Any]], states: Sequence[list[list[Trace]]], *,
+                shared: bool) -> list[dict[str, Any]]:  # fmt: skip
+    """The layouts with ranges that hold every state, so that a slider never moves an axis."""
+    every = [[trace for state in panel for trace in state] for panel in states]
+    together = [trace for traces in every for trace in traces]
+    return [
+        layout
+        | {
+            "xaxis": _ranged(layout["xaxis"], traces, "x"),
+            "yaxis": _ranged(layout["yaxis"], together if shared else traces, "y"),
+        }
+        for layout, traces in zip(layouts, every, strict=True)
+    ]
+
+
+def _ranged(settings: dict[str, Any], traces: Iterable[Trace], name: str) -> dict[str, Any]:
+    if "range" in settings:
+        return settings
+    values = [float(v) for trace in traces for v in _extent(trace, name)]
+    if settings["type"] == "log":
+        values = [math.log10(v) for v in values if v > 0]
+    elif name == "y":
+        values.append(0.0)
+    if not values:
+        return settings | {"range": [0, 1]}
+    low, high = min(values), max(values)
+    pad = 0.06 * (high - low) or 0.5
+    bottom = low if name == "y" and low == 0 and settings["type"] != "log" else low - pad
+    return settings | {"range": [float(f"{bottom:.6g}"), float(f"{high + pad:.6g}")]}
+
+
+def _extent(trace: Trace, name: str) -> list[float]:
+    values = [v for v in trace.get(name, []) if finite(v)]
+    if name == "y" and "error_y" in trace:
+        pairs = zip(trace["y"], trace["error_y"]["array"], strict=True)
+        both = [(v, e) for v, e in pairs if finite(v) and finite(e)]
+        values += [v - e for v, e in both] + [v + e for v, e in both]
+    return values

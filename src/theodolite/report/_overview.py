@@ -1,0 +1,187 @@
+"""The overview: a row for each layer, a small picture and the headline number for each family."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from theodolite.report._escape import plain
+from theodolite.report._families import FAMILIES, Family
+from theodolite.report._numbers import finite, shown, shown_with_error, spaced
+from theodolite.report._reading import Group, RunView
+from theodolite.report._sentences import headline_sentence, quiet_reason
+from theodolite.report._spark import Stroke, limits_of, spark
+
+__all__ = ["Cell", "Column", "Overview", "overview_of"]
+
+_MOST_POINTS = 48
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One layer and family: all of it is text, except for the picture."""
+
+    picture: str = ""
+    number: str = ""
+    source: str = ""
+    chance: str = ""
+    others: tuple[tuple[str, str, str], ...] = ()  # run, number, source
+    quiet: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One family down the layers."""
+
+    family: Family
+    cells: tuple[Cell, ...]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Layers and columns; ``note`` says what the small pictures show."""
+
+    layers: tuple[str, ...]
+    columns: tuple[Column, ...]
+    note: str
+
+
+def overview_of(group: Group) -> Overview:
+    """The overview of one group, at its latest step."""
+    columns = [_column(group, family) for family in FAMILIES.values()]
+    shown_rows = [
+        i for i in range(len(group.layers)) if any(not column.cells[i].quiet for column in columns)
+    ]
+    kept = tuple(
+        Column(c.family, tuple(c.cells[i] for i in shown_rows), c.sentence) for c in columns
+    )
+    note = "training from left to right" if group.is_history else "curve of each layer"
+    return Overview(
+        tuple(plain(group.layers[i]) for i in shown_rows), kept, f"{note}, one scale a column"
+    )
+
+
+def _column(group: Group, family: Family) -> Column:
+    strokes = [_strokes(group, family, layer) for layer in group.layers]
+    bands = [_band(group.runs[0], family, layer) for layer in group.layers]
+    # On curves the null of the number would be out of place.
+    flat = group.is_history or family.thumbnail is None
+    used = [band for band in bands if band is not None and flat]
+    limits = limits_of([s for row in strokes for s in row], [v for band in used for v in band])
+    cells = tuple(
+        _cell(group, family, layer, strokes[i], limits, bands[i] if flat else None)
+        for i, layer in enumerate(group.layers)
+    )
+    measured = bool(group.measured(family.key, family.headline))
+    sentence = (
+        headline_sentence(group, family.key)
+        if measured
+        else f"Not shown: {quiet_reason(group, family.key)}."
+    )
+    return Column(family, cells, sentence.replace("..", "."))
+
+
+def _cell(
+    group: Group, family: Family, layer: str, strokes: Sequence[Stroke], limits: Sequence[float],
+    band: tuple[float, float] | None,
+) -> Cell:  # fmt: skip
+    run = group.runs[0]
+    numbers = [_number(view, family, layer) for view in group.runs]
+    if all(number is None for number in numbers):
+        return Cell(quiet="not measured here")
+    first = numbers[0] or ("–", "")
+    row = run.last.row(family.key, family.headline, layer) or {}
+    picture = spark(strokes, limits, band=band, label=f"{family.title} of {plain(layer)}") if any(
+        stroke.points() for stroke in strokes
+    ) else ""  # fmt: skip
+    chance = f"chance {shown(row['null_mean'])}" if finite(row.get("null_mean")) else ""
+    if not finite(row.get("value")) and row.get("reason"):
+        chance = plain(str(row["reason"]))
+    others = tuple(
+        (plain(view.name), *number)
+        for view, number in zip(group.runs[1:], numbers[1:], strict=True)
+        if number is not None
+    )
+    return Cell(picture, *first, chance=chance, others=others)
+
+
+def _number(run: RunView, family: Family, layer: str) -> tuple[str, str] | None:
+    index = run.last.index(family.key, family.headline, layer)
+    if index is None:
+        return None
+    row = run.last.record.contents["rows"][index]
+    source = {"run": run.index, "step": run.last.position, "path": ["rows", index, "value"]}
+    return shown_with_error(row), json.dumps(source)
+
+
+def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:
+    if group.is_history:
+        return [_over_steps(run, family, layer, order) for order, run in enumerate(group.runs)]
+    if family.thumbnail is None:
+        return _over_layers(group, family, layer)
+    return [_thumbnail(run, family, layer, order) for order, run in enumerate(group.runs)]
+
+
+def _over_steps(run: RunView, family: Family, layer: str, order: int) -> Stroke:
+    moments = [run.moments[i] for i in spaced(len(run.moments), _MOST_POINTS)]
+    known = [m for m in moments if finite(m.value(family.key, family.headline, layer))]
+    # Equal distances: training steps are often spread over decades.
+    places = [moments.index(m) / max(1, len(moments) - 1) for m in known]
+    indices = [m.index(family.key, family.headline, layer) for m in known]
+    source = {
+        "run": run.index,
+        "step": [m.position for m in known],
+        "path": ["rows", indices, "value"],
+    }
+    values = [m.value(family.key, family.headline, layer) for m in known]
+    return Stroke(places, values, order, "line", {"y": source})
+
+
+def _over_layers(group: Group, family: Family, layer: str) -> list[Stroke]:
+    """The profile with this layer marked, for families without a curve."""
+    strokes = []
+    for order, run in enumerate(group.runs):
+        names = group.measured(family.key, family.headline)
+        found = [
+            (i, run.last.index(family.key, family.headline, name)) for i, name in enumerate(names)
+        ]
+        known = [(i, at) for i, at in found if at is not None]
+        values = [run.last.value(family.key, family.headline, names[i]) for i, _ in known]
+        drawn = [(i, at, v) for (i, at), v in zip(known, values, strict=True) if finite(v)]
+        source = {"run": run.index, "step": run.last.position}
+        line = {"y": source | {"path": ["rows", [at for _, at, _ in drawn], "value"]}}
+        dots = [(i, at, v) for i, at, v in drawn if names[i] == layer]
+        dot = {"y": source | {"path": ["rows", [at for _, at, _ in dots], "value"]}}
+        strokes.append(Stroke([i for i, _, _ in dots], [v for _, _, v in dots], order, "dots", dot))
+        strokes.append(
+            Stroke([i for i, _, _ in drawn], [v for _, _, v in drawn], order, "line", line)
+        )
+    return strokes
+
+
+def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> Stroke:
+    moment, name = run.with_curves_at(None), str(family.thumbnail)
+    x, y = (moment.array(family.key, name, layer, role) for role in ("x", "y"))
+    if x is None or y is None:
+        return Stroke([], [], order)
+    kept = spaced(len(y[1]), _MOST_POINTS)
+    positions = np.asarray(x[1], dtype=float)[kept]
+    if family.key == "covariance":
+        positions = np.log(np.where(positions > 0, positions, np.nan))
+    if family.key == "kernel":
+        positions = np.log1p(positions)
+    source = {"run": run.index, "step": moment.position, "path": ["arrays", y[0], kept]}
+    kind = "bars" if family.key == "gradient" else "line"
+    return Stroke(
+        positions.tolist(), np.asarray(y[1], dtype=float)[kept].tolist(), order, kind, {"y": source}
+    )
+
+
+def _band(run: RunView, family: Family, layer: str) -> tuple[float, float] | None:
+    row = run.last.row(family.key, family.headline, layer)
+    if row is None or not finite(row.get("null_mean")):
+        return None
+    half = 2 * row["null_sd"] if finite(row.get("null_sd")) else 0.0
+    return row["null_mean"] - half, row["null_mean"] + half

@@ -1,0 +1,232 @@
+"""Runs to one HTML file that needs nothing else."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from theodolite.records import Run
+from theodolite.report._between import depth_figures
+from theodolite.report._catalog import family_figures, history_figures
+from theodolite.report._escape import json_for_html, plain
+from theodolite.report._families import FAMILIES
+from theodolite.report._figure import Figure, panel_layout, states_of, with_ranges
+from theodolite.report._overview import overview_of
+from theodolite.report._palette import DARK, LIGHT, css_variables
+from theodolite.report._reading import Group, RunView, groups_of
+from theodolite.report._sentences import headline_sentence, opening_sentence, quiet_reason
+from theodolite.report._traces import Trace
+
+__all__ = ["fragment_html", "page_html"]
+
+_MOST_STEPS = 60
+
+
+def page_html(runs: Sequence[Run], title: str = "") -> str:
+    """The whole page."""
+    groups = groups_of(runs, _MOST_STEPS)
+    views = [_group_view(group) for group in groups]
+    compared = depth_figures(groups) if len(runs) > 1 else []
+    comparison = [_figure_view(figure, "all", [0]) for figure in compared]
+    figures = [
+        figure for view in views for section in view["sections"] for figure in section["figures"]
+    ]
+    payload = {
+        "palettes": {"light": LIGHT, "dark": DARK},
+        "steps": [group.steps for group in groups],
+        "figures": {figure["id"]: figure.pop("payload") for figure in figures + comparison},
+    }
+    scripts = [_static("plotly-cartesian.min.js"), _static("page.js")]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=plain(title) if title else _title(groups),
+            groups=views,
+            comparison=comparison,
+            data=json_for_html(payload),
+            scripts=scripts,
+            policy=_policy(scripts),
+            style=_style() + _static("page.css"),
+            about=[_about(run) for group in groups for run in group.runs],
+        )
+    )
+
+
+def fragment_html(runs: Sequence[Run]) -> str:
+    """The overview alone: no scripts, so that it shows wherever HTML does."""
+    groups = groups_of(runs, _MOST_STEPS)
+    template = _environment().get_template("fragment.html.j2")
+    views = [
+        {"overview": overview_of(g), "lead": opening_sentence(g), "runs": _runs(g)} for g in groups
+    ]
+    return template.render(groups=views, style=_style())
+
+
+def _group_view(group: Group) -> dict[str, Any]:
+    sections = [_family_section(group, family) for family in FAMILIES]
+    over_steps = history_figures(group) if group.is_history else []
+    if over_steps:
+        sections.append(_section(group, "steps", "Layers over time", over_steps))
+    return {
+        "index": group.index,
+        "name": plain(group.name),
+        "lead": opening_sentence(group),
+        "overview": overview_of(group),
+        "runs": _runs(group),
+        "sections": sections,
+        "steps": group.steps if group.is_history else [],
+    }
+
+
+def _family_section(group: Group, family: str) -> dict[str, Any]:
+    words = FAMILIES[family]
+    section = _section(group, family, words.title, family_figures(group, family))
+    sentence = headline_sentence(group, family)
+    if not section["figures"]:
+        sentence = f"Not shown: {quiet_reason(group, family)}."
+    return section | {"meaning": words.meaning, "sentence": sentence.replace("..", ".")}
+
+
+def _section(group: Group, key: str, title: str, figures: Sequence[Figure]) -> dict[str, Any]:
+    drawn = [_figure_view(figure, str(group.index), group.steps) for figure in figures]
+    return {"key": key, "title": title, "figures": drawn, "meaning": "", "sentence": ""}
+
+
+def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, Any]:
+    """What the template needs, and under "payload" what the script draws from."""
+    panels = figure.all_panels
+    drawn = [states_of(panel, steps) for panel in panels]
+    layouts = with_ranges(
+        [panel_layout(p) for p in panels], [states for states, _ in drawn], shared=figure.shared
+    )
+    findings = [figure.finding(step) for step in steps]
+    same = len(set(findings)) == 1
+    return {
+        "id": f"g{group}-{figure.key}",
+        "title": figure.title,
+        "reading": figure.reading,
+        "finding": findings[-1],
+        "titles": [panel.title for panel in figure.panels],
+        "more": [panel.title for panel in figure.more],
+        "heights": [panel.height for panel in panels],
+        "columns": figure.columns,
+        "payload": {
+            "group": group,
+            "titles": [panel.title for panel in panels],
+            "findings": findings[-1:] if same else findings,
+            "panels": [
+                {"layout": layout, "frames": frames, **_split(states)}
+                for layout, (states, frames) in zip(layouts, drawn, strict=True)
+            ],
+        },
+    }
+
+
+def _split(states: list[list[Trace]]) -> dict[str, Any]:
+    """Traces parted into what never changes and what a step changes."""
+    counts = {len(state) for state in states}
+    if len(states) == 1 or len(counts) != 1:
+        return {"fixed": None, "states": [_identified(state) for state in states]}
+    fixed: list[Trace] = []
+    for versions in zip(*map(_identified, states), strict=True):
+        first = versions[0]
+        fixed.append({k: v for k, v in first.items() if all(w.get(k) == v for w in versions)})
+    changing = [
+        [
+            {k: v for k, v in trace.items() if k not in kept}
+            for trace, kept in zip(_identified(state), fixed, strict=True)
+        ]
+        for state in states
+    ]
+    return {"fixed": fixed, "states": changing}
+
+
+def _identified(traces: Sequence[Trace]) -> list[Trace]:
+    """Traces whose drawing can be found: Plotly puts the uid into the class of an SVG group."""
+    return [trace | {"uid": f"t{i}"} for i, trace in enumerate(traces)]
+
+
+def _runs(group: Group) -> list[str]:
+    return [plain(run.name) for run in group.runs]
+
+
+def _title(groups: Sequence[Group]) -> str:
+    return "Theodolite: " + ", ".join(plain(run.name) for group in groups for run in group.runs)
+
+
+def _about(run: RunView) -> dict[str, Any]:
+    contents = run.last.record.contents
+    head = run.run.head.contents
+    facts = {
+        key: _words(head.get(key) or contents.get(key) or {})
+        for key in ("data", "config", "versions")
+    }
+    facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
+    warnings: Any = contents.get("warnings", [])
+    return {"name": plain(run.name), "facts": facts, "warnings": [_warning(item) for item in warnings],
+            "undefined": _undefined(run)}  # fmt: skip
+
+
+def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    texts = {
+        k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str)
+        for k, v in facts.items()
+    }
+    return [(plain(key.replace("_", " ")), plain(text)) for key, text in texts.items()]
+
+
+def _warning(item: Mapping[str, Any]) -> str:
+    where = ", ".join(
+        plain(str(item[key])) for key in ("layer", "family", "measure") if item.get(key)
+    )
+    count = f" ({item['count']} times)" if item.get("count", 1) > 1 else ""
+    return f"{where + ': ' if where else ''}{plain(str(item.get('text', '')))}{count}"
+
+
+def _undefined(run: RunView) -> list[str]:
+    rows: Any = run.last.record.contents.get("rows", [])
+    return [
+        f"{plain(row.get('layer') or 'model')}, {row['measure'].replace('_', ' ')}: {plain(str(row['reason']))}"
+        for row in rows
+        if row.get("reason")
+    ]
+
+
+def _style() -> str:
+    """Colors of both themes, then the rules that notebooks and pages share."""
+    dark = css_variables(DARK)
+    return (
+        f".theodolite{{{css_variables(LIGHT)}color-scheme:light}}"
+        f"@media screen and (prefers-color-scheme:dark){{.theodolite:not(.light){{{dark}color-scheme:dark}}}}"
+        f"@media screen{{.theodolite.dark{{{dark}color-scheme:dark}}}}" + _static("overview.css")
+    )
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _static(name: str) -> str:
+    return resources.files("theodolite.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("theodolite.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

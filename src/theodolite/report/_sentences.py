@@ -1,0 +1,237 @@
+"""Sentences computed from the numbers: none is written in advance."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from theodolite.report._escape import plain
+from theodolite.report._families import FAMILIES
+from theodolite.report._numbers import finite, shown
+from theodolite.report._reading import Group, Moment, RunView
+
+__all__ = ["headline_sentence", "opening_sentence", "profile_sentence", "quiet_reason"]
+
+_LEVEL = 0.05  # changes below this share of the largest value are called none
+_RESOLVED = 2.0  # standard deviations of the null
+
+Values = list[tuple[str, float]]
+
+
+def headline_sentence(group: Group, family: str, step: int | None = None) -> str:
+    """What the headline numbers of a family say in this group, at a step."""
+    measure = FAMILIES[family].headline
+    parts = []
+    for run in group.runs:
+        values = _values(group, run.at(step), family, measure)
+        if values:
+            who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
+            chance = _against_chance(group, run.at(step), family, measure)
+            parts.append(who + _CORE[family](values) + chance + _since_start(run, step, family))
+    if len(group.runs) > 1:
+        parts.append(_between_runs(group, family, measure, step))
+    if family == "tangent":
+        parts.append(_balance(group, step))
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
+
+
+def profile_sentence(group: Group, family: str, measure: str, step: int | None = None) -> str:
+    """Where a measure is highest and lowest, for every run."""
+    parts = []
+    for run in group.runs:
+        values = _values(group, run.at(step), family, measure)
+        who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
+        if len(values) == 1:
+            parts.append(f"{who}{shown(values[0][1])} in {plain(values[0][0])}")
+        elif values:
+            parts.append(who + _extremes(values))
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
+
+
+def opening_sentence(group: Group) -> str:
+    """What was measured, on what, and when."""
+    run = group.runs[0]
+    data = run.last.record.contents.get("data", {})
+    layers = len(group.layers)
+    pieces = [f"{_count(layers, 'layer')} of {plain(group.name)}"]
+    examples = data.get("probe") or data.get("n")
+    if examples:
+        kind = f" {plain(data['split'])}" if data.get("split") not in {None, "unknown"} else ""
+        labels = (
+            f" ({plain(data['labels'])} labels)"
+            if data.get("labels") not in {None, "given"}
+            else ""
+        )
+        pieces.append(f"measured on {examples}{kind} examples{labels}")
+    if group.is_history:
+        pieces.append(f"at {len(group.steps)} steps from {group.steps[0]} to {group.steps[-1]}")
+    text = ", ".join(pieces) + "."
+    if len(group.runs) > 1:
+        names = ", ".join(f"“{plain(r.name)}”" for r in group.runs)
+        text += f" {len(group.runs)} runs side by side: {names}."
+    return text + _losses(group)
+
+
+def quiet_reason(group: Group, family: str) -> str:
+    """Why a family has no numbers."""
+    for run in group.runs:
+        text = run.last.record.contents.get("skipped", {}).get(family)
+        if text:
+            return plain(str(text))
+    return "not measured"
+
+
+def _values(group: Group, moment: Moment, family: str, measure: str) -> Values:
+    pairs = [(layer, moment.value(family, measure, layer)) for layer in group.layers]
+    return [(layer, value) for layer, value in pairs if finite(value)]
+
+
+def _extremes(values: Values) -> str:
+    top, bottom = max(values, key=_second), min(values, key=_second)
+    if shown(top[1]) == shown(bottom[1]):
+        return f"{shown(top[1])} in every layer"
+    return f"highest in {_named(top)}, lowest in {_named(bottom)}"
+
+
+def _trend(values: Values) -> str:
+    first, last = values[0][1], values[-1][1]
+    scale = max(abs(value) for _, value in values)
+    if abs(last - first) <= _LEVEL * scale:
+        return "level from input to output"
+    word = "rises" if last > first else "falls"
+    return f"{word} from {_named(values[0])} to {_named(values[-1])}"
+
+
+def _representation(values: Values) -> str:
+    if len(values) == 1:
+        return f"alignment area {shown(values[0][1])} in {plain(values[0][0])}"
+    return f"alignment area {_trend(values)}; highest in {_named(max(values, key=_second))}"
+
+
+def _covariance(values: Values) -> str:
+    layer, value = min(values, key=_second)
+    change = abs(1 - value)
+    word = "less" if value < 1 else "more"
+    text = f"weights of {plain(layer)} are {change:.0%} {word} misaligned with the data than random bases"
+    below = sum(v < 1 for _, v in values)
+    return text + (f"; {below} of {len(values)} layers below 1" if len(values) > 1 else "")
+
+
+def _kernel(values: Values) -> str:
+    last = values[-1]
+    text = f"CKA to the target is {shown(last[1])} in the last layer"
+    top = max(values, key=_second)
+    return text + (f", highest in {_named(top)}" if top != last else ", the highest of all layers")
+
+
+def _tangent(values: Values) -> str:
+    return (
+        f"highest in {_named(max(values, key=_second))}: its own kernel points most at the target"
+    )
+
+
+def _gradient(values: Values) -> str:
+    layer, value = values[-1]
+    word = "more" if value >= 0 else "less"
+    return f"in {plain(layer)}, gradients of one class agree {shown(abs(value))} {word} than those of any two examples"
+
+
+_CORE: Mapping[str, Callable[[Values], str]] = {
+    "representation": _representation,
+    "covariance": _covariance,
+    "kernel": _kernel,
+    "tangent": _tangent,
+    "gradient": _gradient,
+}
+
+
+def _against_chance(group: Group, moment: Moment, family: str, measure: str) -> str:
+    rows = [moment.row(family, measure, layer) for layer in group.layers]
+    scores = [_score(row) for row in rows if row is not None]
+    known = [score for score in scores if score is not None]
+    if not known:
+        return ""
+    # For misalignment less is more aligned; everywhere else more is.
+    beyond = sum((-s if family == "covariance" else s) > _RESOLVED for s in known)
+    return f" ({beyond} of {_count(len(known), 'layer')} beyond chance)"
+
+
+def _score(row: Mapping[str, Any]) -> float | None:
+    numbers = (row.get("value"), row.get("null_mean"), row.get("null_sd"))
+    if not all(finite(number) for number in numbers) or not row["null_sd"]:
+        return None
+    return float((row["value"] - row["null_mean"]) / row["null_sd"])
+
+
+def _since_start(run: RunView, step: int | None, family: str) -> str:
+    start, now = run.moments[0], run.at(step)
+    if start is now:
+        return ""
+    layers, measure = run.layers, FAMILIES[family].headline
+    pairs = [
+        (start.value(family, measure, name), now.value(family, measure, name)) for name in layers
+    ]
+    known = [
+        (name, a, b) for name, (a, b) in zip(layers, pairs, strict=True) if finite(a) and finite(b)
+    ]
+    if not known:
+        return ""
+    name, before, after = max(known, key=lambda item: abs(item[2] - item[1]))
+    return (
+        f"; since step {start.step} most changed in {plain(name)}, {shown(before)} → {shown(after)}"
+    )
+
+
+def _between_runs(group: Group, family: str, measure: str, step: int | None) -> str:
+    first = dict(_values(group, group.runs[0].at(step), family, measure))
+    parts = []
+    for run in group.runs[1:]:
+        other = dict(_values(group, run.at(step), family, measure))
+        both = [layer for layer in first if layer in other]
+        if both:
+            lower = sum(other[layer] < first[layer] for layer in both)
+            parts.append(
+                f"{plain(run.name)} is lower than {plain(group.runs[0].name)} in {_of(lower, len(both))}"
+            )
+    return "; ".join(parts)
+
+
+def _balance(group: Group, step: int | None) -> str:
+    moment = group.runs[0].at(step)
+    value = moment.value("tangent", "equilibrium_layer", None)
+    if not finite(value):
+        return ""
+    return f"forward and backward information balance at layer {shown(value)} of {len(group.measured('tangent'))}"
+
+
+def _losses(group: Group) -> str:
+    losses = [(run, run.last.value("gradient", "loss", None)) for run in group.runs]
+    known = [(run, loss) for run, loss in losses if finite(loss)]
+    if not known:
+        return ""
+    if len(group.runs) == 1:
+        return f" Loss on them: {shown(known[0][1])}."
+    return " Loss: " + ", ".join(f"{shown(loss)} ({plain(run.name)})" for run, loss in known) + "."
+
+
+def _of(part: int, whole: int) -> str:
+    if whole == 1:
+        return "the one layer" if part else "no layer"
+    return (
+        "every layer" if part == whole else "no layer" if not part else f"{part} of {whole} layers"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _named(item: tuple[str, float]) -> str:
+    return f"{plain(item[0])} ({shown(item[1])})"
+
+
+def _second(item: tuple[str, float]) -> float:
+    return item[1]
+
+
+def joined(sentences: Sequence[str]) -> str:
+    """Sentences as one paragraph."""
+    return " ".join(sentence for sentence in sentences if sentence)

@@ -1,0 +1,202 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const root = document.documentElement;
+  const colorKeys = new Set(["color", "bgcolor", "fillcolor", "gridcolor", "linecolor", "bordercolor",
+    "tickcolor", "paper_bgcolor", "plot_bgcolor", "colorscale"]);
+  const config = { displayModeBar: false, responsive: true };
+  const panels = [];            // {element, spec, group, stale, drawn}
+  const position = data.steps.map((steps) => steps.length - 1);
+  let theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  let current = 0;
+  let pending = 0;
+
+  // Names of the palette become colors here: Plotly knows no CSS variables.
+  function colored(value, key) {
+    if (Array.isArray(value)) {
+      const deeper = colorKeys.has(key) || (value.length > 0 && value[0] !== null
+        && typeof value[0] === "object" && !Array.isArray(value[0]));
+      return deeper ? value.map((item) => colored(item, key)) : value;
+    }
+    if (value !== null && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, colored(v, k)]));
+    }
+    const palette = data.palettes[theme];
+    return colorKeys.has(key) && Object.hasOwn(palette, value) ? palette[value] : value;
+  }
+
+  function tracesOf(panel) {
+    const { spec } = panel;
+    const frame = spec.frames[Math.min(position[panel.group] ?? 0, spec.frames.length - 1)];
+    const state = spec.states[frame];
+    return spec.fixed === null ? state : spec.fixed.map((trace, i) => ({ ...trace, ...state[i] }));
+  }
+
+  function draw(panel) {
+    panel.stale = false;
+    panel.drawn = true;
+    const layout = colored(panel.spec.layout, "");
+    return Plotly.react(panel.element, colored(tracesOf(panel), ""), structuredClone(layout), config);
+  }
+
+  function visible(panel) {
+    const box = panel.element.getBoundingClientRect();
+    return box.width > 0 && box.bottom > -200 && box.top < innerHeight + 200;
+  }
+
+  // What is in view is drawn in the next frame, the rest when there is time.
+  function schedule() {
+    root.dataset.state = "busy";
+    if (!pending) pending = requestAnimationFrame(() => { pending = 0; flush(); });
+  }
+
+  function flush() {
+    panels.filter((panel) => panel.stale && visible(panel)).forEach(draw);
+    idle();
+  }
+
+  function idle() {
+    const next = panels.find((panel) => panel.stale && panel.element.offsetWidth > 0);
+    if (!next) { root.dataset.state = "idle"; return; }
+    setTimeout(() => {
+      if (pending) return;
+      const until = performance.now() + 24;
+      let panel = next;
+      while (panel && performance.now() < until) {
+        if (panel.stale) draw(panel);
+        panel = panels.find((other) => other.stale && other.element.offsetWidth > 0);
+      }
+      idle();
+    }, 0);
+  }
+
+  function markStale(test) {
+    panels.filter(test).forEach((panel) => { panel.stale = true; });
+    schedule();
+  }
+
+  function showStep(group, index) {
+    position[group] = index;
+    const slider = document.querySelector(`.slider[data-group="${group}"]`);
+    slider.querySelector("output").textContent = data.steps[group][index];
+    for (const [id, figure] of Object.entries(data.figures)) {
+      if (figure.group !== String(group)) continue;
+      const text = figure.findings[Math.min(index, figure.findings.length - 1)];
+      document.getElementById(id).querySelector(".finding").textContent = text;
+      fillText(id);
+    }
+    markStale((panel) => panel.group === group && panel.spec.states.length > 1);
+  }
+
+  function showGroup(index) {
+    current = index;
+    for (const element of document.querySelectorAll(".group, .slider")) {
+      element.classList.toggle("current", Number(element.dataset.group) === index);
+    }
+    for (const button of document.querySelectorAll(".tabs button")) {
+      button.setAttribute("aria-pressed", String(Number(button.dataset.group) === index));
+    }
+    schedule();
+  }
+
+  function showTheme(name) {
+    theme = name;
+    root.classList.remove("light", "dark");
+    root.classList.add(name);
+    markStale((panel) => panel.drawn);
+  }
+
+  // Numbers as text. Names were escaped for Plotly; here they are themselves again.
+  const unescape = (text) => String(text).replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
+
+  function field(value) {
+    if (value === null || value === undefined) return "";
+    if (typeof value === "number") return String(value);
+    const text = unescape(value);
+    // A spreadsheet would run a name that starts like a formula.
+    const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+  }
+
+  function rowsOf(trace, title) {
+    const { rows, columns } = trace.meta ?? {};
+    if (trace.type === "heatmap" || trace.type === "image") {
+      return trace.z.flatMap((line, i) => line.map((value, j) => [title, trace.name ?? "",
+        rows?.[i] ?? i, columns?.[j] ?? j, Array.isArray(value) ? value.join(" ") : value, "", ""]));
+    }
+    return trace.x.map((x, i) => [title, trace.name ?? "", trace.customdata?.[i] ?? "", x, trace.y[i],
+      trace.error_y?.array?.[i] ?? "", trace.meta?.null ? "chance" : ""]);
+  }
+
+  function csvOf(id) {
+    const head = ["panel", "series", "row", "x", "value", "error", "kind"];
+    const lines = [head];
+    for (const panel of panels.filter((other) => other.id === id)) {
+      for (const trace of tracesOf(panel)) lines.push(...rowsOf(trace, panel.title));
+    }
+    return lines.map((line) => line.map(field).join(",")).join("\r\n") + "\r\n";
+  }
+
+  function fillText(id) {
+    const details = document.getElementById(id).querySelector(".text");
+    if (details.open) details.querySelector("textarea").value = csvOf(id);
+  }
+
+  function download(id) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csvOf(id)], { type: "text/csv" }));
+    link.download = `${id}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // Paper has every section and figure, in light colors.
+  let before = null;
+  function beforePrint() {
+    if (before) return;
+    const folds = [...document.querySelectorAll("details:not(.text)")];
+    before = { theme, open: folds.map((fold) => fold.open), folds };
+    folds.forEach((fold) => { fold.open = true; });
+    document.querySelectorAll(".group").forEach((group) => group.classList.add("current"));
+    theme = "light";
+    panels.forEach(draw);
+  }
+
+  function afterPrint() {
+    if (!before) return;
+    before.folds.forEach((fold, i) => { fold.open = before.open[i]; });
+    const { theme: name } = before;
+    before = null;
+    theme = name;
+    showGroup(current);
+    markStale((panel) => panel.drawn);
+  }
+
+  for (const [id, figure] of Object.entries(data.figures)) {
+    const block = document.getElementById(id);
+    figure.panels.forEach((spec, i) => {
+      const element = document.getElementById(`${id}-${i}`);
+      panels.push({ id, title: figure.titles[i], element, spec, group: Number(figure.group), stale: true, drawn: false });
+    });
+    block.querySelector(".download").addEventListener("click", () => download(id));
+    block.querySelector(".text").addEventListener("toggle", () => fillText(id));
+  }
+  for (const fold of document.querySelectorAll("details:not(.text)")) fold.addEventListener("toggle", schedule);
+  for (const button of document.querySelectorAll(".tabs button")) {
+    button.addEventListener("click", () => showGroup(Number(button.dataset.group)));
+  }
+  for (const slider of document.querySelectorAll(".slider")) {
+    const input = slider.querySelector("input");
+    input.addEventListener("input", () => showStep(Number(slider.dataset.group), Number(input.value)));
+  }
+  document.getElementById("theme").addEventListener("click", () => showTheme(theme === "dark" ? "light" : "dark"));
+  addEventListener("scroll", () => { if (panels.some((panel) => panel.stale)) schedule(); }, { passive: true });
+  addEventListener("beforeprint", beforePrint);
+  addEventListener("afterprint", afterPrint);
+
+  root.classList.add("scripted");
+  if (matchMedia("(max-width: 760px)").matches) {
+    document.querySelectorAll(".family").forEach((fold) => { fold.open = false; });
+  }
+  showGroup(0);
+})();
