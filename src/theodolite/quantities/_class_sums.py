@@ -13,7 +13,7 @@ from torch import Tensor
 
 from theodolite.quantities._example_gradients import Segment
 
-__all__ = ["ClassTally"]
+__all__ = ["ClassTally", "class_squares"]
 
 
 class ClassTally:
@@ -28,7 +28,7 @@ class ClassTally:
 
     def __init__(self, scales: Float[Tensor, " k"] | None = None) -> None:
         self._scales = scales
-        self._closed: list[tuple[tuple[int, ...], Tensor]] = []
+        self.closed: list[tuple[tuple[int, ...], Tensor]] = []
         self._open: Tensor | None = None
         self._total: Tensor | None = None
         self._scaled: Tensor | None = None
@@ -49,7 +49,7 @@ class ClassTally:
 
     def _close(self, labels: tuple[int, ...], sums: Tensor) -> None:
         norms = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64)
-        self._closed.append((labels, norms))
+        self.closed.append((labels, norms))
         if self._total is None:
             self._total = sums.sum(0, dtype=torch.float64)
         elif len(sums) == 1:
@@ -60,14 +60,6 @@ class ClassTally:
             factors = self._scales[_index(labels, sums.device)]
             scaled = factors @ sums.double()
             self._scaled = scaled if self._scaled is None else self._scaled.add_(scaled)
-
-    def squares(self, classes: int) -> Float[Tensor, " k"]:
-        """Squared norm of the sum of each class; zero for classes without vectors."""
-        squares = torch.zeros(classes, dtype=torch.float64)
-        if self._closed:
-            labels = [label for part, _ in self._closed for label in part]
-            squares[labels] = torch.cat([norms for _, norms in self._closed]).cpu().square()
-        return squares
 
     @property
     def running_square(self) -> Float[Tensor, ""] | None:
@@ -85,6 +77,17 @@ class ClassTally:
     def scaled_square(self) -> Float[Tensor, ""] | None:
         """Squared norm of the sum of scaled class sums; None if there was none."""
         return _square(self._scaled)
+
+
+def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, "m k"]:
+    """Squared norm of each class's sum, one row per tally, in one copy from the device."""
+    closed = [part for tally in tallies for part in tally.closed]
+    squares = torch.zeros(len(tallies), classes, dtype=torch.float64)
+    if closed:
+        rows = [row for row, tally in enumerate(tallies) for part, _ in tally.closed for _ in part]
+        columns = [label for part, _ in closed for label in part]
+        squares[rows, columns] = torch.cat([norms for _, norms in closed]).cpu().square()
+    return squares
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from torch.autograd.graph import get_gradient_edge
 from theodolite.capture.batches import Batch
 from theodolite.capture.sites import tensors_in
 from theodolite.measures.gradient import SetSums
-from theodolite.quantities._class_sums import ClassTally
+from theodolite.quantities._class_sums import ClassTally, class_squares
 from theodolite.quantities._example_gradients import DenseGradients, ExampleGradients, Segment
 from theodolite.quantities._gradient_check import GradientCheck
 from theodolite.quantities._gradient_uses import example_gradients
@@ -183,7 +183,7 @@ class GradientAccumulation:
         norms = squares.sqrt()
         one_hot = torch.nn.functional.one_hot(self._labels, self._classes).double()
         tallies = list(self._tallies.values())
-        by_class = members @ torch.stack([tally.squares(self._classes) for tally in tallies])
+        by_class = members @ class_squares(tallies, self._classes)
         whole = members @ _gathered([tally.total_square for tally in tallies])
         counts = one_hot.sum(0).expand_as(by_class)
         classes = SetSums(counts, by_class, norms @ one_hot, squares @ one_hot)
@@ -206,10 +206,7 @@ class GradientAccumulation:
             [self._units[layer, name] for name in names if (layer, name) in self._units]
             for layer, names in self._layers.items()
         ]
-        squares = [
-            torch.stack([tally.squares(self._classes) for tally in tallies]).sum(0)
-            for tallies in by_layer
-        ]
+        squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
         total, mean = (
             torch.stack(
                 [_gathered([getattr(t, name) for t in tallies]).sum() for tallies in by_layer]
