@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from theodolite._version import __version__
+from theodolite.cli.demo import demo
 from theodolite.cli.failures import PoliteGroup
 from theodolite.cli.survey import EXAMPLES, survey
 from theodolite.cli.train import train
@@ -56,6 +57,7 @@ def _common(
     """
 
 
+app.command("demo", short_help="Train, watch and compare networks on embedded digits.")(demo)
 app.command("survey", short_help="Measure a model on data; write a report.", epilog=EXAMPLES)(
     survey
 )

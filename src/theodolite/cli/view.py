@@ -1,12 +1,9 @@
 """``theodolite view DIR...``: the report of a saved run, or of several beside each other."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from theodolite.records import Run
 
 __all__ = ["view"]
 
@@ -34,12 +31,15 @@ def view(
     """Show what was measured: print the headline numbers, write the report and open it."""
     from rich.console import Console
 
+    from theodolite._load import compare, load
     from theodolite.cli.tables import headline_table, print_json, print_notes, run_document
-    from theodolite.records import load_run
-    from theodolite.report import write_html
+    from theodolite.errors import RecordError
 
-    runs = [load_run(folder) for folder in folders]
-    _require_steps(folders, runs)
+    results = [load(folder) for folder in folders]
+    runs = [result.run for result in results]
+    for folder, run in zip(folders, runs, strict=True):
+        if not run.steps:
+            raise RecordError(f"{folder}: the history has no step yet; nothing to show")
     if json_:
         documents = [
             run_document(run, {"folder": str(folder)})
@@ -47,25 +47,15 @@ def view(
         ]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
+    shown = results[0] if len(results) == 1 else compare(*results)
     console = Console()
     for folder, run in zip(folders, runs, strict=True):
         step = run.steps[-1].contents.get("step")
         when = "" if step is None else f", step {step}"
         console.print(headline_table(run.steps[-1], f"{run.name or folder}{when}"))
         print_notes(console, run.steps[-1])
-    report = write_html(runs, output or folders[0] / _file_name(runs))
+    file_name = "report.html" if len(runs) == 1 else "comparison.html"
+    report = shown.to_html(output or folders[0] / file_name)
     console.print(f"report {report}", soft_wrap=True, highlight=False)
     if browse:
-        typer.launch(Path(report).resolve().as_uri())
-
-
-def _require_steps(folders: list[Path], runs: "list[Run]") -> None:
-    from theodolite.errors import RecordError
-
-    for folder, run in zip(folders, runs, strict=True):
-        if not run.steps:
-            raise RecordError(f"{folder}: the history has no step yet; nothing to show")
-
-
-def _file_name(runs: "list[Run]") -> str:
-    return "report.html" if len(runs) == 1 else "comparison.html"
+        typer.launch(report.resolve().as_uri())

@@ -65,10 +65,12 @@ class _Hooks:
     def on_train_end(self, trainer: Any, _pl_module: Any) -> None:
         """Write the report."""
         if trainer.is_global_zero:
-            self._watch.finish()
+            self._log(trainer, self._watch.finish())
 
     def _measure(self, trainer: Any) -> None:
-        values = self._watch.step(trainer.global_step)
+        self._log(trainer, self._watch.step(trainer.global_step))
+
+    def _log(self, trainer: Any, values: dict[str, float]) -> None:
         for logger in trainer.loggers if values else ():
             logger.log_metrics(values, step=trainer.global_step)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from theodolite._monitor import History, Monitor
 from theodolite.integrations.tracking import Tracker, scalars
+from theodolite.records import Record
 
 __all__ = ["Watch"]
 
@@ -18,7 +19,7 @@ class Watch:
     Args:
         probe: inputs and targets to measure on.
         trackers: get the numbers of each step when it is measured, and the report at the end.
-        folder: where the history and ``report.html`` are written; nowhere if left out.
+        folder: where every step is written at once, and ``report.html`` at the end.
         **options: of :class:`theodolite.Monitor`, e.g. ``every``, ``families``, ``loss``.
     """
 
@@ -34,6 +35,7 @@ class Watch:
         self.folder = None if folder is None else Path(folder)
         self.monitor: Monitor | None = None
         self._latest: int | None = None
+        self._tracked: int | None = None
 
     @property
     def history(self) -> History:
@@ -48,34 +50,41 @@ class Watch:
 
     def start(self, model: nn.Module) -> None:
         """Begin to watch a model that is on its device."""
-        self.monitor = Monitor(model, probe=self.probe, **self.options)
-        self.monitor.__enter__()
-        self._latest = None
+        self.monitor = Monitor(model, self.probe, folder=self.folder, **self.options)
+        self._latest = self._tracked = None
 
     def step(self, step: int) -> dict[str, float]:
         """The numbers of this step; empty where it is not measured, or was before."""
-        if self.monitor is None or step == self._latest:
+        if self.monitor is None or step == self._latest:  # accumulating gradients
             return {}
         self._latest = step
         survey = self.monitor.step(step)
-        if survey is None:
-            return {}
-        values = scalars(survey.record)
-        for tracker in self.trackers:
-            tracker.log(values, step)
-        return values
+        return {} if survey is None else self._send(survey.record)
 
-    def finish(self) -> Path | None:
-        """Close the monitor; write and send the report. Returns where it is."""
+    def finish(self) -> dict[str, float]:
+        """Measure the last step if it was not, then write and send the report.
+
+        Returns:
+            The numbers of the last step if they are new.
+        """
         if self.monitor is None:
-            return None
+            return {}
         self.monitor.__exit__(None, None, None)
+        steps = self.history.run.steps
+        fresh = bool(steps) and steps[-1].contents["step"] != self._tracked
+        values = self._send(steps[-1]) if fresh else {}
         report = None
-        if self.folder is not None:
-            self.history.save(self.folder)
-            report = Path(self.history.to_html(self.folder / "report.html"))
+        if self.folder is not None and steps:
+            report = self.history.to_html(self.folder / "report.html")
         for tracker in self.trackers:
             if report is not None:
                 tracker.log_report(report)
             tracker.close()
-        return report
+        return values
+
+    def _send(self, record: Record) -> dict[str, float]:
+        self._tracked = record.contents["step"]
+        values = scalars(record)
+        for tracker in self.trackers:
+            tracker.log(values, record.contents["step"])
+        return values

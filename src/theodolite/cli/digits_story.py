@@ -1,0 +1,167 @@
+"""What the demo does: watch one network learn true and shuffled labels, then a small CNN."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from theodolite._load import compare
+from theodolite._monitor import History, Monitor
+from theodolite._survey import FAMILIES
+from theodolite.cli.story_checks import Check, story_checks
+from theodolite.cli.surveying import require_writable
+from theodolite.workbench.data import Dataset, digits, scaled, shuffled_labels
+from theodolite.workbench.models import mlp, simple_cnn
+from theodolite.workbench.training import Recipe, TrainingState, train
+
+__all__ = ["Story", "StorySettings", "tell_story"]
+
+# More than a monitor takes by default: here the networks are small and the pictures are the point.
+_SIZES = {"tangent": 100, "gradient": 500}
+_CNN = "CNN"
+Show = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class StorySettings:
+    """How large the demo is.
+
+    Args:
+        steps: training steps of each network.
+        width: of the hidden layers of the dense network.
+        moments: how often the networks are measured after the first step.
+        seed: of split, labels, weights and batches.
+    """
+
+    steps: int = 600
+    width: int = 256
+    moments: int = 10
+    seed: int = 0
+
+    def measured_steps(self) -> list[int]:
+        """Before the first step, after the last, and denser early on."""
+        spaced = torch.logspace(0, 1, self.moments, base=float(self.steps)).round().long()
+        return sorted({0, self.steps, *spaced.tolist()})
+
+    def recipe(self) -> Recipe:
+        """Adam on small batches: fits shuffled labels within the given steps."""
+        return Recipe(
+            optimizer="adam",
+            learning_rate=1e-3,
+            batch_size=128,
+            steps=self.steps,
+            seed=self.seed,
+            log="ends",
+        )
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the demo leaves behind.
+
+    Args:
+        histories: by name; training examples with the labels that the network was trained on, and
+            with ", test" after the name test examples with their true labels.
+        accuracies: of each network, on its training set (own labels) and on the test set.
+        checks: what the numbers should say, and whether they do.
+        reports: the comparison of the dense networks, and the page of the CNN.
+    """
+
+    histories: Mapping[str, History]
+    accuracies: Mapping[str, tuple[float, float]]
+    checks: tuple[Check, ...]
+    reports: tuple[Path, Path]
+
+
+def tell_story(settings: StorySettings, folder: Path, show: Show) -> Story:
+    """Train three networks with monitors on, save their histories, check and draw them.
+
+    Args:
+        settings: how large.
+        folder: for one record per history, and the reports.
+        show: called with (fraction done, what is being done).
+    """
+    require_writable(folder)
+    data = scaled(digits(generator=torch.Generator().manual_seed(settings.seed)), "unit_interval")
+    shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(settings.seed + 1))
+    stage = _Stage(settings, folder, show)
+    stage.perform("true labels", stage.dense(), data, labels="true")
+    stage.perform("shuffled labels", stage.dense(), data.with_labels(shuffled), labels="shuffled")
+    stage.perform(_CNN, stage.convolutional(), data, labels="true")
+    histories = stage.histories
+    dense = [history for name, history in histories.items() if not name.startswith(_CNN)]
+    show(1.0, "writing reports")
+    title = "Digits: true and shuffled labels"
+    reports = (
+        compare(*dense).to_html(folder / "report.html", title=title),
+        histories[_CNN].to_html(folder / "cnn.html", title="Digits: a small CNN"),
+    )
+    return Story(histories, stage.accuracies, story_checks(histories), reports)
+
+
+class _Stage:
+    """Trains one network after the other and keeps what was measured."""
+
+    def __init__(self, settings: StorySettings, folder: Path, show: Show) -> None:
+        self.settings, self.folder, self.show = settings, folder, show
+        self.histories: dict[str, History] = {}
+        self.accuracies: dict[str, tuple[float, float]] = {}
+
+    def dense(self) -> nn.Module:
+        width = self.settings.width
+        return mlp([64, width, width, width, 10], generator=self._generator())
+
+    def convolutional(self) -> nn.Module:
+        shape = (1, 8, 8)
+        return simple_cnn(
+            conv_layers=2, filters=16, units=64, input_shape=shape, generator=self._generator()
+        )
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.settings.seed)
+
+    def perform(self, name: str, model: nn.Module, data: Dataset, labels: str) -> None:
+        """Train; measure all families on training examples, and features on held-out ones."""
+        own, held_out = (data.x_train, data.y_train), (data.x_test, data.y_test)
+        monitors = [
+            self._monitor(model, own, name, split="train", labels=labels),
+            self._monitor(model, held_out, f"{name}, test", split="test", labels="true"),
+        ]
+        with ExitStack() as stack:
+            for monitor in monitors:
+                stack.enter_context(monitor)
+            watch = self._watcher(name, monitors)
+            log = train(model, own, self.settings.recipe(), test=held_out, callbacks=[watch])
+        assert log.final.test is not None
+        self.accuracies[name] = (log.final.train.accuracy, log.final.test.accuracy)
+        self.histories |= {m.history.run.name: m.history for m in monitors}
+
+    def _monitor(
+        self, model: nn.Module, probe: tuple[Tensor, Tensor], name: str, *, split: str, labels: str
+    ) -> Monitor:
+        return Monitor(
+            model,
+            probe,
+            every=self.settings.measured_steps(),
+            families=FAMILIES if split == "train" else ("representation", "kernel"),
+            sizes=_SIZES,
+            tangent="exact",
+            deep_covariance=not name.startswith(_CNN),
+            folder=self.folder / name.replace(", ", "-").replace(" ", "-").lower(),
+            name=name,
+            split=split,
+            labels=labels,
+        )
+
+    def _watcher(self, name: str, monitors: list[Monitor]) -> Callable[[TrainingState], None]:
+        done, steps = len(self.accuracies), self.settings.steps
+
+        def watch(state: TrainingState) -> None:
+            self.show((done + state.step / steps) / 3, f"training on {name}")
+            for monitor in monitors:
+                monitor.step(state.step)
+
+        return watch
