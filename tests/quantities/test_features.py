@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.quantities.zoo import ZOO, specimen
 from theodolite.capture.batches import single_batch
-from theodolite.capture.outputs import capture_inputs, capture_outputs
 from theodolite.quantities import feature_chunks, feature_grams, feature_moments, features
 
 
@@ -278,26 +277,3 @@ def test_also_after_an_error_midway(model, inputs, measure):
 
     with unchanged(model), pytest.raises(KeyboardInterrupt):
         measure(model, inputs, "conv", broken)
-
-
-def test_captured_tensors_survive_in_place_operations(model, inputs):
-    with (
-        capture_outputs(model, ["norm", "relu"]) as outputs,
-        capture_inputs(model, ["relu"]) as ins,
-    ):
-        model(inputs)
-    assert len(outputs["relu"]) == 2
-    assert (outputs["norm"][0] < 0).any()
-    torch.testing.assert_close(ins["relu"][0], outputs["norm"][0])
-    torch.testing.assert_close(outputs["relu"][0], outputs["norm"][0].relu())
-
-
-def test_inputs_given_by_keyword_are_seen():
-    class Keyword(nn.Module):
-        def forward(self, *, x):
-            return x
-
-    model = nn.ModuleDict({"inner": Keyword()})
-    with capture_inputs(model, ["inner"]) as inputs:
-        model["inner"](x=torch.ones(2))
-    assert inputs["inner"][0].tolist() == [1.0, 1.0]
