@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from theodolite._monitor._history import History
-from theodolite._monitor._schedule import Every, described, schedule
+from theodolite._monitor._schedule import Every, described, draws_curves, schedule
 from theodolite._survey import (
     FAMILIES,
     Labeling,
@@ -39,15 +39,15 @@ __all__ = ["MONITOR_SIZES", "Monitor"]
 
 # Fewer examples than a survey: a measurement should cost no more than a few training steps.
 MONITOR_SIZES: Mapping[str, int | None] = {
-    "representation": 256,
+    "representation": 128,
     "covariance": 256,
-    "kernel": 256,
-    "tangent": 32,
-    "gradient": 128,
+    "kernel": 128,
+    "tangent": 16,
+    "gradient": 100,
     "pairs": 0,
 }
 _PROBES = 8  # of the tangent sketch
-_CURVE_STEPS = 12
+_LAST_NULLS = 20
 
 
 class Monitor:
@@ -67,8 +67,8 @@ class Monitor:
         layers: see :func:`theodolite.survey`.
         readout: see :func:`theodolite.survey`.
         pool: see :func:`theodolite.survey`.
-        sizes: family -> largest number of examples; by default 256 for representation,
-            covariance and kernel, 128 for gradient, 32 for tangent, and no pairs of gradients.
+        sizes: family -> largest number of examples; by default 256 for covariance, 128 for
+            representation and kernel, 100 for gradient, 16 for tangent, no pairs of gradients.
         nulls: permutations of the labels behind every null; 0 for none.
         tangent: ``"sketch"`` by default; ``"exact"`` adds stable rank and correlation.
         probes: of the sketch.
@@ -139,6 +139,8 @@ class Monitor:
             tangent=tangent,
             probes=probes,
             deep_covariance=deep_covariance,
+            stiffness=False,
+            heat_maps=False,
             memory_limit=memory_limit,
             device=device,
             batch_size=batch_size,
@@ -148,7 +150,6 @@ class Monitor:
         self._labeling = Labeling(name, split, labels, classes)
         self._folder = None if folder is None else Path(folder)
         self._records: list[Record] = []
-        self._stride = 1
         self._last: int | None = None
         with _undisturbed(unwrap(model)):
             place = place_of(unwrap(model), device)
@@ -174,15 +175,8 @@ class Monitor:
 
     def measure(self, step: int) -> Survey:
         """Measure now, whatever the schedule says."""
-        settings = self._settings
-        if self._records:  # the first measurement has compared the engine with plain autograd
-            settings = replace(settings, check=False)
-        with _undisturbed(unwrap(self.model)):
-            record = measure_model(
-                self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
-            )
-        self._keep(record)
-        return Survey(record)
+        curves = draws_curves(len(self._records))
+        return self._measure(step, replace(self._settings, curves=curves))
 
     @property
     def history(self) -> History:
@@ -199,29 +193,36 @@ class Monitor:
         traceback: TracebackType | None,
     ) -> None:
         """Measure the last step too, unless the training failed."""
-        done = self._records and self._records[-1].contents["step"] == self._last
-        if kind is None and self._last is not None and not done:
-            self.measure(self._last)
+        if kind is None:
+            self.close()
 
-    def _keep(self, record: Record) -> None:
-        """Add a step; where too many have curves, every other one loses them."""
-        before = self._with_curves()
+    def close(self) -> None:
+        """Measure the last step in full: with curves, heat maps, stiffness and nulls."""
+        if self._last is None:
+            return
+        full = replace(
+            self._settings,
+            stiffness=True,
+            heat_maps=True,
+            nulls=max(_LAST_NULLS, self._settings.nulls),
+        )
+        if self._records and self._records[-1].contents["step"] == self._last:
+            self._records.pop()
+        self._measure(self._last, full)
+
+    def _measure(self, step: int, settings: Settings) -> Survey:
+        if self._records:  # the first measurement has compared the engine with plain autograd
+            settings = replace(settings, check=False)
+        with _undisturbed(unwrap(self.model)):
+            record = measure_model(
+                self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
+            )
         self._records.append(record)
-        while len(self._with_curves()) > _CURVE_STEPS:
-            self._stride *= 2
-        kept = self._with_curves()
-        stale = [index for index in before if index not in kept]
-        for index in stale:
-            self._records[index] = _without_curves(self._records[index])
         if self._folder is not None:
             if len(self._records) == 1:
                 save_run(Run(self._labeling.name, self._head(), ()), self._folder)
-            for index in (*stale, len(self._records) - 1):
-                save_step(self._records[index], self._folder)
-
-    def _with_curves(self) -> list[int]:
-        count = len(self._records)
-        return sorted({*range(0, count, self._stride), *([count - 1] if count else [])})
+            save_step(record, self._folder)
+        return Survey(record)
 
     def _head(self) -> Record:
         config = self._settings.describe() | {"every": self._every}
@@ -232,10 +233,6 @@ class Monitor:
         else:
             head |= {"data": {"probe_hash": self._probe.digest}, "layers": []}
         return Record(head | {"versions": versions()})
-
-
-def _without_curves(record: Record) -> Record:
-    return Record({**record.contents, "curves": []}, {}, record.reasons)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from typing import Any
 from theodolite.checks import require_count
 from theodolite.errors import DomainError
 
-__all__ = ["Every", "described", "schedule"]
+__all__ = ["Every", "described", "draws_curves", "schedule"]
+
+_LAST_DOUBLING = 2**8  # with the last step in full that makes eleven steps with curves
 
 Every = int | Collection[int] | Callable[[int], bool] | str
 
@@ -41,3 +43,8 @@ def described(every: Every) -> Any:
     if callable(every):
         return str(getattr(every, "__name__", type(every).__name__))
     return every if isinstance(every, (int, str)) else sorted(every)
+
+
+def draws_curves(index: int) -> bool:
+    """Whether the measurement of this index keeps curves: 0, 1, 2, 4, ..., ten at most."""
+    return index < 2 or (index & (index - 1) == 0 and index <= _LAST_DOUBLING)

@@ -113,7 +113,7 @@ def _measure_group(bench: Bench, sheet: Sheet, group: list[Layer], data: object)
             rounded = moments.pop(layer.name).covariance()
             covariance = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
             _compare(bench, sheet, layer, covariance)
-            if layer == first:
+            if layer == first and bench.settings.curves:
                 _pictures(bench, sheet, layer, covariance)
 
 
@@ -143,6 +143,8 @@ def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
             finite = estimate if found.subspace else Estimate(estimate.value)
             why = few if found.subspace == 0 else "the weights are isotropic"
             sheet.row(layer, (_FAMILY, measure), finite, filters, why)
+    if not bench.settings.curves:
+        return
     curve = transfer_from_covariance(data, covariance, count=min(_SHOWN, len(data)))
     arrays = {"x": curve.sigma, "y": curve.tau}
     labels = {"x": "σ of the data", "y": "τ of the weights"}

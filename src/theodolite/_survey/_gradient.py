@@ -34,7 +34,7 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
             labels=task.labels,
             layers=names,
             readout=bench.settings.readout,
-            stiffness=True,
+            stiffness=bench.settings.stiffness,
             batch_size=bench.settings.batch_size,
             check=bench.settings.check,
         )
@@ -93,9 +93,8 @@ def _layer_rows(
     method = "half-sampling" if errors else "exact"
     why = "all gradients are zero, or every class has a single example"
 
-    def add(measure: str, value: Tensor | None, null: Tensor | None = None) -> None:
-        number = math.nan if value is None else float(value)
-        estimate = Estimate(number, errors.get(measure), *spread(null), method)
+    def add(measure: str, value: Tensor, null: Tensor | None = None) -> None:
+        estimate = Estimate(float(value), errors.get(measure), *spread(null), method)
         sheet.row(layer, (_FAMILY, measure), estimate, n, why)
 
     if labels is not None:
@@ -104,7 +103,8 @@ def _layer_rows(
     if labels is not None:
         add("in_class_omega", values.in_class, nulls.in_class)
     add("gradient_diversity", values.diversity)
-    add("stiffness", values.stiffness)
+    if values.stiffness is not None:
+        add("stiffness", values.stiffness)
     if gram is not None:
         confusion = Estimate(float(confusion_of_gram(gram)))
         sheet.row(layer, (_FAMILY, "gradient_confusion"), confusion, len(gram), why)

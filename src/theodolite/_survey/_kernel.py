@@ -74,7 +74,7 @@ def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     for layer, view in bench.views(_FAMILY):
         with bench.step(sheet, _FAMILY, layer):
             _alignments(bench, sheet, layer, (view, references))
-    for layer, view in bench.spectrum_views():
+    for layer, view in bench.spectrum_views() if bench.settings.curves else ():
         with bench.step(sheet, _FAMILY, layer):
             _spectrum(sheet, layer, view, task.columns)
     config = bench.settings.describe()

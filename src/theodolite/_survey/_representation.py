@@ -63,6 +63,8 @@ def _measure(
     sheet.row(layer, name, Estimate(area, error, *spread(null_area), method), n)
     top = float(projections.mass.sum(1)[:c].sum()) / energy
     sheet.row(layer, (_FAMILY, "top_share"), Estimate(top, None, *spread(null_top)), n)
+    if not bench.settings.curves:
+        return
     steps = _steps(projections, energy)
     sheet.row(layer, (_FAMILY, "predicted_steps"), Estimate(steps), n)
     _draw(sheet, layer, projections, None if masses is None else masses.mean(1))

@@ -74,6 +74,8 @@ class Settings:
     curves: bool = True
     check: bool = True
     deep_covariance: bool = True
+    stiffness: bool = True
+    heat_maps: bool = True
 
     def __post_init__(self) -> None:
         for family in self.families:
@@ -139,6 +141,8 @@ class Settings:
             "tangent": self.tangent,
             "probes": self.probes,
             "deep_covariance": self.deep_covariance,
+            "stiffness": self.stiffness,
+            "heat_maps": self.heat_maps,
             "mode": "evaluation",
         }
 

@@ -44,7 +44,7 @@ def measure_tangent(bench: Bench, sheet: Sheet) -> None:
     else:
         _exact(bench, sheet, layers, exact)
     _equilibrium(bench, sheet)
-    if bench.settings.curves:
+    if bench.settings.curves and bench.settings.heat_maps:
         _pictures(bench, sheet, layers)
 
 

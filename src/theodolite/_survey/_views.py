@@ -18,6 +18,7 @@ from theodolite.quantities import feature_grams, features
 __all__ = ["Basis", "View", "input_view", "place_of_batch", "read_views", "spectrum_views"]
 
 _DEFAULT_LIMIT = 2 * 2**30
+_KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,16 @@ class View:
 def read_views(
     model: nn.Module, batch: Batch, layout: Layout, settings: Settings
 ) -> dict[str, View]:
-    """Views of all layers that give one row per example, in one or two passes over the probe."""
+    """Views of all layers that give one row per example, in one or two passes over the probe.
+
+    Features of layers wider than the probe are kept only if all of them fit into little memory.
+    """
     names = layout.with_features()
     pool: Pool = settings.pool or "flatten"
     wide = [name for name in names if pool == "flatten" and _width(layout, name) > len(batch)]
+    most = min(_KEPT, settings.memory_limit or _KEPT)
+    if 4 * len(batch) * sum(_width(layout, name) for name in wide) <= most:
+        wide = []
     narrow = [name for name in names if name not in wide]
     found: dict[str, View] = {}
     if narrow:
@@ -120,12 +127,24 @@ def spectrum_views(
     views: Mapping[str, View],
 ) -> dict[str, View]:
     """Views for spectra: maps by their largest value per channel, vectors as they are."""
-    maps = [name for name in views if len(layout[name].shape or ()) > 1]
-    if settings.pool is not None or not maps:
+    if settings.pool is not None:
         return dict(views)
-    kept = features(model, batch, maps, "max", batch_size=settings.batch_size)
-    pooled = {name: View(rows.shape[1], rows) for name, rows in kept.items()}
-    return {name: pooled.get(name, view) for name, view in views.items()}
+    pooled = {name: _largest(view, layout[name].shape or ()) for name, view in views.items()}
+    missing = [name for name, view in pooled.items() if view is None]
+    if missing:
+        kept = features(model, batch, missing, "max", batch_size=settings.batch_size)
+        pooled |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
+    return {name: view for name, view in pooled.items() if view is not None}
+
+
+def _largest(view: View, shape: tuple[int, ...]) -> View | None:
+    """Vectors as they are, kept maps by their largest value; None where the model must run."""
+    if len(shape) < 2:
+        return view
+    if view.rows is None or len(shape) < 3:  # (tokens, channels) and (channels, steps) look alike
+        return None
+    rows = view.rows.reshape(len(view), shape[0], -1).amax(2)
+    return View(rows.shape[1], rows)
 
 
 def input_view(batch: Batch) -> View | None:
