@@ -22,7 +22,7 @@ Gradients = tuple[Tensor | None, ...]
 
 _PULLED_BYTES = 2**26  # gradients that are pulled back at a time
 _WAITING_BYTES = 2**27  # signals that wait to be turned into gradients
-_WIDE = 576  # columns that make a product efficient
+_WIDE = 192  # columns that make a product efficient
 
 
 @dataclass(frozen=True)

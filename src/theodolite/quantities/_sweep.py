@@ -20,13 +20,20 @@ from theodolite.quantities._factors import Frame
 from theodolite.quantities._outputs import Outputs, resolve_outputs
 from theodolite.quantities._plan import Plan, Settings, Task, make_plan
 from theodolite.quantities._products import Products
+from theodolite.quantities._routes import Route
 from theodolite.quantities._runs import Run, Subject
 
 __all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
 _HALF = (torch.float16, torch.bfloat16)
-# Multiply-adds that keep a device busy for longer than it takes to ask for them.
-_PART_COST = {"cpu": 2e7, "cuda": 4e9}
+# Route -> most parts of a symmetric kernel (beyond, products become too narrow for a GPU), and
+# multiply-adds of a part that keep a GPU busy for longer than it takes to ask for them.
+_PARTS: dict[Route, tuple[int, float]] = {
+    "hadamard": (5, 4e9),
+    "gradients": (10, 4e9),
+    "positions": (16, 2e10),
+}
+_CPU_PART_COST = 2e7
 
 
 @dataclass(frozen=True)
@@ -131,11 +138,13 @@ class Sweep:
 
     def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
         """Parts of a symmetric block: few enough to be large, many enough to save work."""
-        cost = max((plan.atoms[index].cost for index in self.atoms_of(layer)), default=0.0)
-        least = _PART_COST.get(self.device.type, _PART_COST["cpu"])
-        positions = any(plan.atoms[k].route == "positions" for k in self.atoms_of(layer))
-        most = 16 if positions else 10  # beyond, products become too narrow
-        parts = self.settings.parts or max(1, min(most, examples, round(cost / least)))
+        atoms = [plan.atoms[index] for index in self.atoms_of(layer)]
+        heaviest = max(atoms, key=lambda entry: entry.cost, default=None)
+        parts = self.settings.parts or 1
+        if heaviest is not None and self.settings.parts is None:
+            most, cost = _PARTS[heaviest.route or "gradients"]
+            cost = cost if self.device.type == "cuda" else _CPU_PART_COST
+            parts = max(1, min(most, examples, round(heaviest.cost / cost)))
         products = Products(self.settings.precision)
         return Contraction(products, plan.tile_bytes, -(-examples // parts))
 
