@@ -67,7 +67,7 @@ def output_hessian(  # noqa: PLR0913 (shared keywords)
     layers: Layers = "*",
     params: Any = None,
     readout: str | Readout | None = None,
-    batch_size: int = _BATCH_SIZE,
+    batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
 ) -> OutputHessian:
     r"""The output part of the Hessian of the mean loss.
@@ -85,7 +85,7 @@ def output_hessian(  # noqa: PLR0913 (shared keywords)
         layers: layers for energies and moments; the matrix covers all parameters chosen.
         params: which trainable parameters count; None takes all.
         readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
-        batch_size: examples in one pass.
+        batch_size: examples in one pass; None takes 256.
         batch_fn: turns an item of the data into a batch.
 
     Raises:
@@ -109,7 +109,7 @@ def output_hessian(  # noqa: PLR0913 (shared keywords)
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
         options: dict[str, Any] = {"targets": targets, "batch_fn": batch_fn, "device": device}
-        batches = list(iterate_batches(inputs, batch_size=batch_size, **options))
+        batches = list(iterate_batches(inputs, batch_size=batch_size or _BATCH_SIZE, **options))
         count = sum(map(len, batches))
         passes = []
         for batch in batches:

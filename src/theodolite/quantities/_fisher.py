@@ -207,7 +207,7 @@ def gauss_newton(  # noqa: PLR0913 (shared keywords)
     loss: str = "cross_entropy",
     params: Any = None,
     readout: str | Readout | None = None,
-    batch_size: int = _BATCH_SIZE,
+    batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
 ) -> GaussNewton:
     r"""The Gauss-Newton matrix of the mean loss, :math:`\Psi S \Psi^\top`, as an operator.
@@ -222,7 +222,7 @@ def gauss_newton(  # noqa: PLR0913 (shared keywords)
         loss: ``"cross_entropy"`` (outputs are logits) or ``"squared_error"``.
         params: which trainable parameters count; None takes all.
         readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
-        batch_size: examples in one pass.
+        batch_size: examples in one pass; None takes 256.
         batch_fn: turns an item of the data into a batch.
 
     Example:
@@ -241,7 +241,9 @@ def gauss_newton(  # noqa: PLR0913 (shared keywords)
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device), torch.no_grad():
         batches = list(
-            iterate_batches(inputs, batch_size=batch_size, batch_fn=batch_fn, device=device)
+            iterate_batches(
+                inputs, batch_size=batch_size or _BATCH_SIZE, batch_fn=batch_fn, device=device
+            )
         )
         outputs = [read_outputs(batch.run(plain), batch, read) for batch in batches]
     hessian = _HESSIANS[loss](torch.cat(outputs))

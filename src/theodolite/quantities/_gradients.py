@@ -79,7 +79,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     params: Any = None,
     readout: str | Readout | None = None,
     stiffness: bool = False,
-    batch_size: int = _BATCH_SIZE,
+    batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
     check: bool = True,
 ) -> GradientSums:
@@ -103,7 +103,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
         params: which trainable parameters count; None takes all.
         readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
         stiffness: also add up gradients divided by their norms, a second product per layer.
-        batch_size: examples in one pass.
+        batch_size: examples in one pass; None takes 256.
         batch_fn: turns an item of the data into a batch.
         check: compare the first batch with plain autograd, and its first example with a pass of
             its own; a difference is an error.
@@ -123,7 +123,8 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     References:
         [mehta2021], Eqs. (4) to (6).
     """
-    require_count(1, batch_size=batch_size)
+    size = _BATCH_SIZE if batch_size is None else batch_size
+    require_count(1, batch_size=size)
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
@@ -133,7 +134,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness)
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
-        work.run(data, batch_size, check=check)
+        work.run(data, size, check=check)
         stacked = work.sums()
     return GradientSums(work.layers[:-2], stacked, classes, work.losses())
 

@@ -65,7 +65,7 @@ def feature_grams(  # noqa: PLR0913 (shared keywords)
     *,
     center: bool = False,
     dtype: torch.dtype | None = None,
-    batch_size: int = _BATCH_SIZE,
+    batch_size: int | None = None,
     memory_limit: int | None = None,
     **options: Any,
 ) -> FeatureGrams:
@@ -82,7 +82,7 @@ def feature_grams(  # noqa: PLR0913 (shared keywords)
         center: remove the mean feature: :math:`HKH`, in float64. Features are shifted before the
             product, so that a large mean costs no digits.
         dtype: of the products; None keeps that of the features.
-        batch_size: examples in one forward pass.
+        batch_size: examples in one forward pass; None takes 256.
         memory_limit: bytes that buffers of features may take; None takes half of what is free on
             the GPU, 2 GiB on the CPU.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
@@ -100,7 +100,7 @@ def feature_grams(  # noqa: PLR0913 (shared keywords)
     """
     sweep = Sweep(model, layers, pool)
     with untouched(sweep.model), exact_arithmetic(sweep.device):
-        batches = list(iterate_batches(data, batch_size=batch_size, **options))
+        batches = list(iterate_batches(data, batch_size=batch_size or _BATCH_SIZE, **options))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
         work = _Accumulation(sweep, batches, dtype, center)
