@@ -182,9 +182,10 @@ def _gradient_parts(
     sides = (left,) if left is right else (left, right)
     n, c, C, _ = left.signals.shape
     size = n * c * left.signals.element_size()
-    for taps in _tap_parts(left, contraction.tile_bytes // (size * C)):
+    room = contraction.products.room(left.signals, contraction.tile_bytes)
+    for taps in _tap_parts(left, room // (size * C)):
         columns = [_columns(side, taps) for side in sides]
-        height = max(1, contraction.tile_bytes // (size * columns[0].shape[1]))
+        height = max(1, room // (size * columns[0].shape[1]))
         for rows in spans(C, height):
             parts = [
                 torch.bmm(_signal_rows(side, rows), values.transpose(1, 2))

@@ -55,6 +55,10 @@ class Products:
         with self._allowed(left):
             return multiply(left, right.mT)
 
+    def room(self, tensor: Tensor, size: int) -> int:
+        """How much of a tile factors may take, so that prepared copies of both fit too."""
+        return size // 7 if self._splits(tensor) else size
+
     def _splits(self, tensor: Tensor) -> bool:
         return self._precision == "3xtf32" and tensor.is_cuda and tensor.dtype == torch.float32
 
