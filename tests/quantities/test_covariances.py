@@ -222,3 +222,9 @@ def test_padded_tokens_are_left_out(generator):
     rows = model.embed(ids).detach()[mask.bool()]
     assert found["mix"].count == 12
     torch.testing.assert_close(found["mix"].covariance(), torch.cov(rows.T, correction=0))
+
+
+def test_float32_patches_give_an_exactly_symmetric_covariance(generator):
+    images = torch.rand(20, 3, 9, 9, generator=generator)
+    covariance = patch_covariance(images, 3)
+    assert torch.equal(covariance, covariance.T)

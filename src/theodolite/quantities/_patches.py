@@ -127,6 +127,8 @@ def patch_moments(
         total += patch_rows(summed, grid).sum((0, 1))
         scatter += _shifted_scatter(offset, grid) if shifted_products else _scatter(offset, grid)
     count = float(len(images) * prod(grid.positions(images.shape[2:])))
+    # Float32 products are symmetric to float32 only; eigen-solvers and checks expect more.
+    scatter = (scatter + scatter.mT) / 2
     return Moments(whole_shift.new_tensor(count), whole_shift, total, scatter)
 
 
