@@ -74,6 +74,15 @@ def test_standardized_images_equal_the_reference(images):
 
 
 @pytest.mark.spec("5.P56")
+def test_standardized_images_of_low_contrast_are_divided_by_the_floor():
+    image = torch.zeros(1, 1, 10, 10, dtype=torch.float64)
+    image[0, 0, :5] = 0.02  # deviation 0.01, below 1/10
+    scaled = data.image_standardized(image)
+    assert_close(scaled[0, 0, 0, 0], 0.01 * 10)
+    assert_close(scaled[0], standardized_image(image[0].numpy()))
+
+
+@pytest.mark.spec("5.P56")
 def test_standardized_images_have_mean_zero_and_norm_root_n(pixels):
     scaled = data.scaled(pixels, "images").x_train.flatten(1).double()
     assert_close(scaled.mean(1), torch.zeros(30), dtype=torch.float32)

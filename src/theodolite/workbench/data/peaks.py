@@ -31,12 +31,9 @@ PEAKS_TASKS: tuple[str, ...] = tuple("".join(triple) for triple in permutations(
 _CENTERS = 10
 _WIDTH = 0.1
 
-# Mean and second moment of a uniform variable on [0, 1): below 1/2, above 1/2, anywhere.
-_MOMENTS = {
-    "low": (Fraction(1, 4), Fraction(1, 12)),
-    "high": (Fraction(3, 4), Fraction(7, 12)),
-    "any": (Fraction(1, 2), Fraction(1, 3)),
-}
+# Mean of a uniform variable on [0, 1): below 1/2, above 1/2, anywhere.
+_MEANS = {"low": Fraction(1, 4), "high": Fraction(3, 4), "any": Fraction(1, 2)}
+_SECOND_MOMENT = Fraction(1, 3)
 
 
 def _columns(task: str) -> tuple[int, int, int]:
@@ -163,8 +160,8 @@ def _product_mean(first: str, second: str, halves: dict[str, str]) -> Fraction:
     """Mean of the product, given in which half every gate lies."""
     one, other = (task[1] if halves[task[0]] == "high" else task[2] for task in (first, second))
     if one == other:
-        return _MOMENTS[halves.get(one, "any")][1]
-    return _MOMENTS[halves.get(one, "any")][0] * _MOMENTS[halves.get(other, "any")][0]
+        return _SECOND_MOMENT  # a variable that both give out gates neither
+    return _MEANS[halves.get(one, "any")] * _MEANS[halves.get(other, "any")]
 
 
 def peaks(
