@@ -1,0 +1,138 @@
+"""Routes, memory plans and products: the parts of the engine that decide and multiply."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tolerances import assert_close
+from theodolite.capture.forms import Geometry
+from theodolite.capture.state import untouched
+from theodolite.errors import MemoryLimitError
+from theodolite.quantities import tangent_kernels
+from theodolite.quantities._blocks import KernelBlock, kernel_shape
+from theodolite.quantities._factors import tap_groups
+from theodolite.quantities._plan import Settings
+from theodolite.quantities._products import Products, _leading
+from theodolite.quantities._routes import Problem, choose_route, costs
+from theodolite.quantities._sweep import Data, Request, prepare
+from theodolite.quantities._tangents import kernels_of
+
+# Sizes of ResNet-18 at n = 256 with 10 outputs, and the route that was fastest on a large GPU.
+MEASURED = {
+    "first stage": ({"rows": 64, "columns": 576, "positions": 1024, "pixels": 64}, "gradients"),
+    "second stage": ({"rows": 128, "columns": 1152, "positions": 256, "pixels": 128}, "gradients"),
+    "third stage": ({"rows": 256, "columns": 2304, "positions": 64, "pixels": 256}, "positions"),
+    "third shortcut": ({"rows": 256, "columns": 128, "positions": 64}, "gradients"),
+    "fourth stage": ({"rows": 512, "columns": 4608, "positions": 16, "pixels": 512}, "positions"),
+    "linear": ({"rows": 10, "columns": 512, "positions": 1}, "hadamard"),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_route_is_the_one_that_was_fastest(name):
+    sizes, fastest = MEASURED[name]
+    assert choose_route(Problem(256, 256, 10, **sizes)) == fastest
+
+
+def test_costs_count_multiply_adds_and_bytes():
+    problem = Problem(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
+    found = costs(problem)
+    products = 16 * (2 * 2 * 7 + 3 * 2 * 2 * 5 + 3 * 32 * 2 * 5)
+    numbers = 16 * (2 * 3 * 5 * 2 + 2 * 2 * 2)
+    assert found["positions"] == products + 6 * 4 * numbers
+    products = 8 * 3 * 2 * 5 * 7 + 16 * 9 * 5 * 7
+    numbers = 8 * (2 * 3 * 5 * 7 + 3 * 2 * 7)
+    assert found["gradients"] == products + 6 * 4 * numbers
+
+
+def sweep_of(model, x, **settings):
+    data = Data.of(x, None, None, torch.device("cpu"))
+    return prepare(model, data, Request(settings=Settings(**settings))), data
+
+
+def deep():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    return model.double(), torch.randn(12, 1, 8, 8).double()
+
+
+def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels():
+    model, x = deep()
+    wanted = tangent_kernels(model, x)
+    with untouched(model):
+        sweep, data = sweep_of(model, x, tile_bytes=2**10, batch_size=1)
+        plan = sweep.plan(12, 12, True, 2)
+        assert plan.block == 12
+        limit = int(0.8 * plan.predicted_bytes)
+        tight, _ = sweep_of(model, x, tile_bytes=2**10, memory_limit=limit, batch_size=1)
+        smaller = tight.plan(12, 12, True, 2)
+        assert 1 <= smaller.block < 12
+        assert smaller.predicted_bytes <= limit
+        found = kernels_of(tight, data, None)
+    for layer, kernel in wanted.items():
+        assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
+
+
+def test_a_plan_that_cannot_fit_is_refused():
+    model, x = deep()
+    with untouched(model):
+        sweep, _ = sweep_of(model, x, memory_limit=1000)
+        with pytest.raises(MemoryLimitError, match="GiB"):
+            sweep.plan(12, 12, True, 2)
+
+
+def test_runs_have_about_equal_sizes():
+    model, x = deep()
+    with untouched(model):
+        sweep, data = sweep_of(model, x, batch_size=5)
+        plan = sweep.plan(12, 12, True, 2)
+        sizes = [len(batch) for _, block in sweep.blocks(data, plan) for batch in block]
+    assert sizes == [5, 5, 2]
+
+
+def test_taps_come_in_equal_groups():
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1))
+    assert tap_groups(geometry, 64, 192) == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    assert tap_groups(geometry, 3, 192) == [slice(0, 9)]
+    assert len(tap_groups(geometry, 512, 192)) == 9
+
+
+@pytest.mark.parametrize("mode", ["full", "trace", "diagonal"])
+def test_symmetric_blocks_are_completed_from_above(mode):
+    torch.manual_seed(0)
+    whole = KernelBlock(torch.randn(kernel_shape(mode, 5, 5, 3)), mode)
+    for matrix in whole.matrices():
+        matrix.copy_(matrix + matrix.T)
+    upper = KernelBlock(whole.values.clone(), mode)
+    for matrix in upper.matrices():
+        width = upper.width
+        matrix[2 * width :, : 2 * width] = torch.nan
+    upper.mirror(2, symmetrize=True)
+    for found, wanted in zip(upper.matrices(), whole.matrices(), strict=True):
+        assert not found.isnan().any()
+        torch.testing.assert_close(found, wanted)
+
+
+def test_products_from_two_short_numbers_are_as_good_as_float32(monkeypatch):
+    monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)
+    monkeypatch.setattr(Products, "_allowed", lambda self, tensor: torch.enable_grad())
+    torch.manual_seed(0)
+    a, b = torch.randn(20, 64), torch.randn(30, 64)
+    products = Products("3xtf32")
+    left, right = products.left(a), products.right(b)
+    assert left.shape == (20, 192)
+    exact = a.double() @ b.double().T
+    assert_close(
+        products.of(left, right), exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32
+    )
+    target = exact.float()
+    products.into(target, left, right, fresh=False)
+    assert_close(target, 2 * exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32)
+    assert products.room(a, 70) == 10
+
+
+def test_the_leading_part_is_a_short_number():
+    values = torch.randn(100)
+    leading = _leading(values)
+    assert not (leading.view(torch.int32) & 0x1FFF).any()
+    assert ((values - leading).abs() <= 2.0**-10 * values.abs()).all()
