@@ -139,7 +139,8 @@ def layer_entries(layers):
 
 
 def survey_record(
-    layers=("fc1", "fc2", "fc3"), *, name="", step=None, growth=1.0, seed=0, curves=True, shape=(1, 5, 5)
+    layers=("fc1", "fc2", "fc3"), *, name="", step=None, growth=1.0, seed=0, curves=True,
+    shape=(1, 5, 5),
 ):  # fmt: skip
     layers = list(layers)
     rng = np.random.default_rng(seed)
@@ -184,8 +185,8 @@ def survey_run(layers=("fc1", "fc2", "fc3"), **options):
 
 
 def history_run(
-    layers=("fc1", "fc2", "fc3"), *, name="true labels", growth=1.0, seed=0, steps=(0, 10, 100, 1000),
-    shape=(1, 5, 5),
+    layers=("fc1", "fc2", "fc3"), *, name="true labels", growth=1.0, seed=0,
+    steps=(0, 10, 100, 1000), shape=(1, 5, 5),
 ):  # fmt: skip
     records = tuple(
         survey_record(

@@ -9,7 +9,7 @@ from theodolite.report._figure import Figure, Panel, axis
 from theodolite.report._numbers import carried, finite, shown
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import joined
-from theodolite.report._traces import Trace, dash_of, profile_trace
+from theodolite.report._traces import Line, Trace, dash_of, profile_trace
 
 __all__ = ["balance_mark", "depth_figures", "loss_figure"]
 
@@ -61,7 +61,7 @@ def _loss_sentence(run: RunView) -> str:
 
 
 def balance_mark(run: RunView, step: int | None, layers: list[str]) -> list[Trace]:
-    """Where theory puts the exact balance of forward and backward information; plain stacks only."""
+    """Where theory puts the balance of forward and backward information; plain stacks only."""
     moment = run.at(step)
     index = moment.index("tangent", "equilibrium_layer", None)
     value = moment.value("tangent", "equilibrium_layer", None)
@@ -125,12 +125,10 @@ def _depth_figure(groups: Sequence[Group], family: str) -> Figure | None:
 
 
 def _depth_line(run: RunView, layers: list[str], family: str, order: int) -> Trace:
-    trace = profile_trace(
-        run, run.last, family, FAMILIES[family].headline, layers=layers, order=order
-    )
+    line = Line(FAMILIES[family].headline)
+    trace = profile_trace(run, run.last, family, line, layers, order)
     trace.pop("error_y", None)
     trace["meta"]["source"].pop("error_y", None)
-    trace["opacity"] = 1 - 0.5 * (order // 2 % 2)
     trace["x"] = carried(x / max(1, len(layers) - 1) for x in trace["x"])
     trace["name"] = plotly_text(short(run.name))
     return trace

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from theodolite.report._escape import plain, short
-from theodolite.report._figure import Figure, Panel, axis
+from theodolite.report._figure import Draw, Figure, Panel, Words, axis
 from theodolite.report._numbers import spaced
-from theodolite.report._reading import Group, Moment
-from theodolite.report._traces import Trace, curve_trace, dash_of
+from theodolite.report._reading import Group, Moment, RunView
+from theodolite.report._traces import Strand, Trace, curve_trace, dash_of
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 
@@ -28,7 +28,7 @@ class Curve:
         marks: markers instead of a line.
         top_only: keep the first points instead of some of all.
         chance: whether the record holds what shuffled labels give.
-        ranges: of axes that are known beforehand.
+        options: more settings of the vertical axis.
     """
 
     family: str
@@ -60,46 +60,42 @@ class Curve:
         return spaced(len(found[1]), _MOST_POINTS, logarithmic=counts)
 
 
-def layer_panels(
-    group: Group, curve: Curve, *, title: str, reading: str, columns: int = 4
-) -> Figure | None:
+def layer_panels(group: Group, curve: Curve, words: Words, *, columns: int = 4) -> Figure | None:
     """A panel for each layer, every run in its own dash; many layers fold all but eight away."""
     layers = group.curved(curve.family, curve.name)
     if not layers:
         return None
-    panels = {layer: Panel(short(layer, 32), _drawer(group, curve, layer), curve.layout(), height=220)
-              for layer in layers}  # fmt: skip
+    panels = {
+        layer: Panel(short(layer, 32), _drawer(group, curve, layer), curve.layout(), height=220)
+        for layer in layers
+    }
     first = [layers[i] for i in spaced(len(layers), _MOST_PANELS)]
     return Figure(
         f"{curve.family}-{curve.name}".replace("_", "-"),
-        title,
-        reading,
+        words.title,
+        words.reading,
         tuple(panels[layer] for layer in first),
         tuple(panel for layer, panel in panels.items() if layer not in first),
-        columns=min(columns, max(2, len(first))),
+        columns=min(columns, len(first)),
         shared=True,
         finding=lambda step: _kept_at(group, step),
     )
 
 
-def overlay(group: Group, curve: Curve, *, title: str, reading: str) -> Figure | None:
+def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
     """A panel for each run with one line a layer, stronger towards the output."""
     layers = group.curved(curve.family, curve.name)
     if not layers:
         return None
-    panels = []
-    for order, run in enumerate(group.runs):
-
-        def draw(step: int | None, run_index: int = order) -> list[Trace]:
-            moment = group.runs[run_index].with_curves_at(step)
-            traces = [_depth_line(moment, curve, layers, i) for i in range(len(layers))]
-            return [trace for trace in traces if trace is not None]
-
-        panels.append(Panel(plain(run.name) if len(group.runs) > 1 else "", draw, curve.layout()))
+    titles = [plain(run.name) if len(group.runs) > 1 else "" for run in group.runs]
+    panels = [
+        Panel(title, _layers_of(run, curve, layers), curve.layout())
+        for title, run in zip(titles, group.runs, strict=True)
+    ]
     return Figure(
         f"{curve.family}-{curve.name}".replace("_", "-"),
-        title,
-        reading,
+        words.title,
+        words.reading,
         tuple(panels),
         columns=min(2, len(panels)),
         shared=True,
@@ -107,7 +103,7 @@ def overlay(group: Group, curve: Curve, *, title: str, reading: str) -> Figure |
     )
 
 
-def _drawer(group: Group, curve: Curve, layer: str) -> Any:
+def _drawer(group: Group, curve: Curve, layer: str) -> Draw:
     def draw(step: int | None) -> list[Trace]:
         traces: list[Trace | None] = []
         for order, run in enumerate(group.runs):
@@ -115,45 +111,40 @@ def _drawer(group: Group, curve: Curve, layer: str) -> Any:
             keep = curve.keep(moment, layer)
             where = (moment, curve.family, curve.name, layer)
             if curve.chance:
+                style = _line("muted", order, width=1)
                 name = f"shuffled labels, {run.name}"
-                style = {
-                    "line": {
-                        "color": "muted",
-                        "width": 1,
-                        "dash": dash_of(order),
-                        "simplify": False,
-                    }
-                }
-                traces.append(
-                    curve_trace(*where, roles=("x", "chance"), keep=keep, name=name, style=style)
-                )
-            style = _marks(curve.family, order) if curve.marks else _line(curve.family, order)
-            traces.append(curve_trace(*where, keep=keep, name=run.name, style=style))
+                traces.append(curve_trace(*where, Strand(name, style, keep, y_role="chance")))
+            style = _marks(curve, order) if curve.marks else _line(curve.family, order)
+            traces.append(curve_trace(*where, Strand(run.name, style, keep)))
         return [trace for trace in traces if trace is not None]
 
     return draw
 
 
-def _line(family: str, order: int) -> dict[str, Any]:
-    line = {"color": family, "width": 2, "dash": dash_of(order), "simplify": False}
-    return {"line": line}
+def _layers_of(run: RunView, curve: Curve, layers: Sequence[str]) -> Draw:
+    def draw(step: int | None) -> list[Trace]:
+        moment = run.with_curves_at(step)
+        traces = []
+        for i, layer in enumerate(layers):
+            depth = (i + 1) / len(layers)
+            line = _line(curve.family, 0, width=1 + 1.5 * depth)
+            style = line | {"opacity": round(0.3 + 0.7 * depth, 3)}
+            strand = Strand(layer, style, curve.keep(moment, layer))
+            traces.append(curve_trace(moment, curve.family, curve.name, layer, strand))
+        return [trace for trace in traces if trace is not None]
+
+    return draw
 
 
-def _marks(family: str, order: int) -> dict[str, Any]:
+def _line(color: str, order: int, width: float = 2.0) -> dict[str, Any]:
+    shape = {"color": color, "width": round(width, 2), "dash": dash_of(order), "simplify": False}
+    return {"line": shape}
+
+
+def _marks(curve: Curve, order: int) -> dict[str, Any]:
     symbol = ("circle", "circle-open")[order % 2]
-    return {"mode": "markers", "marker": {"color": family, "size": 5, "symbol": symbol}}
-
-
-def _depth_line(moment: Moment, curve: Curve, layers: Sequence[str], i: int) -> Trace | None:
-    depth = (i + 1) / len(layers)
-    style = {
-        "line": {"color": curve.family, "width": 1 + 1.5 * depth, "simplify": False},
-        "opacity": 0.3 + 0.7 * depth,
-    }
-    keep = curve.keep(moment, layers[i])
-    return curve_trace(
-        moment, curve.family, curve.name, layers[i], keep=keep, name=layers[i], style=style
-    )
+    marker = {"color": curve.family, "size": 5, "symbol": symbol}
+    return {"mode": "markers", "marker": marker}
 
 
 def _kept_at(group: Group, step: int | None) -> str:

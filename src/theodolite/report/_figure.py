@@ -8,8 +8,9 @@ from typing import Any
 from theodolite.report._numbers import finite
 from theodolite.report._traces import Trace
 
-__all__ = ["Figure", "Panel", "axis", "panel_layout", "states_of", "with_ranges"]
+__all__ = ["Draw", "Figure", "Panel", "Words", "axis", "panel_layout", "states_of", "with_ranges"]
 
+_NARROW = 1.5
 Draw = Callable[[int | None], list[Trace]]
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
@@ -31,6 +32,14 @@ class Panel:
     layout: dict[str, Any]
     fixed: bool = False
     height: int = 260
+
+
+@dataclass(frozen=True)
+class Words:
+    """Title of a figure and how to read it."""
+
+    title: str
+    reading: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,18 @@ def _ranged(settings: dict[str, Any], traces: Iterable[Trace], name: str) -> dic
     low, high = min(values), max(values)
     pad = 0.06 * (high - low) or 0.5
     bottom = low if name == "y" and low == 0 and settings["type"] != "log" else low - pad
-    return settings | {"range": [float(f"{bottom:.6g}"), float(f"{high + pad:.6g}")]}
+    limits = {"range": [float(f"{bottom:.6g}"), float(f"{high + pad:.6g}")]}
+    # Less than a decade and a half has too few powers of ten to read.
+    narrow = settings["type"] == "log" and high - low < _NARROW
+    return settings | limits | (_ticks(*limits["range"]) if narrow else {})
+
+
+def _ticks(low: float, high: float) -> dict[str, Any]:
+    """1, 2 and 5 times powers of ten, written out."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    inside = [value for value in values if low <= math.log10(value) <= high]
+    return {"tickvals": inside, "ticktext": [f"{value:g}" for value in inside]}
 
 
 def _extent(trace: Trace, name: str) -> list[float]:

@@ -28,8 +28,8 @@ def eigenvector_figure(group: Group) -> Figure | None:
     return Figure(
         "covariance-eigenvectors",
         f"Eigenvectors of patches and of filters, {plain(layer)}",
-        "Upper row: directions of the data that this layer sees, strongest first. Lower row: the same"
-        " of its filters. Equal pictures in the same place (up to sign) mean aligned; grey is zero.",
+        "Upper row: directions of the data that this layer sees, strongest first. Lower row: the"
+        " same of its filters. Equal pictures in the same place (up to sign) mean aligned.",
         tuple(panel for panel in panels if panel is not None),
         columns=min(2, len(panels)),
     )

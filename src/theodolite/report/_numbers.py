@@ -9,6 +9,9 @@ import numpy as np
 __all__ = ["carried", "finite", "shown", "shown_with_error", "spaced"]
 
 _DIGITS = 6
+# From which size on a number has how many decimals; half a unit below a power of ten rounds up.
+_DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
+_LARGE = 1e7
 
 
 def finite(value: Any) -> bool:
@@ -17,39 +20,41 @@ def finite(value: Any) -> bool:
 
 
 def shown(value: float | None) -> str:
-    """Three digits that matter; a dash where there is no number.
+    """Three digits that matter, at most three decimals above 0.01; a dash for no number.
 
     Example:
-        >>> shown(0.12345), shown(1234.5), shown(0.0), shown(float("inf")), shown(float("nan"))
-        ('0.123', '1230', '0', '∞', '–')
+        >>> shown(0.12345), shown(0.03), shown(1234.5), shown(0.9996), shown(0.0012345)
+        ('0.123', '0.030', '1234', '1.00', '0.0012')
+        >>> shown(0.0), shown(-2e-6), shown(float("inf")), shown(float("nan"))
+        ('0', '−2.0e−06', '∞', '–')
     """
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    decimals = next((d for limit, d in _DECIMALS if size >= limit), None)
     if value == 0:
-        return "0"
-    size = math.floor(math.log10(abs(value)))
-    if size < -4 or size > 6:
-        return f"{value:.1e}".replace("-", "−")
-    # Rounding first: 0.9996 has one digit more before the point than it seems.
-    rounded = round(value, 2 - size)
-    size = math.floor(math.log10(abs(rounded)))
-    return (
-        f"{rounded:.{min(3, max(0, 2 - size))}f}".replace("-", "−")
-        if size >= -1
-        else f"{rounded:.{2 - size}f}".replace("-", "−")
-    )
+        text = "0"
+    elif decimals is None or size >= _LARGE:
+        text = f"{value:.1e}"
+    else:
+        text = f"{value:.{decimals}f}"
+    return text.replace("-", "−")
 
 
 def shown_with_error(row: Mapping[str, Any]) -> str:
-    """The value of a row, with its standard error where it has one."""
-    error = row.get("error")
-    return shown(row["value"]) + (f" ± {shown(error)}" if finite(error) else "")
+    """The value of a row, with its standard error where it has one, to the same decimals."""
+    value, error = row["value"], row.get("error")
+    if not (finite(value) and finite(error)):
+        return shown(value)
+    text = shown(value)
+    decimals = len(text.partition(".")[2]) if "e" not in text else None
+    return f"{text} ± {shown(error) if decimals is None else f'{error:.{decimals}f}'}"
 
 
 def carried(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
-    """Numbers for the page's JSON: rounded far below a pixel; null where there is nothing to draw."""
+    """Numbers for the page's JSON, rounded far below a pixel; null where none can be drawn."""
     return [float(f"{value:.{digits}g}") if finite(value) else None for value in values]
 
 
@@ -62,8 +67,7 @@ def spaced(count: int, most: int, *, logarithmic: bool = False) -> list[int]:
     """
     if count <= most:
         return list(range(count))
+    positions = np.linspace(0, count - 1, most)
     if logarithmic:
         positions = np.geomspace(1, count, most) - 1
-    else:
-        positions = np.linspace(0, count - 1, most)
     return sorted({round(float(position)) for position in positions})

@@ -10,7 +10,7 @@ from theodolite.report._escape import plain
 from theodolite.report._families import FAMILIES, Family
 from theodolite.report._numbers import finite, shown, shown_with_error, spaced
 from theodolite.report._reading import Group, RunView
-from theodolite.report._sentences import headline_sentence, quiet_reason
+from theodolite.report._sentences import overview_sentence
 from theodolite.report._spark import Stroke, limits_of, spark
 
 __all__ = ["Cell", "Column", "Overview", "overview_of"]
@@ -74,13 +74,7 @@ def _column(group: Group, family: Family) -> Column:
         _cell(group, family, layer, strokes[i], limits, bands[i] if flat else None)
         for i, layer in enumerate(group.layers)
     )
-    measured = bool(group.measured(family.key, family.headline))
-    sentence = (
-        headline_sentence(group, family.key)
-        if measured
-        else f"Not shown: {quiet_reason(group, family.key)}."
-    )
-    return Column(family, cells, sentence.replace("..", "."))
+    return Column(family, cells, overview_sentence(group, family.key))
 
 
 def _cell(
@@ -88,7 +82,7 @@ def _cell(
     band: tuple[float, float] | None,
 ) -> Cell:  # fmt: skip
     run = group.runs[0]
-    numbers = [_number(view, family, layer) for view in group.runs]
+    numbers = [_number(view, run, family, layer) for view in group.runs]
     if all(number is None for number in numbers):
         return Cell(quiet="not measured here")
     first = numbers[0] or ("–", "")
@@ -96,7 +90,8 @@ def _cell(
     picture = spark(strokes, limits, band=band, label=f"{family.title} of {plain(layer)}") if any(
         stroke.points() for stroke in strokes
     ) else ""  # fmt: skip
-    chance = f"chance {shown(row['null_mean'])}" if finite(row.get("null_mean")) else ""
+    word = "random" if family.key == "covariance" else "chance"
+    chance = f"{word} {shown(row['null_mean'])}" if finite(row.get("null_mean")) else ""
     if not finite(row.get("value")) and row.get("reason"):
         chance = plain(str(row["reason"]))
     others = tuple(
@@ -107,13 +102,13 @@ def _cell(
     return Cell(picture, *first, chance=chance, others=others)
 
 
-def _number(run: RunView, family: Family, layer: str) -> tuple[str, str] | None:
+def _number(run: RunView, first: RunView, family: Family, layer: str) -> tuple[str, str] | None:
     index = run.last.index(family.key, family.headline, layer)
     if index is None:
         return None
     row = run.last.record.contents["rows"][index]
     source = {"run": run.index, "step": run.last.position, "path": ["rows", index, "value"]}
-    return shown_with_error(row), json.dumps(source)
+    return (shown_with_error(row) if run is first else shown(row["value"])), json.dumps(source)
 
 
 def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:

@@ -78,6 +78,7 @@ def _group_view(group: Group) -> dict[str, Any]:
         "runs": _runs(group),
         "sections": sections,
         "steps": group.steps if group.is_history else [],
+        "note": _band_note(group),
     }
 
 
@@ -149,6 +150,14 @@ def _identified(traces: Sequence[Trace]) -> list[Trace]:
     return [trace | {"uid": f"t{i}"} for i, trace in enumerate(traces)]
 
 
+def _band_note(group: Group) -> str:
+    rows: Any = group.runs[0].last.record.contents.get("rows", [])
+    if all(row.get("null_mean") is None for row in rows):
+        return ""
+    whose = f" in “{plain(group.runs[0].name)}”" if len(group.runs) > 1 else ""
+    return f"Grey band: what chance gives{whose}, mean ± 2 standard deviations at the latest step."
+
+
 def _runs(group: Group) -> list[str]:
     return [plain(run.name) for run in group.runs]
 
@@ -166,8 +175,12 @@ def _about(run: RunView) -> dict[str, Any]:
     }
     facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
     warnings: Any = contents.get("warnings", [])
-    return {"name": plain(run.name), "facts": facts, "warnings": [_warning(item) for item in warnings],
-            "undefined": _undefined(run)}  # fmt: skip
+    return {
+        "name": plain(run.name),
+        "facts": facts,
+        "warnings": [_warning(item) for item in warnings],
+        "undefined": _undefined(run),
+    }
 
 
 def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -188,21 +201,23 @@ def _warning(item: Mapping[str, Any]) -> str:
 
 def _undefined(run: RunView) -> list[str]:
     rows: Any = run.last.record.contents.get("rows", [])
+    found = [(row, plain(row.get("layer") or "model")) for row in rows if row.get("reason")]
     return [
-        f"{plain(row.get('layer') or 'model')}, {row['measure'].replace('_', ' ')}: {plain(str(row['reason']))}"
-        for row in rows
-        if row.get("reason")
+        f"{layer}, {row['measure'].replace('_', ' ')}: {plain(str(row['reason']))}"
+        for row, layer in found
     ]
 
 
 def _style() -> str:
     """Colors of both themes, then the rules that notebooks and pages share."""
-    dark = css_variables(DARK)
+    light = f"{css_variables(LIGHT)}color-scheme:light"
+    dark = f"{css_variables(DARK)}color-scheme:dark"
+    system = "screen and (prefers-color-scheme:dark)"
     return (
-        f".theodolite{{{css_variables(LIGHT)}color-scheme:light}}"
-        f"@media screen and (prefers-color-scheme:dark){{.theodolite:not(.light){{{dark}color-scheme:dark}}}}"
-        f"@media screen{{.theodolite.dark{{{dark}color-scheme:dark}}}}" + _static("overview.css")
-    )
+        f".theodolite{{{light}}}"
+        f"@media {system}{{.theodolite:not(.light){{{dark}}}}}"
+        f"@media screen{{.theodolite.dark{{{dark}}}}}"
+    ) + _static("overview.css")
 
 
 def _policy(scripts: Sequence[str]) -> str:
@@ -211,8 +226,8 @@ def _policy(scripts: Sequence[str]) -> str:
     ]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
 

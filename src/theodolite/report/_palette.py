@@ -6,8 +6,8 @@ from typing import Any
 __all__ = ["DARK", "LIGHT", "css_variables", "resolved"]
 
 LIGHT: Mapping[str, str] = {
-    "page": "#f6f5f1", "surface": "#ffffff", "ink": "#1b1f24", "muted": "#5d6670", "grid": "#e9e8e4",
-    "line": "#b9bcc0", "null": "#d5d6d8", "middle": "#e3e3e3",
+    "page": "#f6f5f1", "surface": "#ffffff", "ink": "#1b1f24", "muted": "#5d6670",
+    "grid": "#e9e8e4", "line": "#b9bcc0", "null": "#d5d6d8", "middle": "#e3e3e3",
     "representation": "#0b62ab", "representation-pale": "#8fc1ea",
     "covariance": "#a85f00", "covariance-pale": "#ecbc7d",
     "kernel": "#0b7a60", "kernel-pale": "#84ceb9",
@@ -16,8 +16,8 @@ LIGHT: Mapping[str, str] = {
 }  # fmt: skip
 
 DARK: Mapping[str, str] = {
-    "page": "#14171b", "surface": "#1d2126", "ink": "#eceef0", "muted": "#a3abb4", "grid": "#2c3138",
-    "line": "#4a515a", "null": "#4b525b", "middle": "#3a3f46",
+    "page": "#14171b", "surface": "#1d2126", "ink": "#eceef0", "muted": "#a3abb4",
+    "grid": "#2c3138", "line": "#4a515a", "null": "#4b525b", "middle": "#3a3f46",
     "representation": "#63b0f2", "representation-pale": "#1f5a8d",
     "covariance": "#eba64a", "covariance-pale": "#82561a",
     "kernel": "#46c9a6", "kernel-pale": "#1c6a57",

@@ -8,12 +8,13 @@ from theodolite.records import Run
 from theodolite.report._catalog import CURVES, headline_figure
 from theodolite.report._curves import overlay
 from theodolite.report._families import FAMILIES
-from theodolite.report._figure import Figure, Panel, panel_layout, with_ranges
+from theodolite.report._figure import Figure, Panel, Words, panel_layout, with_ranges
 from theodolite.report._images import eigenvector_figure
 from theodolite.report._maps import class_map, kernel_maps, step_maps
 from theodolite.report._palette import DARK, LIGHT, resolved
-from theodolite.report._profiles import Line, profile_figure
+from theodolite.report._profiles import profile_figure
 from theodolite.report._reading import Group, groups_of
+from theodolite.report._traces import Line
 
 __all__ = ["plot"]
 
@@ -57,22 +58,22 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
 
 
 def _figure(group: Group, name: str, step: int | None) -> Figure | None:
+    words = Words(name.replace("_", " "))
     if name in FAMILIES:
         return headline_figure(group, name)
     if name in CURVES:
-        return overlay(group, CURVES[name], title=name.replace("_", " "), reading="")
-    words = {"title": name.replace("_", " "), "reading": ""}
+        return overlay(group, CURVES[name], words)
     if name in _KERNELS:
-        return kernel_maps(group, name, **words)
+        return kernel_maps(group, name, words)
     if name in _CLASS_MAPS:
-        return class_map(group, name, **words)
+        return class_map(group, name, words)
     if name in _IMAGES:
         return eigenvector_figure(group)
     for family in FAMILIES:
         if group.measured(family, name):
             if group.is_history and len(group.runs) == 1 and step is None:
                 return step_maps(group, family, name)
-            return profile_figure(group, family, [Line(name)], **words)
+            return profile_figure(group, family, [Line(name)], words)
     return None
 
 

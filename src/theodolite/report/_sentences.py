@@ -8,7 +8,14 @@ from theodolite.report._families import FAMILIES
 from theodolite.report._numbers import finite, shown
 from theodolite.report._reading import Group, Moment, RunView
 
-__all__ = ["headline_sentence", "opening_sentence", "profile_sentence", "quiet_reason"]
+__all__ = [
+    "headline_sentence",
+    "joined",
+    "opening_sentence",
+    "overview_sentence",
+    "profile_sentence",
+    "quiet_reason",
+]
 
 _LEVEL = 0.05  # changes below this share of the largest value are called none
 _RESOLVED = 2.0  # standard deviations of the null
@@ -33,6 +40,23 @@ def headline_sentence(group: Group, family: str, step: int | None = None) -> str
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
 
 
+def overview_sentence(group: Group, family: str) -> str:
+    """One sentence about the first run at its latest step, and how the others differ."""
+    measure = FAMILIES[family].headline
+    run = group.runs[0]
+    values = _values(group, run.last, family, measure)
+    if not values:
+        return f"Not shown: {quiet_reason(group, family).rstrip('.')}."
+    parts = [_CORE[family](values)]
+    if len(group.runs) > 1:
+        parts.append(_between_runs(group, family, measure, None))
+    else:
+        chance = _against_chance(group, run.last, family, measure)
+        parts[0] += chance + _since_start(run, None, family)
+    text = "; ".join(part for part in parts if part)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def profile_sentence(group: Group, family: str, measure: str, step: int | None = None) -> str:
     """Where a measure is highest and lowest, for every run."""
     parts = []
@@ -51,10 +75,12 @@ def opening_sentence(group: Group) -> str:
     run = group.runs[0]
     data = run.last.record.contents.get("data", {})
     layers = len(group.layers)
-    pieces = [f"{_count(layers, 'layer')} of {plain(group.name)}"]
+    of = f" of {plain(group.name)}" if len(group.runs) == 1 and run.run.name else ""
+    pieces = [f"{_count(layers, 'layer')}{of}"]
     examples = data.get("probe") or data.get("n")
     if examples:
-        kind = f" {plain(data['split'])}" if data.get("split") not in {None, "unknown"} else ""
+        split = {"train": "training"}.get(data.get("split"), data.get("split"))
+        kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
         labels = (
             f" ({plain(data['labels'])} labels)"
             if data.get("labels") not in {None, "given"}
@@ -110,7 +136,8 @@ def _covariance(values: Values) -> str:
     layer, value = min(values, key=_second)
     change = abs(1 - value)
     word = "less" if value < 1 else "more"
-    text = f"weights of {plain(layer)} are {change:.0%} {word} misaligned with the data than random bases"
+    text = f"weights of {plain(layer)} are {change:.0%} {word} misaligned with the data than"
+    text += " random bases"
     below = sum(v < 1 for _, v in values)
     return text + (f"; {below} of {len(values)} layers below 1" if len(values) > 1 else "")
 
@@ -131,7 +158,8 @@ def _tangent(values: Values) -> str:
 def _gradient(values: Values) -> str:
     layer, value = values[-1]
     word = "more" if value >= 0 else "less"
-    return f"in {plain(layer)}, gradients of one class agree {shown(abs(value))} {word} than those of any two examples"
+    agree = f"gradients of one class agree {shown(abs(value))} {word}"
+    return f"in {plain(layer)}, {agree} than those of any two examples"
 
 
 _CORE: Mapping[str, Callable[[Values], str]] = {
@@ -151,7 +179,7 @@ def _against_chance(group: Group, moment: Moment, family: str, measure: str) -> 
         return ""
     # For misalignment less is more aligned; everywhere else more is.
     beyond = sum((-s if family == "covariance" else s) > _RESOLVED for s in known)
-    return f" ({beyond} of {_count(len(known), 'layer')} beyond chance)"
+    return f"; {beyond} of {_count(len(known), 'layer')} beyond chance"
 
 
 def _score(row: Mapping[str, Any]) -> float | None:
@@ -187,10 +215,8 @@ def _between_runs(group: Group, family: str, measure: str, step: int | None) -> 
         other = dict(_values(group, run.at(step), family, measure))
         both = [layer for layer in first if layer in other]
         if both:
-            lower = sum(other[layer] < first[layer] for layer in both)
-            parts.append(
-                f"{plain(run.name)} is lower than {plain(group.runs[0].name)} in {_of(lower, len(both))}"
-            )
+            where = _of(sum(other[layer] < first[layer] for layer in both), len(both))
+            parts.append(f"{plain(run.name)}: lower in {where}")
     return "; ".join(parts)
 
 
@@ -199,7 +225,8 @@ def _balance(group: Group, step: int | None) -> str:
     value = moment.value("tangent", "equilibrium_layer", None)
     if not finite(value):
         return ""
-    return f"forward and backward information balance at layer {shown(value)} of {len(group.measured('tangent'))}"
+    layers = len(group.measured("tangent"))
+    return f"forward and backward information balance at layer {shown(value)} of {layers}"
 
 
 def _losses(group: Group) -> str:

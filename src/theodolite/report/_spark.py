@@ -40,7 +40,8 @@ class Stroke:
 def limits_of(strokes: Sequence[Stroke], also: Sequence[float] = ()) -> tuple[float, ...]:
     """Left, right, bottom and top that hold every stroke, zero included."""
     points = [point for stroke in strokes for point in stroke.points()]
-    xs = [x for x, _ in points] or [0.0, 1.0]
+    half = 0.5 if any(stroke.kind == "bars" for stroke in strokes) else 0.0
+    xs = [x + side for x, _ in points for side in (-half, half)] or [0.0, 1.0]
     ys = [0.0, *(y for _, y in points), *(v for v in also if finite(v))]
     left, right, bottom, top = min(xs), max(xs), min(ys), max(ys)
     return (left, right if right > left else left + 1, bottom, top if top > bottom else bottom + 1)
@@ -80,7 +81,7 @@ def _drawn(stroke: Stroke, at: Any, across: float) -> str:
         return f'<polyline {name} points="{path}"/>'
     if stroke.kind == "bars":
         floor = at(0, 0)[1]
-        half = max(1.0, 0.35 * across)
+        half = 0.38 * across
         bars = "".join(
             f"M{x - half:.2f},{floor:.2f}V{y:.2f}H{x + half:.2f}V{floor:.2f}Z" for x, y in placed
         )
@@ -94,7 +95,8 @@ def _band(band: tuple[float, float], bottom: float, top: float, at: Any) -> str:
         return ""
     upper, lower = at(0, high)[1], at(0, low)[1]
     width = _WIDTH - 2 * _EDGE
-    return f'<rect class="band" x="{_EDGE:g}" y="{upper:.2f}" width="{width:g}" height="{max(1.0, lower - upper):.2f}"/>'
+    place = f'x="{_EDGE:g}" y="{upper:.2f}" width="{width:g}"'
+    return f'<rect class="band" {place} height="{max(1.0, lower - upper):.2f}"/>'
 
 
 def _baseline(y: float) -> str:
