@@ -1,6 +1,7 @@
 """``theodolite train``: a recipe in, numbers out; mistakes are sentences."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -69,6 +70,13 @@ def test_people_read_three_lines(recipe):
     assert lines[-3] == "mlp on digits: 30 steps (length)"
     assert lines[-2].startswith("train  loss")
     assert lines[-1].startswith("test   loss")
+
+
+def test_the_example_of_the_documentation():
+    example = Path(__file__).parents[2] / "docs" / "examples" / "digits.toml"
+    result = call(example, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["entries"][-1]["test"]["accuracy"] > 0.9
 
 
 def test_a_checkpoint_is_gone_on_from(recipe, tmp_path):

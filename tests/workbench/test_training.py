@@ -241,6 +241,11 @@ def test_a_callback_sees_every_step_and_can_stop(data):
     assert (log.stopped, log.steps, log.final.step) == ("callback", 6, 6)
 
 
+def test_only_true_stops(data):
+    log = train(network(), data, Recipe(steps=3), callbacks=[lambda state: "a survey"])
+    assert log.stopped == "length"
+
+
 def test_callbacks_do_not_change_the_run(data):
     recipe = Recipe(epochs=3, batch_size=5, learning_rate=0.1)
     plain, watched = network(), network()

@@ -55,7 +55,7 @@ class TrainingState:
     loss: Tensor
 
 
-Callback = Callable[[TrainingState], bool | None]
+Callback = Callable[[TrainingState], object]  # True stops the run; anything else goes on
 
 
 def train(  # noqa: PLR0913
@@ -79,7 +79,8 @@ def train(  # noqa: PLR0913
         recipe: how to train.
         test: a second set, evaluated whenever the log is written.
         callbacks: called before the first step and after every step with a
-            :class:`TrainingState`; one that returns True ends the run.
+            :class:`TrainingState`; one that returns True ends the run, e.g.
+            ``lambda state: monitor.step(state.step)`` measures and never does.
         checkpoint: a file to write the state to; where it exists, the run goes on from it and
             ends as it would have ended without the interruption.
         progress: whether to show a progress bar.
