@@ -57,7 +57,7 @@ def sift(patch):
     return values / math.sqrt((values**2).sum())
 
 
-def lasso(row, atoms, penalty, sweeps=2000):
+def lasso(row, atoms, penalty, sweeps=400):
     """One sparse code by cyclic coordinate descent on the objective itself."""
     code = np.zeros(len(atoms))
     for _ in range(sweeps):

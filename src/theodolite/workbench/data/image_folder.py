@@ -66,16 +66,9 @@ def load_image_folder(
             require_count(1, **{name: value})
     form = _Form(_pillow(), mode, size, per_class)
     folder = Path(path)
-    held_out_folders = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
-    if (folder / "train").is_dir() and held_out_folders:
-        classes = _classes(folder / "train")
-        if _classes(held_out_folders[0]) != classes:
-            raise DataError(
-                f"{folder}: expected the same classes in train and {held_out_folders[0].name}"
-            )
-        train_part = _read(folder / "train", classes, form)
-        test_part = _read(held_out_folders[0], classes, form)
-        return Dataset(folder.name, *train_part, *test_part, classes, peak=255)
+    test_folders = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+    if (folder / "train").is_dir() and test_folders:
+        return _both_splits(folder, test_folders[0], form)
     classes = _classes(folder)
     x, y = _read(folder, classes, form)
     held_out = max(1, round(test_fraction * len(x)))
@@ -83,6 +76,14 @@ def load_image_folder(
         raise DataError(f"{folder}: expected at least two images to split, got {len(x)}")
     train, test = disjoint_rows(len(x), len(x) - held_out, held_out, generator=generator)
     return Dataset(folder.name, x[train], y[train], x[test], y[test], classes, peak=255)
+
+
+def _both_splits(folder: Path, test_folder: Path, form: _Form) -> Dataset:
+    classes = _classes(folder / "train")
+    if _classes(test_folder) != classes:
+        raise DataError(f"{folder}: expected the same classes in train and {test_folder.name}")
+    train, test = (_read(part, classes, form) for part in (folder / "train", test_folder))
+    return Dataset(folder.name, *train, *test, classes, peak=255)
 
 
 def _pillow() -> Any:
