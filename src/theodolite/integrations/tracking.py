@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from theodolite.records import Record, Run
 
@@ -14,6 +14,7 @@ __all__ = ["Tracker", "require_package", "scalars", "track"]
 _FOREIGN = re.compile(r"[^\w\-. /]")
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """A place that keeps numbers by step and files."""
 

@@ -1,0 +1,67 @@
+"""What every tracker gets."""
+
+import math
+
+import pytest
+
+from theodolite.integrations.tracking import require_package, scalars, track
+from theodolite.records import Record
+
+
+def row(value, layer="fc1", measure="cka_target"):
+    return {"layer": layer, "family": "kernel", "measure": measure, "value": value}
+
+
+def test_numbers_by_family_measure_and_layer():
+    rows = [row(0.5), row(0.25, "blocks.0"), row(2.0, None, "loss"), row(1.0, "")]
+    assert scalars(Record({"rows": rows})) == {
+        "kernel/cka_target/fc1": 0.5,
+        "kernel/cka_target/blocks.0": 0.25,
+        "kernel/loss/model": 2.0,
+        "kernel/cka_target/_model_": 1.0,
+    }
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_undefined_numbers_are_left_out(value):
+    assert scalars(Record({"rows": [row(value)]})) == {}
+
+
+def test_only_the_measures_asked_for():
+    rows = [row(0.5), row(0.1, measure="cka_input")]
+    assert list(scalars(Record({"rows": rows}), ["cka_input"])) == ["kernel/cka_input/fc1"]
+
+
+def test_names_hold_only_what_all_trackers_accept():
+    assert list(scalars(Record({"rows": [row(1.0, "a<b>:c[0]")]}))) == [
+        "kernel/cka_target/a_b__c_0_"
+    ]
+
+
+class Notebook:
+    """A tracker that remembers what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def log(self, values, step):
+        self.told.append((step, values))
+
+    def log_report(self, path):
+        self.told.append(path)
+
+    def close(self):
+        self.told.append("closed")
+
+
+def test_a_finished_run_is_sent_step_by_step(small_history, report_file):
+    notebook = Notebook()
+    track(small_history.run, notebook, report=report_file)
+    steps = [(step, scalars(small_history.survey(step).record)) for step in (0, 1, 2)]
+    assert notebook.told == [*steps, report_file]
+    assert steps[0][1] != steps[2][1]
+
+
+def test_missing_packages_name_the_extra():
+    with pytest.raises(ImportError, match=r"pip install 'theodolite\[track\]'"):
+        require_package("no_such_tracker.core", "track")
