@@ -97,31 +97,36 @@ def seconds(call: Callable[[], object], device: str) -> float:
 
 
 def per_step(
-    runs: dict[str, Callable[[int], object]], steps: int, device: str, repeats: int
+    runs: dict[str, tuple[Callable[[int], object], int]], device: str, repeats: int
 ) -> dict[str, float]:
     """Seconds per step of each way: minima of short and long runs, taken in turn."""
     best: dict[tuple[str, int], float] = {}
-    for run in runs.values():
+    for run, steps in runs.values():
         run(min(5, steps))
     for _ in range(repeats):
-        for length in (steps, 3 * steps):
-            for name, run in runs.items():
-                taken = seconds(lambda run=run, length=length: run(length), device)
-                best[name, length] = min(taken, best.get((name, length), float("inf")))
-    return {name: (best[name, 3 * steps] - best[name, steps]) / (2 * steps) for name in runs}
+        for factor in (1, 3):
+            for name, (run, steps) in runs.items():
+                taken = seconds(partial(run, factor * steps), device)
+                best[name, factor] = min(taken, best.get((name, factor), float("inf")))
+    return {
+        name: (best[name, 3] - best[name, 1]) / (2 * steps) for name, (_, steps) in runs.items()
+    }
 
 
 def single(case: Case, device: str, repeats: int) -> None:
     x, y = data(case.shape, device)
+    steps = case.steps[device]
+
+    def ours(steps: int, graphs: bool = True) -> None:
+        train(case.build().to(device), (x, y), recipe(steps, graphs=graphs))
+
     runs = {
-        "bare": lambda steps: bare_loop(case.build().to(device), x, y, steps),
-        "train": lambda steps: train(case.build().to(device), (x, y), recipe(steps)),
+        "bare": (lambda steps: bare_loop(case.build().to(device), x, y, steps), steps),
+        "train": (ours, steps),
     }
     if device == "cuda":
-        runs["train, no graphs"] = lambda steps: train(
-            case.build().to(device), (x, y), recipe(steps, graphs=False)
-        )
-    times = per_step(runs, case.steps[device], device, repeats)
+        runs["train, no graphs"] = (partial(ours, graphs=False), steps)
+    times = per_step(runs, device, repeats)
     for name, taken in times.items():
         ratio = times["bare"] / taken
         print(f"{case.name:22s} {name:18s} {1 / taken:10.1f} steps/s  {ratio:6.2f}x the bare loop")
@@ -141,13 +146,15 @@ def ensemble(device: str, repeats: int, count: int = 100, batch: int = 128) -> N
         for model in networks()[: count // 10]:
             train(model, (x, y), recipe(steps, batch))
 
-    runs = {
-        "bare, one by one": bare,
-        "together": lambda steps: train_ensemble(networks(), (x, y), recipe(steps, batch)),
-    }
+    def together(steps: int) -> None:
+        train_ensemble(networks(), (x, y), recipe(steps, batch))
+
+    # The faster a way, the more steps it needs to be seen beside the building of the networks.
+    few, more, most = (20, 200, 1000) if device == "cuda" else (5, 5, 20)
+    runs = {"bare, one by one": (bare, few), "together": (together, most)}
     if device == "cuda":
-        runs["train, one by one"] = replayed
-    times = per_step(runs, 50 if device == "cuda" else 5, device, repeats)
+        runs["train, one by one"] = (replayed, more)
+    times = per_step(runs, device, repeats)
     if "train, one by one" in times:
         times["train, one by one"] *= 10  # a tenth of the networks was run
     for name, taken in times.items():

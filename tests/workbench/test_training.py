@@ -188,11 +188,13 @@ def test_other_schedules(name):
 
 def test_rates_follow_the_schedule_step_by_step(data):
     """On a linear loss in the weights a step moves them by exactly the rate times the gradient."""
-    net = nn.Linear(5, 1, bias=False).double()
+    net = network(sizes=(5, 1), bias=False)
     seen = []
     recipe = Recipe(loss=Squared(), learning_rate=0.01, steps=6, batch_size=20, schedule="linear")
     x, y = data[0], data[0].sum(1)
-    train(net, (x, y), recipe, callbacks=[lambda s: seen.append(s.model.weight.detach().clone())])
+    train(
+        net, (x, y), recipe, callbacks=[lambda s: seen.append(s.model.fc1.weight.detach().clone())]
+    )
     for t, (before, after) in enumerate(pairwise(seen)):
         gradient = (x @ before.T - y[:, None]).T @ x / 20
         torch.testing.assert_close(before - after, 0.01 * (1 - t / 6) * gradient)
@@ -301,14 +303,14 @@ def test_log_spaced_steps_are_about_two_hundred():
 @pytest.mark.parametrize("when", ["rising", "at once", "initial"])
 def test_divergence_names_the_step_and_the_likely_cause(data, when):
     x, y = data[0], data[0].sum(1)
-    net = nn.Linear(5, 1, bias=False).double()
+    net = network(sizes=(5, 1), bias=False)
     rate = {"rising": 2.0, "at once": 1e300, "initial": 0.1}[when]
     if when == "initial":
         with torch.no_grad():
-            net.weight.fill_(1e200)
+            net.fc1.weight.fill_(1e200)
     recipe = Recipe(loss=Squared(), learning_rate=rate, epochs=2000, batch_size=20)
-    w, first = net.weight.detach().clone(), 0
-    while (x @ w.T - y[:, None]).square().sum().isfinite():
+    w, first = net.fc1.weight.detach().clone(), 0
+    while (0.5 * (x @ w.T - y[:, None]).square()).mean().isfinite():
         w, first = w - rate * (x @ w.T - y[:, None]).T @ x / 20, first + 1
     with pytest.raises(DivergenceError) as caught:
         train(net, (x, y), recipe)

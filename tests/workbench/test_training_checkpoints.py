@@ -4,9 +4,9 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,43 +114,40 @@ def test_augmented_images_are_drawn_alike_after_resuming(generator, tmp_path, st
     assert_same_weights(whole, resumed)
 
 
-SCRIPT = """
-import sys, time, torch
-sys.path.insert(0, {src!r})
-from theodolite.workbench.models import mlp
-from theodolite.workbench.training import Checkpoint, Recipe, train
+def kept_run(path, pause=False):
+    """A run that reports when it is far enough to be killed; its final parameters."""
 
-def slow(state):
-    if state.step == 12:
-        print("far enough", flush=True)
-    if state.step >= 12 and {kill}:
-        time.sleep(60)
+    def slow(state):
+        if pause and state.step == 12:
+            sys.stdout.write("far enough\n")
+            sys.stdout.flush()
+            time.sleep(60)
 
-x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
-net = mlp([6, 8, 3], generator=torch.Generator().manual_seed(1))
-recipe = Recipe(optimizer="momentum", learning_rate=0.05, epochs=6, batch_size=8)
-train(net, (x, x[:, :3].argmax(1)), recipe, callbacks=[slow],
-      checkpoint=Checkpoint({path!r}, every=4))
-print(torch.cat([p.detach().flatten() for p in net.parameters()]).double().tolist())
-"""
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    net = mlp([6, 8, 3], generator=torch.Generator().manual_seed(1))
+    recipe = Recipe(optimizer="momentum", learning_rate=0.05, epochs=6, batch_size=8)
+    kept = Checkpoint(path, every=4)
+    log = train(net, (x, x[:, :3].argmax(1)), recipe, callbacks=[slow], checkpoint=kept)
+    return log, net
 
 
 def test_a_process_that_is_killed_loses_nothing(tmp_path):
-    def start(name, kill):
-        src = str(next(path for path in sys.path if path.endswith("src")))
-        code = SCRIPT.format(src=src, path=str(tmp_path / name), kill=kill)
-        command = [sys.executable, "-c", textwrap.dedent(code)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    whole, killed = start("whole.pt", False), start("killed.pt", True)
-    assert killed.stdout.readline() == "far enough\n"
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait(timeout=20) == -signal.SIGKILL
-    killed.stdout.close()
-    resumed = start("killed.pt", False)
-    lines = [process.communicate(timeout=60)[0].splitlines() for process in (whole, resumed)]
+    root = Path(__file__).parents[2]
+    code = (
+        f"import sys; sys.path[:0] = [{str(root)!r}, {str(root / 'src')!r}]\n"
+        "from tests.workbench.test_training_checkpoints import kept_run\n"
+        f"kept_run({str(tmp_path / 'killed.pt')!r}, pause=True)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "far enough\n"
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=20) == -signal.SIGKILL
+    process.stdout.close()
     assert (tmp_path / "killed.pt").exists()
-    assert lines[0][-1] == lines[1][-1]
+    log, net = kept_run(tmp_path / "killed.pt")
+    expected, whole = kept_run(tmp_path / "whole.pt")
+    assert log == expected
+    assert_same_weights(net, whole)
 
 
 def test_a_checkpoint_of_another_run_is_refused(data, tmp_path):
