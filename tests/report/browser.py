@@ -6,9 +6,11 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+LEFT = "\ue012"
 INSTALL = "apt-get install -y chromium chromium-driver"
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -48,15 +50,24 @@ class Browser:
         body = {"cmd": name, "params": parameters}
         return self._send("POST", f"{self.session}/goog/cdp/execute", body)
 
-    def open(self, path):
-        """Load a file and wait until everything is drawn."""
+    def navigate(self, path):
+        """Load a file."""
         self._send("POST", f"{self.session}/url", {"url": path.absolute().as_uri()})
+
+    def open(self, path):
+        """Load a report and wait until everything is drawn."""
+        self.navigate(path)
         self.settle()
 
     def script(self, code, *arguments):
         """What JavaScript returns."""
         body = {"script": code, "args": list(arguments)}
         return self._send("POST", f"{self.session}/execute/sync", body)
+
+    def asynchronous(self, code, *arguments):
+        """What JavaScript hands to its last argument."""
+        body = {"script": code, "args": list(arguments)}
+        return self._send("POST", f"{self.session}/execute/async", body)
 
     def settle(self, seconds=30):
         """Wait until the page has drawn what it shows: drawing waits for the next frame."""
@@ -65,13 +76,24 @@ class Browser:
             assert time.monotonic() < end, "the page is still busy"
             time.sleep(0.02)
 
+    def _element(self, selector):
+        body = {"using": "css selector", "value": selector}
+        (identifier,) = self._send("POST", f"{self.session}/element", body).values()
+        return f"{self.session}/element/{identifier}"
+
     def click(self, selector):
         """Press an element as a user would."""
-        element = self._send(
-            "POST", f"{self.session}/element", {"using": "css selector", "value": selector}
-        )
-        (identifier,) = element.values()
-        self._send("POST", f"{self.session}/element/{identifier}/click", {})
+        self._send("POST", f"{self._element(selector)}/click", {})
+        self._next_frame()
+
+    def keys(self, selector, text):
+        """Type into an element as a user would."""
+        self._send("POST", f"{self._element(selector)}/value", {"text": text})
+        self._next_frame()
+
+    def _next_frame(self):
+        """Events such as toggle come a frame later; then wait for what they start."""
+        self.asynchronous("requestAnimationFrame(() => setTimeout(arguments[0], 0))")
         self.settle()
 
     def size(self, width, height):

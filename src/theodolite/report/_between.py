@@ -129,7 +129,9 @@ def _depth_line(run: RunView, layers: list[str], family: str, order: int) -> Tra
     trace = profile_trace(run, run.last, family, line, layers, order)
     trace.pop("error_y", None)
     trace["meta"]["source"].pop("error_y", None)
-    trace["x"] = carried(x / max(1, len(layers) - 1) for x in trace["x"])
+    # Depth among all layers: a family may have measured only some of them.
+    places = [run.layers.index(layers[x]) for x in trace["x"]]
+    trace["x"] = carried(place / max(1, len(run.layers) - 1) for place in places)
     trace["name"] = plotly_text(short(run.name))
     return trace
 

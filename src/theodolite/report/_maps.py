@@ -10,7 +10,7 @@ from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Draw, Figure, Panel, Words, axis
 from theodolite.report._numbers import finite, spaced
 from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report._sentences import headline_sentence
+from theodolite.report._sentences import overview_sentence
 from theodolite.report._traces import Table, Trace, heatmap_trace, layer_ticks
 
 __all__ = ["class_map", "kernel_maps", "step_maps"]
@@ -49,7 +49,7 @@ def step_maps(group: Group, family: str, measure: str | None = None) -> Figure |
         _READING,
         tuple(panels),
         columns=min(2, len(panels)),
-        finding=lambda _: headline_sentence(group, family) if headline else "",
+        finding=lambda _: overview_sentence(group, family) if headline else "",
     )
 
 

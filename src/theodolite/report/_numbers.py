@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["carried", "finite", "shown", "shown_with_error", "spaced"]
+__all__ = ["carried", "finite", "shown", "shown_error", "spaced"]
 
 _DIGITS = 6
 # From which size on a number has how many decimals; half a unit below a power of ten rounds up.
@@ -43,14 +43,13 @@ def shown(value: float | None) -> str:
     return text.replace("-", "−")
 
 
-def shown_with_error(row: Mapping[str, Any]) -> str:
-    """The value of a row, with its standard error where it has one, to the same decimals."""
-    value, error = row["value"], row.get("error")
+def shown_error(row: Mapping[str, Any]) -> str:
+    """The standard error of a row to the decimals of its value; "" where it has none."""
+    value, error = row.get("value"), row.get("error")
     if not (finite(value) and finite(error)):
-        return shown(value)
+        return ""
     text = shown(value)
-    decimals = len(text.partition(".")[2]) if "e" not in text else None
-    return f"{text} ± {shown(error) if decimals is None else f'{error:.{decimals}f}'}"
+    return shown(error) if "e" in text else f"{error:.{len(text.partition('.')[2])}f}"
 
 
 def carried(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:

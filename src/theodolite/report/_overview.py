@@ -8,7 +8,7 @@ import numpy as np
 
 from theodolite.report._escape import plain
 from theodolite.report._families import FAMILIES, Family
-from theodolite.report._numbers import finite, shown, shown_with_error, spaced
+from theodolite.report._numbers import finite, shown, shown_error, spaced
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import overview_sentence
 from theodolite.report._spark import Stroke, limits_of, spark
@@ -25,6 +25,7 @@ class Cell:
     picture: str = ""
     number: str = ""
     source: str = ""
+    error: str = ""
     chance: str = ""
     others: tuple[tuple[str, str, str], ...] = ()  # run, number, source
     quiet: str = ""
@@ -82,7 +83,7 @@ def _cell(
     band: tuple[float, float] | None,
 ) -> Cell:  # fmt: skip
     run = group.runs[0]
-    numbers = [_number(view, run, family, layer) for view in group.runs]
+    numbers = [_number(view, family, layer) for view in group.runs]
     if all(number is None for number in numbers):
         return Cell(quiet="not measured here")
     first = numbers[0] or ("–", "")
@@ -99,16 +100,16 @@ def _cell(
         for view, number in zip(group.runs[1:], numbers[1:], strict=True)
         if number is not None
     )
-    return Cell(picture, *first, chance=chance, others=others)
+    return Cell(picture, *first, error=shown_error(row), chance=chance, others=others)
 
 
-def _number(run: RunView, first: RunView, family: Family, layer: str) -> tuple[str, str] | None:
+def _number(run: RunView, family: Family, layer: str) -> tuple[str, str] | None:
     index = run.last.index(family.key, family.headline, layer)
     if index is None:
         return None
     row = run.last.record.contents["rows"][index]
     source = {"run": run.index, "step": run.last.position, "path": ["rows", index, "value"]}
-    return (shown_with_error(row) if run is first else shown(row["value"])), json.dumps(source)
+    return shown(row["value"]), json.dumps(source)
 
 
 def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:

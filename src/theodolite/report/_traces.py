@@ -53,10 +53,9 @@ def layer_ticks(layers: Sequence[str], most: int = 14) -> dict[str, Any]:
     """Ticks of an axis of layers; with very many only some have their name."""
     every = -(-len(layers) // most) if layers else 1
     positions = list(range(0, len(layers), every))
-    longest = 16 if len(positions) <= 6 else 11
     return {
         "tickvals": positions,
-        "ticktext": [plotly_text(short(layers[i], longest)) for i in positions],
+        "ticktext": [plotly_text(short(layers[i], 16)) for i in positions],
     }
 
 

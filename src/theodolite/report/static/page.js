@@ -185,6 +185,9 @@
   for (const button of document.querySelectorAll(".tabs button")) {
     button.addEventListener("click", () => showGroup(Number(button.dataset.group)));
   }
+  for (const link of document.querySelectorAll(".contents a")) {
+    link.addEventListener("click", () => { document.querySelector(link.getAttribute("href")).open = true; });
+  }
   for (const slider of document.querySelectorAll(".slider")) {
     const input = slider.querySelector("input");
     input.addEventListener("input", () => showStep(Number(slider.dataset.group), Number(input.value)));

@@ -1,0 +1,326 @@
+"""The page in a real browser: what is drawn, clicked, printed and seen on a phone."""
+
+import base64
+import copy
+import csv
+import json
+import time
+
+import numpy as np
+import pytest
+
+from tests.report import browser as driver
+from tests.report.drawn import mismatches
+from tests.report.made_records import NASTY, history_run, survey_run
+from theodolite.records import Record, Run
+from theodolite.report import notebook_html, write_html
+from theodolite.report._palette import DARK, LIGHT
+
+pytestmark = pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
+
+LAYERS = ("fc1", "fc2", "fc3", "fc4")
+DESKTOP, PHONE = (1280, 900), (390, 844)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with driver.running_browser(tmp_path_factory.mktemp("profile")) as window:
+        yield window
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [
+        history_run(LAYERS, name="MLP true"),
+        history_run(LAYERS, name="MLP shuffled", growth=0.4, seed=9),
+        history_run(("conv1", "head"), name="CNN", seed=4, shape=(3, 5, 5)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(folder, runs):
+    return write_html(runs, folder / "compare.html", title="Digits")
+
+
+@pytest.fixture(scope="module")
+def survey(folder):
+    return write_html([survey_run(name="one survey")], folder / "survey.html")
+
+
+def fresh(browser, path, size=DESKTOP):
+    browser.log()
+    browser.size(*size)
+    browser.open(path)
+
+
+def assert_quiet(browser):
+    assert [entry for entry in browser.log() if entry["level"] != "INFO"] == []
+
+
+def test_drawn_equals_record_in_every_group_and_step(browser, page, runs):
+    fresh(browser, page)
+    assert mismatches(browser, runs) == []
+    for _ in range(3):
+        browser.keys(".slider.current input", driver.LEFT)
+    assert browser.script("return document.querySelector('.slider.current output').value") == "0"
+    assert mismatches(browser, runs) == []
+    browser.click(".tabs button[data-group='1']")
+    assert mismatches(browser, runs) == []
+    assert_quiet(browser)
+
+
+def with_changed_rows(run, change):
+    """The run with its rows changed, step by step; the original stays as it is."""
+    steps = tuple(
+        Record(change(copy.deepcopy(dict(step.contents))), step.arrays) for step in run.steps
+    )
+    return Run(run.name, run.head, steps)
+
+
+def one_percent_more(contents):
+    for row in contents["rows"]:
+        row["value"] *= 1.01
+    return contents
+
+
+def two_layers_swapped(contents):
+    names = {"fc1": "fc2", "fc2": "fc1"}
+    for row in contents["rows"]:
+        row["layer"] = names.get(row["layer"], row["layer"])
+    return contents
+
+
+def arrays_changed(run, change):
+    steps = tuple(
+        Record(s.contents, {k: change(k, v) for k, v in s.arrays.items()}) for s in run.steps
+    )
+    return Run(run.name, run.head, steps)
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        lambda run: with_changed_rows(run, one_percent_more),
+        lambda run: with_changed_rows(run, lambda c: c | {"rows": c["rows"][3:6] + c["rows"][:3] + c["rows"][6:]}),
+        lambda run: arrays_changed(run, lambda k, v: v * 1.01 if k.endswith("/y") else v),
+        lambda run: arrays_changed(run, lambda k, v: v[::-1] if k.endswith("/y") else v),
+    ],
+    ids=["rows-off-by-1-percent", "rows-swapped", "curves-off-by-1-percent", "curves-swapped"],
+)  # fmt: skip
+def test_the_check_sees_small_errors(browser, folder, tamper):
+    honest = history_run(("fc1", "fc2", "fc3"))
+    path = write_html([tamper(honest)], folder / "tampered.html")
+    fresh(browser, path)
+    found = mismatches(browser, [honest])
+    assert len({text.split(":")[0] for text in found}) >= 3
+    assert any("cell" in text for text in found)
+    assert any("marker" in text or "vertex" in text for text in found)
+
+
+def test_the_check_sees_a_drawing_that_leaves_its_data(browser, folder):
+    """Positions are read from the SVG: data that are right do not excuse a wrong drawing."""
+    run = survey_run()
+    fresh(browser, write_html([run], folder / "moved.html"))
+    assert mismatches(browser, [run]) == []
+    browser.script(
+        "const mark = document.querySelector('#g0-kernel-cka-target-0 .points path');"
+        "mark.setAttribute('transform', mark.getAttribute('transform').replace(/,([\\d.]+)/, (_, y) => ',' + (Number(y) + 0.5)));"
+    )
+    assert len(mismatches(browser, [run])) >= 1
+
+
+def test_pixels_of_maps_without_texts(browser, survey):
+    """Kernels: the color at the middle of each cell is the one its number has on the scale."""
+    run = survey_run(name="one survey")
+    fresh(browser, survey)
+    colors = browser.asynchronous(PIXELS, "g0-tangent-forward-kernel-1")
+    matrix = run.steps[0].arrays["tangent/1/forward_kernel/matrix"]
+    shades = np.array(colors, dtype=float).reshape(*matrix.shape, 4)
+    low, high = min(0, matrix.min()), matrix.max()
+    assert np.abs(shades - expected_colors(matrix, low, high)).max() <= 6
+    assert np.abs(shades - expected_colors(matrix[::-1], low, high)).max() > 40
+
+
+def expected_colors(matrix, low, high):
+    stops = [(low, LIGHT["null"]), (0.0, LIGHT["surface"]), (high, LIGHT["tangent-pale"])]
+    heights = [height for height, _ in stops]
+    channels = [[int(color[i : i + 2], 16) for _, color in stops] for i in (1, 3, 5)]
+    rgb = [np.interp(matrix, heights, channel) for channel in channels]
+    return np.stack([*rgb, np.full(matrix.shape, 255.0)], axis=-1)
+
+
+PIXELS = """
+const [id, done] = arguments;
+const source = document.querySelector(`#${id} .heatmaplayer image`);
+const rows = document.getElementById(id).data[0].z.length;
+const picture = new Image();
+picture.onload = () => {
+  const canvas = document.createElement("canvas");
+  canvas.width = picture.naturalWidth; canvas.height = picture.naturalHeight;
+  const context = canvas.getContext("2d");
+  context.drawImage(picture, 0, 0);
+  const at = (i, length) => Math.floor((i + 0.5) / rows * length);
+  const colors = [];
+  for (let i = 0; i < rows; i++) for (let j = 0; j < rows; j++) {
+    colors.push(...context.getImageData(at(j, canvas.width), at(i, canvas.height), 1, 1).data);
+  }
+  done(colors);
+};
+picture.src = source.getAttribute("href") || source.getAttribute("xlink:href");
+"""
+
+
+def test_sections_fold_and_links_lead_to_them(browser, page):
+    fresh(browser, page)
+    for section in ("representation", "covariance", "kernel", "tangent", "gradient", "steps"):
+        place = f"#g0-section-{section}"
+        browser.click(f".contents a[href='{place}']")
+        assert browser.script(f"return document.querySelector('{place} .plot').offsetWidth") > 0
+        browser.click(f"{place} > summary")
+        assert not browser.script(f"return document.querySelector('{place}').open")
+        browser.click(f"{place} > summary")
+        assert browser.script(f"return document.querySelector('{place}').open")
+    browser.click("#section-about > summary")
+    assert "n <= d" in browser.script("return document.querySelector('#section-about').innerText")
+    assert_quiet(browser)
+
+
+def test_comparison_shows_every_run(browser, page):
+    fresh(browser, page)
+    names = browser.script(
+        "return [...document.querySelectorAll('#gall-depth-kernel .legendtext')].map(t => t.textContent)"
+    )
+    assert names == ["MLP true", "MLP shuffled", "CNN"]
+
+
+def test_theme_switch_recolors_page_and_figures(browser, page):
+    fresh(browser, page)
+    colors = (
+        "const line = document.querySelector('#g0-kernel-cka-target-0 .tracet2 .js-line');"
+        "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]"
+    )
+    assert browser.script(colors) == [rgb(LIGHT["page"]), rgb(LIGHT["kernel"])]
+    browser.click("#theme")
+    assert browser.script(colors) == [rgb(DARK["page"]), rgb(DARK["kernel"])]
+    browser.click("#theme")
+    assert browser.script(colors) == [rgb(LIGHT["page"]), rgb(LIGHT["kernel"])]
+    assert_quiet(browser)
+
+
+def rgb(color):
+    return f"rgb({int(color[1:3], 16)}, {int(color[3:5], 16)}, {int(color[5:7], 16)})"
+
+
+def test_data_can_be_downloaded_and_read_as_text(browser, page, runs, tmp_path):
+    fresh(browser, page)
+    browser.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.click("#g0-kernel-cka-target .download")
+    path = tmp_path / "g0-kernel-cka-target.csv"
+    for _ in range(100):
+        if path.exists():
+            break
+        time.sleep(0.05)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    mine = [row for row in rows if row["series"] == "target, MLP true"]
+    record = runs[0].steps[-1].contents["rows"]
+    wanted = [row["value"] for row in record if row["measure"] == "cka_target"]
+    assert [row["row"] for row in mine] == list(LAYERS)
+    assert [float(row["value"]) for row in mine] == pytest.approx(wanted, rel=1e-5)
+    browser.click("#g0-kernel-cka-target .text summary")
+    text = browser.script("return document.querySelector('#g0-kernel-cka-target textarea').value")
+    assert text.splitlines() == path.read_text().splitlines()
+
+
+def test_nasty_names_are_shown_letter_by_letter(browser, folder):
+    run = history_run(NASTY, name="<b>x</b> & =1+1")
+    fresh(browser, write_html([run], folder / "nasty.html"))
+    shown = browser.script(
+        "return [...document.querySelectorAll('.overview tbody th')].map(e => e.textContent)"
+    )
+    assert shown == list(NASTY)
+    ticks = browser.script(
+        "return [...document.querySelectorAll('#g0-kernel-cka-target-0 .xtick text')].map(t => t.textContent)"
+    )
+    assert ticks[0] == NASTY[0]
+    assert (
+        browser.script("return document.querySelectorAll('.plot a, .overview a, .plot b').length")
+        == 0
+    )
+    assert mismatches(browser, [run]) == []
+    assert_quiet(browser)
+
+
+def test_nothing_is_loaded_from_elsewhere(browser, page):
+    fresh(browser, page)
+    loaded = browser.script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in loaded if not name.startswith(("data:", "blob:"))] == []
+    # A script that was not there when the page was written does not run.
+    browser.script(
+        "const s = document.createElement('script'); s.textContent = 'window.foreign = 1';"
+        "document.body.append(s);"
+    )
+    assert browser.script("return window.foreign ?? null") is None
+    assert any("Content Security Policy" in entry["message"] for entry in browser.log())
+
+
+def test_phone_folds_families_and_never_scrolls_sideways(browser, page):
+    fresh(browser, page, PHONE)
+    folded = "return [...document.querySelectorAll('.family')].filter(f => f.open).length"
+    wide = "return document.documentElement.scrollWidth - innerWidth"
+    assert browser.script(folded) == 0
+    assert browser.script(wide) <= 0
+    browser.click("#g0-section-gradient > summary")
+    assert (
+        browser.script("return document.querySelectorAll('#g0-section-gradient .main-svg').length")
+        > 0
+    )
+    assert browser.script(wide) <= 0
+    assert_quiet(browser)
+
+
+def test_paper_has_every_figure(browser, page):
+    fresh(browser, page, PHONE)
+    undrawn = "return [...document.querySelectorAll('.plot')].filter(p => !p.querySelector('.main-svg')).length"
+    assert browser.script(undrawn) > 0
+    pdf = base64.b64decode(browser.command("Page.printToPDF")["data"])
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 100_000
+    assert browser.script(undrawn) == 0
+    browser.settle()
+    assert (
+        browser.script(
+            "return [...document.querySelectorAll('.family')].filter(f => f.open).length"
+        )
+        == 0
+    )
+
+
+def test_overview_without_scripts(browser, page):
+    browser.size(*DESKTOP)
+    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.navigate(page)
+        seen = browser.command(
+            "Runtime.evaluate",
+            expression="JSON.stringify([document.querySelectorAll('.plot .main-svg').length, "
+            "[...document.querySelectorAll('.overview .spark')].filter(s => s.getBoundingClientRect().width > 40).length, "
+            "[...document.querySelectorAll('.figure')].filter(f => f.offsetWidth > 0).length])",
+        )
+        assert json.loads(seen["result"]["value"]) == [0, 4 * 4 + 1 + 2 * 4 + 1, 0]
+    finally:
+        browser.command("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_notebook_fragment_shows_without_a_page(browser, folder):
+    path = folder / "notebook.html"
+    path.write_text(f"<!DOCTYPE html><meta charset=utf-8>{notebook_html([survey_run()])}", "utf-8")
+    browser.size(*DESKTOP)
+    browser.log()
+    browser.navigate(path)
+    assert browser.script("return document.querySelectorAll('.spark polyline').length") > 5
+    assert_quiet(browser)
