@@ -104,7 +104,7 @@ def no_tf32(device: str) -> None:
     """Plain float32 everywhere, for peers as for us."""
     if device.startswith("cuda"):
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        vars(torch.backends.cudnn)["conv"].fp32_precision = "ieee"
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
 
 
 def parts(model: nn.Module, data: Data, batch_size: int, device: str) -> None:
