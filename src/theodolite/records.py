@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
         return Run(name, _require_survey(head, folder), (head,))
     folders = sorted((Path(folder) / "steps").glob("*"))
     committed = [path for path in folders if (path / "record.json").exists()]
-    steps = (_require_survey(load_record(path), path) for path in committed)
+    steps = [_require_survey(load_record(path), path, step=int) for path in committed]
     return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
 
 
@@ -224,14 +225,17 @@ _SURVEY_PARTS = {
 }
 
 
-def _require_survey(record: Record, folder: str | os.PathLike[str]) -> Record:
+def _require_survey(
+    record: Record, folder: str | os.PathLike[str], step: type | tuple[type, ...] = (int, NoneType)
+) -> Record:
     """Whole sections of the layout are there, and what curves name exists."""
     contents = record.contents
     for key, kind in _SURVEY_PARTS.items():
         if not isinstance(contents.get(key), kind):
             raise RecordError(f"{folder}: damaged: expected {key!r} as a {kind.__name__}")
-    if not isinstance(contents.get("step"), (int, type(None))):
-        raise RecordError(f"{folder}: damaged: expected a step number, got {contents['step']!r}")
+    if not isinstance(contents.get("step"), step):
+        found = contents.get("step")
+        raise RecordError(f"{folder}: damaged: expected a step number, got {found!r}")
     rows, curves = contents["rows"], contents["curves"]
     if not all(
         isinstance(row, dict) and {"family", "measure", "value"} <= set(row) for row in rows
@@ -239,7 +243,9 @@ def _require_survey(record: Record, folder: str | os.PathLike[str]) -> Record:
         raise RecordError(f"{folder}: damaged: a row lacks its family, measure or value")
     for curve in curves:
         names = curve.get("arrays") if isinstance(curve, dict) else None
-        if not isinstance(names, dict) or not set(names.values()) <= set(record.arrays):
+        if not isinstance(names, dict) or any(
+            not isinstance(name, str) or name not in record.arrays for name in names.values()
+        ):
             raise RecordError(f"{folder}: damaged: a curve names arrays that are not there")
     return record
 

@@ -35,7 +35,7 @@ from theodolite.checks import require_count
 from theodolite.errors import DomainError
 from theodolite.records import Record, Run, save_run, save_step
 
-__all__ = ["MONITOR_SIZES", "Monitor"]
+__all__ = ["MONITOR_SIZES", "Monitor", "undisturbed"]
 
 # Fewer examples than a survey: a measurement should cost no more than a few training steps.
 MONITOR_SIZES: Mapping[str, int | None] = {
@@ -151,7 +151,7 @@ class Monitor:
         self._folder = None if folder is None else Path(folder)
         self._records: list[Record] = []
         self._last: int | None = None
-        with _undisturbed(unwrap(model)):
+        with undisturbed(unwrap(model)):
             place = place_of(unwrap(model), device)
             self._probe = draw_probe(probe, self._settings, device=place)
 
@@ -213,7 +213,7 @@ class Monitor:
     def _measure(self, step: int, settings: Settings) -> Survey:
         if self._records:  # the first measurement has compared the engine with plain autograd
             settings = replace(settings, check=False)
-        with _undisturbed(unwrap(self.model)):
+        with undisturbed(unwrap(self.model)):
             record = measure_model(
                 self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
             )
@@ -236,7 +236,7 @@ class Monitor:
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Random state of torch, NumPy and Python, training flags and gradients are put back."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's state)
     try:

@@ -1,0 +1,160 @@
+"""Messages of survey, monitor, load and compare: expected, got, what to do."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import theodolite as th
+from theodolite.errors import DomainError, RecordError, ShapeError, UnknownNameError
+from theodolite.records import Record, save_record
+
+X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 3
+
+
+def model():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+SETTINGS = {
+    "family": (
+        {"families": ["kernels"]},
+        UnknownNameError,
+        r"unknown family 'kernels'; did you mean one of 'kernel'",
+    ),
+    "no family": ({"families": []}, DomainError, "families: expected at least one of them"),
+    "layer": ({"layers": "fc"}, UnknownNameError, "unknown layer 'fc'"),
+    "size": ({"sizes": {"kernel": 1}}, DomainError, r"sizes\['kernel'\]: expected an integer"),
+    "size of what": ({"sizes": {"kernal": 9}}, UnknownNameError, "unknown family in sizes"),
+    "nulls": ({"nulls": -1}, DomainError, "nulls: expected an integer of at least 0, got -1"),
+    "tangent": ({"tangent": "fast"}, DomainError, "tangent: expected one of 'auto', 'exact'"),
+    "pool": ({"pool": "sum"}, DomainError, "pool: expected one of 'flatten'"),
+    "reduced loss": (
+        {"loss": lambda outputs, targets: outputs.sum(), "families": "gradient"},
+        ShapeError,
+        "loss: expected one number per example",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "message"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_settings(options, error, message):
+    with pytest.raises(error, match=message):
+        th.survey(model(), (X, Y), **options)
+
+
+DATA = {
+    "labels beyond the outputs": (
+        (X, Y + 1),
+        DomainError,
+        "targets: expected labels below 3, the number of outputs, got 3; relabel",
+    ),
+    "negative labels": ((X, Y - 1), DomainError, "expected class labels of at least 0, got -1"),
+    "targets of another length": ((X, Y[:5]), ShapeError, "got 12 examples and 5 targets"),
+    "columns": ((X, torch.randn(12, 2)), DomainError, "expected 3 numbers per example as the"),
+    "nothing": ([], ShapeError, "expected at least one example, got none"),
+    "nan": ((X, torch.full((12, 3), torch.nan)), DomainError, "expected finite numbers"),
+}
+
+
+@pytest.mark.parametrize(("data", "error", "message"), DATA.values(), ids=DATA.keys())
+def test_data(data, error, message):
+    with pytest.raises(error, match=message):
+        th.survey(model(), data)
+
+
+def test_a_model_without_parameters():
+    with pytest.raises(DomainError, match="expected layers with parameters, got none"):
+        th.survey(nn.ReLU(), (X, Y))
+
+
+def test_no_family_that_applies():
+    with pytest.raises(
+        DomainError, match="got none: tangent: unlabeled data: there are no targets"
+    ):
+        th.survey(model(), X, families="tangent")
+
+
+def test_names_that_were_not_measured():
+    found = th.survey(model(), (X, Y), families="kernel")
+    with pytest.raises(UnknownNameError, match="unknown measure 'cka'; did you mean one of 'cka_"):
+        found.estimate("cka", "0")
+    with pytest.raises(UnknownNameError, match="unknown layer 'fc'"):
+        found.estimate("cka_target", "fc")
+    with pytest.raises(
+        UnknownNameError, match="unknown curve 'spectra'; did you mean one of 'spec"
+    ):
+        found.curve("spectra", "0")
+
+
+def test_monitor():
+    with pytest.raises(DomainError, match="every: expected a number, steps, a function"):
+        th.Monitor(model(), (X, Y), every="sometimes")
+    with pytest.raises(DomainError, match="every: expected an integer of at least 1, got 0"):
+        th.Monitor(model(), (X, Y), every=0)
+    monitor = th.Monitor(model(), (X, Y), every=10, families="kernel")
+    monitor.step(3)
+    with pytest.raises(DomainError, match="step: expected more than 3, got 3; steps increase"):
+        monitor.step(3)
+    with pytest.raises(UnknownNameError, match="unknown step '4'"):
+        monitor.history.survey(4)
+
+
+def test_compare():
+    found = th.survey(model(), (X, Y), families="kernel")
+    history = th.Monitor(model(), (X, Y), families="kernel").history
+    with pytest.raises(DomainError, match=r"expected at least two surveys.* got Survey$"):
+        th.compare(found)
+    with pytest.raises(DomainError, match="got Survey, History"):
+        th.compare(found, history)
+    with pytest.raises(DomainError, match="names: expected 2, one per result, got 1"):
+        th.compare(found, found, names=["a"])
+
+
+def damaged(folder, **changes):
+    path = folder / "record.json"
+    document = json.loads(path.read_text())
+    document["contents"].update(changes)
+    path.write_text(json.dumps(document))
+
+
+DAMAGE = {
+    "rows": ({"rows": [{"layer": "0"}]}, "a row lacks its family, measure or value"),
+    "rows of numbers": ({"rows": [3]}, "a row lacks its family, measure or value"),
+    "no layers": ({"layers": None}, "expected 'layers' as a list"),
+    "curves": ({"curves": [{"arrays": {"x": "gone"}}]}, "arrays that are not there"),
+    "curves of lists": ({"curves": [{"arrays": {"x": ["a"]}}]}, "arrays that are not there"),
+    "step": ({"step": "x"}, "expected a step number, got 'x'"),
+    "kind": ({"kind": "song"}, "expected a record of a survey or a history, got kind 'song'"),
+    "list for a name": ({"name": []}, "expected a record of a survey or a history"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_surveys(tmp_path, changes, message):
+    th.survey(model(), (X, Y), families="kernel").save(tmp_path)
+    damaged(tmp_path, **changes)
+    with pytest.raises(RecordError, match=message):
+        th.load(tmp_path)
+
+
+def test_damaged_histories(tmp_path):
+    monitor = th.Monitor(model(), (X, Y), families="kernel", folder=tmp_path)
+    monitor.step(0)
+    step = tmp_path / "steps" / "0000000000"
+    damaged(step, step=None)
+    with pytest.raises(RecordError, match="expected a step number, got None"):
+        th.load(tmp_path)
+    (step / "record.json").write_text("{")
+    with pytest.raises(RecordError, match="damaged, not valid JSON"):
+        th.load(tmp_path)
+
+
+def test_other_folders(tmp_path):
+    with pytest.raises(RecordError, match=r"expected a folder with record.json, found none"):
+        th.load(tmp_path)
+    save_record(Record({"cka": 1.0}), tmp_path)
+    with pytest.raises(RecordError, match="got kind None; read it with load_record"):
+        th.load(tmp_path)

@@ -1,0 +1,176 @@
+"""The monitor: training is not disturbed, the schedule holds, histories survive."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import theodolite as th
+from tests.survey.subjects import blobs, cnn, images, mlp
+from theodolite._monitor._monitor import undisturbed
+
+
+def train(model, data, steps, after=lambda step: None):
+    """Plain SGD with momentum in which dropout and shuffling draw random numbers."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = DataLoader(TensorDataset(*data), batch_size=16, shuffle=True)
+    model.train()
+    step = 0
+    while step < steps:
+        for x, y in loader:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            after(step)
+            step += 1
+    return model
+
+
+def test_training_is_bitwise_the_same_with_the_monitor():
+    data = images()
+    plain = train(cnn(), data, 8)
+    watched = cnn()
+    watched[1].eval()  # modules keep flags of their own
+    flags = [module.training for module in watched.modules()]
+    loader = DataLoader(TensorDataset(*data), batch_size=7, shuffle=True)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    with th.Monitor(watched, loader, loss=nn.CrossEntropyLoss(), every=3, nulls=2) as monitor:
+        monitor.measure(0)
+        assert [module.training for module in watched.modules()] == flags
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(parameter.grad is None for parameter in watched.parameters())
+        train(watched, data, 8, lambda step: monitor.step(step + 1))
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, watched.state_dict()[name]), name
+    assert not any(module._forward_hooks for module in watched.modules())
+
+
+def test_generators_of_numpy_and_python_are_put_back():
+    model = mlp()
+    with undisturbed(model):
+        states = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+        with undisturbed(model):
+            random.random()
+            np.random.rand()  # noqa: NPY002
+        assert random.getstate() == states[0]
+        assert np.random.get_state()[1].tolist() == states[1]  # noqa: NPY002
+
+
+def test_gradients_are_kept_during_accumulation():
+    model, (x, y) = mlp(), blobs()
+    functional.cross_entropy(model(x), y).backward()
+    before = [parameter.grad for parameter in model.parameters()]
+    copies = [grad.clone() for grad in before]
+    th.Monitor(model, (x, y), every=1).step(0)
+    for parameter, grad, copy in zip(model.parameters(), before, copies, strict=True):
+        assert parameter.grad is grad
+        assert torch.equal(grad, copy)
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        (4, [0, 4, 8, 11]),
+        ([1, 7], [1, 7, 11]),
+        (lambda step: step == 2, [2, 11]),
+        ("log", [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11]),
+    ],
+    ids=["number", "list", "function", "log"],
+)
+def test_schedules(every, expected):
+    with th.Monitor(nn.Linear(6, 3), blobs(), every=every, families="kernel") as monitor:
+        for step in range(12):
+            monitor.step(step)
+    assert monitor.history.steps == expected
+
+
+def test_the_last_step_is_measured_in_full_and_once():
+    with th.Monitor(mlp(), blobs(), every=1, tangent="exact") as monitor:
+        for step in range(4):
+            monitor.step(step)
+    history = monitor.history
+    assert history.steps == [0, 1, 2, 3]
+    cheap, full = history.survey(1), history.survey(3)
+    assert np.isnan(cheap.estimate("cka_target", "0").z_score)
+    assert full.estimate("cka_target", "0").null_sd > 0
+    assert "stiffness" in set(full.to_frame().measure) - set(cheap.to_frame().measure)
+    assert full.curve("forward_kernel", "0")
+
+
+def test_no_last_measurement_after_an_error():
+    monitor = th.Monitor(nn.Linear(6, 3), blobs(), every=5, families="kernel")
+    monitor.step(0)
+    monitor.step(1)
+    with pytest.raises(RuntimeError, match="diverged"), monitor:
+        raise RuntimeError("diverged")
+    assert monitor.history.steps == [0]
+
+
+def test_curves_at_no_more_than_a_dozen_steps(tmp_path):
+    model = nn.Linear(6, 3)
+    with th.Monitor(model, blobs(), every=1, families="kernel", folder=tmp_path) as monitor:
+        for step in range(40):
+            monitor.step(step)
+    history = th.load(tmp_path)
+    drawn = [r.contents["step"] for r in history.run.steps if r.contents["curves"]]
+    assert drawn == [0, 1, 2, 4, 8, 16, 32, 39]
+    assert history.steps == list(range(40))
+    assert all(record.contents["rows"] for record in history.run.steps)
+
+
+def test_a_history_comes_back_as_it_was(tmp_path):
+    with th.Monitor(
+        mlp(), blobs(), every=2, name="a/b<c>", labels="true", split="train"
+    ) as monitor:
+        for step in range(4):
+            monitor.step(step)
+    monitor.history.save(tmp_path / "run")
+    loaded = th.load(tmp_path / "run")
+    assert isinstance(loaded, th.History)
+    assert loaded.to_frame().equals(monitor.history.to_frame())
+    assert loaded.run.name == "a/b<c>"
+    head = loaded.run.head.contents
+    assert (head["data"]["labels"], head["data"]["split"]) == ("true", "train")
+    assert head["config"]["every"] == 2
+    assert loaded.layers == ["0", "2", "4"]
+    assert "step 3, 3 measured" in loaded.summary()
+    for step in loaded.steps:
+        first, second = monitor.history.survey(step), loaded.survey(step)
+        assert first.record.arrays.keys() == second.record.arrays.keys()
+
+
+def test_a_new_run_in_an_old_folder_does_not_mix_with_it(tmp_path):
+    for steps in (5, 2):
+        options = {"every": 1, "families": "kernel", "folder": tmp_path}
+        with th.Monitor(nn.Linear(6, 3), blobs(), **options) as monitor:
+            for step in range(steps):
+                monitor.step(step)
+    assert th.load(tmp_path).steps == [0, 1]
+
+
+def test_a_history_without_its_last_commit_loads(tmp_path):
+    monitor = th.Monitor(nn.Linear(6, 3), blobs(), every=1, families="kernel", folder=tmp_path)
+    monitor.step(0)
+    (tmp_path / "steps" / "0000000001").mkdir()  # what a kill in the middle of a step leaves
+    assert th.load(tmp_path).steps == [0]
+
+
+def test_the_probe_is_the_same_at_every_step():
+    monitor = th.Monitor(mlp(), blobs(90), every=1, sizes={"kernel": 30, "covariance": 30})
+    for step in range(2):
+        monitor.step(step)
+    hashes = {r.contents["data"]["probe_hash"] for r in monitor.history.run.steps}
+    assert len(hashes) == 1
+    assert monitor.history.run.head.contents["data"]["probe_hash"] in hashes
+
+
+def test_the_record_says_how_the_tangent_family_was_measured():
+    monitor = th.Monitor(mlp(), blobs(), every=1)
+    route = monitor.step(0).record.contents["routes"]["tangent"]
+    assert (route["method"], route["n"], route["probes"]) == ("sketch", 16, 8)

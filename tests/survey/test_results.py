@@ -1,0 +1,141 @@
+"""Survey, load and compare: what a user does with the numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import theodolite as th
+from tests.survey.subjects import blobs, cnn, images, mlp
+from theodolite.measures.registry import MEASURES
+
+FAMILIES = ("representation", "covariance", "kernel", "tangent", "gradient")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return th.survey(cnn(), images(), name="cnn", split="test", labels="true")
+
+
+def test_the_record_states_what_was_measured(found):
+    contents = found.record.contents
+    assert contents["kind"] == "survey"
+    assert contents["config"]["families"] == list(FAMILIES)
+    assert contents["config"]["sizes"]["tangent"] == 200
+    assert contents["data"]["task"] == "classification"
+    assert (contents["data"]["split"], contents["data"]["labels"]) == ("test", "true")
+    assert contents["data"]["input_shape"] == [1, 6, 6]
+    assert contents["layers"][0]["output_shape"] == [12, 6, 6]
+    assert set(contents["seconds"]) == {*FAMILIES, "features", "total"}
+    assert contents["versions"]["torch"] == torch.__version__
+    assert {row["family"] for row in contents["rows"]} == set(FAMILIES)
+
+
+def test_curves_name_their_arrays(found):
+    named = {name for curve in found.record.contents["curves"] for name in curve["arrays"].values()}
+    assert named == set(found.record.arrays)
+
+
+def test_frame_has_a_row_per_number(found):
+    frame = found.to_frame()
+    assert len(frame) == len(found.record.contents["rows"])
+    assert not frame.duplicated(["layer", "family", "measure"]).any()
+    assert set(frame.family) == set(FAMILIES)
+    assert list(frame.columns[:4]) == ["layer", "family", "measure", "value"]
+
+
+def test_a_survey_comes_back_as_it_was(found, tmp_path):
+    found.save(tmp_path)
+    loaded = th.load(tmp_path)
+    assert isinstance(loaded, th.Survey)
+    assert loaded.to_frame().equals(found.to_frame())
+    for name, array in found.record.arrays.items():
+        np.testing.assert_array_equal(loaded.record.arrays[name], array)
+    assert loaded.summary() == found.summary()
+
+
+def test_summary_has_a_line_per_layer(found):
+    lines = found.summary().splitlines()
+    assert lines[0] == "cnn: 40 of 40 examples, classification, labels true"
+    assert [line.split()[0] for line in lines[2:5]] == ["0", "3", "7"]
+    assert repr(found).startswith("Survey(3 layers, 40 examples: representation")
+
+
+def test_estimates_by_name(found):
+    estimate = found.estimate("cka_target", "7")
+    assert estimate.null_sd > 0
+    assert not math.isnan(estimate.z_score)
+    assert found.estimate("loss").value > 0
+
+
+def test_families_can_be_left_out():
+    found = th.survey(mlp(), blobs(), families=["gradient", "representation"])
+    assert set(found.to_frame().family) == {"representation", "gradient"}
+    assert found.record.contents["config"]["families"] == ["representation", "gradient"]
+
+
+def test_the_model_is_left_as_it_was():
+    model, data = cnn(), images()
+    model[1].eval()
+    flags = [module.training for module in model.modules()]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    th.survey(model, data)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [module.training for module in model.modules()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, state[name])
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_progress_goes_from_nothing_to_done():
+    seen = []
+    th.survey(mlp(), blobs(), progress=lambda done, text: seen.append((done, text)))
+    shares = [done for done, _ in seen]
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert 0.5 < shares[-1] <= 1
+    assert {text.split()[0] for _, text in seen} == set(FAMILIES)
+
+
+def test_progress_bar(capsys):
+    th.survey(nn.Linear(6, 3), blobs(), families="kernel", progress=True)
+    assert "done" in capsys.readouterr().out
+
+
+def test_numbers_do_not_depend_on_batches_or_memory():
+    data = images()
+    plain = th.survey(cnn(), data).to_frame()
+    tight = th.survey(cnn(), data, batch_size=7, memory_limit=3 * 10**7).to_frame()
+    assert set(tight.family) == set(FAMILIES)
+    left = plain.set_index(["layer", "family", "measure"]).value
+    right = tight.set_index(["layer", "family", "measure"]).value
+    exact = [key for key in right.index if key[1] in ("representation", "kernel")]
+    np.testing.assert_allclose(left.loc[exact], right.loc[exact], rtol=1e-3, atol=1e-4)
+
+
+def test_too_little_memory_is_a_reason_not_a_crash():
+    found = th.survey(
+        mlp((6, 200, 3)), blobs(), families=["covariance", "kernel"], memory_limit=10**5
+    )
+    frame = found.to_frame().set_index(["layer", "measure"])
+    assert "memory_limit is 100000" in frame.loc[("2", "relative_misalignment"), "reason"]
+
+
+def test_compare_puts_runs_side_by_side(found):
+    other = th.survey(cnn(seed=1), images(), families="kernel", name="cnn")
+    both = th.compare(found, other)
+    assert both.names == ["cnn", "cnn (2)"]
+    frame = both.to_frame()
+    assert set(frame.run) == {"cnn", "cnn (2)"}
+    assert len(frame) == len(found.to_frame()) + len(other.to_frame())
+    assert th.compare(found, other, names=["a", "b"]).names == ["a", "b"]
+
+
+def test_rows_with_a_public_measure_are_in_the_registry():
+    for name in ("alignment_area", "top_share", "misalignment", "tangent_alignment", "stable_rank"):
+        assert name in MEASURES

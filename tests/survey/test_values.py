@@ -1,0 +1,197 @@
+"""Numbers of a survey against the public measures on tensors obtained another way."""
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+import theodolite as th
+from tests.survey.subjects import blobs, cnn, images, mlp, rows, value
+from theodolite.measures import covariance, gradient, kernel, representation, tangent
+from theodolite.theory import convergence
+
+CLOSE = {"rel": 2e-4, "abs": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A network with layers narrower and wider than the probe, all its data in the probe."""
+    x, y = blobs(30)
+    model = mlp((6, 50, 8, 3)).eval()
+    return model, th.survey(model, (x, y)), x, y
+
+
+def layer_outputs(model, x):
+    outputs = {}
+    for name, module in model.named_children():
+        x = module(x)
+        outputs[name] = x.detach().flatten(1).double()
+    return outputs
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "4"])
+def test_representation(wide, layer):
+    model, found, x, y = wide
+    features = layer_outputs(model, x)[layer].float()
+    prepared = representation.prepare_features(features).features
+    area = representation.alignment_area(prepared, y, normalized=True)
+    assert value(found, "alignment_area", layer) == pytest.approx(area.item(), **CLOSE)
+    top = representation.top_share(prepared, y, 3)
+    assert value(found, "top_share", layer) == pytest.approx(top.item(), **CLOSE)
+    projections = representation.label_projections(prepared, y)
+    step_size = 1 / projections.singular_values[0].item() ** 2
+    steps = convergence.steps_to_reduce(projections, 15.0, step_size)
+    assert value(found, "predicted_steps", layer) == pytest.approx(steps.item(), abs=1)
+    curve = found.curve("alignment_curve", layer)
+    expected = representation.alignment_curve(
+        prepared, y, torch.tensor(curve["x"]), scale="normalized"
+    )
+    np.testing.assert_allclose(curve["y"], expected.values, atol=2e-4)
+    predicted = found.curve("predicted_loss", layer)
+    losses = convergence.gradient_descent_loss(projections, step_size, torch.tensor(predicted["x"]))
+    np.testing.assert_allclose(predicted["y"], losses / 30, atol=2e-3)
+    power = found.curve("label_power", layer)
+    assert power["y"].sum() <= 1 + 1e-5
+    assert (np.diff(power["x"]) <= 0).all()
+
+
+def test_chance_curve_is_that_of_shuffled_labels(wide):
+    model, found, x, y = wide
+    prepared = representation.prepare_features(layer_outputs(model, x)["2"].float()).features
+    curve = found.curve("alignment_curve", "2")
+    thresholds = torch.tensor(curve["x"])
+    expected = representation.chance_curve(prepared, y, thresholds, scale="normalized")
+    np.testing.assert_allclose(curve["chance"], expected.values, atol=0.08)
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "4"])
+def test_kernel(wide, layer):
+    model, found, x, y = wide
+    gram = kernel.gram(layer_outputs(model, x)[layer])
+    target = kernel.cka(gram, kernel.target_gram(y).double())
+    assert value(found, "cka_target", layer) == pytest.approx(target.item(), **CLOSE)
+    inputs = kernel.cka(gram, kernel.gram(x.double()))
+    assert value(found, "cka_input", layer) == pytest.approx(inputs.item(), **CLOSE)
+    ratio = kernel.participation_ratio(gram)
+    assert value(found, "participation_ratio", layer) == pytest.approx(ratio.item(), **CLOSE)
+    features = layer_outputs(model, x)[layer].float()  # whose rounding is not a direction
+    power = kernel.cumulative_power(kernel.linear_spectrum(features), y)
+    np.testing.assert_allclose(found.curve("cumulative_power", layer)["y"], power.curve, atol=1e-3)
+    area = kernel.power_area(power.curve)
+    assert value(found, "power_area", layer) == pytest.approx(area.item(), abs=1e-3)
+
+
+def test_spectra_of_maps_take_the_largest_value_of_a_channel():
+    x, y = images()
+    model = cnn().eval()
+    found = th.survey(model, (x, y), families="kernel")
+    features = model[0](x).detach().amax((2, 3)).double()
+    ratio = kernel.participation_ratio(kernel.gram(features))
+    assert value(found, "participation_ratio", "0") == pytest.approx(ratio.item(), **CLOSE)
+    pooled = th.survey(model, (x, y), families="kernel", pool="mean")
+    means = model[0](x).detach().mean((2, 3)).double()
+    ratio = kernel.participation_ratio(kernel.gram(means))
+    assert value(pooled, "participation_ratio", "0") == pytest.approx(ratio.item(), **CLOSE)
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "4"])
+def test_tangent(wide, layer):
+    model, found, x, y = wide
+    kernels = th.tangent_kernels(model, x, [layer])[layer].double()
+    expected = tangent.alignment_decomposition(kernels, functional.one_hot(y).double())
+    assert value(found, "tangent_alignment", layer) == pytest.approx(
+        expected.alignment.item(), **CLOSE
+    )
+    assert value(found, "stable_rank", layer) == pytest.approx(expected.stable_rank.item(), **CLOSE)
+    assert value(found, "correlation", layer) == pytest.approx(expected.correlation.item(), **CLOSE)
+
+
+def test_peak_and_equilibrium_layer(wide):
+    _, found, _, _ = wide
+    curve = [value(found, "tangent_alignment", layer) for layer in found.layers]
+    assert value(found, "peak_layer") == 1 + int(np.argmax(curve))
+    assert 1 <= value(found, "equilibrium_layer") <= 3
+
+
+def gradients(model, x, y, layer):
+    """One example at a time, by plain autograd."""
+    names = [name for name, _ in model.named_parameters() if name.startswith(layer + ".")]
+    parameters = {name: p.detach().double() for name, p in model.named_parameters()}
+    rows = []
+    for example, label in zip(x.double(), y, strict=True):
+        leaves = {name: parameters[name].clone().requires_grad_() for name in names}
+        output = functional_call(model.double(), parameters | leaves, example[None])
+        loss = functional.cross_entropy(output, label[None])
+        rows.append(
+            torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
+        )
+    model.float()
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("layer", ["0", "4"])
+def test_gradient(wide, layer):
+    model, found, x, y = wide
+    vectors = gradients(model, x, y, layer)
+    expected = {
+        "omega": gradient.vector_alignment(vectors),
+        "in_class_omega": gradient.in_class_alignment(vectors, y),
+        "omega_contrast": gradient.alignment_contrast(vectors, y),
+        "gradient_diversity": gradient.gradient_diversity(vectors),
+        "stiffness": gradient.cosine_stiffness(vectors),
+        "gradient_confusion": gradient.gradient_confusion(vectors),
+    }
+    for measure, number in expected.items():
+        assert value(found, measure, layer) == pytest.approx(number.item(), rel=1e-3, abs=1e-5)
+    classes = gradient.class_alignment(vectors, y)
+    np.testing.assert_allclose(found.curve("class_omega", layer)["y"], classes, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_feature_omega(wide, layer):
+    model, found, x, y = wide
+    vectors = layer_outputs(model, x)[layer]
+    expected = gradient.alignment_contrast(vectors, y).item()
+    assert value(found, "feature_omega_contrast", layer) == pytest.approx(expected, **CLOSE)
+    expected = gradient.vector_alignment(vectors).item()
+    assert value(found, "feature_omega", layer) == pytest.approx(expected, **CLOSE)
+
+
+def test_covariance_of_a_convolution():
+    x, y = images()
+    model = cnn().eval()
+    found = th.survey(model, (x, y), families="covariance")
+    data = th.quantities.patch_covariance(x.double(), 3)
+    weights = th.quantities.weight_covariance(model[0].weight.detach().double())
+    generator = torch.Generator().manual_seed(0)
+    expected = covariance.compare_misalignment(data, weights, 12, generator=generator)
+    row = rows(found, "relative_misalignment", "0")
+    assert row["value"] == pytest.approx(expected.relative.item(), rel=1e-3)
+    assert (row["null_mean"], row["n"]) == (1.0, 12)
+    assert value(found, "misalignment_floor", "0") == pytest.approx(expected.floor.item())
+    assert value(found, "subspace", "0") == expected.subspace == 9
+    curve = covariance.transfer_function(data, model[0].weight.detach().flatten(1).double())
+    np.testing.assert_allclose(found.curve("transfer", "0")["y"], curve.tau, rtol=1e-4)
+    patches = found.curve("patch_eigenvectors", "0")
+    assert patches["images"].shape == found.curve("filter_eigenvectors", "0")["images"].shape
+    assert patches["images"].shape == (8, 1, 3, 3)
+    leading = torch.linalg.eigh(data).eigenvectors[:, -1].numpy()
+    assert abs(patches["images"][0].flatten() @ leading) == pytest.approx(1, abs=1e-4)
+
+
+def test_first_linear_layer_is_drawn_in_the_shape_of_the_images():
+    x, y = images()
+    model = torch.nn.Sequential(torch.nn.Flatten(), *mlp((36, 12, 3)))
+    found = th.survey(model, (x, y), families="covariance")
+    assert found.curve("filter_eigenvectors", "1")["images"].shape == (8, 1, 6, 6)
+
+
+def test_heat_maps_are_in_class_order(wide):
+    _, found, x, _ = wide
+    maps = found.curve("forward_kernel", "0")
+    assert (np.diff(maps["classes"]) >= 0).all()
+    assert maps["matrix"].shape == (30, 30)
+    products = np.sort(np.diag(maps["matrix"]))
+    np.testing.assert_allclose(products, np.sort((x.square().sum(1) / 6).numpy()), rtol=1e-4)
+    assert found.curve("backward_kernel", "4")["matrix"].shape == (30, 30)
