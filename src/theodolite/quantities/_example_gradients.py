@@ -96,6 +96,10 @@ class LookupGradients(ExampleGradients):
         signals = torch.cat(_signals(forms, gradients, scale), dim=2)
         self._signals = signals.transpose(1, 2)
 
+    def factors(self) -> tuple[Tensor, Float[Tensor, "n t d"]]:
+        """Tokens and signals at all positions."""
+        return self._tokens, self._signals
+
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Positions with the same token interact, others do not."""
         positions = self._tokens.shape[1]
@@ -134,6 +138,11 @@ class OuterGradients(ExampleGradients):
         self._positions = sum(form.positions for form in forms)
         self._size = forms[0].rows * forms[0].columns
         self._by_factors = prefers_factors(self._positions, forms[0].rows, forms[0].columns)
+
+    def factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n c t"]]:
+        """Inputs and signals at all positions."""
+        rows = range(self._count)
+        return self._inputs(rows), self._signal(rows)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """By the factors or by gradients of a few examples, whichever is cheaper."""

@@ -9,13 +9,15 @@ from theodolite.capture.forms import Dense, Lookup, Outer
 from theodolite.capture.layers import Ownership
 from theodolite.capture.uses import Use
 from theodolite.quantities._atoms import Atom, group_atoms
+from theodolite.quantities._dense_factors import DenseFactors
 from theodolite.quantities._example_gradients import (
     DenseGradients,
     ExampleGradients,
     LookupGradients,
     OuterGradients,
 )
-from theodolite.quantities._factors import DenseFactors, Frame
+from theodolite.quantities._factors import Frame
+from theodolite.quantities._tied_gradients import TiedGradients, is_tied_table
 
 __all__ = ["example_gradients"]
 
@@ -74,6 +76,8 @@ def _of_atom(
     elif atom.kind == "lookup":
         lookups = [form for form in forms if isinstance(form, Lookup)]
         yield atom.parameter, LookupGradients(lookups, gradients, scale)
+    elif atom.direct and is_tied_table(forms):
+        yield atom.parameter, TiedGradients(forms, gradients, scale)
     else:
         yield atom.parameter, _dense(atom, chosen, owned, examples)
 
