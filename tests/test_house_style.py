@@ -72,3 +72,10 @@ def test_array_functions_have_an_example_and_a_reference(path, function):
         return
     for section in ("Args:", "Example:", "References:"):
         assert section in docstring, f"{path.name}: {function.name} lacks {section}"
+
+
+def test_the_page_of_measures_is_the_registry():
+    from theodolite.measures.registry.table import markdown_page
+
+    written = (ROOT / "docs" / "measures.md").read_text()
+    assert written == markdown_page(), "run python -m theodolite.measures.registry.table"
