@@ -64,6 +64,11 @@ class Browser:
         body = {"script": code, "args": list(arguments)}
         return self._send("POST", f"{self.session}/execute/sync", body)
 
+    def texts(self, selector):
+        """What stands in each of the elements."""
+        code = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+        return self.script(code, selector)
+
     def asynchronous(self, code, *arguments):
         """What JavaScript hands to its last argument."""
         body = {"script": code, "args": list(arguments)}

@@ -7,18 +7,20 @@ the way back from pixels to numbers from the ticks and their labels or the decla
 import math
 import re
 
-from tests.report.paths import numbers_at
+from tests.report.paths import layers_at, numbers_at
 
 TOLERANCE = 0.02  # pixels; SVG paths are written to a hundredth
 
 READ = r"""
 const panels = [];
+const paths = (group, selector) =>
+  [...group.querySelectorAll(selector)].map((path) => path.getAttribute("d"));
 for (const element of document.querySelectorAll(".plot")) {
   if (!element.querySelector(".main-svg") || element.offsetWidth === 0) continue;
   const clip = element.querySelector("clipPath[id$=xyplot] rect");
   const area = element.querySelector(".bglayer .bg, .nsewdrag").getBoundingClientRect();
   const place = (node) => {
-    const [x, y] = node.getAttribute("transform").match(/-?[\d.e-]+/g).map(Number);
+    const [x, y] = node.getAttribute("transform").match(/-?\d[\d.]*(?:e-?\d+)?/g).map(Number);
     return [x, y];
   };
   const traces = element.data.map((trace) => {
@@ -26,22 +28,21 @@ for (const element of document.querySelectorAll(".plot")) {
     if (!group || trace.type !== "scatter") return null;
     return {
       points: [...group.querySelectorAll(".points path")].map(place),
-      lines: [...group.querySelectorAll(".lines path.js-line")].map((path) => path.getAttribute("d")),
-      errors: [...group.querySelectorAll("path.yerror")].map((path) => path.getAttribute("d")),
+      lines: paths(group, ".lines path.js-line"),
+      errors: paths(group, "path.yerror"),
     };
   });
-  const cells = [...element.querySelectorAll(".heatmap-label text, text.heatmap-label")].map((text) => {
-    const box = text.getBoundingClientRect();
-    return [box.x + box.width / 2 - area.x, box.y + box.height / 2 - area.y, text.textContent];
-  });
-  const ticks = (name) => [...element.querySelectorAll(`.${name}tick text`)].map((text) => {
+  const middles = (selector) => [...element.querySelectorAll(selector)].map((text) => {
     const box = text.getBoundingClientRect();
     return [box.x + box.width / 2 - area.x, box.y + box.height / 2 - area.y, text.textContent];
   });
   panels.push({
-    id: element.id, width: Number(clip.getAttribute("width")), height: Number(clip.getAttribute("height")),
-    area: [area.width, area.height], traces, cells, xticks: ticks("x"), yticks: ticks("y"),
-    meta: element.data.map((trace) => ({ source: trace.meta?.source ?? null, mode: trace.mode, type: trace.type })),
+    id: element.id, traces, area: [area.width, area.height],
+    width: Number(clip.getAttribute("width")), height: Number(clip.getAttribute("height")),
+    cells: middles(".heatmap-label text, text.heatmap-label"),
+    xticks: middles(".xtick text"), yticks: middles(".ytick text"),
+    meta: element.data.map(
+      ({ meta, mode, type }) => ({ source: meta?.source ?? null, mode, type })),
     axes: ["xaxis", "yaxis"].map((name) => ({
       range: element.layout[name].range, type: element.layout[name].type,
       written: Boolean(element.layout[name].ticktext) })),
@@ -97,6 +98,7 @@ def _trace(panel, i, meta, runs):
         return
     if meta["type"] == "heatmap":
         yield from _cells(panel, numbers_at(runs, source["z"]))
+        yield from _row_names(panel, source["z"], runs)
         return
     drawn = panel["traces"][i]
     if drawn is None:
@@ -104,6 +106,7 @@ def _trace(panel, i, meta, runs):
         return
     wanted = {axis: numbers_at(runs, where) for axis, where in source.items() if axis in "xy"}
     if "markers" in meta["mode"]:
+        yield from _names(panel, source, drawn["points"], runs)
         yield from _positions(panel, wanted, drawn["points"], "marker")
     if "lines" in meta["mode"]:
         vertices = [pair for path in drawn["lines"] for pair in _vertices(path)]
@@ -114,6 +117,28 @@ def _trace(panel, i, meta, runs):
         yield from _error_bars(
             panel, wanted["y"], numbers_at(runs, source["error_y"]), drawn["errors"]
         )
+
+
+def _names(panel, source, points, runs):
+    """A marker above the name of a layer shows a number of that layer."""
+    # Over relative depth the axis names places, not layers.
+    by_layer = panel["axes"][0]["written"] and "-depth-" not in panel["id"]
+    if by_layer and source.get("y", {}).get("path", [""])[0] == "rows":
+        layers = layers_at(runs, source["y"])
+        for (x, _), layer in zip(points, layers, strict=False):
+            below = [text for at, _, text in panel["xticks"] if abs(at - x) < 1]
+            if len(layers) == len(points) and below and "…" not in below[0] and below[0] != layer:
+                yield f"a marker of {layer!r} stands above {below[0]!r}"
+
+
+def _row_names(panel, sources, runs):
+    """A row of a map beside the name of a layer shows numbers of that layer."""
+    height = panel["area"][1] / len(sources)
+    for i, source in enumerate(sources):
+        (layer,) = layers_at(runs, source)
+        beside = [text for _, y, text in panel["yticks"] if abs(y - (i + 0.5) * height) < 3]
+        if panel["cells"] and beside and "…" not in beside[0] and beside[0] != layer:
+            yield f"a row of {layer!r} stands beside {beside[0]!r}"
 
 
 def _vertices(path):

@@ -25,6 +25,19 @@ def numbers_at(runs, source):
     return [None if number is None else scale * float(number) + offset for number in found]
 
 
+def layers_at(runs, source):
+    """Names of the layers that the numbers of a source belong to; None for the whole model."""
+    steps, path = source["step"], source["path"]
+    record = runs[source["run"]].steps[steps[0] if isinstance(steps, list) else steps]
+    if path[0] == "rows":
+        indices = path[1] if isinstance(path[1], list) else [path[1]]
+        # One layer over many steps: any of its rows will do.
+        indices = indices[:1] if isinstance(steps, list) else indices
+        return [record.contents["rows"][i]["layer"] for i in indices]
+    number = path[1].split("/")[1]
+    return [None if number == "model" else record.contents["layers"][int(number)]["name"]]
+
+
 def _walk(runs, run, step, path):
     record = runs[run].steps[step]
     here = record.arrays if path[0] == "arrays" else record.contents["rows"]

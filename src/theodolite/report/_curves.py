@@ -111,7 +111,7 @@ def _drawer(group: Group, curve: Curve, layer: str) -> Draw:
             keep = curve.keep(moment, layer)
             where = (moment, curve.family, curve.name, layer)
             if curve.chance:
-                style = _line("muted", order, width=1)
+                style = _line("muted", order, width=1.0)
                 name = f"shuffled labels, {run.name}"
                 traces.append(curve_trace(*where, Strand(name, style, keep, y_role="chance")))
             style = _marks(curve, order) if curve.marks else _line(curve.family, order)

@@ -135,7 +135,7 @@ def with_ranges(layouts: Sequence[dict[str, Any]], states: Sequence[list[list[Tr
 def _ranged(settings: dict[str, Any], traces: Iterable[Trace], name: str) -> dict[str, Any]:
     if "range" in settings:
         return settings
-    values = [float(v) for trace in traces for v in _extent(trace, name)]
+    values = [v for trace in traces for v in _extent(trace, name)]
     if settings["type"] == "log":
         values = [math.log10(v) for v in values if v > 0]
     elif name == "y":
@@ -160,7 +160,7 @@ def _ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def _extent(trace: Trace, name: str) -> list[float]:
-    values = [v for v in trace.get(name, []) if finite(v)]
+    values = [float(v) for v in trace.get(name, []) if finite(v)]
     if name == "y" and "error_y" in trace:
         pairs = zip(trace["y"], trace["error_y"]["array"], strict=True)
         both = [(v, e) for v, e in pairs if finite(v) and finite(e)]

@@ -19,7 +19,7 @@ def finite(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and math.isfinite(value)
 
 
-def shown(value: float | None) -> str:
+def shown(value: int | float | None) -> str:
     """Three digits that matter, at most three decimals above 0.01; a dash for no number.
 
     Example:

@@ -179,5 +179,5 @@ def _band(run: RunView, family: Family, layer: str) -> tuple[float, float] | Non
     row = run.last.row(family.key, family.headline, layer)
     if row is None or not finite(row.get("null_mean")):
         return None
-    half = 2 * row["null_sd"] if finite(row.get("null_sd")) else 0.0
-    return row["null_mean"] - half, row["null_mean"] + half
+    half = 2.0 * row["null_sd"] if finite(row.get("null_sd")) else 0.0
+    return float(row["null_mean"] - half), float(row["null_mean"] + half)

@@ -25,8 +25,8 @@ class Stroke:
         source: path of the numbers in the record.
     """
 
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[int | float]
+    y: Sequence[int | float]
     order: int = 0
     kind: str = "line"
     source: dict[str, Any] = field(default_factory=dict)
@@ -42,9 +42,14 @@ def limits_of(strokes: Sequence[Stroke], also: Sequence[float] = ()) -> tuple[fl
     points = [point for stroke in strokes for point in stroke.points()]
     half = 0.5 if any(stroke.kind == "bars" for stroke in strokes) else 0.0
     xs = [x + side for x, _ in points for side in (-half, half)] or [0.0, 1.0]
-    ys = [0.0, *(y for _, y in points), *(v for v in also if finite(v))]
+    ys = [0.0, *(y for _, y in points), *(float(v) for v in also if finite(v))]
     left, right, bottom, top = min(xs), max(xs), min(ys), max(ys)
-    return (left, right if right > left else left + 1, bottom, top if top > bottom else bottom + 1)
+    return (
+        left,
+        right if right > left else left + 1.0,
+        bottom,
+        top if top > bottom else bottom + 1.0,
+    )
 
 
 def spark(
@@ -80,7 +85,7 @@ def _drawn(stroke: Stroke, at: Any, across: float) -> str:
         path = " ".join(f"{x:.2f},{y:.2f}" for x, y in placed)
         return f'<polyline {name} points="{path}"/>'
     if stroke.kind == "bars":
-        floor = at(0, 0)[1]
+        floor = at(0.0, 0.0)[1]
         half = 0.38 * across
         bars = "".join(
             f"M{x - half:.2f},{floor:.2f}V{y:.2f}H{x + half:.2f}V{floor:.2f}Z" for x, y in placed
@@ -93,7 +98,7 @@ def _band(band: tuple[float, float], bottom: float, top: float, at: Any) -> str:
     low, high = max(bottom, band[0]), min(top, band[1])
     if high <= low:
         return ""
-    upper, lower = at(0, high)[1], at(0, low)[1]
+    upper, lower = at(0.0, high)[1], at(0.0, low)[1]
     width = _WIDTH - 2 * _EDGE
     place = f'x="{_EDGE:g}" y="{upper:.2f}" width="{width:g}"'
     return f'<rect class="band" {place} height="{max(1.0, lower - upper):.2f}"/>'

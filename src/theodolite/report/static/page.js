@@ -138,7 +138,7 @@
   }
 
   function fillText(id) {
-    const details = document.getElementById(id).querySelector(".text");
+    const details = document.getElementById(id).querySelector(".as-text");
     if (details.open) details.querySelector("textarea").value = csvOf(id);
   }
 
@@ -154,7 +154,7 @@
   let before = null;
   function beforePrint() {
     if (before) return;
-    const folds = [...document.querySelectorAll("details:not(.text)")];
+    const folds = [...document.querySelectorAll("details:not(.as-text)")];
     before = { theme, open: folds.map((fold) => fold.open), folds };
     folds.forEach((fold) => { fold.open = true; });
     document.querySelectorAll(".group").forEach((group) => group.classList.add("current"));
@@ -179,9 +179,9 @@
       panels.push({ id, title: figure.titles[i], element, spec, group: Number(figure.group), stale: true, drawn: false });
     });
     block.querySelector(".download").addEventListener("click", () => download(id));
-    block.querySelector(".text").addEventListener("toggle", () => fillText(id));
+    block.querySelector(".as-text").addEventListener("toggle", () => fillText(id));
   }
-  for (const fold of document.querySelectorAll("details:not(.text)")) fold.addEventListener("toggle", schedule);
+  for (const fold of document.querySelectorAll("details:not(.as-text)")) fold.addEventListener("toggle", schedule);
   for (const button of document.querySelectorAll(".tabs button")) {
     button.addEventListener("click", () => showGroup(Number(button.dataset.group)));
   }

@@ -1,0 +1,132 @@
+"""Every figure without a browser: valid for Plotly, every trace names where its numbers are."""
+
+import math
+
+import pytest
+
+from tests.report.made_records import history_run, survey_run
+from tests.report.paths import numbers_at
+from theodolite.report import plot
+from theodolite.report._between import depth_figures
+from theodolite.report._catalog import family_figures, history_figures
+from theodolite.report._families import FAMILIES
+from theodolite.report._figure import states_of
+from theodolite.report._reading import groups_of
+
+RUNS = [
+    history_run(name="true"),
+    history_run(name="shuffled", growth=0.3, seed=5),
+    survey_run(("conv1", "head"), name="CNN", shape=(3, 4, 4)),
+]
+
+
+def all_figures(runs):
+    groups = groups_of(runs, 60)
+    for group in groups:
+        for family in FAMILIES:
+            for figure in family_figures(group, family):
+                yield group, figure
+        for figure in history_figures(group):
+            yield group, figure
+    for figure in depth_figures(groups):
+        yield groups[0], figure
+
+
+FIGURES = list(all_figures(RUNS))
+
+
+def same(found, wanted):
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if wanted is None or not math.isfinite(wanted):
+        return found is None
+    return math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-6) or (
+        # Maps of kernels carry three digits.
+        math.isclose(found, wanted, rel_tol=6e-3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "figure"), FIGURES, ids=[f"{g.index}-{f.key}" for g, f in FIGURES]
+)
+def test_numbers_are_those_of_the_record_at_every_step(group, figure):
+    for panel in figure.all_panels:
+        for state in states_of(panel, group.steps)[0]:
+            for trace in state:
+                for axis, source in trace["meta"].get("source", {}).items():
+                    found = trace["error_y"]["array"] if axis == "error_y" else trace[axis]
+                    assert same(list(found), numbers_at(RUNS, source)), (panel.title, axis)
+
+
+def test_every_figure_says_how_to_read_it_and_keys_are_unique():
+    seen = set()
+    for group, figure in FIGURES:
+        assert len(figure.reading) > 20
+        assert (group.index, figure.key) not in seen
+        seen.add((group.index, figure.key))
+
+
+def test_no_family_lacks_a_figure():
+    keys = {figure.key for _, figure in FIGURES}
+    expected = {
+        "representation-alignment-curve", "representation-label-power",
+        "representation-predicted-loss", "covariance-transfer", "covariance-eigenvectors",
+        "covariance-relative-misalignment", "covariance-misalignment", "kernel-cka-target",
+        "kernel-spectrum", "kernel-cumulative-power", "tangent-tangent-alignment",
+        "tangent-stable-rank", "tangent-correlation", "tangent-forward-kernel",
+        "tangent-backward-kernel", "gradient-omega-contrast", "gradient-class-contrast",
+        "gradient-gradient-diversity", "gradient-stiffness", "gradient-gradient-confusion",
+    }  # fmt: skip
+    maps = {f"steps-{family.key}-{family.headline}" for family in FAMILIES.values()}
+    assert expected | {key.replace("_", "-") for key in maps} <= keys
+
+
+def test_the_slider_sees_every_step_and_curves_where_they_were_kept():
+    group = groups_of([history_run()], 60)[0]
+    figures = {figure.key: figure for figure in family_figures(group, "kernel")}
+    states, frames = states_of(figures["kernel-cka-target"].panels[0], group.steps)
+    assert (len(states), frames) == (4, [0, 1, 2, 3])
+    states, frames = states_of(figures["kernel-spectrum"].panels[0], group.steps)
+    assert (len(states), frames) == (2, [0, 0, 0, 1])
+    assert figures["kernel-spectrum"].finding(100) == "Curves of step 0."
+
+
+def test_nulls_belong_to_their_own_run():
+    runs = [survey_run(name="a"), survey_run(name="b", seed=3)]
+    for row in runs[1].steps[0].contents["rows"]:
+        row["null_mean"] = None if row["null_mean"] is None else 0.5
+    group = groups_of(runs, 60)[0]
+    traces = family_figures(group, "kernel")[0].panels[0].draw(None)
+    nulls = {trace["name"]: trace["y"] for trace in traces if trace["meta"].get("null")}
+    assert nulls == {"chance, a": [0.03] * 3, "chance, b": [0.5] * 3}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "name",
+    [*FAMILIES, "stable_rank", "alignment_curve", "spectrum", "forward_kernel", "class_contrast",
+     "patch_eigenvectors"],
+)  # fmt: skip
+def test_plots_are_valid_and_their_colors_are_colors(name, theme):
+    figure = plot(RUNS[:1], name, theme=theme)
+    text = figure.to_json()
+    assert figure.data
+    assert figure.data[0].meta
+    for token in (*FAMILIES, "surface", "ink", "muted", "null"):
+        assert f'"color":"{token}"' not in text
+
+
+def test_plot_of_a_history_is_a_map_and_at_a_step_a_profile():
+    assert plot(RUNS[:1], "stable_rank").data[0].type == "heatmap"
+    profile = plot(RUNS[:1], "stable_rank", step=50)
+    assert profile.data[0].type == "scatter"
+    rows = RUNS[0].steps[1].contents["rows"]
+    wanted = [row["value"] for row in rows if row["measure"] == "stable_rank"]
+    assert list(profile.data[0].y) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_many_layers_fold_and_keep_their_first_and_last():
+    group = groups_of([survey_run([f"block.{i}" for i in range(20)])], 60)[0]
+    figure = family_figures(group, "representation")[2]
+    assert [len(figure.panels), len(figure.more)] == [8, 12]
+    assert [figure.panels[0].title, figure.panels[-1].title] == ["block.0", "block.19"]

@@ -1,0 +1,223 @@
+"""The page as text: self-contained, safe, small; its static pictures by their numbers."""
+
+import base64
+import copy
+import hashlib
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+from importlib import resources
+
+import pytest
+
+from tests.report.made_records import NASTY, history_run, survey_record, survey_run
+from tests.report.paths import numbers_at
+from theodolite.records import Record, Run, load_run, save_run
+from theodolite.report import notebook_html, write_html
+from theodolite.report._numbers import shown
+from theodolite.report._page import page_html
+
+
+class Parsed(HTMLParser):
+    """Elements with their attributes, and the text of scripts and of marked numbers."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scripts, self.numbers, self._open = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._open = (tag, dict(attrs))
+
+    handle_startendtag = handle_starttag
+
+    def handle_endtag(self, tag):
+        self._open = None
+
+    def handle_data(self, data):
+        if self._open is None:
+            return
+        tag, attributes = self._open
+        if tag == "script":
+            self.scripts.append((attributes, data))
+        if tag in {"b", "span"} and "data-source" in attributes:
+            self.numbers.append((json.loads(attributes["data-source"]), data))
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [history_run(name="true"), history_run(name="shuffled", growth=0.3, seed=7)]
+
+
+@pytest.fixture(scope="module")
+def parsed(runs):
+    return Parsed(page_html(runs, "A & B"))
+
+
+def test_scripts_are_allowed_by_their_hashes_alone(parsed):
+    (policy,) = [a["content"] for tag, a in parsed.elements if a.get("http-equiv")]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    executed = [data for attributes, data in parsed.scripts if "type" not in attributes]
+    digests = [
+        base64.b64encode(hashlib.sha256(data.encode()).digest()).decode() for data in executed
+    ]
+    assert rules["script-src"].split() == [f"'sha256-{digest}'" for digest in digests]
+    assert len(executed) == 2
+    assert rules["default-src"] == "'none'"
+
+
+def test_nothing_points_outside(parsed):
+    for tag, attributes in parsed.elements:
+        assert tag not in {"link", "iframe", "img", "object", "embed", "base"}
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+        assert not any(name.startswith("on") for name in attributes)
+
+
+def test_headline_numbers_are_those_of_the_record(parsed, runs):
+    assert len(parsed.numbers) == 2 * (4 * 3 + 1)
+    for source, text in parsed.numbers:
+        assert text == shown(numbers_at(runs, source))
+
+
+def strokes(text):
+    """Every line and bar of the small pictures: limits, source and positions."""
+    for svg in re.findall(r'<svg class="spark".*?</svg>', text, re.DOTALL):
+        limits = json.loads(html.unescape(re.search(r'data-limits="(.*?)"', svg)[1]))
+        for source, points in re.findall(r'<polyline [^>]*data-source="(.*?)" points="(.*?)"', svg):
+            places = [tuple(map(float, pair.split(","))) for pair in points.split()]
+            yield limits, json.loads(html.unescape(source)), [y for _, y in places]
+        for source, path in re.findall(r'<path class="run[^>]*data-source="(.*?)" d="(.*?)"', svg):
+            tops = [float(y) for y in re.findall(r"V([\d.-]+)H", path)]
+            yield limits, json.loads(html.unescape(source)), tops
+
+
+def stray(text, runs):
+    """Positions in small pictures that are not those of the record."""
+    found = []
+    for limits, source, heights in strokes(text):
+        values = numbers_at(runs, source["y"])
+        assert len(values) == len(heights)
+        bottom, top = limits[2:]
+        wanted = [34 - 3 - (value - bottom) / (top - bottom) * 28 for value in values]
+        found += [(a, b) for a, b in zip(heights, wanted, strict=True) if abs(a - b) > 0.011]
+    return found
+
+
+@pytest.mark.parametrize("make", [survey_run, history_run], ids=["survey", "history"])
+def test_small_pictures_show_the_record(make):
+    run = make()
+    text = notebook_html([run])
+    assert len(list(strokes(text))) >= 10
+    assert stray(text, [run]) == []
+    changed = copy.deepcopy(run)
+    for step in changed.steps:
+        for row in step.contents["rows"]:
+            row["value"] *= 1.03
+    for name, array in changed.steps[0].arrays.items():
+        if name.endswith("/y"):
+            array *= 1.03
+    assert len(stray(text, [changed])) > 10
+
+
+def test_names_cannot_leave_their_place():
+    text = page_html([history_run(NASTY, name="</script><script>alert(2)</script>")])
+    found = Parsed(text)
+    assert len([1 for attributes, _ in found.scripts]) == 3
+    assert "alert(1)" not in "".join(data for a, data in found.scripts if "type" not in a)
+    assert "<script>alert" not in text
+    (data,) = [data for attributes, data in found.scripts if "type" in attributes]
+    payload = json.loads(data)
+    ticks = payload["figures"]["g0-kernel-cka-target"]["panels"][0]["layout"]["xaxis"]["ticktext"]
+    assert ticks[0] == "fc&lt;b&gt;1&lt;/b&gt;"
+
+
+def test_the_bundle_is_that_of_the_python_package():
+    from plotly.offline import get_plotlyjs_version
+
+    folder = resources.files("theodolite.report").joinpath("static")
+    head = folder.joinpath("plotly-cartesian.min.js").read_text()[:200]
+    assert f"(cartesian - minified) v{get_plotlyjs_version()}" in head
+    assert folder.joinpath("plotly-cartesian.LICENSE").read_text().startswith("MIT License")
+
+
+def test_size_of_a_demo(tmp_path):
+    """Two MLPs and a CNN, a dozen steps with curves: at most 3 MB."""
+    steps = tuple(range(0, 1200, 100))
+    runs = [
+        history_run(("a", "b", "c", "d"), name=f"MLP {i}", steps=steps, seed=i) for i in range(2)
+    ]
+    runs.append(history_run(("conv1", "conv2", "head"), name="CNN", steps=steps, shape=(3, 5, 5)))
+    path = write_html(runs, tmp_path / "new" / "demo.html")
+    assert path.stat().st_size < 3_000_000
+
+
+def test_from_disk_the_same_page(tmp_path, runs):
+    loaded = []
+    for i, run in enumerate(runs):
+        save_run(run, tmp_path / str(i))
+        loaded.append(load_run(tmp_path / str(i)))
+    assert page_html(loaded) == page_html(runs)
+
+
+def test_long_runs_are_thinned_and_keep_both_ends():
+    steps = tuple(range(150))
+    run = history_run(("a", "b"), steps=steps)
+    (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
+    shown_steps = json.loads(data)["steps"][0]
+    assert len(shown_steps) <= 62
+    assert (shown_steps[0], shown_steps[-1]) == (0, 149)
+
+
+def without(record, *families):
+    contents = dict(record.contents)
+    contents["rows"] = [row for row in contents["rows"] if row["family"] not in families]
+    contents["curves"] = [c for c in contents["curves"] if c["family"] not in families]
+    contents["skipped"] = dict.fromkeys(families, "the data have no labels")
+    return Record(contents, record.arrays)
+
+
+def run_of(record):
+    return Run("", record, (record,))
+
+
+def test_families_that_did_not_run_say_why():
+    record = without(survey_record(), "representation", "tangent", "gradient")
+    text = page_html([run_of(record)])
+    assert text.count("Not shown: the data have no labels.") == 6
+    assert "g0-kernel-cka-target" in text
+
+
+def test_an_empty_record_still_makes_a_page():
+    record = without(
+        survey_record(), "representation", "covariance", "kernel", "tangent", "gradient"
+    )
+    assert "the data have no labels" in page_html([run_of(record)])
+    assert "the data have no labels" in notebook_html([run_of(record)])
+
+
+def test_undefined_and_infinite_numbers():
+    record = survey_record()
+    for row in record.contents["rows"]:
+        if row["layer"] == "fc2":
+            row["value"] = math.inf if row["measure"] == "predicted_steps" else math.nan
+            row["reason"] = "constant features" if row["measure"] != "predicted_steps" else None
+    text = page_html([run_of(record)])
+    assert "constant features" in text
+    assert "NaN" not in Parsed(text).scripts[0][1]
+    (data,) = [data for attributes, data in Parsed(text).scripts if "type" in attributes]
+    panel = json.loads(data)["figures"]["g0-kernel-cka-target"]["panels"][0]
+    (target,) = [t for t in panel["states"][0] if t["name"] == "target, this run"]
+    assert target["y"][1] is None
+
+
+def test_fragment_has_no_scripts_and_no_foreign_styles():
+    text = notebook_html([survey_run(NASTY)])
+    found = Parsed(text)
+    assert found.scripts == []
+    style = re.search("<style>(.*?)</style>", text, re.DOTALL)[1]
+    for rule in re.findall(r"(?:^|\})\s*([^{}@]+)\{", style):
+        assert all(part.strip().startswith(".theodolite") for part in rule.split(",")), rule

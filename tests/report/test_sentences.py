@@ -1,0 +1,119 @@
+"""Sentences follow the numbers."""
+
+import math
+
+import pytest
+
+from tests.report.made_records import history_run, row, survey_record, survey_run
+from theodolite.records import Record, Run
+from theodolite.report._numbers import shown, shown_error, spaced
+from theodolite.report._reading import groups_of
+from theodolite.report._sentences import (
+    headline_sentence,
+    opening_sentence,
+    overview_sentence,
+    profile_sentence,
+)
+
+
+def run_with(family, measure, values, name="", **more):
+    record = survey_record([f"l{i}" for i in range(len(values))], name=name, curves=False)
+    rows = [row(f"l{i}", family, measure, value, **more) for i, value in enumerate(values)]
+    made = Record(dict(record.contents) | {"rows": rows})
+    return Run(name, made, (made,))
+
+
+def group_with(*arguments, **more):
+    return groups_of([run_with(*arguments, **more)], 60)[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.1, 0.2, 0.4], "rises from l0 (0.100) to l2 (0.400); highest in l2"),
+        ([0.4, 0.5, 0.1], "falls from l0 (0.400) to l2 (0.100); highest in l1"),
+        ([0.4, 0.3, 0.41], "level from input to output"),
+        ([0.4, math.nan, 0.1], "falls from l0 (0.400) to l2 (0.100)"),
+    ],
+    ids=["rises", "falls", "level", "gap"],
+)
+def test_direction(values, words):
+    text = headline_sentence(
+        group_with("representation", "alignment_area", values), "representation"
+    )
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.88, "12% less misaligned"), (1.3, "30% more misaligned")]
+)
+def test_misalignment_is_told_against_random_bases(value, words):
+    group = group_with("covariance", "relative_misalignment", [value])
+    assert words in overview_sentence(group, "covariance")
+
+
+def test_chance_is_counted_in_its_own_standard_deviations():
+    more = {"null_mean": 0.1, "null_sd": 0.05}
+    group = group_with("kernel", "cka_target", [0.15, 0.19, 0.21, 0.5], **more)
+    assert "2 of 4 layers beyond chance" in overview_sentence(group, "kernel")
+    more = {"null_mean": 1.0, "null_sd": 0.1}
+    group = group_with("covariance", "relative_misalignment", [0.7, 0.9, 1.5], **more)
+    assert "1 of 3 layers beyond chance" in overview_sentence(group, "covariance")
+
+
+def test_a_second_run_is_compared_layer_by_layer():
+    first = run_with("kernel", "cka_target", [0.5, 0.5, 0.5], name="true")
+    second = run_with("kernel", "cka_target", [0.4, 0.6, 0.1], name="shuffled")
+    text = overview_sentence(groups_of([first, second], 60)[0], "kernel")
+    assert "shuffled: lower in 2 of 3 layers" in text
+
+
+def test_a_history_tells_what_changed_most():
+    group = groups_of([history_run()], 60)[0]
+    moments = group.runs[0].moments
+    changes = {
+        layer: moments[-1].value("kernel", "cka_target", layer)
+        - moments[0].value("kernel", "cka_target", layer)
+        for layer in group.layers
+    }
+    layer = max(changes, key=lambda name: abs(changes[name]))
+    assert f"since step 0 most changed in {layer}" in overview_sentence(group, "kernel")
+    assert "at 4 steps from 0 to 1000" in opening_sentence(group)
+
+
+def test_nothing_is_said_without_numbers():
+    group = group_with("kernel", "cka_target", [math.nan, math.nan])
+    assert headline_sentence(group, "kernel") == ""
+    assert profile_sentence(group, "kernel", "cka_target") == ""
+    assert overview_sentence(group, "tangent") == "Not shown: not measured."
+
+
+def test_balance_is_told_where_it_is_known():
+    group = groups_of([survey_run()], 60)[0]
+    value = group.runs[0].last.value("tangent", "equilibrium_layer", None)
+    assert f"balance at layer {shown(value)} of 3" in headline_sentence(group, "tangent")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.99951, "1.00"), (9.996, "10.0"), (99.96, "100"), (-0.5, "−0.500"), (5, "5.00"),
+     (12345678.0, "1.2e+07"), (3e-7, "3.0e−07"), (None, "–"), (-math.inf, "−∞")],
+)  # fmt: skip
+def test_numbers_as_a_reader_sees_them(value, text):
+    assert shown(value) == text
+
+
+def test_errors_have_the_decimals_of_their_value():
+    assert shown_error({"value": 0.273, "error": 0.02541}) == "0.025"
+    assert shown_error({"value": 12.3, "error": 0.26}) == "0.3"
+    assert shown_error({"value": 0.273, "error": None}) == ""
+    assert shown_error({"value": math.nan, "error": 0.1}) == ""
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 1234])
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_spaced_keeps_both_ends(count, logarithmic):
+    kept = spaced(count, 7, logarithmic=logarithmic)
+    assert kept == sorted(set(kept))
+    assert (kept[0], kept[-1]) == (0, count - 1)
+    assert len(kept) <= 7
