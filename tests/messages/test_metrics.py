@@ -36,7 +36,33 @@ def fed(metric, *arguments):
         (
             lambda: fed(metrics.VectorAlignment(2), X, Y).update(X[:, :1], Y),
             ShapeError,
-            "vector length",
+            "vectors: expected 3 columns, as in the batches before, got 1",
+        ),
+        (
+            lambda: metrics.VectorAlignment(2).update(X.numpy(), Y),
+            DtypeError,
+            "vectors: expected a tensor, got ndarray; wrap it in torch.as_tensor",
+        ),
+        (
+            lambda: metrics.TargetCKA(2).update(X, Y.tolist()),
+            DtypeError,
+            "labels: expected a tensor, got list",
+        ),
+        (
+            lambda: metrics.CovarianceState().update(X.numpy()),
+            DtypeError,
+            "rows: expected a tensor",
+        ),
+        (lambda: metrics.PairCKA().update(X, None), DtypeError, "features_b: .* got NoneType"),
+        (
+            lambda: metrics.RepresentationAlignment(2).update(X[:, :0], Y),
+            ShapeError,
+            r"features: expected at least one column, got shape \(3, 0\)",
+        ),
+        (
+            lambda: metrics.PairCKA().update(X, X[:, :0]),
+            ShapeError,
+            "features_b: expected at least one column",
         ),
         (
             lambda: metrics.VectorAlignment(2).update(Y, Y),

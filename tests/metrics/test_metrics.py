@@ -118,6 +118,66 @@ def test_reset_pickle_and_clone(name):
 
 
 @every_case
+def test_a_checkpoint_of_the_model_holds_the_stream(name):
+    case, data = CASES[name], make_data()
+    model, again = (torch.nn.ModuleDict({"metric": case.build(data)}) for _ in range(2))
+    for network in (model, again):
+        network["metric"].persistent(True)
+    case.feed(model["metric"], data.part(slice(0, 70)))
+    again.load_state_dict(model.state_dict())
+    case.feed(again["metric"], data.part(slice(70, None)))
+    assert_value(again["metric"].compute(), case.expected(data))
+    assert case.build(data).state_dict() == {}  # as every torchmetrics metric unless persistent
+
+
+@every_case
+def test_a_refused_merge_changes_nothing(name):
+    case, data = CASES[name], make_data()
+    metric, narrow = case.build(data), case.build(data)
+    case.feed(metric, data)
+    arguments = case.arguments(data)
+    narrow.update(arguments[0][:, :3], *arguments[1:])
+    with pytest.raises(ShapeError, match="use one metric per layer, built alike everywhere"):
+        metric.merge_state(narrow)
+    assert_value(metric.compute(), case.expected(data))
+
+
+@pytest.mark.parametrize(
+    ("mine", "yours"),
+    [
+        (lambda: metrics.TargetCKA(2), lambda: metrics.TargetCKA(3)),
+        (lambda: metrics.VectorAlignment(2), lambda: metrics.VectorAlignment(3)),
+        (lambda: metrics.RepresentationAlignment(2), lambda: metrics.RepresentationAlignment(3)),
+        (
+            lambda: metrics.RepresentationAlignment(2),
+            lambda: metrics.RepresentationAlignment(2, pairs=True),
+        ),
+        (
+            lambda: metrics.RepresentationAlignment(2, method="qr"),
+            lambda: metrics.RepresentationAlignment(2, pairs=True),
+        ),
+    ],
+    ids=["cka", "vectors", "classes", "pairs", "qr-pairs"],
+)
+def test_metrics_of_other_options_do_not_merge(mine, yours):
+    first, second = mine(), yours()
+    for metric in (first, second):
+        metric.update(torch.eye(4), torch.tensor([0, 1, 1, 0]))
+    for one, other in ((first, second), (second, first)):
+        with pytest.raises(ShapeError, match="same options"):
+            one.merge_state(other)
+
+
+def test_private_names_of_torchmetrics_still_exist():
+    metric = metrics.CovarianceState()
+    for name in ("_computed", "_update_count"):
+        assert name in vars(metric), (
+            f"this torchmetrics has no Metric.{name}, which StreamingMetric.merge_state sets: "
+            "find what now holds the cached value and the number of updates, and set that"
+        )
+
+
+@every_case
 def test_nothing_seen_is_undefined(name):
     case, data = CASES[name], make_data()
     metric = case.build(data)

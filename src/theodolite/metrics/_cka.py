@@ -15,6 +15,7 @@ from theodolite.metrics._streaming import (
     StreamingMetric,
     floating,
     require_finite_sums,
+    require_tensors,
     require_width,
 )
 
@@ -85,6 +86,7 @@ class TargetCKA(_StreamingCKA):
 
     def update(self, features: Real[Tensor, "n d"], labels: Integer[Tensor, " n"]) -> None:
         """Add some examples; none at all is allowed."""
+        require_tensors(features=features, labels=labels)
         require_axes(2, features=features)
         require_same_length(features=features, labels=labels)
         if len(features) == 0:
@@ -141,15 +143,16 @@ class PairCKA(_StreamingCKA):
 
     def update(self, features_a: Real[Tensor, "n d"], features_b: Real[Tensor, "n e"]) -> None:
         """Add some examples; none at all is allowed."""
+        require_tensors(features_a=features_a, features_b=features_b)
         require_axes(2, features_a=features_a, features_b=features_b)
         require_same_length(features_a=features_a, features_b=features_b)
         if len(features_a) == 0:
             return
         seen = self._statistics()
         shifts = (None, None) if seen is None else (seen.cross.shift_a, seen.cross.shift_b)
-        if seen is not None:
-            require_width(len(seen.cross.shift_a), features_a=features_a)
-            require_width(len(seen.cross.shift_b), features_b=features_b)
+        width_a, width_b = (None if shift is None else len(shift) for shift in shifts)
+        require_width(width_a, features_a=features_a)
+        require_width(width_b, features_b=features_b)
         batch = pair_sums(floating(features_a), floating(features_b), shifts)
         require_finite_sums(batch.cross.total_a, features_a=features_a)
         require_finite_sums(batch.cross.total_b, features_b=features_b)

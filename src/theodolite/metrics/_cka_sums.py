@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from theodolite.checks import require_same_shape
 from theodolite.linalg import HsicSums, double, eps_of, row_chunks
 
 __all__ = ["CkaSums", "label_sums", "pair_sums", "target_sums"]
@@ -22,6 +23,7 @@ class CkaSums:
 
     def __add__(self, other: "CkaSums") -> "CkaSums":
         """Sums of both groups of examples together."""
+        require_same_shape(left=self.cross.cross, right=other.cross.cross)
         own = tuple(mine + yours for mine, yours in zip(self.own, other.own, strict=True))
         return CkaSums(self.cross + other.cross, own, torch.maximum(self.eps, other.eps))
 

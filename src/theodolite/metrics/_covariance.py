@@ -13,6 +13,7 @@ from theodolite.metrics._streaming import (
     StreamingMetric,
     floating,
     require_finite_sums,
+    require_tensors,
     require_width,
 )
 
@@ -50,6 +51,7 @@ class CovarianceState(StreamingMetric[Moments]):
 
     def update(self, rows: Real[Tensor, "n d"]) -> None:
         """Add some rows; none at all is allowed."""
+        require_tensors(rows=rows)
         require_axes(2, rows=rows)
         if len(rows) == 0:
             return

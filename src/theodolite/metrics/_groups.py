@@ -84,6 +84,8 @@ class GroupGrams:
         if isinstance(other, GroupTriangles):
             return other + self
         moved = other.rebase(self.shift)
+        require_same_shape(left=self.totals, right=moved.totals)
+        require_same_shape(left=self.scatters, right=moved.scatters)  # pairs or not
         return GroupGrams(
             self.counts + moved.counts,
             self.shift,
@@ -188,6 +190,7 @@ class GroupTriangles:
     def __add__(self, other: "Groups") -> "Groups":
         """Statistics of both sets of examples together."""
         more = other.triangles() if isinstance(other, GroupGrams) else other
+        require_same_shape(left=self.counts, right=more.counts)
         require_same_shape(left=self.stack, right=more.stack)
         stack = [_extended(mine, yours) for mine, yours in zip(self.stack, more.stack, strict=True)]
         return GroupTriangles(self.counts + more.counts, torch.stack(stack))

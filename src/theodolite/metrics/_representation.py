@@ -27,6 +27,7 @@ from theodolite.metrics._streaming import (
     StreamingMetric,
     floating,
     require_finite_sums,
+    require_tensors,
     require_width,
 )
 
@@ -119,6 +120,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
 
     def update(self, features: Real[Tensor, "n d"], labels: Integer[Tensor, " n"]) -> None:
         """Add some examples; none at all is allowed."""
+        require_tensors(features=features, labels=labels)
         require_axes(2, features=features)
         require_same_length(features=features, labels=labels)
         if len(features) == 0:

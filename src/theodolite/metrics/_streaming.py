@@ -15,7 +15,13 @@ from theodolite.errors import DtypeError, ShapeError
 from theodolite.linalg import double
 from theodolite.metrics._packing import pack, unpack
 
-__all__ = ["StreamingMetric", "floating", "require_finite_sums", "require_width"]
+__all__ = [
+    "StreamingMetric",
+    "floating",
+    "require_finite_sums",
+    "require_tensors",
+    "require_width",
+]
 
 
 S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups together
@@ -86,11 +92,32 @@ class StreamingMetric(Metric, Generic[S]):
         return value
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
-        """Add the examples of another metric of the same kind, or of its state."""
+        """Add the examples of another metric of the same kind, or of its state.
+
+        Raises:
+            ShapeError: If the other saw another width, or has other options; nothing is changed.
+        """
+        before = self.blocks
         super().merge_state(incoming_state)
-        self._compact()
+        try:
+            self._compact()
+        except ShapeError as error:
+            self.blocks = before
+            raise ShapeError(
+                "expected the state of a metric of the same options over features of the same "
+                f"width ({error}); use one metric per layer, built alike everywhere"
+            ) from error
         self._computed = None  # the base class would answer with the value before the merge
         self._update_count += 1  # and would warn that nothing was seen yet
+
+
+def require_tensors(**tensors: object) -> None:
+    """Each is a tensor, as everywhere in torchmetrics."""
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise DtypeError(
+                f"{name}: expected a tensor, got {type(value).__name__}; wrap it in torch.as_tensor"
+            )
 
 
 def floating(tensor: Tensor) -> Tensor:
@@ -107,8 +134,12 @@ def require_finite_sums(sums: Tensor, **tensors: Tensor) -> None:
 
 
 def require_width(expected: int | None, **tensors: Tensor) -> None:
-    """As many columns as the batches before had; None where there were none."""
+    """As many columns as the batches before had; None where there were none, then at least one."""
     for name, tensor in tensors.items():
+        if expected is None and tensor.shape[1] == 0:
+            raise ShapeError(
+                f"{name}: expected at least one column, got shape {tuple(tensor.shape)}"
+            )
         if expected is not None and tensor.shape[1] != expected:
             raise ShapeError(
                 f"{name}: expected {expected} columns, as in the batches before, "

@@ -11,7 +11,12 @@ from theodolite.checks import require_choice, require_count, require_labels, req
 from theodolite.errors import ShapeError
 from theodolite.linalg import double, ratio_or_nan
 from theodolite.measures.gradient import VectorMoments
-from theodolite.metrics._streaming import StreamingMetric, floating
+from theodolite.metrics._streaming import (
+    StreamingMetric,
+    floating,
+    require_tensors,
+    require_width,
+)
 
 __all__ = ["VectorAlignment"]
 
@@ -64,14 +69,17 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
 
     def update(self, vectors: Real[Tensor, "n *d"], labels: Integer[Tensor, " n"]) -> None:
         """Add some vectors, flattened after axis 0, with their classes; none is allowed."""
+        require_tensors(vectors=vectors, labels=labels)
         require_same_length(vectors=vectors, labels=labels)
         if vectors.ndim < 2:
             raise ShapeError(f"vectors: expected shape (n, d), got {tuple(vectors.shape)}")
         if len(vectors) == 0:
             return
         require_labels(labels, self.num_classes)
-        batch = VectorMoments.of(double(floating(vectors)), labels, self.num_classes)
+        rows = floating(vectors).flatten(1)
         seen = self._statistics()
+        require_width(None if seen is None else seen.sums.shape[1], vectors=rows)
+        batch = VectorMoments.of(double(rows), labels, self.num_classes)
         self._keep(batch if seen is None else seen + batch)
 
     def compute(self) -> Float[Tensor, "..."]:
