@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils.checkpoint import checkpoint
 
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
@@ -57,6 +58,28 @@ def test_scaled_and_transposed_weights_keep_their_factors():
     (use,) = recorder.uses
     assert use.origin.scale == 0.5
     assert_kernels(Model(), torch.randn(2, 4).double())
+
+
+@pytest.mark.parametrize("scale", [0.5, -2.0, 0.0])
+def test_scaled_tables_and_matrices(scale):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(5, 3).double())
+            self.matrix = nn.Parameter(torch.randn(2, 3).double())
+            self.gain = nn.Parameter(torch.randn(2).double())
+
+        def forward(self, tokens):
+            hidden = functional.embedding(tokens, self.table * scale)
+            out = functional.linear(torch.tanh(hidden), scale * self.matrix)
+            return (out * (self.gain * scale)).sum(1) + out.sum(1)
+
+    torch.manual_seed(0)
+    model, tokens = Scaled(), torch.randint(0, 5, (4, 3))
+    features = tangent_features(model, tokens)
+    kernels = tangent_kernels(model, tokens)
+    wanted = sum(full_kernel(J, J) for J in features.values())
+    assert_close(kernels.total, wanted, scale=float(wanted.abs().max()) + 1e-30)
 
 
 class Doubler(torch.autograd.Function):
@@ -259,3 +282,24 @@ def test_nested_tensors_are_followed():
     wanted = full_kernel(torch.cat(rows), torch.cat(rows))
     ragged = torch.nested.nested_tensor(parts, layout=torch.jagged)
     assert_close(tangent_kernels(model, ragged).total, wanted, scale=float(wanted.abs().max()))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        def body(x):
+            return torch.tanh(self.first(x))
+
+        return self.second(checkpoint(body, x, use_reentrant=self.reentrant))
+
+
+def test_checkpointed_models():
+    torch.manual_seed(0)
+    x = torch.randn(4, 3).double()
+    assert_kernels(Checkpointed(False).double(), x)
+    with pytest.raises(CaptureError, match="use_reentrant=False"):
+        tangent_kernels(Checkpointed(True).double(), x.requires_grad_())

@@ -22,6 +22,11 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
     """
     targets = _targets(recorder)
     for node, following in _edges(output):
+        if "CheckpointFunction" in node.name():
+            raise CaptureError(
+                "model: expected all operations in the graph, but reentrant checkpointing hides "
+                "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
+            )
         variable = getattr(following, "variable", following)
         if id(variable) not in targets:
             continue

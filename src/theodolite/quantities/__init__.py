@@ -45,7 +45,6 @@ __all__ = [
     "GaussNewton",
     "GradientAlignment",
     "GradientSums",
-    "LayerAlignment",
     "LayerFisher",
     "LayerGradientAlignment",
     "LayerMoments",

@@ -14,7 +14,7 @@ from theodolite.capture.uses import Use
 
 __all__ = ["Atom", "group_atoms"]
 
-Kind = Literal["outer", "lookup", "dense"]
+Kind = Literal["outer", "lookup", "mixed", "dense"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ def _kind(uses: list[Use]) -> Kind:
         return "outer"
     if all(isinstance(form, Lookup) for form in forms):
         return "lookup"
-    return "dense"
+    plain = all(not form.transposed and form.geometry is None for form in outer)
+    tables = [form for form in forms if isinstance(form, Lookup)]
+    return "mixed" if outer and plain and len(outer) + len(tables) == len(forms) else "dense"
 
 
 def _merge_shifts(atoms: dict[str, Atom], uses: list[Use], ownership: Ownership) -> list[Atom]:

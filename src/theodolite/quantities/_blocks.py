@@ -75,6 +75,14 @@ class KernelBlock:
             return [signals.flatten(1, 2).unsqueeze(1)]
         return [signals[:, index, None] for index in range(signals.shape[1])]
 
+    def add_full(self, kernel: Tensor) -> None:
+        """Add the part of a full kernel (nx, c, ny, c) that this block is about."""
+        if self.mode == "full":
+            self.values.add_(kernel)
+            return
+        diagonal = kernel.diagonal(dim1=1, dim2=3)  # (nx, ny, c)
+        self.values.add_(diagonal.sum(2) if self.mode == "trace" else diagonal.permute(2, 0, 1))
+
     def mirror(self, size: int, symmetrize: bool) -> None:
         """Complete a symmetric block from the part on and above its diagonal blocks.
 

@@ -9,13 +9,9 @@ from torch import Tensor
 from theodolite.capture.batches import Batch
 from theodolite.errors import CaptureError
 from theodolite.quantities._blocks import spans
-from theodolite.quantities._factors import (
-    DenseFactors,
-    Factors,
-    Frame,
-    LookupFactors,
-    OuterFactors,
-)
+from theodolite.quantities._dense_factors import DenseFactors
+from theodolite.quantities._factors import Factors, Frame, LookupFactors, OuterFactors
+from theodolite.quantities._mixed_factors import MixedFactors
 from theodolite.quantities._plan import AtomPlan, Plan
 from theodolite.quantities._runs import Run, Subject
 
@@ -80,6 +76,9 @@ def collect(
 def _factors(entry: AtomPlan, frame: Frame, subject: Subject) -> Factors:
     if entry.atom.kind == "lookup":
         return LookupFactors(entry.atom, frame)
+    if entry.atom.kind == "mixed":
+        assert entry.route is not None
+        return MixedFactors(entry.atom, frame, entry.route)
     if entry.atom.kind == "outer":
         assert entry.route is not None
         return OuterFactors(entry.atom, frame, entry.route, entry.eager)

@@ -12,13 +12,9 @@ import torch
 from torch import Tensor
 
 from theodolite.quantities._blocks import KernelBlock, spans
-from theodolite.quantities._factors import (
-    DenseFactors,
-    Factors,
-    LookupFactors,
-    OuterFactors,
-    tap_groups,
-)
+from theodolite.quantities._dense_factors import DenseFactors
+from theodolite.quantities._factors import Factors, LookupFactors, OuterFactors, tap_groups
+from theodolite.quantities._mixed_factors import MixedFactors, crossed
 from theodolite.quantities._position_grams import PositionGram
 from theodolite.quantities._products import Products
 
@@ -48,6 +44,9 @@ class Contraction:
         if isinstance(left, DenseFactors) and isinstance(right, DenseFactors):
             self._gram(left.gradients, right.gradients, block, fresh)
             return
+        if isinstance(left, MixedFactors) and isinstance(right, MixedFactors):
+            self._mixed(left, right, block, fresh)
+            return
         assert isinstance(left, OuterFactors | LookupFactors)
         assert isinstance(right, OuterFactors | LookupFactors)
         if isinstance(left, OuterFactors) and isinstance(right, OuterFactors) and left.eager:
@@ -61,6 +60,17 @@ class Contraction:
             self._hadamard(left, right, block, fresh)
         else:
             self._positions(left, right, block, fresh)
+
+    def _mixed(
+        self, left: MixedFactors, right: MixedFactors, block: KernelBlock, fresh: bool
+    ) -> None:
+        """Products with products, lookups with lookups, and each with the other."""
+        self.add(left.outer, right.outer, block, fresh)
+        self.add(left.lookup, right.lookup, block, False)
+        first = crossed(left.outer, right.lookup)
+        second = first if left is right else crossed(right.outer, left.lookup)
+        if first is not None and second is not None:
+            block.add_full(first + second.permute(2, 3, 0, 1))
 
     def _ranges(self, left: int, right: int, same: bool) -> Iterator[tuple[slice, slice]]:
         """Ranges that cover a block, or the part on and above its diagonal blocks."""

@@ -1,26 +1,22 @@
 """What is kept of each atom between the backward passes and the contraction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from theodolite.capture.axes import split_examples
-from theodolite.capture.forms import Dense, Geometry, Lookup, Outer
-from theodolite.capture.origins import pull_back
+from theodolite.capture.forms import Geometry, Lookup, Outer
 from theodolite.capture.uses import Use
 from theodolite.errors import ShapeError
 from theodolite.quantities._atoms import Atom
 from theodolite.quantities._routes import Route
 
-__all__ = ["DenseFactors", "Factors", "Frame", "LookupFactors", "OuterFactors", "tap_groups"]
+__all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors", "tap_groups"]
 
 Gradients = tuple[Tensor | None, ...]
 
-_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
 _WAITING_BYTES = 2**27  # signals that wait to be turned into gradients
 _WIDE = 192  # columns that make a product efficient
 
@@ -148,6 +144,10 @@ class LookupFactors(_Positions):
             self.tokens = torch.cat([self.tokens, filler], 1)
         self.tokens[rows, : tokens.shape[1]] = tokens
 
+    def _signals(self, gradients: Sequence[Gradients]) -> Tensor | None:
+        signals, scale = super()._signals(gradients), self._uses[0].origin.scale
+        return signals if signals is None or scale in (None, 1.0) else signals * scale
+
 
 class OuterFactors(_Positions):
     """Inputs and signals of a matrix, or its gradients where they are smaller.
@@ -172,14 +172,14 @@ class OuterFactors(_Positions):
         super().begin(rows, uses)
         forms = [use.form for use in uses if isinstance(use.form, Outer)]
         single = len(forms) == 1 and forms[0].geometry is not None
-        scale = uses[0].origin.scale or 1.0
+        scale = uses[0].origin.scale
         if single:
             self.geometry = forms[0].geometry
             inputs = forms[0].inputs
         else:
             inputs = torch.cat([form.rows_of_inputs() for form in forms], 1)
         inputs = inputs.to(self.frame.dtype)
-        self._inputs = inputs if scale == 1.0 else inputs * scale
+        self._inputs = inputs if scale in (None, 1.0) else inputs * scale
         if not self.eager:
             self._store(rows, self._inputs)
 
@@ -280,67 +280,3 @@ class _TapColumns:
     def __iter__(self) -> Iterator[Tensor]:
         for taps in tap_groups(self._geometry, self._images.shape[1], _WIDE):
             yield self._geometry.columns(self._images, taps).flatten(1, 2)
-
-
-class DenseFactors(Factors):
-    """Gradients (n, c, P) as such, pulled back to the parameter where it was transformed."""
-
-    def __init__(self, atom: Atom, frame: Frame, parameter: nn.Parameter) -> None:
-        super().__init__(atom, frame)
-        self._parameter = parameter
-        self.gradients: list[Tensor] = []
-
-    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
-        """Remember the forms."""
-        for use in uses:
-            use.require_unchanged()
-        self._rows, self._uses = rows, uses
-
-    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
-        """Add up the gradients of all uses."""
-        for use, given in zip(self._uses, gradients, strict=True):
-            if all(gradient is None for gradient in given):
-                continue
-            rows = self._jacobian(use, given).flatten(1)
-            if not self.gradients:
-                self.gradients.append(self.frame.zeros(self.frame.outputs, rows.shape[1]))
-            self.gradients[0][self._rows, output] += rows
-
-    def _jacobian(self, use: Use, given: Gradients) -> Tensor:
-        filled = tuple(
-            torch.zeros(shape, dtype=use.origin.tensor.dtype, device=self.frame.device)
-            if gradient is None
-            else gradient
-            for gradient, shape in zip(given, use.results, strict=True)
-        )
-        form = use.form
-        jacobian: Callable[[Any], Tensor] = form.jacobian
-        rows = jacobian(filled if len(filled) > 1 else filled[0])
-        if isinstance(form, Dense) and form.own_rows:
-            return torch.cat([self._pulled_own(use, form, rows, k) for k in range(len(rows))])
-        rows = rows.reshape(len(rows), *use.origin.tensor.shape)
-        if self.atom.direct:
-            scale = use.origin.scale or 1.0
-            return rows.to(self.frame.dtype) * scale
-        return self._pulled(use, rows)
-
-    def _pulled(self, use: Use, rows: Tensor) -> Tensor:
-        size = max(1, _PULLED_BYTES // (rows[0].numel() * rows.element_size()))
-        parts = [pull_back(use.origin, self._parameter, part) for part in torch.split(rows, size)]
-        return torch.cat(parts).to(self.frame.dtype)
-
-    def _pulled_own(self, use: Use, form: Dense, rows: Tensor, index: int) -> Tensor:
-        """One part per example: the gradient of an example is zero in the parts of the others."""
-        assert form.axis is not None
-        tensor = use.origin.tensor
-        full = rows.new_zeros(tensor.shape)
-        split_examples(full, len(rows), form.axis)[index] = rows[index]
-        return pull_back(use.origin, self._parameter, full.unsqueeze(0)).to(self.frame.dtype)
-
-    def end(self) -> None:
-        """Forget the graph."""
-        self._uses = ()
-
-    def release(self) -> None:
-        """Forget the gradients."""
-        self.gradients = []

@@ -1,11 +1,12 @@
 """Before anything large is allocated: routes, tiles and the memory that they need."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from theodolite.capture.forms import Lookup, Outer
+from theodolite.capture.forms import Form, Lookup, Outer
 from theodolite.capture.layers import Ownership
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities._atoms import Atom
@@ -174,12 +175,8 @@ def _atom_plan(
 ) -> AtomPlan:
     forms = [probe.uses[index].form for index in atom.uses]
     c = task.outputs
-    if atom.kind == "lookup":
-        tokens = sum(form.tokens.shape[1] for form in forms if isinstance(form, Lookup))
-        width = ownership.parameters[atom.parameter].shape[-1]
-        problem = Problem(task.left, task.right, c, width, 1, tokens, symmetric=task.symmetric)
-        kept = tokens * (c * width + 2)
-        return AtomPlan(atom, "positions", False, kept, max(costs(problem).values()))
+    if atom.kind in ("lookup", "mixed"):
+        return _table_plan(atom, forms, ownership, task)
     if atom.kind == "dense":
         tensor = probe.uses[atom.uses[0]].origin.tensor
         root = ownership.parameters[atom.parameter]
@@ -195,6 +192,23 @@ def _atom_plan(
     inputs = sum(form.inputs.numel() for form in outer)
     numbers = c * C * (D + 1) if eager else c * C * T + inputs
     return AtomPlan(atom, route, eager, numbers, costs(problem).get(route, 0.0))
+
+
+def _table_plan(atom: Atom, forms: Sequence[Form], ownership: Ownership, task: Task) -> AtomPlan:
+    """Lookups, with or without products of the same table: signals are kept, never gradients."""
+    c = task.outputs
+    rows, width = ownership.parameters[atom.parameter].shape
+    tokens = sum(form.tokens.shape[1] for form in forms if isinstance(form, Lookup))
+    problem = Problem(task.left, task.right, c, width, 1, tokens, symmetric=task.symmetric)
+    numbers, cost = tokens * (c * width + 2), max(costs(problem).values())
+    outer = [form for form in forms if isinstance(form, Outer)]
+    route: Route = "positions"
+    if outer:
+        products = _problem(outer, task)
+        route = choose_route(products)
+        numbers += c * rows * products.positions + sum(form.inputs.numel() for form in outer)
+        cost += costs(products)[route]
+    return AtomPlan(atom, route, False, numbers, cost)
 
 
 def _problem(forms: list[Outer], task: Task) -> Problem:
