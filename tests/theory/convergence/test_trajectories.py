@@ -104,10 +104,11 @@ def test_any_starting_point(kind, rate, generator):
     assert_close(found, norms, scale=norms.max())
     drop = theory.gradient_descent_reduction(projections, eta, steps, start=start)
     assert_close(drop, losses[0] - losses, scale=losses.max())
-    end = reference.descend(x, y, 1 / top(projections) ** 2, 4000, weights.numpy())[-1]
-    gaps = np.array([np.linalg.norm(path[t] - end) for t in steps.tolist()])
+    # The solution nearest the start: descending there takes too long along small directions.
+    end = path[0] + np.linalg.lstsq(x, y - x @ path[0], rcond=1e-12)[0]
+    distances = np.array([np.linalg.norm(path[t] - end) for t in steps.tolist()])
     found = theory.gradient_descent_weight_distance(projections, eta, steps, start=start)
-    np.testing.assert_allclose(found, gaps, rtol=1e-5)
+    assert_close(found, distances, scale=distances.max())
 
 
 @pytest.mark.spec("1.R30")
