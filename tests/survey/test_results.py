@@ -110,7 +110,7 @@ def test_progress_bar(capsys):
 def test_numbers_do_not_depend_on_batches_or_memory():
     data = images()
     plain = th.survey(cnn(), data).to_frame()
-    tight = th.survey(cnn(), data, batch_size=7, memory_limit=3 * 10**7).to_frame()
+    tight = th.survey(cnn(), data, batch_size=7, memory_limit=10**8).to_frame()
     assert set(tight.family) == set(FAMILIES)
     left = plain.set_index(["layer", "family", "measure"]).value
     right = tight.set_index(["layer", "family", "measure"]).value

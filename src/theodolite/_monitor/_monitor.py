@@ -48,6 +48,7 @@ MONITOR_SIZES: Mapping[str, int | None] = {
 }
 _PROBES = 8  # of the tangent sketch
 _LAST_NULLS = 20
+_MOST_LAYERS = 16  # of deeper models, blocks and the layers outside them
 
 
 class Monitor:
@@ -141,6 +142,7 @@ class Monitor:
             deep_covariance=deep_covariance,
             stiffness=False,
             heat_maps=False,
+            most_layers=_MOST_LAYERS,
             memory_limit=memory_limit,
             device=device,
             batch_size=batch_size,

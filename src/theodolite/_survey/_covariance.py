@@ -18,7 +18,8 @@ from theodolite.records import Estimate
 __all__ = ["measure_covariance"]
 
 _FAMILY = "covariance"
-_SHOWN = 200  # directions of f(sigma) that are kept
+_SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how many in large layers
+_LARGE = 1024
 _PICTURES = 8
 _BASES = 10
 _DEFAULT_LIMIT = 4 * 2**30
@@ -145,7 +146,9 @@ def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
             sheet.row(layer, (_FAMILY, measure), finite, filters, why)
     if not bench.settings.curves:
         return
-    curve = transfer_from_covariance(data, covariance, count=min(_SHOWN, len(data)))
+    curve = transfer_from_covariance(
+        data, covariance, count=min(_SHOWN if len(data) <= _LARGE else _FEWER, len(data))
+    )
     arrays = {"x": curve.sigma, "y": curve.tau}
     labels = {"x": "σ of the data", "y": "τ of the weights"}
     sheet.curve(layer, (_FAMILY, "transfer"), arrays, **labels)

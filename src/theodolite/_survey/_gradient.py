@@ -10,6 +10,7 @@ from theodolite._survey._bench import Bench
 from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
 from theodolite._survey._sheet import Sheet, spread
+from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
 from theodolite.quantities import GradientAlignment, gradient_alignment, tangent_kernels
 from theodolite.records import Estimate
@@ -60,15 +61,19 @@ def _pairs(bench: Bench, sheet: Sheet, names: list[str]) -> Mapping[str, Tensor]
         return {}
     batch, _ = bench.probe.take(count)
     with bench.step(sheet, _FAMILY):
-        return tangent_kernels(
-            bench.model,
-            batch,
-            names,
-            outputs=bench.loss,
-            readout=bench.settings.readout,
-            memory_limit=bench.settings.memory_limit,
-            check=bench.settings.check,
-        )
+        try:
+            return tangent_kernels(
+                bench.model,
+                batch,
+                names,
+                outputs=bench.loss,
+                readout=bench.settings.readout,
+                memory_limit=bench.settings.memory_limit,
+                check=bench.settings.check,
+            )
+        except MemoryLimitError as error:
+            sheet.warn(None, (_FAMILY, "gradient_confusion"), f"not measured: {error}")
+            return {}
 
 
 def _pair_count(bench: Bench) -> int:

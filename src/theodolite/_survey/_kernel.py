@@ -9,7 +9,9 @@ from torch import Tensor
 from theodolite._survey._bench import Bench
 from theodolite._survey._layers import Layer
 from theodolite._survey._sheet import Sheet, spread
-from theodolite._survey._views import View, input_view, place_of_batch
+from theodolite._survey._tasks import Task
+from theodolite._survey._views import View, input_view
+from theodolite.capture.batches import Batch
 from theodolite.linalg import (
     centered_products,
     debiased_product,
@@ -64,15 +66,10 @@ class Centered:
 def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     """Rows and curves of all layers."""
     batch, task = bench.examples(_FAMILY)
-    inputs = input_view(batch)
     references: dict[str, Centered] = {}
-    if task.columns is not None:
-        Y = task.columns.to(place_of_batch(batch))
-        references["cka_target"] = Centered.of(Y @ Y.mT, torch.finfo(torch.float64).eps)
-    if inputs is not None:
-        references["cka_input"] = Centered.of(inputs.gram, inputs.eps)
     for layer, view in bench.views(_FAMILY):
         with bench.step(sheet, _FAMILY, layer):
+            references = references or _references(batch, task, view.gram.device)
             _alignments(bench, sheet, layer, (view, references))
     for layer, view in bench.spectrum_views() if bench.settings.curves else ():
         with bench.step(sheet, _FAMILY, layer):
@@ -85,6 +82,18 @@ def measure_kernel(bench: Bench, sheet: Sheet) -> None:
         "spectrum_pool": config["spectrum_pool"],
         "spectrum_centered": False,
     }
+
+
+def _references(batch: Batch, task: Task, device: torch.device) -> dict[str, Centered]:
+    """What every layer is compared with."""
+    found: dict[str, Centered] = {}
+    if task.columns is not None:
+        Y = task.columns.to(device)
+        found["cka_target"] = Centered.of(Y @ Y.mT, torch.finfo(torch.float64).eps)
+    inputs = input_view(batch)
+    if inputs is not None:
+        found["cka_input"] = Centered.of(inputs.gram.to(device), inputs.eps)
+    return found
 
 
 def _alignments(

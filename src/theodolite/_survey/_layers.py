@@ -17,7 +17,6 @@ from theodolite.errors import DomainError, ShapeError
 __all__ = ["Layer", "Layout", "survey_layers"]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_MOST = 40  # with more than this, layers inside blocks are left out
 _TRIAL = 3  # examples; two could be taken for the length of a sequence of two
 
 
@@ -68,16 +67,22 @@ class Layout:
 
 
 def survey_layers(
-    model: nn.Module, batch: Batch, layers: Layers | None, readout: str | Readout | None
+    model: nn.Module,
+    batch: Batch,
+    layers: Layers | None,
+    readout: str | Readout | None,
+    most: int = 40,
 ) -> Layout:
     """Choose layers and run a few examples through the model to see when each is called.
+
+    With more than ``most`` of them, layers inside blocks are left out.
 
     Raises:
         DomainError: If no layer has parameters.
         UnknownNameError: If a name does not exist.
     """
     blocks = _blocks(model)
-    names = _default(model, blocks) if layers is None else _selected(model, layers)
+    names = _default(model, blocks, most) if layers is None else _selected(model, layers)
     trial = batch.take(slice(0, min(_TRIAL, len(batch))))
     with torch.no_grad():
         output, shapes = _trial(model, trial, names)
@@ -135,7 +140,7 @@ def _owner(parameter: str) -> str:
     return parameter.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
 
 
-def _default(model: nn.Module, blocks: list[str]) -> list[str]:
+def _default(model: nn.Module, blocks: list[str], most: int) -> list[str]:
     matrices = dict.fromkeys(
         _owner(name) for name, parameter in model.named_parameters() if parameter.ndim >= 2
     )
@@ -146,7 +151,7 @@ def _default(model: nn.Module, blocks: list[str]) -> list[str]:
         )
     leaves = [name for name in every if name] or list(every)
     outside = [name for name in leaves if _enclosing(name, blocks) is None]
-    if len(leaves) + len(blocks) > _MOST and blocks:
+    if len(leaves) + len(blocks) > most and blocks:
         return [*blocks, *outside]
     return [*blocks, *leaves]
 

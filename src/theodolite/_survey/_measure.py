@@ -13,7 +13,7 @@ from theodolite._survey._covariance import matrix_layers, measure_covariance
 from theodolite._survey._draws import Draws
 from theodolite._survey._gradient import measure_features, measure_gradient
 from theodolite._survey._kernel import measure_kernel
-from theodolite._survey._layers import survey_layers
+from theodolite._survey._layers import Layout, survey_layers
 from theodolite._survey._probe import Probe
 from theodolite._survey._progress import Progress, watched
 from theodolite._survey._representation import measure_representation
@@ -56,12 +56,18 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
     sheet = Sheet(settings.curves)
     with untouched(inner), sheet.timed("total"):
         inner.eval()
-        layout = survey_layers(inner, probe.batch, settings.layers, settings.readout)
+        layout = _layout(inner, probe, settings)
         draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded())
         with watched(progress, settings.families, len(layout.layers)) as report:
             bench = Bench(inner, data, probe, layout, settings, draws, report)
             _run(bench, sheet)
     return _record(bench, sheet, labeling, step)
+
+
+def _layout(model: nn.Module, probe: Probe, settings: Settings) -> Layout:
+    return survey_layers(
+        model, probe.batch, settings.layers, settings.readout, settings.most_layers
+    )
 
 
 def _run(bench: Bench, sheet: Sheet) -> None:

@@ -76,6 +76,7 @@ class Settings:
     deep_covariance: bool = True
     stiffness: bool = True
     heat_maps: bool = True
+    most_layers: int = 40  # with more than this, layers inside blocks are left out
 
     def __post_init__(self) -> None:
         for family in self.families:
@@ -143,6 +144,7 @@ class Settings:
             "deep_covariance": self.deep_covariance,
             "stiffness": self.stiffness,
             "heat_maps": self.heat_maps,
+            "most_layers": self.most_layers,
             "mode": "evaluation",
         }
 

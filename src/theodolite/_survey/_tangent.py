@@ -12,7 +12,7 @@ from theodolite._survey._bench import Bench
 from theodolite._survey._layers import Layer
 from theodolite._survey._settings import MANY_OUTPUTS
 from theodolite._survey._sheet import Sheet, spread
-from theodolite.errors import TheodoliteError
+from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures.tangent import alignment_decomposition, peak_layer, tangent_alignment
 from theodolite.quantities import (
     backward_kernel,
@@ -39,10 +39,8 @@ def measure_tangent(bench: Bench, sheet: Sheet) -> None:
     outputs = bench.layout.outputs
     assert outputs is not None
     exact = _exact_count(bench, len(layers), outputs)
-    if exact is None:
+    if exact is None or not _fitted(bench, sheet, layers, exact):
         _sketch(bench, sheet, layers, outputs)
-    else:
-        _exact(bench, sheet, layers, exact)
     _equilibrium(bench, sheet)
     if bench.settings.curves and bench.settings.heat_maps:
         _pictures(bench, sheet, layers)
@@ -60,6 +58,17 @@ def _exact_count(bench: Bench, layers: int, outputs: int) -> int | None:
     if fitting < min(count, _FEWEST):
         return None
     return min(count, fitting)
+
+
+def _fitted(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> bool:
+    """Measure exactly; False where the engine needs more memory than there is."""
+    try:
+        _exact(bench, sheet, layers, count)
+    except MemoryLimitError:
+        if bench.settings.tangent == "exact":
+            raise
+        return False
+    return True
 
 
 def _exact(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> None:

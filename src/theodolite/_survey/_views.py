@@ -15,9 +15,10 @@ from theodolite.linalg import eps_of, numerical_rank, symmetric_eigen, thin_svd
 from theodolite.measures.representation import prepare_features
 from theodolite.quantities import feature_grams, features
 
-__all__ = ["Basis", "View", "input_view", "place_of_batch", "read_views", "spectrum_views"]
+__all__ = ["Basis", "View", "input_view", "read_views", "spectrum_views"]
 
 _DEFAULT_LIMIT = 2 * 2**30
+_SMALL = 512  # examples
 _KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
 
 
@@ -37,6 +38,7 @@ class View:
     width: int
     rows: Float[Tensor, "n d"] | None = None
     products: Float[Tensor, "n n"] | None = None
+    rounding: float | None = None  # of the dtype the features came in, where products are finer
 
     def __len__(self) -> int:
         held = self.products if self.rows is None else self.rows
@@ -48,7 +50,7 @@ class View:
         """Rounding of the dtype in which the features came."""
         held = self.products if self.rows is None else self.rows
         assert held is not None
-        return eps_of(held)
+        return eps_of(held) if self.rounding is None else self.rounding
 
     @cached_property
     def gram(self) -> Float[Tensor, "n n"]:
@@ -61,14 +63,24 @@ class View:
 
     def fresh(self) -> "View":
         """The same features, none of what follows from them: that is too large to keep."""
-        return View(self.width, self.rows, self.products)
+        return View(self.width, self.rows, self.products, self.rounding)
+
+    def settled(self) -> "View":
+        """Few examples on a GPU move to the CPU, which decomposes small matrices faster."""
+        held = self.products if self.rows is None else self.rows
+        assert held is not None
+        if held.device.type == "cpu" or len(self) > _SMALL:
+            return self
+        if self.rows is not None and self.width <= len(self):
+            return View(self.width, self.rows.cpu())
+        return View(self.width, None, self.gram.cpu(), self.eps)
 
     def take(self, indices: Tensor) -> "View":
         """Some of the examples."""
         if self.rows is not None:
             return View(self.width, self.rows[indices.to(self.rows.device)])
         where = indices.to(self.gram.device)
-        return View(self.width, products=self.gram[where][:, where])
+        return View(self.width, None, self.gram[where][:, where], self.eps)
 
     @cached_property
     def basis(self) -> Basis:
@@ -116,7 +128,7 @@ def read_views(
             model, batch, wide, pool, batch_size=size, memory_limit=settings.memory_limit
         )
         found |= {name: View(grams.widths[name], products=grams[name]) for name in grams}
-    return {name: found[name] for name in names if name in found}
+    return {name: found[name].settled() for name in names if name in found}
 
 
 def spectrum_views(
@@ -157,12 +169,6 @@ def input_view(batch: Batch) -> View | None:
     assert isinstance(first, Tensor)
     rows = first.flatten(1)
     return View(rows.shape[1], rows)
-
-
-def place_of_batch(batch: Batch) -> torch.device:
-    """Where the tensors of a batch lie."""
-    leaves = [leaf for leaf in (*batch.args, *batch.kwargs.values()) if isinstance(leaf, Tensor)]
-    return leaves[0].device
 
 
 def _width(layout: Layout, name: str) -> int:
