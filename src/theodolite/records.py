@@ -181,6 +181,7 @@ def save_run(run: Run, folder: str | os.PathLike[str]) -> Path:
     if run.is_history:
         kept = {save_step(step, target).parent for step in run.steps}
         for stale in set((target / "steps").glob("*")) - kept:
+            (stale / "record.json").unlink(missing_ok=True)  # a kill from here on leaves no record
             shutil.rmtree(stale)
     return save_record(run.head, target)
 
