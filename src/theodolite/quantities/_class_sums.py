@@ -24,10 +24,17 @@ class ClassTally:
     Args:
         scales: per class, a factor of its sum in a second total (for means of class means); filled
             in by the owner no later than the class closes.
+        groups: where vectors are several parts side by side, one column per part that is one on
+            its entries: squared norms are then taken part by part.
     """
 
-    def __init__(self, scales: Float[Tensor, " k"] | None = None) -> None:
-        self._scales = scales
+    def __init__(
+        self,
+        scales: Float[Tensor, " k"] | None = None,
+        groups: Float[Tensor, "p m"] | None = None,
+    ) -> None:
+        self._scales, self._groups = scales, groups
+        self.parts = 1 if groups is None else groups.shape[1]
         self.closed: list[tuple[tuple[int, ...], Tensor]] = []
         self._open: Tensor | None = None
         self._total: Tensor | None = None
@@ -48,8 +55,7 @@ class ClassTally:
             self._open = sums[-1].double()
 
     def _close(self, labels: tuple[int, ...], sums: Tensor) -> None:
-        norms = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64)
-        self.closed.append((labels, norms))
+        self.closed.append((labels, self._squares(sums)))
         if self._total is None:
             self._total = sums.sum(0, dtype=torch.float64)
         elif len(sums) == 1:
@@ -61,32 +67,48 @@ class ClassTally:
             scaled = factors @ sums.double()
             self._scaled = scaled if self._scaled is None else self._scaled.add_(scaled)
 
+    def _squares(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s m"]:
+        if self._groups is None:
+            norms = torch.linalg.vector_norm(sums, dim=1, keepdim=True, dtype=torch.float64)
+            return norms.square()
+        return sums.double().square() @ self._groups
+
+    def _square(self, vector: Tensor | None) -> Float[Tensor, " m"] | None:
+        return None if vector is None else self._squares(vector.unsqueeze(0)).squeeze(0)
+
     @property
-    def running_square(self) -> Float[Tensor, ""] | None:
+    def running_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum over everything so far, the open class included."""
         if self._total is None or self._open is None:
-            return _square(self._open if self._total is None else self._total)
-        return _square(self._total + self._open)
+            return self._square(self._open if self._total is None else self._total)
+        return self._square(self._total + self._open)
 
     @property
-    def total_square(self) -> Float[Tensor, ""] | None:
+    def total_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum over all classes; None if there was none."""
-        return _square(self._total)
+        return self._square(self._total)
 
     @property
-    def scaled_square(self) -> Float[Tensor, ""] | None:
+    def scaled_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum of scaled class sums; None if there was none."""
-        return _square(self._scaled)
+        return self._square(self._scaled)
 
 
 def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, "m k"]:
-    """Squared norm of each class's sum, one row per tally, in one copy from the device."""
-    closed = [part for tally in tallies for part in tally.closed]
-    squares = torch.zeros(len(tallies), classes, dtype=torch.float64)
-    if closed:
-        rows = [row for row, tally in enumerate(tallies) for part, _ in tally.closed for _ in part]
-        columns = [label for part, _ in closed for label in part]
-        squares[rows, columns] = torch.cat([norms for _, norms in closed]).cpu().square()
+    """Squared norms of classes' sums, one row per part of each tally, in one copy."""
+    count = sum(tally.parts for tally in tallies)
+    squares = torch.zeros(count, classes, dtype=torch.float64)
+    rows: list[int] = []
+    columns: list[int] = []
+    first = 0
+    for tally in tallies:
+        labels = [label for part, _ in tally.closed for label in part]
+        rows += [first + part for _ in labels for part in range(tally.parts)]
+        columns += [label for label in labels for _ in range(tally.parts)]
+        first += tally.parts
+    if rows:
+        flat = [values.flatten() for tally in tallies for _, values in tally.closed]
+        squares[rows, columns] = torch.cat(flat).cpu()
     return squares
 
 
@@ -94,7 +116,3 @@ def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, 
 def _index(labels: tuple[int, ...], device: torch.device) -> Tensor:
     """Labels on the device, copied there once."""
     return torch.tensor(labels, device=device)
-
-
-def _square(vector: Tensor | None) -> Tensor | None:
-    return None if vector is None else torch.linalg.vector_norm(vector).square()

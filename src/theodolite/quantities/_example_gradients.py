@@ -62,28 +62,28 @@ class DenseGradients(ExampleGradients):
     """Gradients as they are, ``(n, ...)``."""
 
     def __init__(self, gradients: Float[Tensor, "n ..."]) -> None:
-        self._rows = _working(gradients).flatten(1)
+        self.rows = _working(gradients).flatten(1)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Norms and sums of rows."""
-        self._sums(segments, None, sink)
-        return _squared_norms(self._rows)
+        self.sums(segments, None, sink)
+        return _squared_norms(self.rows)
 
     def weighted_sums(
         self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
     ) -> None:
         """Weighted sums of rows."""
-        self._sums(segments, weights.to(self._rows), sink)
+        self.sums(segments, weights.to(self.rows), sink)
 
-    def _sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
+    def sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
         """One product with the matrix that says who belongs to which segment."""
-        size = self._rows.shape[1] * _SUM_BYTES
-        for group in _groups(segments, size, self._rows.device):
+        size = self.rows.shape[1] * _SUM_BYTES
+        for group in _groups(segments, size, self.rows.device):
             rows = range(group[0].start, group[-1].stop)
-            members = _members(tuple(group), rows, self._rows.dtype, self._rows.device)
+            members = _members(tuple(group), rows, self.rows.dtype, self.rows.device)
             if weights is not None:
                 members = members * weights[rows.start : rows.stop]
-            sink(group, members @ self._rows[rows.start : rows.stop])
+            sink(group, members @ self.rows[rows.start : rows.stop])
 
 
 @final

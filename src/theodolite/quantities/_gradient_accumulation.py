@@ -11,9 +11,10 @@ from torch.autograd.graph import get_gradient_edge
 from theodolite.capture.batches import Batch
 from theodolite.capture.sites import tensors_in
 from theodolite.measures.gradient import SetSums
+from theodolite.quantities._bundles import Bundle, bundled, column_groups
 from theodolite.quantities._class_sums import ClassTally, class_squares
 from theodolite.quantities._example_gradients import DenseGradients, ExampleGradients, Segment
-from theodolite.quantities._gradient_check import GradientCheck
+from theodolite.quantities._gradient_check import GradientCheck, squared_norms
 from theodolite.quantities._gradient_uses import example_gradients
 from theodolite.quantities._layer_sums import LayerSums, UnitSums
 from theodolite.quantities._runs import Run, Subject
@@ -45,18 +46,17 @@ class GradientAccumulation:
         self._listed = self._labels.tolist()
         self._classes = int(labels.max()) + 1
         self._layers = {**owned.layers, TOTAL: tuple(owned.parameters), LOGITS: (LOGITS,)}
-        self._rows = {name: row for row, name in enumerate([LOGITS, *owned.parameters])}
         device = next(iter(owned.parameters.values())).device
+        self._rows: dict[str, int] = {}  # row of a tensor in the table of squared norms
         self._squares = torch.zeros(
-            len(self._rows), len(labels), dtype=torch.float64, device=device
+            len(owned.parameters) + 1, len(labels), dtype=torch.float64, device=device
         )
-        self._tallies = {name: ClassTally() for name in self._rows}
+        self._tallies: dict[tuple[str, ...], ClassTally] = {}
         self._losses: list[Tensor] = []
         self._check = GradientCheck(owned)
         if stiffness:
-            self._members = self._membership().to(device)
             self._one_hot = torch.nn.functional.one_hot(self._labels).double().to(device)
-            self._scales = self._members.new_ones(len(self._layers), self._classes)
+            self._scales = self._one_hot.new_ones(len(self._layers), self._classes)
             self._units: dict[tuple[str, str], ClassTally] = {}
 
     @property
@@ -66,9 +66,9 @@ class GradientAccumulation:
 
     def _membership(self) -> Float[Tensor, "layers names"]:
         """One where a layer owns a tensor."""
-        members = torch.zeros(len(self._layers), len(self._rows), dtype=torch.float64)
+        members = torch.zeros(len(self._layers), len(self._squares), dtype=torch.float64)
         for index, names in enumerate(self._layers.values()):
-            members[index, [self._rows[name] for name in names]] = 1.0
+            members[index, [self._rows[name] for name in names if name in self._rows]] = 1.0
         return members
 
     def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
@@ -111,16 +111,38 @@ class GradientAccumulation:
         plain = None if first is None else self._check.plain_squares(losses, keep=derived)
         del losses
         span = slice(start, start + len(batch))
-        for name, gradients in self._gradients(run, arrived):
-            norms = gradients.reduce(segments, self._tallies[name].add)
-            self._squares[self._rows[name], span] = norms
+        self._reduce(bundled(self._gradients(run, arrived)), segments, span)
         if first is not None and plain is not None:
-            sums = {name: tally.running_square for name, tally in self._tallies.items()}
-            self._check.compare("sum of gradients", sums, plain, len(batch))
-            alone = {name: self._squares[row, 0] for name, row in self._rows.items()}
-            self._check.compare("gradient of the first example", alone, first, len(batch))
+            self._compare(plain, first, len(batch))
         if self._stiffness:
             self._add_units(self._gradients(run, arrived), segments, span)
+
+    def _reduce(self, bundles: Iterator[Bundle], segments: list[Segment], span: slice) -> None:
+        """Norms into the table, sums into the tallies."""
+        norms: list[Tensor] = []
+        rows: list[int] = []
+        for bundle in bundles:
+            if bundle.names not in self._tallies:
+                groups = column_groups(bundle.widths, self._squares.device)
+                self._tallies[bundle.names] = ClassTally(groups=groups if bundle.widths else None)
+            norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
+            rows += [self._rows.setdefault(name, len(self._rows)) for name in bundle.names]
+        table = torch.cat(norms)
+        if rows == list(range(len(rows))):  # always, unless parameters take part in some batches
+            self._squares[: len(rows), span] = table
+        else:
+            for row, values in zip(rows, table, strict=True):
+                self._squares[row, span] = values
+
+    def _compare(self, plain: dict[str, Tensor], first: dict[str, Tensor], count: int) -> None:
+        sums: dict[str, Tensor] = {}
+        for names, tally in self._tallies.items():
+            squares = tally.running_square
+            if squares is not None:
+                sums.update(zip(names, squares, strict=True))
+        self._check.compare("sum of gradients", sums, plain, count)
+        alone = dict(zip(self._rows, self._squares[:, 0], strict=False))
+        self._check.compare("gradient of the first example", alone, first, count)
 
     def _segments(self, start: int, stop: int) -> list[Segment]:
         """Runs of one class; a class closes where the next example of all has another label."""
@@ -155,7 +177,8 @@ class GradientAccumulation:
         span: slice,
     ) -> None:
         """A second, weighted sum: each gradient divided by its norm in the layer."""
-        norms = (self._members @ self._squares[:, : span.stop]).sqrt()
+        members = self._membership().to(self._squares.device)
+        norms = (members @ self._squares[:, : span.stop]).sqrt()
         counts = (norms > 0).double() @ self._one_hot[: span.stop]
         self._scales.copy_(1.0 / counts.clamp(min=1.0))
         inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
@@ -182,24 +205,32 @@ class GradientAccumulation:
         squares = members @ self._squares.cpu()
         norms = squares.sqrt()
         one_hot = torch.nn.functional.one_hot(self._labels, self._classes).double()
-        tallies = list(self._tallies.values())
-        by_class = members @ class_squares(tallies, self._classes)
-        whole = members @ _gathered([tally.total_square for tally in tallies])
+        by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
         counts = one_hot.sum(0).expand_as(by_class)
         classes = SetSums(counts, by_class, norms @ one_hot, squares @ one_hot)
         overall = SetSums(counts.sum(1), whole, norms.sum(1), squares.sum(1))
         units = self._unit_sums(squares > 0, one_hot) if self._stiffness else None
-        return LayerSums(
-            classes, overall, self._in_data_order(norms), self._weight_norms(members), units
-        )
+        return LayerSums(classes, overall, self._in_data_order(norms), self._weight_norms(), units)
 
-    def _weight_norms(self, members: Float[Tensor, "layers names"]) -> Float[Tensor, " layers"]:
-        parameters = self._subject.ownership.parameters.values()
-        norms = [torch.linalg.vector_norm(p.detach(), dtype=torch.float64) for p in parameters]
-        squares = torch.cat([torch.zeros(1), torch.stack(norms).cpu().square()])
-        weights = (members @ squares).sqrt()
-        weights[-1] = torch.nan  # the logits have none
-        return weights
+    def _class_sums(self) -> tuple[Float[Tensor, "m k"], Float[Tensor, " m"]]:
+        """Squared norms of sums, by class and overall, in the order of the table's rows."""
+        names = [name for group in self._tallies for name in group]
+        order = [names.index(name) for name in self._rows]
+        tallies = list(self._tallies.values())
+        by_class = class_squares(tallies, self._classes)
+        whole = _gathered(tallies, "total_square")
+        return by_class[order], whole[order]
+
+    def _weight_norms(self) -> Float[Tensor, " layers"]:
+        parameters = self._subject.ownership.parameters
+        found = squared_norms([value.detach() for value in parameters.values()]).cpu()
+        by_name = dict(zip(parameters, found, strict=True))
+        by_layer = [
+            torch.stack([by_name[name] for name in names]).sum() if names != (LOGITS,) else None
+            for names in self._layers.values()
+        ]
+        nan = torch.tensor(torch.nan, dtype=torch.float64)
+        return torch.stack([nan if value is None else value.sqrt() for value in by_layer])
 
     def _unit_sums(self, nonzero: Tensor, one_hot: Float[Tensor, "n k"]) -> UnitSums:
         by_layer = [
@@ -208,18 +239,18 @@ class GradientAccumulation:
         ]
         squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
         total, mean = (
-            torch.stack(
-                [_gathered([getattr(t, name) for t in tallies]).sum() for tallies in by_layer]
-            )
+            torch.stack([_gathered(tallies, name).sum() for tallies in by_layer])
             for name in ("total_square", "scaled_square")
         )
         return UnitSums(nonzero.double() @ one_hot, torch.stack(squares), total, mean)
 
 
-def _gathered(values: list[Tensor | None]) -> Float[Tensor, " m"]:
-    """Numbers from the device in one copy; None is zero."""
-    present = [value for value in values if value is not None]
-    result = torch.zeros(len(values), dtype=torch.float64)
-    if present:
-        result[[value is not None for value in values]] = torch.stack(present).cpu()
-    return result
+def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:
+    """Numbers of all tallies from the device in one copy; None is zero."""
+    values = [getattr(tally, what) for tally in tallies]
+    zeros = next((value.new_zeros(1) for value in values if value is not None), torch.zeros(1))
+    parts = [
+        zeros.expand(tally.parts) if value is None else value
+        for tally, value in zip(tallies, values, strict=True)
+    ]
+    return torch.cat(parts).double().cpu()

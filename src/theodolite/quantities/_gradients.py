@@ -28,6 +28,8 @@ from theodolite.quantities._runs import Subject
 __all__ = ["GradientSums", "gradient_sums"]
 
 _BATCH_SIZE = 256
+_LARGE_BATCH_SIZE = 512  # where a GPU has room, fewer and larger calls
+_ROOM = 32 * 2**30
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
         params: which trainable parameters count; None takes all.
         readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
         stiffness: also add up gradients divided by their norms, a second product per layer.
-        batch_size: examples in one pass; None takes 256.
+        batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
         check: compare the first batch with plain autograd, and its first example with a pass of
             its own; a difference is an error.
@@ -123,8 +125,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     References:
         [mehta2021], Eqs. (4) to (6).
     """
-    size = _BATCH_SIZE if batch_size is None else batch_size
-    require_count(1, batch_size=size)
+    require_count(1, batch_size=_BATCH_SIZE if batch_size is None else batch_size)
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
@@ -134,9 +135,14 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness)
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
-        work.run(data, size, check=check)
+        work.run(data, batch_size or _batch_size(device), check=check)
         stacked = work.sums()
     return GradientSums(work.layers[:-2], stacked, classes, work.losses())
+
+
+def _batch_size(device: torch.device) -> int:
+    roomy = device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOM
+    return _LARGE_BATCH_SIZE if roomy else _BATCH_SIZE
 
 
 def _labels(data: Batch, labels: Tensor | None) -> Tensor:

@@ -14,21 +14,23 @@ def patch_views(images: Tensor, geometry: Geometry, *, examples_inside: bool) ->
     With examples inside, the rows of all examples form one matrix without a further copy; with
     examples outside, each example's matrix is contiguous.
     """
-    count, channels = images.shape[:2]
-    sizes = geometry.output_size(tuple(images.shape[2:]))
-    padded = _padded(images, geometry)
-    lead = (channels, count) if examples_inside else (count, channels)
-    axis = 0 if examples_inside else 1
-    source = padded.transpose(0, 1) if examples_inside else padded
-    shape = (geometry.taps, *lead) if examples_inside else (count, geometry.taps, channels)
-    result = images.new_empty(*shape, *sizes)
-    for index, offset in enumerate(geometry.offsets()):
-        spans = zip(offset, sizes, geometry.stride, strict=True)
-        window = tuple(slice(o, o + (s - 1) * t + 1, t) for o, s, t in spans)
-        result.select(axis, index).copy_(source[(slice(None), slice(None), *window)])
+    axes = len(geometry.kernel)
+    windows = _padded(images, geometry)
+    for axis in range(axes):
+        windows = _windows(windows, geometry, axis)
+    positions, taps = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
     if examples_inside:
-        return result.flatten(0, 1).flatten(2).permute(1, 2, 0)
-    return result.flatten(1, 2).flatten(2).transpose(1, 2)
+        patches = windows.permute(*taps, 1, 0, *positions).contiguous()
+        return patches.flatten(axes + 2).flatten(0, axes).permute(1, 2, 0)
+    patches = windows.permute(0, *taps, 1, *positions).contiguous()
+    return patches.flatten(axes + 2).flatten(1, axes + 1).transpose(1, 2)
+
+
+def _windows(images: Tensor, geometry: Geometry, axis: int) -> Tensor:
+    """A view with the taps along one spatial axis as a new last axis."""
+    step = geometry.dilation[axis]
+    reach = (geometry.kernel[axis] - 1) * step + 1
+    return images.unfold(2 + axis, reach, geometry.stride[axis])[..., ::step]
 
 
 def has_strips(geometry: Geometry) -> bool:
@@ -43,17 +45,11 @@ def strip_windows(images: Tensor, geometry: Geometry) -> list[Tensor]:
     moves by whole lines, which is an offset into the same buffer: a third of the copies for 3x3.
     """
     sizes = geometry.output_size(tuple(images.shape[2:]))
-    padded = _padded(images, geometry)
-    count, channels, height = padded.shape[:3]
-    rows, columns = geometry.kernel
-    strips = images.new_empty(count, columns, channels, height, sizes[1])
-    for column in range(columns):
-        start = column * geometry.dilation[1]
-        stop = start + (sizes[1] - 1) * geometry.stride[1] + 1
-        strips[:, column].copy_(padded[:, :, :, start : stop : geometry.stride[1]])
-    flat = strips.view(count, columns * channels, height * sizes[1])
+    taps = _windows(_padded(images, geometry), geometry, 1)  # (n, channels, height, T_1, columns)
+    strips = taps.permute(0, 4, 1, 2, 3).contiguous()
+    flat = strips.flatten(1, 2).flatten(2)
     step, length = geometry.dilation[0] * sizes[1], sizes[0] * sizes[1]
-    return [flat[:, :, row * step : row * step + length] for row in range(rows)]
+    return [flat[:, :, row * step : row * step + length] for row in range(geometry.kernel[0])]
 
 
 def _padded(images: Tensor, geometry: Geometry) -> Tensor:
