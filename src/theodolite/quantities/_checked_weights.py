@@ -1,19 +1,22 @@
 """Random weights on which kernels and plain gradients must agree."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from theodolite.capture.batches import Batch
 from theodolite.quantities._collection import weighted_gradients
+from theodolite.quantities._outputs import OutputChoice
 from theodolite.quantities._self_check import check_quadratic_forms, require_independent_examples
 from theodolite.quantities._sweep import Data, Sweep
 
 __all__ = ["CheckWeights"]
 
+FullKernels = Callable[[Sweep, Data, Data | None], Mapping[str, Tensor]]
+
 _MANY = 16  # examples that are checked
-_FEW = 2  # for the trace, which takes one backward pass per output
+_FEW = 2  # for the trace, which takes their full kernel
 
 
 class CheckWeights:
@@ -21,7 +24,9 @@ class CheckWeights:
 
     One backward pass checks all layers: ``u^T K_l v`` against the inner product of the gradients of
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
-    form; it is compared on two examples, output by output.
+    form; it is compared with the full kernel of two examples, which is checked in this way.
+
+    Made before the kernels, so that nothing waits for them until all is asked for.
     """
 
     def __init__(self, sweep: Sweep, data: Data, other: Data | None) -> None:
@@ -29,8 +34,8 @@ class CheckWeights:
         self._mode = sweep.subject.choice.mode
         self._traced = self._mode == "trace" and sweep.outputs > 1
         count = _FEW if self._traced else _MANY
-        self._left = _Side.of(data, count)
-        self._right = self._left if other is None else _Side.of(other, count)
+        self._left = _Side.of(data, count, sweep.device)
+        self._right = self._left if other is None else _Side.of(other, count, sweep.device)
         draws = torch.Generator().manual_seed(0)
         self._u = self._draw(len(self._left.indices), draws)
         self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
@@ -41,26 +46,43 @@ class CheckWeights:
             weights[:, 1:] = 0.0
         return weights.to(self._sweep.device, self._sweep.dtype)
 
-    def compare(self, kernels: dict[str, Tensor], outputs: Tensor) -> None:
-        """Raise if the examples are not independent, or a kernel disagrees with autograd."""
-        if len(outputs) > 1:
-            require_independent_examples(self._sweep, outputs)
-        exact: dict[str, Tensor] = {}
-        for index in range(self._sweep.outputs if self._traced else 1):
-            first = self._left.gradients(self._sweep, self._u.roll(index, 1))
-            second = first
-            if self._other is not None:
-                second = self._right.gradients(self._sweep, self._v.roll(index, 1))
-            for layer, value in self._inner(first, second).items():
-                exact[layer] = exact[layer] + value if layer in exact else value
+    def compare(
+        self, kernels: dict[str, Tensor], outputs: Tensor, full_kernels: FullKernels
+    ) -> None:
+        """Raise if the examples are not independent, or a kernel disagrees with autograd.
+
+        Args:
+            kernels: Layer -> kernel.
+            outputs: Functions of the examples, (n, c).
+            full_kernels: Computes and checks full kernels of a sweep.
+        """
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
+        if self._traced:
+            small = full_kernels(self._full_sweep(), self._left.data, self._right_data())
+            traces = {
+                layer: kernel.diagonal(dim1=1, dim2=3).sum(2) for layer, kernel in small.items()
+            }
+            exact = {layer: self._form(trace) for layer, trace in traces.items()}
+        else:
+            first = self._left.gradients(self._sweep, self._u)
+            second = first if self._other is None else self._right.gradients(self._sweep, self._v)
+            exact = self._inner(first, second)
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
+        if len(outputs) > 1:
+            require_independent_examples(self._sweep, outputs)
         check_quadratic_forms(self._sweep, forms, exact, scales)
+
+    def _full_sweep(self) -> Sweep:
+        subject = replace(self._sweep.subject, choice=OutputChoice("full"))
+        return replace(self._sweep, subject=subject)
+
+    def _right_data(self) -> Data | None:
+        return None if self._other is None else self._right.data
 
     def _part(self, kernel: Tensor) -> Tensor:
         """The entries of a kernel that are checked, as a matrix."""
-        rows, columns = (side.indices.to(kernel.device) for side in (self._left, self._right))
+        rows, columns = self._left.indices, self._right.indices
         if self._mode == "full":
             part = kernel[rows][:, :, columns]
             return part.flatten(2).flatten(0, 1)
@@ -92,10 +114,10 @@ class _Side:
     """Some examples of a data set: their places, and batches of them."""
 
     indices: Tensor
-    batches: list[Batch]
+    data: Data
 
     @classmethod
-    def of(cls, data: Data, count: int) -> "_Side":
+    def of(cls, data: Data, count: int, device: torch.device) -> "_Side":
         indices = torch.linspace(0, len(data) - 1, min(count, len(data))).round().long()
         batches, start = [], 0
         for batch in data.batches:
@@ -103,7 +125,7 @@ class _Side:
             if len(inside):
                 batches.append(batch.take(inside.tolist()))
             start += len(batch)
-        return cls(indices, batches)
+        return cls(indices.to(device), Data(batches))
 
     def gradients(self, sweep: Sweep, weights: Tensor) -> dict[str, Tensor]:
-        return weighted_gradients(sweep.subject, self.batches, weights, len(self.indices))
+        return weighted_gradients(sweep.subject, self.data.batches, weights, len(self.indices))

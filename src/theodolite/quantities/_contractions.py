@@ -141,20 +141,24 @@ class Contraction:
                 self._tile(target, x[rows], inner, y[columns], fresh)
 
     def _tile(self, target: Tensor, B: Tensor, G: Tensor, H: Tensor, fresh: bool) -> None:
-        """One output of the first side at a time; both contractions are stacks of products."""
-        nx, ny = len(B), len(H)
-        # (nx, ny T', T): for each example of the first side, rows are positions of the second
-        inner = self.products.left(G.flatten(2).transpose(1, 2))
-        slices = _split_count(nx, ny, H[0, 0].numel(), H.is_cuda)
-        second = H.transpose(2, 3).reshape(ny, H.shape[1], slices, -1).transpose(1, 2).flatten(0, 1)
-        for index in range(B.shape[1]):
-            signals = self.products.right(B[:, index])  # (nx, C, T)
-            carried = self.products.of(inner, signals).view(nx, ny * slices, -1)
-            values = torch.bmm(second, carried.permute(1, 2, 0))  # (ny slices, width, nx)
-            if slices > 1:
-                values = values.view(ny, slices, -1, nx).sum(1)
-            place = target[:, index].permute(1, 2, 0)
-            place.copy_(values) if fresh else place.add_(values)
+        """Some outputs of the first side at a time; both contractions are stacks of products."""
+        nx, width, C, T = B.shape
+        ny = len(H)
+        size = nx * ny * H.shape[3] * (C + T) * B.element_size()
+        group = max(1, min(width, self.tile_bytes // size))
+        slices = _split_count(group * nx, ny, H[0, 0].numel(), H.is_cuda)
+        # (group nx, ny T', T): for each example of the first side, rows are positions of the second
+        inner = self.products.left(G.flatten(2).transpose(1, 2)).repeat(group, 1, 1)
+        second = H.transpose(2, 3).reshape(ny, width, slices, -1).transpose(1, 2).flatten(0, 1)
+        for outputs in spans(width, group):
+            signals = B[:, outputs].transpose(0, 1).flatten(0, 1)  # (group nx, C, T)
+            stack = inner[: len(signals)]
+            carried = self.products.of(stack, self.products.right(signals))
+            carried = carried.view(len(signals), ny * slices, -1).permute(1, 2, 0)
+            values = torch.bmm(second, carried).view(ny, slices, width, -1, nx)
+            place = target[:, outputs].permute(2, 3, 1, 0)
+            total = values.sum(1) if slices > 1 else values.squeeze(1)
+            place.copy_(total) if fresh else place.add_(total)
 
     def _tiles(self, left: Positions, right: Positions) -> Iterator[tuple[slice, slice]]:
         """Ranges of examples whose intermediate results fit the tile."""

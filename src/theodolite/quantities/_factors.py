@@ -17,7 +17,7 @@ __all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors", "ta
 
 Gradients = tuple[Tensor | None, ...]
 
-_WAITING_BYTES = 2**27  # signals that wait to be turned into gradients
+_WAITING_BYTES = 2**26  # signals that wait to be turned into gradients
 _WIDE = 192  # columns that make a product efficient
 
 

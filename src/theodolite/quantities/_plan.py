@@ -20,7 +20,7 @@ __all__ = ["AtomPlan", "Plan", "Settings", "Task", "available_bytes", "make_plan
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**24, "cuda": 2**29}
-_RUN_BYTES = {"cpu": 2**28, "cuda": 7 * 2**28}
+_RUN_BYTES = {"cpu": 2**28, "cuda": 9 * 2**28}
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,14 @@ from theodolite.quantities._runs import Run, Subject
 __all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
 _HALF = (torch.float16, torch.bfloat16)
-# Route -> most parts of a symmetric kernel (beyond, products become too narrow for a GPU), and
-# multiply-adds of a part that keep a GPU busy for longer than it takes to ask for them.
+# Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one (products must
+# not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
 _PARTS: dict[Route, tuple[int, float]] = {
-    "hadamard": (5, 4e9),
-    "gradients": (10, 4e9),
-    "positions": (16, 2e10),
+    "hadamard": (2000, 4e9),
+    "gradients": (512, 4e9),
+    "positions": (160, 2e10),
 }
+_MOST_PARTS = 16
 _CPU_PART_COST = 2e7
 
 
@@ -142,9 +143,11 @@ class Sweep:
         heaviest = max(atoms, key=lambda entry: entry.cost, default=None)
         parts = self.settings.parts or 1
         if heaviest is not None and self.settings.parts is None:
-            most, cost = _PARTS[heaviest.route or "gradients"]
+            least, cost = _PARTS[heaviest.route or "gradients"]
+            rows = examples * (self.outputs if self.subject.choice.mode == "full" else 1)
             cost = cost if self.device.type == "cuda" else _CPU_PART_COST
-            parts = max(1, min(most, examples, round(heaviest.cost / cost)))
+            most = rows // (least if self.device.type == "cuda" else 1)
+            parts = max(1, min(_MOST_PARTS, most, examples, round(heaviest.cost / cost)))
         products = Products(self.settings.precision)
         return Contraction(products, plan.tile_bytes, -(-examples // parts))
 

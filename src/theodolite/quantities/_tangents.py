@@ -104,9 +104,10 @@ def kernels_of(sweep: Sweep, data: Data, other: Data | None) -> TangentKernels:
     plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
     shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
     kernels = _Kernels(shape, sweep)
+    checked = CheckWeights(sweep, data, other) if sweep.settings.check else None
     values = _fill_all(sweep, plan, data, other, kernels)
-    if sweep.settings.check:
-        CheckWeights(sweep, data, other).compare(kernels, values)
+    if checked is not None:
+        checked.compare(kernels, values, kernels_of)
     return TangentKernels(dict(kernels), coverage_of(sweep, plan), values, plan.predicted_bytes)
 
 
