@@ -22,8 +22,9 @@ CURVES = {
               logarithmic="x", marks=True, top_only=True),
         Curve("representation", "predicted_loss", "gradient-descent steps", "loss left",
               logarithmic="x"),
-        Curve("covariance", "transfer", "σ of the data", "τ of the weights", logarithmic="x"),
-        Curve("kernel", "spectrum", "mode", "share of the trace", logarithmic="xy"),
+        Curve("covariance", "transfer", "σ of the data", "τ of the weights", logarithmic="x",
+              smallest=1e-5),
+        Curve("kernel", "spectrum", "mode", "share of the trace", logarithmic="xy", smallest=1e-8),
         Curve("kernel", "cumulative_power", "modes", "share of the target"),
     )
 }  # fmt: skip
@@ -100,7 +101,7 @@ def _representation(group: Group) -> Iterable[Figure | None]:
 def _covariance(group: Group) -> Iterable[Figure | None]:
     yield headline_figure(group, "covariance")
     lines = [
-        Line("misalignment", "layer"),
+        Line("misalignment", "layer", with_null=False),
         Line("random_basis_misalignment", "random bases", color="muted"),
         Line("misalignment_floor", "floor", color="muted", marks_only=True),
     ]
@@ -113,7 +114,7 @@ def _covariance(group: Group) -> Iterable[Figure | None]:
     words = Words(
         "f(σ): weight put on each direction of the data",
         "From left to right, directions of the data that vary more; how much weight the layer puts"
-        " on each. A random layer is flat.",
+        " on each. A random layer is flat. Directions below 10⁻⁵ of the strongest are left out.",
     )
     yield layer_panels(group, CURVES["transfer"], words)
     yield eigenvector_figure(group)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from theodolite.report._escape import plain, short
 from theodolite.report._figure import Draw, Figure, Panel, Words, axis
 from theodolite.report._numbers import spaced
@@ -27,6 +29,7 @@ class Curve:
         logarithmic: names of the axes that are ("x", "y").
         marks: markers instead of a line.
         top_only: keep the first points instead of some of all.
+        smallest: share of the largest number below which a logarithmic axis leaves points out.
         chance: whether the record holds what shuffled labels give.
         options: more settings of the vertical axis.
     """
@@ -38,6 +41,7 @@ class Curve:
     logarithmic: str = ""
     marks: bool = False
     top_only: bool = False
+    smallest: float = 0.0
     chance: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,14 +54,23 @@ class Curve:
 
     def keep(self, moment: Moment, layer: str) -> list[int] | None:
         """The points that a page carries; None for all of them."""
-        found = moment.array(self.family, self.name, layer, "x")
-        if found is None or len(found[1]) <= _MOST_POINTS:
+        found = {role: moment.array(self.family, self.name, layer, role) for role in "xy"}
+        if any(item is None for item in found.values()):
             return None
+        arrays = {role: item[1] for role, item in found.items() if item is not None}
+        shown = np.ones(len(arrays["x"]), dtype=bool)
+        for role in self.logarithmic:
+            # Zero has no logarithm, and rounding noise would take up most of the axis.
+            largest = arrays[role].max(initial=0.0)
+            shown &= (arrays[role] > 0) & (arrays[role] >= self.smallest * largest)
+        points = np.flatnonzero(shown).tolist()
+        if len(points) <= _MOST_POINTS:
+            return None if len(points) == len(shown) else points
         if self.top_only:
-            return list(range(_MOST_POINTS))
+            return list(points[:_MOST_POINTS])
         # Over a logarithmic axis of counts the first points matter most.
-        counts = "x" in self.logarithmic and found[1][0] < found[1][-1]
-        return spaced(len(found[1]), _MOST_POINTS, logarithmic=counts)
+        counts = "x" in self.logarithmic and arrays["x"][0] < arrays["x"][-1]
+        return [points[i] for i in spaced(len(points), _MOST_POINTS, logarithmic=counts)]
 
 
 def layer_panels(group: Group, curve: Curve, words: Words, *, columns: int = 4) -> Figure | None:

@@ -11,6 +11,7 @@ from theodolite.report._traces import Trace
 __all__ = ["Draw", "Figure", "Panel", "Words", "axis", "panel_layout", "states_of", "with_ranges"]
 
 _NARROW = 1.5
+_FEWEST_TICKS = 2
 Draw = Callable[[int | None], list[Trace]]
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
@@ -152,10 +153,13 @@ def _ranged(settings: dict[str, Any], traces: Iterable[Trace], name: str) -> dic
 
 
 def _ticks(low: float, high: float) -> dict[str, Any]:
-    """1, 2 and 5 times powers of ten, written out."""
+    """1, 2 and 5 times powers of ten, written out; three places where there are too few."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     inside = [value for value in values if low <= math.log10(value) <= high]
+    if len(inside) < _FEWEST_TICKS:
+        places = [low + share * (high - low) for share in (0.1, 0.5, 0.9)]
+        inside = sorted({float(f"{10**place:.3g}") for place in places})
     return {"tickvals": inside, "ticktext": [f"{value:g}" for value in inside]}
 
 

@@ -15,6 +15,7 @@ __all__ = ["eigenvector_figure"]
 _NAMES = ("patch_eigenvectors", "filter_eigenvectors")
 _MOST_TILES = 10
 _COLORS = 3
+_SMALLEST = 2  # inputs that are no images have one line of pixels
 
 
 def eigenvector_figure(group: Group) -> Figure | None:
@@ -25,6 +26,8 @@ def eigenvector_figure(group: Group) -> Figure | None:
         return None
     layer = layers[0]
     panels = [_panel(group, run, layer) for run in group.runs]
+    if all(panel is None for panel in panels):
+        return None
     return Figure(
         "covariance-eigenvectors",
         f"Eigenvectors of patches and of filters, {plain(layer)}",
@@ -41,6 +44,8 @@ def _panel(group: Group, run: RunView, layer: str) -> Panel | None:
     if first is None:
         return None
     count, channels, height, width = first[1].shape
+    if min(height, width) < _SMALLEST:
+        return None
     count = min(count, _MOST_TILES)
     down, across = 2 * height + 1, count * (width + 1) - 1
     middles = [(height - 1) / 2, height + 1 + (height - 1) / 2]
@@ -52,7 +57,7 @@ def _panel(group: Group, run: RunView, layer: str) -> Panel | None:
         ),
         "yaxis": axis(
             "", range=[down - 0.5, -0.5], showgrid=False, tickvals=middles,
-            ticktext=["patches", "filters"],
+            ticktext=["patches", "filters"], scaleanchor="x", constrain="domain",
         ),
     }  # fmt: skip
     note = "" if channels in {1, _COLORS} else f" (channel 1 of {channels})"

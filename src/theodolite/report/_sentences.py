@@ -1,5 +1,6 @@
 """Sentences computed from the numbers: none is written in advance."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,12 +62,16 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
     """Where a measure is highest and lowest, for every run."""
     parts = []
     for run in group.runs:
-        values = _values(group, run.at(step), family, measure)
+        moment = run.at(step)
+        values = _values(group, moment, family, measure)
+        endless = [
+            _layer(name) for name in group.layers
+            if math.isinf(moment.value(family, measure, name))
+        ]  # fmt: skip
+        told = [_extremes(values)] if values else []
+        told += [f"infinite in {', '.join(endless)}"] if endless else []
         who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-        if len(values) == 1:
-            parts.append(f"{who}{shown(values[0][1])} in {plain(values[0][0])}")
-        elif values:
-            parts.append(who + _extremes(values))
+        parts += [who + "; ".join(told)] if told else []
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
 
 
@@ -111,6 +116,8 @@ def _values(group: Group, moment: Moment, family: str, measure: str) -> Values:
 
 
 def _extremes(values: Values) -> str:
+    if len(values) == 1:
+        return f"{shown(values[0][1])} in {_layer(values[0][0])}"
     top, bottom = max(values, key=_second), min(values, key=_second)
     if shown(top[1]) == shown(bottom[1]):
         return f"{shown(top[1])} in every layer"
@@ -128,16 +135,16 @@ def _trend(values: Values) -> str:
 
 def _representation(values: Values) -> str:
     if len(values) == 1:
-        return f"alignment area {shown(values[0][1])} in {plain(values[0][0])}"
+        return f"alignment area {shown(values[0][1])} in {_layer(values[0][0])}"
     return f"alignment area {_trend(values)}; highest in {_named(max(values, key=_second))}"
 
 
 def _covariance(values: Values) -> str:
     layer, value = min(values, key=_second)
-    change = abs(1 - value)
+    change = f"{abs(1 - value):.0%}"
     word = "less" if value < 1 else "more"
-    text = f"weights of {plain(layer)} are {change:.0%} {word} misaligned with the data than"
-    text += " random bases"
+    than = f"{change} {word} misaligned with the data than" if change != "0%" else "no better than"
+    text = f"weights of {_layer(layer)} are {than} random bases"
     below = sum(v < 1 for _, v in values)
     return text + (f"; {below} of {len(values)} layers below 1" if len(values) > 1 else "")
 
@@ -159,7 +166,7 @@ def _gradient(values: Values) -> str:
     layer, value = values[-1]
     word = "more" if value >= 0 else "less"
     agree = f"gradients of one class agree {shown(abs(value))} {word}"
-    return f"in {plain(layer)}, {agree} than those of any two examples"
+    return f"in {_layer(layer)}, {agree} than those of any two examples"
 
 
 _CORE: Mapping[str, Callable[[Values], str]] = {
@@ -203,9 +210,8 @@ def _since_start(run: RunView, step: int | None, family: str) -> str:
     if not known:
         return ""
     name, before, after = max(known, key=lambda item: abs(item[2] - item[1]))
-    return (
-        f"; since step {start.step} most changed in {plain(name)}, {shown(before)} → {shown(after)}"
-    )
+    change = f"{shown(before)} → {shown(after)}"
+    return f"; since step {start.step} most changed in {_layer(name)}, {change}"
 
 
 def _between_runs(group: Group, family: str, measure: str, step: int | None) -> str:
@@ -251,8 +257,13 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def _layer(name: str) -> str:
+    """A layer within a sentence; a mere number needs a noun."""
+    return plain(name) if any(map(str.isalpha, name)) or not name else f"layer {plain(name)}"
+
+
 def _named(item: tuple[str, float]) -> str:
-    return f"{plain(item[0])} ({shown(item[1])})"
+    return f"{_layer(item[0])} ({shown(item[1])})"
 
 
 def _second(item: tuple[str, float]) -> float:

@@ -73,12 +73,14 @@ class Line:
         label: its words where several share a panel.
         color: a name of the palette; None for the family's.
         marks_only: dashes at each layer instead of a line.
+        with_null: whether what chance gives is drawn with it.
     """
 
     measure: str
     label: str = ""
     color: str | None = None
     marks_only: bool = False
+    with_null: bool = True
 
 
 def profile_trace(
