@@ -134,3 +134,28 @@ def test_losses_of_torch_are_asked_not_to_average(loss):
     found = th.survey(mlp(), blobs(), loss=loss, families="gradient")
     plain = th.survey(mlp(), blobs(), families="gradient")
     assert value(found, "omega", "2") == pytest.approx(value(plain, "omega", "2"), rel=1e-5)
+
+
+def test_a_transformer_with_padded_batches():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
+    config = transformers.BertConfig(
+        vocab_size=20, num_hidden_layers=1, max_position_embeddings=8, num_labels=3, **sizes
+    )
+    model = transformers.BertForSequenceClassification(config)
+    mask = torch.ones(12, 5, dtype=torch.long)
+    mask[:6, 3:] = 0
+    tokens = torch.randint(0, 20, (12, 5))
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.arange(12) % 3}
+    found = th.survey(model, batch)
+    assert found.record.contents["skipped"] == {}
+    assert "bert.encoder.layer.0" in found.layers
+    frame = found.to_frame()
+    assert "cka_input" not in set(frame.measure)  # tokens are names, not numbers
+    assert set(frame.family) == ALL
+    changed = {**batch, "input_ids": torch.where(mask.bool(), tokens, 7)}
+    same = th.survey(model, changed, families="kernel").to_frame()
+    inside = frame[(frame.measure == "cka_target") & (frame.layer == "classifier")]
+    outside = same[(same.measure == "cka_target") & (same.layer == "classifier")]
+    assert outside.value.item() == pytest.approx(inside.value.item(), rel=1e-3)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,17 @@ class Survey:
 
     Args:
         record: plain data and arrays; docs/records.md has the layout.
+
+    Attributes:
+        run: the same as reports and trackers read it, a run of one step.
     """
 
     record: Record
+    run: Run = field(init=False, repr=False)
 
-    @property
-    def run(self) -> Run:
-        """The survey as reports and trackers read it: a run of one step."""
-        return Run(self.record.contents["name"], self.record, (self.record,))
+    def __post_init__(self) -> None:
+        run = Run(self.record.contents["name"], self.record, (self.record,))
+        object.__setattr__(self, "run", run)
 
     @property
     def layers(self) -> list[str]:

@@ -62,13 +62,24 @@ def headline_text(record: Record, *, title: str) -> str:
         cells = (_cell(found.get((name, family))).rjust(14) for family in families)
         lines.append(" ".join([name.ljust(width), *cells]))
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
-    warnings = contents["warnings"]
-    for entry in warnings[:5]:
-        where = entry["layer"] or "model"
-        lines.append(f"note ({where}, {entry['measure']}): {entry['text']}")
-    if len(warnings) > 5:
-        lines.append(f"{len(warnings) - 5} more notes in the record")
+    lines += _notes(contents["warnings"])
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _notes(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each measure that something is said about; the record has them all."""
+    first: dict[str, Mapping[str, Any]] = {}
+    counts: dict[str, int] = {}
+    for entry in warnings:
+        first.setdefault(entry["measure"], entry)
+        counts[entry["measure"]] = counts.get(entry["measure"], 0) + 1
+    lines = []
+    for measure, entry in first.items():
+        where = "model" if entry["layer"] is None else f"layer {entry['layer']}"
+        others = counts[measure] - 1
+        more = f" and {others} more" if others else ""
+        lines.append(f"note ({measure}, {where}{more}): {entry['text']}")
+    return lines
 
 
 def _cell(value: float | None) -> str:
