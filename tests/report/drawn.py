@@ -101,10 +101,11 @@ def _trace(panel, i, meta, runs):
         yield from _row_names(panel, source["z"], runs)
         return
     drawn = panel["traces"][i]
-    if drawn is None:
-        yield "is not drawn"
-        return
     wanted = {axis: numbers_at(runs, where) for axis, where in source.items() if axis in "xy"}
+    if drawn is None:
+        if any(_drawable(value, panel["axes"][1]) for value in wanted.get("y", [])):
+            yield "is not drawn"
+        return
     if "markers" in meta["mode"]:
         yield from _names(panel, source, drawn["points"], runs)
         yield from _positions(panel, wanted, drawn["points"], "marker")

@@ -164,12 +164,12 @@ def test_from_disk_the_same_page(tmp_path, runs):
 
 
 def test_long_runs_are_thinned_and_keep_both_ends():
-    steps = tuple(range(150))
+    steps = tuple(range(90))
     run = history_run(("a", "b"), steps=steps)
     (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
     shown_steps = json.loads(data)["steps"][0]
     assert len(shown_steps) <= 62
-    assert (shown_steps[0], shown_steps[-1]) == (0, 149)
+    assert (shown_steps[0], shown_steps[-1]) == (0, 89)
 
 
 def without(record, *families):

@@ -88,6 +88,21 @@ def test_nothing_is_said_without_numbers():
     assert overview_sentence(group, "tangent") == "Not shown: not measured."
 
 
+def test_a_measure_of_some_steps_says_where_it_is_missing():
+    run = history_run()
+    rows = run.steps[0].contents["rows"]
+    rows[:] = [item for item in rows if item["measure"] != "stiffness"]
+    group = groups_of([run], 60)[0]
+    assert profile_sentence(group, "gradient", "stiffness", 0) == "Not measured at step 0."
+    assert "ighest in" in profile_sentence(group, "gradient", "stiffness", 10)
+
+
+def test_infinite_numbers_are_told():
+    group = group_with("representation", "predicted_steps", [10.0, math.inf, 30.0])
+    text = profile_sentence(group, "representation", "predicted_steps")
+    assert text == "Highest in l2 (30.0), lowest in l0 (10.0); infinite in l1."
+
+
 def test_balance_is_told_where_it_is_known():
     group = groups_of([survey_run()], 60)[0]
     value = group.runs[0].last.value("tangent", "equilibrium_layer", None)

@@ -72,6 +72,8 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
         told += [f"infinite in {', '.join(endless)}"] if endless else []
         who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
         parts += [who + "; ".join(told)] if told else []
+    if not parts and group.is_history:
+        return f"Not measured at step {group.steps[-1] if step is None else step}."
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
 
 
