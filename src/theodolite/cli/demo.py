@@ -69,4 +69,4 @@ def _print(story: "Story", folder: Path) -> None:
         verdict = "[green]holds[/]" if check.holds else "[red]does not hold[/]"
         console.print(f"{verdict}: {check.text} ({check.numbers}).")
     console.print(f"\nreport {story.reports[0]}", soft_wrap=True)
-    console.print(f"of the CNN {story.reports[1]}\nrecords {folder}", soft_wrap=True)
+    console.print(f"report of the CNN {story.reports[1]}\nrecords {folder}", soft_wrap=True)

@@ -1,0 +1,52 @@
+"""Watch a network learn, and watch it memorize: two lines in a plain training loop.
+
+Run: ``python docs/examples/watch_memorization.py``. The same network is trained on true and on
+shuffled labels. Both fit their training set; the angles tell them apart.
+"""
+
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import theodolite as th
+from theodolite.workbench.data import digits, scaled, shuffled_labels
+from theodolite.workbench.models import mlp
+
+
+def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int) -> th.History:
+    """Train with Adam on random batches and measure every tenth of the way."""
+    torch.manual_seed(0)
+    model = mlp([64, 128, 128, 10])
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    every = max(1, steps // 10)
+    with th.Monitor(model, (x, y), every=every, name=name, labels="trained-on") as monitor:
+        monitor.step(0)
+        for step in range(1, steps + 1):
+            rows = torch.randint(len(x), (128,))
+            optimizer.zero_grad()
+            cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+            monitor.step(step)
+    return monitor.history
+
+
+def main(folder: Path = Path("runs/memorization"), steps: int = 500) -> th.Comparison:
+    """Compare the two runs."""
+    data = scaled(digits(), "unit_interval")
+    shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(0))
+    learned = watched_run("true labels", data.x_train, data.y_train, steps)
+    memorized = watched_run("shuffled labels", data.x_train, shuffled, steps)
+
+    print("how much closer features of one class are than features of all classes:")
+    for history in (learned, memorized):
+        last = history.survey(history.steps[-1])
+        contrast = [last.estimate("feature_omega_contrast", layer).value for layer in last.layers]
+        print(f"  {history.run.name:16s}", " ".join(f"{value:6.3f}" for value in contrast))
+    comparison = th.compare(learned, memorized)
+    print(comparison.to_html(folder / "report.html"))
+    return comparison
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The demo's story on a smaller network: what the numbers should say, and that checks can fail."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from theodolite.cli import app
+from theodolite.cli.digits_story import StorySettings, tell_story
+from theodolite.cli.story_checks import story_checks
+from theodolite.records import load_run
+
+SMALL = StorySettings(steps=250, width=64, moments=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def story(folder):
+    return tell_story(SMALL, folder, lambda _done, _text: None)
+
+
+@pytest.mark.parametrize("index", range(3), ids=["contrast", "held-out", "area"])
+def test_the_story_holds(story, index):
+    check = story.checks[index]
+    assert check.holds, check.numbers
+
+
+def test_swapped_runs_fail_every_check_that_compares_them(story):
+    histories = dict(story.histories)
+    swapped = {
+        "true labels": histories["shuffled labels"],
+        "shuffled labels": histories["true labels"],
+        "true labels, test": histories["shuffled labels, test"],
+        "shuffled labels, test": histories["true labels, test"],
+    }
+    contrast, held_out, _ = story_checks(swapped)
+    assert not contrast.holds
+    assert not held_out.holds
+
+
+def test_networks_fit_and_only_true_labels_generalize(story):
+    assert story.accuracies["true labels"] > (0.99, 0.9)
+    assert story.accuracies["shuffled labels"][1] < 0.3
+    assert story.accuracies["CNN"][1] > 0.9
+
+
+def test_records_name_split_and_labels(story, folder):
+    data = {name: h.run.head.contents["data"] for name, h in story.histories.items()}
+    assert {name: (entry["split"], entry["labels"]) for name, entry in data.items()} == {
+        "true labels": ("train", "true"),
+        "true labels, test": ("test", "true"),
+        "shuffled labels": ("train", "shuffled"),
+        "shuffled labels, test": ("test", "true"),
+        "CNN": ("train", "true"),
+    }
+    saved = load_run(folder / "shuffled-labels")
+    assert [step.contents["step"] for step in saved.steps] == [0, 1, 250]
+
+
+def test_all_families_are_watched(story):
+    rows = story.histories["true labels"].run.steps[-1].contents["rows"]
+    assert len({row["family"] for row in rows}) == 5
+    assert any(row["measure"] == "omega_contrast" for row in rows)
+
+
+def test_the_reports_are_small_enough(story):
+    for report in story.reports:
+        assert 1_000_000 < report.stat().st_size < 3_000_000
+
+
+def test_the_command_prints_tables_checks_and_where_the_report_is(story, monkeypatch, folder):
+    monkeypatch.setattr("theodolite.cli.digits_story.tell_story", lambda *_: story)
+    result = CliRunner().invoke(app, ["demo", "-o", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("holds: ") == 3
+    assert all(str(report) in result.stdout for report in story.reports)
+    assert "shuffled labels: training accuracy" in result.stdout
+
+
+def test_the_command_in_json(story, monkeypatch, folder):
+    monkeypatch.setattr("theodolite.cli.digits_story.tell_story", lambda *_: story)
+    result = CliRunner().invoke(app, ["demo", "--json", "-o", str(folder)])
+    document = json.loads(result.stdout)
+    assert [check["holds"] for check in document["checks"]] == [True] * 3
+    assert len(document["histories"]) == 5

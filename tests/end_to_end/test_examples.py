@@ -1,0 +1,71 @@
+"""The scripts in docs/examples run, small, and show what they say."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def example(name):
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def values(survey, measure):
+    return [survey.estimate(measure, layer).value for layer in survey.layers]
+
+
+def test_survey_resnet(tmp_path, capsys):
+    survey = example("survey_resnet").main(tmp_path, examples=20, tangent=4)
+    assert survey.layers[0] == "stem"
+    assert survey.layers[-1] == "head"
+    assert len(survey.layers) == 10
+    families = {row["family"] for row in survey.record.contents["rows"]}
+    assert families == {"representation", "covariance", "kernel", "tangent", "gradient"}
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+    assert (tmp_path / "report.html").exists()
+
+
+def test_watch_memorization(tmp_path):
+    comparison = example("watch_memorization").main(tmp_path, steps=120)
+    frame = comparison.to_frame()
+    last = frame[(frame.step == 120) & (frame.measure == "feature_omega_contrast")]
+    contrast = last.pivot_table(index="layer", columns="run", values="value")
+    assert (contrast["shuffled labels"] < contrast["true labels"]).all()
+    assert (tmp_path / "report.html").exists()
+
+
+def test_compare_initializations(tmp_path):
+    comparison = example("compare_initializations").main(tmp_path, epochs=1)
+    frame = comparison.to_frame()
+    chosen = frame[(frame.measure == "relative_misalignment") & (frame.layer == "conv1")]
+    misalignment = dict(zip(chosen.run, chosen.value, strict=True))
+    assert misalignment["from the data, before"] < 0.5 < misalignment["random, before"]
+    assert (tmp_path / "report.html").exists()
+
+
+def test_survey_transformer(tmp_path):
+    survey = example("survey_transformer").main(tmp_path, count=60, steps=10)
+    assert {"words", "blocks.0", "blocks.1", "head"} <= set(survey.layers)
+    assert survey.record.contents["skipped"] == {}
+    assert survey.record.contents["data"]["outputs"] == 3
+    assert (tmp_path / "report.html").exists()
+
+
+def test_five_measures(capsys):
+    example("five_measures").main()
+    assert capsys.readouterr().out.count("representation") == 1
+
+
+def test_every_example_is_run_here():
+    names = {f"test_{path.stem}" for path in EXAMPLES.glob("*.py")}
+    assert names <= set(globals())
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_say_how_to_run_them(path):
+    assert f"python docs/examples/{path.name}" in path.read_text()
