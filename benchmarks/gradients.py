@@ -34,7 +34,9 @@ def timed_plain_pass(model: nn.Module, data: Data) -> None:
         plain_pass(model, data)
 
 
-def ours(model: nn.Module, data: Data, batch_size: int, *, check: bool = True) -> dict[str, Tensor]:
+def ours(
+    model: nn.Module, data: Data, batch_size: int | None, *, check: bool = True
+) -> dict[str, Tensor]:
     found = gradient_alignment(model, *data, losses, batch_size=batch_size, check=check)
     return {name: layer.in_class for name, layer in found.items()}
 
@@ -140,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--profile", action="store_true", help="print time by kernel")
     options = parser.parse_args()
     device = options.device
     no_tf32(device)
@@ -151,7 +154,8 @@ def main() -> None:
     base = measure(lambda: plain_pass(model, data), device)
     print(base.line("floor: one plain pass, cuDNN heuristics"))
     print(measure(lambda: timed_plain_pass(model, data), device).line("  the same, cuDNN timed"))
-    for batch_size in (128, 250, 500, 1000):
+    attempt("theodolite", lambda: ours(model, data, None), device, base)
+    for batch_size in (128, 250, 500):
         attempt(
             f"theodolite, batches of {batch_size}",
             lambda size=batch_size: ours(model, data, size),
@@ -166,7 +170,8 @@ def main() -> None:
         device,
         base,
     )
-    profile(model, data, device)
+    if options.profile:
+        profile(model, data, device)
     attempt("Opacus", lambda: with_opacus(model, data), device, base)
     attempt("torch.func, chunks of 64", lambda: with_torch_func(model, data, 64), device, base)
     if device.startswith("cuda"):

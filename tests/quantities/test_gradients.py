@@ -410,6 +410,31 @@ def test_a_broken_rule_is_caught(monkeypatch):
     gradient_sums(zoo_item.model, *zoo_item.data, check=False)
 
 
+def test_broken_sums_are_caught(monkeypatch):
+    zoo_item = specimen("lenet")
+    correct = engine._members
+    monkeypatch.setattr(engine, "_members", lambda *args: 1.01 * correct(*args))
+    with pytest.raises(CaptureError, match="sum of gradients with respect to '8"):
+        gradient_sums(zoo_item.model, *zoo_item.data)
+
+
+def test_unused_parameters_have_gradient_zero():
+    class Partial(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    inputs, targets = torch.randn(4, 3), torch.arange(4) % 2
+    found = gradient_alignment(Partial(), inputs, targets, stiffness=True)
+    assert found.sums["unused"].norms.tolist() == [0.0] * 4
+    assert found["unused"].in_class.isnan()
+    assert found["unused"].stiffness.isnan()
+    assert not found["used"].in_class.isnan()
+
+
 def test_examples_that_see_each_other_are_caught():
     class Mixing(nn.Module):
         def __init__(self):

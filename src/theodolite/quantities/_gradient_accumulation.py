@@ -1,6 +1,6 @@
 """Norms and class sums of per-example gradients while batches in class order go by."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -10,6 +10,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from theodolite.capture.batches import Batch
 from theodolite.capture.sites import tensors_in
+from theodolite.capture.uses import Use
 from theodolite.measures.gradient import SetSums
 from theodolite.quantities._bundles import Bundle, bundled, column_groups
 from theodolite.quantities._class_sums import ClassTally, class_squares
@@ -24,6 +25,8 @@ __all__ = ["LOGITS", "TOTAL", "GradientAccumulation"]
 # Two sets beside the layers; names of modules have no spaces.
 LOGITS = "all logits"
 TOTAL = "all parameters"
+
+_CHECKED_SUMS = 8  # parameters whose sums over the first batch are compared with autograd
 
 BatchLoss = Callable[[Tensor, Batch], Tensor]
 
@@ -108,7 +111,9 @@ class GradientAccumulation:
         self._losses.append(losses.detach())
         arrived = self._backward(run, losses, keep=first is not None)
         derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
-        plain = None if first is None else self._check.plain_squares(losses, keep=derived)
+        plain = None
+        if first is not None:
+            plain = self._check.plain_squares(losses, _last_used(run.uses), keep=derived)
         del losses
         span = slice(start, start + len(batch))
         self._reduce(bundled(self._gradients(run, arrived)), segments, span)
@@ -245,8 +250,16 @@ class GradientAccumulation:
         return UnitSums(nonzero.double() @ one_hot, torch.stack(squares), total, mean)
 
 
+def _last_used(uses: Sequence[Use]) -> list[str]:
+    """Parameters nearest to the outputs, whose plain gradients cost a short backward pass."""
+    roots = dict.fromkeys(root for use in reversed(uses) for root in use.origin.roots)
+    return list(roots)[:_CHECKED_SUMS]
+
+
 def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:
     """Numbers of all tallies from the device in one copy; None is zero."""
+    if not tallies:
+        return torch.zeros(0, dtype=torch.float64)
     values = [getattr(tally, what) for tally in tallies]
     zeros = next((value.new_zeros(1) for value in values if value is not None), torch.zeros(1))
     parts = [

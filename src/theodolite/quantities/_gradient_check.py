@@ -1,6 +1,7 @@
 """Does what the factors give agree with plain autograd? Asked of every run, unless told not to."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -25,40 +26,53 @@ def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
     return torch.stack(norms).square()
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """Squared norms found and those of plain autograd, on the device."""
+
+    what: str
+    names: tuple[str, ...]
+    left: Tensor
+    right: Tensor
+    examples: int
+
+
 class GradientCheck:
     """Comparisons that wait on the device until someone asks for the verdict."""
 
     def __init__(self, owned: Ownership) -> None:
         self._parameters = owned.parameters
-        self._waiting: list[tuple[str, Tensor, Tensor, int]] = []
+        self._waiting: list[_Comparison] = []
 
-    def plain_squares(self, losses: Tensor, *, keep: bool = False) -> dict[str, Tensor]:
-        """Squared norms of autograd's own gradient of the summed loss."""
+    def plain_squares(
+        self, losses: Tensor, names: Sequence[str] | None = None, *, keep: bool = False
+    ) -> dict[str, Tensor]:
+        """Squared norms of autograd's own gradient of the summed loss; zero where there is none."""
+        chosen = list(self._parameters) if names is None else list(names)
         grads = torch.autograd.grad(
-            losses.sum(), list(self._parameters.values()), retain_graph=keep, allow_unused=True
+            losses.sum(),
+            [self._parameters[name] for name in chosen],
+            retain_graph=keep,
+            allow_unused=True,
         )
-        present = {
-            name: grad
-            for name, grad in zip(self._parameters, grads, strict=True)
-            if grad is not None
-        }
-        return dict(zip(present, squared_norms(list(present.values())), strict=True))
+        present = {name: g for name, g in zip(chosen, grads, strict=True) if g is not None}
+        zero = losses.new_zeros((), dtype=torch.float64)
+        squares = squared_norms(list(present.values())) if present else ()
+        found = dict(zip(present, squares, strict=True))
+        return {name: found.get(name, zero) for name in chosen}
 
     def compare(
         self,
         what: str,
-        found: Mapping[str, Tensor | None],
+        found: Mapping[str, Tensor],
         plain: Mapping[str, Tensor],
         examples: int,
     ) -> None:
-        """Note two sets of squared norms, one entry per parameter; absent means zero."""
+        """Note two sets of squared norms, one entry per parameter; not found means zero."""
         zero = next(iter(plain.values())).new_zeros(())
-        left, right = [], []
-        for name in self._parameters:
-            value = found.get(name)
-            left.append(zero if value is None else value)
-            right.append(plain.get(name, zero))
-        self._waiting.append((what, torch.stack(left), torch.stack(right), examples))
+        left = torch.stack([found.get(name, zero) for name in plain])
+        right = torch.stack(list(plain.values()))
+        self._waiting.append(_Comparison(what, tuple(plain), left, right, examples))
 
     def require_agreement(self, dtype: torch.dtype) -> None:
         """Judge what is waiting.
@@ -67,15 +81,16 @@ class GradientCheck:
             CaptureError: If squared norms differ by more than rounding explains.
         """
         eps = torch.finfo(dtype).eps
-        for what, on_device, plain, examples in self._waiting:
-            left, right = on_device.cpu(), plain.cpu()
+        for one in self._waiting:
+            left, right = one.left.cpu(), one.right.cpu()
             scale = torch.maximum(left, right)
-            allowed = _RELATIVE * eps * scale + examples * (_VANISHING * eps) ** 2 * scale.sum()
+            vanishing = one.examples * (_VANISHING * eps) ** 2 * scale.sum()
+            allowed = _RELATIVE * eps * scale + vanishing
             wrong = ((left - right).abs() > allowed).nonzero().flatten().tolist()
             if wrong:
-                name = list(self._parameters)[wrong[0]]
+                name = one.names[wrong[0]]
                 raise CaptureError(
-                    f"{what} with respect to {name!r}: expected squared norm "
+                    f"{one.what} with respect to {name!r}: expected squared norm "
                     f"{right[wrong[0]]:.6g} as autograd gives it, got {left[wrong[0]]:.6g}; "
                     "examples may depend on each other or on chance (use model.eval()), else a "
                     "rule is wrong: please report it"

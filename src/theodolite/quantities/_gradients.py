@@ -107,8 +107,9 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
         stiffness: also add up gradients divided by their norms, a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
-        check: compare the first batch with plain autograd, and its first example with a pass of
-            its own; a difference is an error.
+        check: compare the first example with plain autograd in a pass of its own, for every
+            parameter, and the sum over the first batch for the last ones; a difference is an
+            error.
 
     Raises:
         DomainError: If the model normalises over the batch, drops out units, has no trainable
