@@ -1,0 +1,157 @@
+"""survey and view: what they print, write and answer."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import theodolite as th
+from theodolite.cli import app
+from theodolite.cli.surveying import memory_bytes
+from theodolite.workbench.models import mlp
+
+MLP = ("theodolite.workbench.models:mlp", "--arg", "sizes=[6,5,3]")
+QUICK = ("--family", "kernel", "--family", "gradient", "--nulls", "2")
+
+
+def call(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    y = np.arange(45) % 3
+    x = (rng.normal(size=(45, 6)) + 2 * np.eye(6)[y]).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "toy.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x[:15], y_test=y[:15])
+    return path
+
+
+@pytest.fixture(scope="module")
+def surveyed(data, tmp_path_factory):
+    """A folder that ``survey`` wrote, and what it printed."""
+    folder = tmp_path_factory.mktemp("out") / "deep" / "run"
+    return folder, call("survey", MLP[0], data, *MLP[1:], *QUICK, "-o", folder)
+
+
+def test_survey_prints_a_row_per_layer_and_where_things_are(surveyed):
+    folder, printed = surveyed
+    assert [line.split()[0] for line in printed.splitlines() if line.startswith("fc")] == [
+        "fc1",
+        "fc2",
+    ]
+    assert str(folder / "report.html") in printed
+    assert "(train)" in printed
+
+
+def test_survey_is_that_of_the_library(surveyed, data):
+    folder, _ = surveyed
+    torch.manual_seed(0)
+    model = mlp([6, 5, 3])
+    arrays = np.load(data)
+    pair = torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+    ours = th.survey(model, pair, families=("kernel", "gradient"), nulls=2)
+    saved = th.load(folder)
+    for layer in ("fc1", "fc2"):
+        expected = ours.estimate("cka_target", layer)
+        assert saved.estimate("cka_target", layer) == expected
+    described = saved.record.contents["data"]
+    assert (described["split"], described["classes"]) == ("train", ["0", "1", "2"])
+    assert (folder / "report.html").stat().st_size > 100_000
+
+
+def test_options_reach_the_survey(data, tmp_path):
+    words = ("--split", "test", "--layer", "fc2", "--examples", 9, "--name", "mine", "--seed", 3)
+    call("survey", MLP[0], data, *MLP[1:], "--family", "tangent", *words, "-o", tmp_path)
+    contents = th.load(tmp_path).record.contents
+    assert contents["name"] == "mine"
+    assert contents["config"]["seed"] == 3
+    assert contents["data"]["split"] == "test"
+    assert [layer["name"] for layer in contents["layers"]] == ["fc2"]
+    assert {row["n"] for row in contents["rows"] if row["layer"] == "fc2"} == {9}
+
+
+def test_weights_come_from_the_checkpoint(data, tmp_path):
+    model = mlp([6, 5, 3], generator=torch.Generator().manual_seed(9))
+    torch.save(model.state_dict(), tmp_path / "net.pt")
+    words = ("--checkpoint", tmp_path / "net.pt", "--json", "-o", tmp_path / "run")
+    document = json.loads(call("survey", MLP[0], data, *MLP[1:], *QUICK, *words))
+    arrays = np.load(data)
+    pair = torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+    expected = th.survey(model, pair, families="kernel").estimate("cka_target", "fc1").value
+    (value,) = [
+        row["value"]
+        for row in document["steps"][0]["rows"]
+        if (row["layer"], row["measure"]) == ("fc1", "cka_target")
+    ]
+    assert value == pytest.approx(expected)
+
+
+def test_view_writes_the_report_again(surveyed, tmp_path):
+    folder, _ = surveyed
+    printed = call("view", folder, "--no-open", "-o", tmp_path / "page.html")
+    assert "fc2" in printed
+    assert str(tmp_path / "page.html") in printed
+    assert (tmp_path / "page.html").exists()
+
+
+def test_view_opens_a_browser(surveyed, monkeypatch):
+    opened = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    call("view", surveyed[0])
+    assert opened == [(surveyed[0] / "report.html").resolve().as_uri()]
+
+
+def test_view_compares_several(surveyed, data, tmp_path):
+    call("survey", MLP[0], data, *MLP[1:], *QUICK, "--seed", 1, "-o", tmp_path / "b")
+    call("view", surveyed[0], tmp_path / "b", "--no-open", "-o", tmp_path / "both.html")
+    assert (tmp_path / "both.html").exists()
+
+
+def test_view_prints_strict_json(surveyed):
+    document = json.loads(
+        call("view", surveyed[0], "--json"), parse_constant=lambda name: pytest.fail(name)
+    )
+    assert document["kind"] == "survey"
+    assert {row["family"] for row in document["steps"][0]["rows"]} == {"kernel", "gradient"}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GB", 4 * 10**9), ("512MiB", 512 * 2**20), ("100", 100), ("1.5k", 1500), (None, None)],
+)
+def test_sizes_of_memory(text, size):
+    assert memory_bytes(text) == size
+
+
+def run(*words):
+    command = [sys.executable, "-W", "error", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_help_loads_no_torch():
+    code = "import sys, theodolite.cli; print('torch' in sys.modules)"
+    assert run("-c", code).stdout.strip() == "False"
+
+
+def test_a_real_process_answers_mistakes_with_one_line():
+    finished = run("-m", "theodolite.cli", "survey", "missing.py:net", "digits")
+    assert finished.returncode == 2
+    assert finished.stderr == "error: MODEL: missing.py: there is no such file\n"
+    assert finished.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["demo", "survey", "train", "view"])
+def test_every_command_has_help(command):
+    assert f"theodolite {command}" in run("-m", "theodolite.cli", command, "--help").stdout
+
+
+def test_version():
+    assert call("--version").strip() == f"theodolite {th.__version__}"
