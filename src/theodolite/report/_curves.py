@@ -48,7 +48,7 @@ class Curve:
     def layout(self) -> dict[str, Any]:
         """Both axes."""
         return {
-            "xaxis": axis(self.x, log="x" in self.logarithmic),
+            "xaxis": axis(self.x, log="x" in self.logarithmic, tickangle=0),
             "yaxis": axis(self.y, log="y" in self.logarithmic, **self.options),
         }
 

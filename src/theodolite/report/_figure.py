@@ -10,7 +10,8 @@ from theodolite.report._traces import Trace
 
 __all__ = ["Draw", "Figure", "Panel", "Words", "axis", "panel_layout", "states_of", "with_ranges"]
 
-_NARROW = 1.5
+_NARROW = 1.5  # decades with too few powers of ten to read
+_MOST_DECADES = 3.5  # that each have their label
 _FEWEST_TICKS = 2
 Draw = Callable[[int | None], list[Trace]]
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
@@ -56,6 +57,7 @@ class Figure:
         finding: one sentence computed from the numbers at a step; "" if there is none.
         columns: panels side by side on a wide screen.
         shared: whether all panels have one scale on the vertical axis.
+        roomy: whether a panel needs the whole width of a phone.
     """
 
     key: str
@@ -66,6 +68,7 @@ class Figure:
     finding: Callable[[int | None], str] = lambda _: ""
     columns: int = 1
     shared: bool = False
+    roomy: bool = False
 
     @property
     def all_panels(self) -> tuple[Panel, ...]:
@@ -84,8 +87,7 @@ def axis(title: str = "", *, log: bool = False, **options: Any) -> dict[str, Any
         "tickfont": {"size": 11, "color": "muted"},
         "fixedrange": True,
         "automargin": True,
-        # Powers of ten only: labels of the steps between them collide on a phone.
-        **({"dtick": 1, "exponentformat": "power"} if log else {"nticks": 6}),
+        **({"exponentformat": "power"} if log else {"nticks": 5}),
         **options,
     }
 
@@ -146,10 +148,12 @@ def _ranged(settings: dict[str, Any], traces: Iterable[Trace], name: str) -> dic
     low, high = min(values), max(values)
     pad = 0.06 * (high - low) or 0.5
     bottom = low if name == "y" and low == 0 and settings["type"] != "log" else low - pad
-    limits = {"range": [float(f"{bottom:.6g}"), float(f"{high + pad:.6g}")]}
-    # Less than a decade and a half has too few powers of ten to read.
-    narrow = settings["type"] == "log" and high - low < _NARROW
-    return settings | limits | (_ticks(*limits["range"]) if narrow else {})
+    limits: dict[str, Any] = {"range": [float(f"{bottom:.6g}"), float(f"{high + pad:.6g}")]}
+    if settings["type"] == "log":
+        # Powers of ten only: labels of the steps between them collide on a phone.
+        decades = {"dtick": math.ceil((high - low) / _MOST_DECADES)}
+        limits |= decades if high - low >= _NARROW else _ticks(*limits["range"])
+    return settings | limits
 
 
 def _ticks(low: float, high: float) -> dict[str, Any]:

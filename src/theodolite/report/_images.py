@@ -35,6 +35,7 @@ def eigenvector_figure(group: Group) -> Figure | None:
         " same of its filters. Equal pictures in the same place (up to sign) mean aligned.",
         tuple(panel for panel in panels if panel is not None),
         columns=min(2, len(panels)),
+        roomy=True,
     )
 
 

@@ -49,6 +49,7 @@ def step_maps(group: Group, family: str, measure: str | None = None) -> Figure |
         _READING,
         tuple(panels),
         columns=min(2, len(panels)),
+        roomy=True,
         finding=lambda _: overview_sentence(group, family) if headline else "",
     )
 
@@ -58,7 +59,7 @@ def class_map(group: Group, name: str, words: Words) -> Figure | None:
     layers = group.curved("gradient", name)
     if not layers:
         return None
-    kept = [moment for run in group.runs for moment in run.moments if moment.has_curves]
+    kept = [moment for run in group.runs for moment in run.curved]
     tables = [_class_table(moment, name, layers) for moment in kept]
     limits = _limits([v for table in tables for row in table.values for v in row])
     panels = []
@@ -68,8 +69,8 @@ def class_map(group: Group, name: str, words: Words) -> Figure | None:
         draw = _class_drawer(run, name, layers, limits)
         panels.append(Panel(_run_title(group, run), draw, layout, height=_height(layers)))
     key = f"gradient-{name}".replace("_", "-")
-    columns_of_panels = min(2, len(panels))
-    return Figure(key, words.title, words.reading, tuple(panels), columns=columns_of_panels)
+    across = min(2, len(panels))
+    return Figure(key, words.title, words.reading, tuple(panels), columns=across, roomy=True)
 
 
 def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:

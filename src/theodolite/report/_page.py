@@ -114,6 +114,7 @@ def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, 
         "more": [panel.title for panel in figure.more],
         "heights": [panel.height for panel in panels],
         "columns": figure.columns,
+        "roomy": figure.roomy,
         "payload": {
             "group": group,
             "titles": [panel.title for panel in panels],

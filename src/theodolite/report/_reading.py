@@ -9,8 +9,11 @@ import numpy as np
 
 from theodolite.records import Record, Run
 from theodolite.report._families import FAMILIES
+from theodolite.report._numbers import spaced
 
 __all__ = ["Group", "Moment", "RunView", "groups_of"]
+
+_MOST_CURVES = 6
 
 Row = Mapping[str, Any]
 
@@ -98,9 +101,15 @@ class RunView:
         before = [m for m in self.moments if step is None or m.step <= step]
         return before[-1] if before else self.moments[0]
 
-    def with_curves_at(self, step: int | None) -> Moment:
-        """The same among the moments whose curves were kept; without any, the moment itself."""
+    @cached_property
+    def curved(self) -> list[Moment]:
+        """Moments whose curves are shown; more would make most of a page's size."""
         kept = [m for m in self.moments if m.has_curves]
+        return [kept[i] for i in spaced(len(kept), _MOST_CURVES)]
+
+    def with_curves_at(self, step: int | None) -> Moment:
+        """The same among the moments whose curves are shown; without any, the moment itself."""
+        kept = self.curved
         before = [m for m in kept if step is None or m.step <= step]
         return before[-1] if before else kept[0] if kept else self.at(step)
 
@@ -184,8 +193,6 @@ def groups_of(runs: Sequence[Run], most_steps: int) -> list[Group]:
 
 
 def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
-    from theodolite.report._numbers import spaced
-
     kept = spaced(len(run.steps), most_steps)
     # Steps that kept their curves stay in: the sliders of curves stop there.
     kept = sorted({*kept, *(i for i, s in enumerate(run.steps) if s.contents.get("curves"))})

@@ -157,7 +157,7 @@
     const folds = [...document.querySelectorAll("details:not(.as-text)")];
     before = { theme, open: folds.map((fold) => fold.open), folds };
     folds.forEach((fold) => { fold.open = true; });
-    document.querySelectorAll(".group").forEach((group) => group.classList.add("current"));
+    root.classList.add("printing");
     theme = "light";
     panels.forEach(draw);
   }
@@ -168,6 +168,7 @@
     const { theme: name } = before;
     before = null;
     theme = name;
+    root.classList.remove("printing");
     showGroup(current);
     markStale((panel) => panel.drawn);
   }
