@@ -1,16 +1,17 @@
 """Data from disk and from the network: .npz files, image folders, named image sets."""
 
 import os
-import sys
+import shutil
 import tempfile
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
+import datasets
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from PIL import Image
 
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
 from theodolite.workbench import data
@@ -171,51 +172,10 @@ def test_any_arrays_load_or_give_our_error(x_train, y_train, x_test, y_test):
         assert sets.x_train.isfinite().all()
 
 
-class FakePicture:
-    """Stands in for Pillow's images: arrays on disk, nearest-pixel resizing."""
-
-    def __init__(self, array):
-        self.array = array
-
-    @property
-    def size(self):
-        return self.array.shape[1], self.array.shape[0]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def convert(self, mode):
-        return FakePicture(self.array if mode == "RGB" else self.array[..., 0])
-
-    def resize(self, size):
-        rows = np.arange(size[1]) * self.array.shape[0] // size[1]
-        columns = np.arange(size[0]) * self.array.shape[1] // size[0]
-        return FakePicture(self.array[rows][:, columns])
-
-    def crop(self, box):
-        return FakePicture(self.array[box[1] : box[3], box[0] : box[2]])
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array(self.array, dtype=dtype)
-
-
 def picture(path, value, height=4, width=4):
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path.with_suffix(".npy"), np.full((height, width, 3), value, np.uint8))
-    path.with_suffix(".npy").rename(path)
-
-
-@pytest.fixture
-def pillow(monkeypatch):
-    image = ModuleType("PIL.Image")
-    image.open = lambda path: FakePicture(np.load(path))
-    package = ModuleType("PIL")
-    package.Image = image
-    monkeypatch.setitem(sys.modules, "PIL", package)
-    monkeypatch.setitem(sys.modules, "PIL.Image", image)
+    image = Image.fromarray(np.full((height, width, 3), value, np.uint8))
+    image.save(path, quality=100)  # where JPEG keeps one color exactly
 
 
 @pytest.fixture
@@ -228,7 +188,7 @@ def folder(tmp_path):
     return tmp_path / "pets"
 
 
-def test_folder_of_classes_is_split(pillow, folder, generator):
+def test_folder_of_classes_is_split(folder, generator):
     sets = data.load_image_folder(folder, test_fraction=0.25, generator=generator)
     assert sets.classes == ("cat", "dog")
     assert (len(sets.x_train), len(sets.x_test)) == (9, 3)
@@ -239,7 +199,7 @@ def test_folder_of_classes_is_split(pillow, folder, generator):
     assert labels.equal((values < 20).long())
 
 
-def test_folder_with_its_own_split(pillow, tmp_path):
+def test_folder_with_its_own_split(tmp_path):
     for split, count in [("train", 3), ("test", 2)]:
         for index in range(count):
             picture(tmp_path / split / "a" / f"{index}.png", index)
@@ -251,14 +211,30 @@ def test_folder_with_its_own_split(pillow, tmp_path):
         data.load_image_folder(tmp_path)
 
 
-def test_folder_of_many_sizes_is_resized_and_cropped(pillow, folder):
-    picture(folder / "dog" / "wide.png", 9, height=8, width=21)
+def test_folder_of_many_sizes_is_resized_and_cropped(folder):
+    stripes = np.repeat([1, 200, 2], 8).astype(np.uint8)
+    Image.fromarray(np.tile(stripes, (8, 1))).save(folder / "dog" / "wide.png")
     with pytest.raises(DataError):
         data.load_image_folder(folder)
+    sets = data.load_image_folder(folder, size=8)
+    assert sets.shape == (3, 8, 8)
+    values = torch.cat([sets.x_train, sets.x_test]).flatten(1)
+    assert sorted(values.min(1).values.tolist()) == [*range(10, 16), *range(20, 26), 200]
+    assert values.max(1).values.equal(values.min(1).values)  # the middle stripe alone is left
     assert data.load_image_folder(folder, size=4).shape == (3, 4, 4)
 
 
-def test_folder_with_few_images_per_class(pillow, folder, tmp_path):
+@pytest.mark.parametrize("kind", ["P", "1", "L", "RGBA", "I;16"])
+def test_pictures_of_every_kind_become_bytes(folder, kind):
+    for index in range(2):
+        image = Image.new(kind, (4, 4))
+        image.save(folder / "dog" / f"kind-{index}.png")
+    for mode, channels in (("RGB", 3), ("L", 1)):
+        sets = data.load_image_folder(folder, mode=mode)
+        assert (sets.x_train.dtype, sets.shape) == (torch.uint8, (channels, 4, 4))
+
+
+def test_folder_with_few_images_per_class(folder, tmp_path):
     sets = data.load_image_folder(folder, per_class=2, test_fraction=0.5)
     values = torch.cat([sets.x_train, sets.x_test])[:, 0, 0, 0]
     assert sorted(values.tolist()) == [10, 11, 20, 21]
@@ -270,7 +246,7 @@ def test_folder_with_few_images_per_class(pillow, folder, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["empty", "broken", "absent", "flat"])
-def test_folder_refuses(pillow, folder, damage):
+def test_folder_refuses(folder, damage):
     if damage == "empty":
         (folder / "owl").mkdir()
     if damage == "broken":
@@ -280,34 +256,53 @@ def test_folder_refuses(pillow, folder, damage):
         data.load_image_folder(target)
 
 
-def fake_hub(calls, scale=1, sizes=(7, 3)):
-    """A module like ``datasets`` whose splits hold constant images."""
+README = """---
+configs:
+- config_name: {config}
+  data_files:
+  - split: train
+    path: train.parquet
+  - split: test
+    path: test.parquet
+---
+"""
 
-    def load_dataset(repository, config):
-        calls.append((repository, config))
-        known = next(item for item in data.IMAGE_SETS.values() if item.repository == repository)
-        image, label = known.columns
 
-        def split(count):
-            pictures = [np.full(known.shape, index * scale, np.uint8) for index in range(count)]
-            labels = [index % known.num_classes for index in range(count)]
-            return {image: pictures, label: labels}
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Repositories as on the hub, where ``datasets`` looks before it asks the network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path / "new"))
 
-        return {"train": split(sizes[0]), "test": split(sizes[1])}
+    def publish(name):
+        known = data.IMAGE_SETS[name]
+        repository = tmp_path / known.repository
+        repository.mkdir(parents=True)
+        (repository / "README.md").write_text(README.format(config=known.config or "default"))
+        for split, count in (("train", 7), ("test", 3)):
+            _published(known, count).to_parquet(repository / f"{split}.parquet")
+        return repository
 
-    module = ModuleType("datasets")
-    module.load_dataset = load_dataset
-    return module
+    return publish
+
+
+def _published(known, count):
+    """A split of images of one color each, encoded as the hub has them."""
+    image, label = known.columns
+    columns = {image: datasets.Image(), label: datasets.ClassLabel(known.num_classes)}
+    pictures = [Image.fromarray(np.full(known.shape, index, np.uint8)) for index in range(count)]
+    rows = {image: pictures, label: list(range(count))}
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(columns))
 
 
 @pytest.mark.parametrize("name", sorted(data.IMAGE_SETS))
-def test_image_sets_are_downloaded_once_and_kept(monkeypatch, tmp_path, name):
-    calls = []
-    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path / "new"))
-    monkeypatch.setitem(sys.modules, "datasets", fake_hub(calls))
-    first, again = data.load_image_set(name), data.load_data(name)
+def test_image_sets_are_downloaded_once_and_kept(hub, tmp_path, name):
+    repository = hub(name)
+    first = data.load_image_set(name)
+    shutil.rmtree(repository)
+    again = data.load_data(name)
     known = data.IMAGE_SETS[name]
-    assert calls == [(known.repository, known.config)]
     assert [path.name for path in (tmp_path / "new").iterdir()] == [f"{name}.npz"]
     for sets in (first, again):
         channels = 3 if len(known.shape) == 3 else 1
@@ -320,7 +315,9 @@ def test_image_sets_are_downloaded_once_and_kept(monkeypatch, tmp_path, name):
 
 def test_image_sets_name_their_classes(monkeypatch, tmp_path):
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "datasets", fake_hub([]))
+    for name, shape in (("cifar10", (5, 32, 32, 3)), ("fashion_mnist", (5, 28, 28))):
+        x = np.zeros(shape, np.uint8)
+        write(tmp_path / f"{name}.npz", x_train=x, x_test=x[:2])
     assert data.load_image_set("cifar10").classes[3] == "cat"
     assert len(data.load_image_set("fashion_mnist").classes) == 10
 
@@ -359,7 +356,7 @@ def test_failed_downloads_leave_nothing_behind(monkeypatch, tmp_path):
         raise ConnectionError("no route to host")
 
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=offline))
+    monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(DataError):
         data.load_image_set("mnist")
     assert list(tmp_path.iterdir()) == []
@@ -400,7 +397,7 @@ def test_ct_position_refuses(tmp_path, damage):
         data.load_ct_position(1, 1, path)
 
 
-def test_sources(monkeypatch, tmp_path, generator, pillow, folder):
+def test_sources(tmp_path, generator, folder):
     assert data.load_data("digits").name == "digits"
     assert data.load_data("gaussian", generator).shape == (20,)
     assert data.load_data("peaks").name == "peaks-ABC"
