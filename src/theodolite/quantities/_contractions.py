@@ -23,6 +23,7 @@ __all__ = ["Contraction"]
 Positions = OuterFactors | LookupFactors
 
 _STREAMING_BLOCKS = 512  # blocks of a product that keep all of a GPU reading
+_TILE_ROWS = 128  # rows of a product that a GPU handles as one
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Contraction:
         assert right.signals is not None
         gram = PositionGram(left, right, self.products)
         B, H = block.signals(left.signals), block.signals(right.signals)
-        for rows, columns in self._tiles(left, right):
+        for rows, columns in self._tiles(B[0], H[0], left is right):
             inner = gram.block(rows, columns)
             part = block.part(rows, columns)
             for target, x, y in zip(part.pairs(), B, H, strict=True):
@@ -160,18 +161,18 @@ class Contraction:
             total = values.sum(1) if slices > 1 else values.squeeze(1)
             place.copy_(total) if fresh else place.add_(total)
 
-    def _tiles(self, left: Positions, right: Positions) -> Iterator[tuple[slice, slice]]:
-        """Ranges of examples whose intermediate results fit the tile."""
-        assert left.signals is not None
-        assert right.signals is not None
-        size = left.signals.element_size()
-        _, _, C, T = left.signals.shape
-        per_pair = right.signals.shape[3] * max(C, T) * size
-        for rows, columns in self._ranges(len(left.signals), len(right.signals), left is right):
+    def _tiles(self, left: Tensor, right: Tensor, same: bool) -> Iterator[tuple[slice, slice]]:
+        """Ranges of examples whose intermediate results fit, for signals (n, width, C, T)."""
+        _, width, C, T = left.shape
+        positions = right.shape[3]
+        per_pair = positions * width * (C + T) * left.element_size()
+        even = max(1, _TILE_ROWS // positions)  # examples that fill the rows of a product
+        for rows, columns in self._ranges(len(left), len(right), same):
             height = max(1, min(rows.stop, self.tile_bytes // per_pair))
-            width = max(1, self.tile_bytes // (per_pair * height))
+            count = max(1, self.tile_bytes // (per_pair * height))
+            count -= count % even if count > even else 0
             for x in spans(rows.stop, height):
-                for y in spans(columns.stop - columns.start, width):
+                for y in spans(columns.stop - columns.start, count):
                     yield x, slice(columns.start + y.start, columns.start + y.stop)
 
 
@@ -196,7 +197,7 @@ def _gradient_parts(
     sides = (left,) if left is right else (left, right)
     n, c, C, _ = left.signals.shape
     size = n * c * left.signals.element_size()
-    room = contraction.products.room(left.signals, contraction.tile_bytes)
+    room = contraction.products.room(left.signals, contraction.tile_bytes // 2)
     for taps in _tap_parts(left, room // (size * C)):
         columns = [_columns(side, taps) for side in sides]
         height = max(1, room // (size * columns[0].shape[1]))

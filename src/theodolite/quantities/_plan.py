@@ -19,7 +19,7 @@ from theodolite.quantities._runs import Run
 __all__ = ["AtomPlan", "Plan", "Settings", "Task", "available_bytes", "make_plan"]
 
 _GIB = 2**30
-_TILE_BYTES = {"cpu": 2**24, "cuda": 2**29}
+_TILE_BYTES = {"cpu": 2**25, "cuda": 2**30}
 _RUN_BYTES = {"cpu": 2**28, "cuda": 9 * 2**28}
 
 
@@ -120,10 +120,11 @@ def make_plan(
     """
     plans = [_atom_plan(atom, probe, ownership, task, settings) for atom in atoms]
     kept = sum(plan.numbers for plan in plans) * task.dtype.itemsize
-    tile = settings.tile_bytes or _TILE_BYTES.get(task.device.type, _TILE_BYTES["cpu"])
     limit = settings.memory_limit or available_bytes(task.device)
+    largest = _TILE_BYTES.get(task.device.type, _TILE_BYTES["cpu"])
+    tile = settings.tile_bytes or min(largest, limit // 8)
     graph = 2 * probe.result_bytes  # activations, and gradients of about the same size
-    fixed = task.kernels * task.kernel_bytes + 4 * tile
+    fixed = task.kernels * task.kernel_bytes + 2 * tile
     examples = task.left if task.symmetric else task.left + task.right
     run = _run_size(settings, task, graph, max(0, limit - fixed))
     block = max(task.left, task.right)

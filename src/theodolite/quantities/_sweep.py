@@ -31,9 +31,9 @@ _HALF = (torch.float16, torch.bfloat16)
 _PARTS: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
     "gradients": (512, 4e9),
-    "positions": (160, 2e10),
+    "positions": (80, 2e10),
 }
-_MOST_PARTS = 16
+_MOST_PARTS = 32
 _CPU_PART_COST = 2e7
 
 
