@@ -1,6 +1,6 @@
 """Overhead of the monitor with its default settings: a probe of 256 examples every 100 steps.
 
-``python -m benchmarks.monitor [--device cuda] [--steps 500]``: batch-128 training of ResNet-18 on a
+``python -m benchmarks.monitor [--device cuda] [--steps 1000]``: batch-128 training of ResNet-18 on a
 GPU, of a small CNN on 8x8 digits on the CPU. The training steps are timed with and without the
 monitor in turns, so that a change of clock speed meets both. The goal is at most 5 %.
 """
@@ -85,7 +85,7 @@ def overhead(model: nn.Module, shape: tuple[int, ...], device: str, steps: int) 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=1000)
     arguments = parser.parse_args()
     cuda = arguments.device.startswith("cuda")
     torch.manual_seed(0)

@@ -39,14 +39,15 @@ __all__ = ["MONITOR_SIZES", "Monitor", "undisturbed"]
 
 # Fewer examples than a survey: a measurement should cost no more than a few training steps.
 MONITOR_SIZES: Mapping[str, int | None] = {
-    "representation": 128,
-    "covariance": 256,
-    "kernel": 128,
+    "representation": 100,
+    "covariance": 128,
+    "kernel": 100,
     "tangent": 16,
-    "gradient": 100,
+    "gradient": 64,
     "pairs": 0,
 }
-_PROBES = 8  # of the tangent sketch
+_PROBES = 4  # of the tangent sketch: noisy, but the same noise in every layer and step
+_LAST_PROBES = 32
 _LAST_NULLS = 20
 _MOST_LAYERS = 16  # of deeper models, blocks and the layers outside them
 
@@ -68,8 +69,8 @@ class Monitor:
         layers: see :func:`theodolite.survey`.
         readout: see :func:`theodolite.survey`.
         pool: see :func:`theodolite.survey`.
-        sizes: family -> largest number of examples; by default 256 for covariance, 128 for
-            representation and kernel, 100 for gradient, 16 for tangent, no pairs of gradients.
+        sizes: family -> largest number of examples; by default 128 for covariance, 100 for
+            representation and kernel, 64 for gradient, 16 for tangent, no pairs of gradients.
         nulls: permutations of the labels behind every null; 0 for none.
         tangent: ``"sketch"`` by default; ``"exact"`` adds stable rank and correlation.
         probes: of the sketch.
@@ -207,6 +208,7 @@ class Monitor:
             stiffness=True,
             heat_maps=True,
             nulls=max(_LAST_NULLS, self._settings.nulls),
+            probes=max(_LAST_PROBES, self._settings.probes),
         )
         if self._records and self._records[-1].contents["step"] == self._last:
             self._records.pop()

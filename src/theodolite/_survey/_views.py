@@ -62,7 +62,9 @@ class View:
         return wide @ wide.mT
 
     def fresh(self) -> "View":
-        """The same features, none of what follows from them: that is too large to keep."""
+        """The same features; what follows from them is kept only while it is small."""
+        if len(self) <= _SMALL:
+            return self
         return View(self.width, self.rows, self.products, self.rounding)
 
     def settled(self) -> "View":
@@ -77,7 +79,7 @@ class View:
 
     def take(self, indices: Tensor) -> "View":
         """Some of the examples."""
-        if self.rows is not None:
+        if self.rows is not None and (self.width < len(self) or "gram" not in vars(self)):
             return View(self.width, self.rows[indices.to(self.rows.device)])
         where = indices.to(self.gram.device)
         return View(self.width, None, self.gram[where][:, where], self.eps)
