@@ -115,6 +115,16 @@ def test_view_compares_several(surveyed, data, tmp_path):
     assert (tmp_path / "both.html").exists()
 
 
+def test_view_takes_a_folder_of_runs(surveyed, tmp_path):
+    for name in ("a", "b"):
+        th.load(surveyed[0]).save(tmp_path / name)
+    documents = json.loads(call("view", tmp_path, "--json"))
+    assert [document["folder"] for document in documents] == [
+        str(tmp_path / "a"),
+        str(tmp_path / "b"),
+    ]
+
+
 def test_view_prints_strict_json(surveyed):
     document = json.loads(
         call("view", surveyed[0], "--json"), parse_constant=lambda name: pytest.fail(name)

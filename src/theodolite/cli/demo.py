@@ -58,13 +58,12 @@ def _document(story: "Story", folder: Path) -> dict[str, Any]:
 def _print(story: "Story", folder: Path) -> None:
     from rich.console import Console
 
-    from theodolite.cli.tables import headline_table
+    from theodolite.cli.tables import print_headlines
 
     console = Console(highlight=False)
     for name, (train, test) in story.accuracies.items():
         title = f"{name}: training accuracy {train:.3f} (own labels), test accuracy {test:.3f}"
-        console.print(headline_table(story.histories[name].run.steps[-1], title))
-        console.print()
+        print_headlines(console, story.histories[name].run.steps[-1], title)
     for check in story.checks:
         verdict = "[green]holds[/]" if check.holds else "[red]does not hold[/]"
         console.print(f"{verdict}: {check.text} ({check.numbers}).")

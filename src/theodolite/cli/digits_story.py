@@ -20,7 +20,13 @@ from theodolite.workbench.training import Recipe, TrainingState, train
 __all__ = ["Story", "StorySettings", "tell_story"]
 
 # More than a monitor takes by default: here the networks are small and the pictures are the point.
-_SIZES = {"tangent": 100, "gradient": 500}
+_SIZES = {
+    "representation": 500,
+    "covariance": 500,
+    "kernel": 500,
+    "tangent": 100,
+    "gradient": 500,
+}
 _CNN = "CNN"
 Show = Callable[[float, str], None]
 

@@ -85,7 +85,7 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
     from theodolite.cli.models import ModelSource, model_arguments
     from theodolite.cli.probes import DataSource
     from theodolite.cli.surveying import Options, survey_model
-    from theodolite.cli.tables import headline_table, print_json, print_notes, run_document
+    from theodolite.cli.tables import print_headlines, print_json, run_document
 
     source = ModelSource(model, model_arguments(arg or ()), checkpoint, seed)
     options = Options(
@@ -108,9 +108,7 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
         print_json(run_document(run, {"folder": str(folder), "report": str(report)}))
         return
     console = Console()
-    record = run.steps[-1]
-    console.print(headline_table(record, f"{model} on {data} ({split})"))
-    print_notes(console, record)
+    print_headlines(console, run.steps[-1], f"{model} on {data} ({split})")
     console.print(f"record {folder}\nreport {report}", soft_wrap=True, highlight=False)
 
 

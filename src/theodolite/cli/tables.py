@@ -12,7 +12,7 @@ from rich.table import Table
 
 from theodolite.records import Record, Run
 
-__all__ = ["HEADLINES", "headline_table", "print_json", "print_notes", "run_document", "value_of"]
+__all__ = ["HEADLINES", "print_headlines", "print_json", "run_document", "value_of"]
 
 # The measure that stands for each family, and its heading.
 HEADLINES = {
@@ -32,10 +32,17 @@ def value_of(record: Record, measure: str, layer: str | None) -> float:
     return math.nan
 
 
-def headline_table(record: Record, title: str) -> Table:
-    """The five headline numbers of every layer of one survey."""
+def print_headlines(console: Console, record: Record, title: str) -> None:
+    """One survey: a title, the five headline numbers of every layer, and notes."""
+    console.print(escape(title), style="bold", highlight=False)
+    console.print(_headline_table(record))
+    _print_notes(console, record)
+    console.print()
+
+
+def _headline_table(record: Record) -> Table:
     measured = {row["family"] for row in record.contents["rows"]}
-    table = Table(title=escape(title), title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(show_edge=False, pad_edge=False)
     table.add_column("layer", overflow="fold")
     for family, (_, heading) in HEADLINES.items():
         if family in measured:
@@ -54,7 +61,7 @@ def _shown(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
 
 
-def print_notes(console: Console, record: Record, most: int = 5) -> None:
+def _print_notes(console: Console, record: Record, most: int = 5) -> None:
     """Families that did not run, and warnings, one line each; equal texts once."""
     for family, sentence in record.contents["skipped"].items():
         console.print(f"[yellow]not measured[/] {family}: {escape(sentence)}")

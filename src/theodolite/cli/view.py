@@ -13,7 +13,8 @@ def view(
         list[Path],
         typer.Argument(
             metavar="DIR...",
-            help="Folders of saved surveys or histories; several are compared.",
+            help="Folders of saved surveys or histories, or a folder of such folders; several "
+            "are compared.",
             show_default=False,
         ),
     ],
@@ -31,30 +32,24 @@ def view(
     """Show what was measured: print the headline numbers, write the report and open it."""
     from rich.console import Console
 
-    from theodolite._load import compare, load
-    from theodolite.cli.tables import headline_table, print_json, print_notes, run_document
-    from theodolite.errors import RecordError
+    from theodolite._load import compare
+    from theodolite.cli.saved import saved_results
+    from theodolite.cli.tables import print_headlines, print_json, run_document
 
-    results = [load(folder) for folder in folders]
-    runs = [result.run for result in results]
-    for folder, run in zip(folders, runs, strict=True):
-        if not run.steps:
-            raise RecordError(f"{folder}: the history has no step yet; nothing to show")
+    found = saved_results(folders)
     if json_:
-        documents = [
-            run_document(run, {"folder": str(folder)})
-            for folder, run in zip(folders, runs, strict=True)
-        ]
+        documents = [run_document(r.run, {"folder": str(path)}) for path, r in found.items()]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
+    results = list(found.values())
     shown = results[0] if len(results) == 1 else compare(*results)
     console = Console()
-    for folder, run in zip(folders, runs, strict=True):
-        step = run.steps[-1].contents.get("step")
+    for path, result in found.items():
+        last = result.run.steps[-1]
+        step = last.contents.get("step")
         when = "" if step is None else f", step {step}"
-        console.print(headline_table(run.steps[-1], f"{run.name or folder}{when}"))
-        print_notes(console, run.steps[-1])
-    file_name = "report.html" if len(runs) == 1 else "comparison.html"
+        print_headlines(console, last, f"{result.run.name or path}{when}")
+    file_name = "report.html" if len(results) == 1 else "comparison.html"
     report = shown.to_html(output or folders[0] / file_name)
     console.print(f"report {report}", soft_wrap=True, highlight=False)
     if browse:
