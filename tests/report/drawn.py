@@ -122,8 +122,8 @@ def _trace(panel, i, meta, runs):
 
 def _names(panel, source, points, runs):
     """A marker above the name of a layer shows a number of that layer."""
-    # Over relative depth the axis names places, not layers.
-    by_layer = panel["axes"][0]["written"] and "-depth-" not in panel["id"]
+    # Over relative depth and over steps the axis does not name layers.
+    by_layer = panel["axes"][0]["written"] and not re.search("-depth-|-lines-", panel["id"])
     if by_layer and source.get("y", {}).get("path", [""])[0] == "rows":
         layers = layers_at(runs, source["y"])
         for (x, _), layer in zip(points, layers, strict=False):

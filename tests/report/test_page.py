@@ -78,7 +78,8 @@ def test_nothing_points_outside(parsed):
 
 
 def test_headline_numbers_are_those_of_the_record(parsed, runs):
-    assert len(parsed.numbers) == 2 * (4 * 3 + 1)
+    headlines, whole = 4 * 3 + 1, 2 + 5
+    assert len(parsed.numbers) == 2 * (headlines + whole)
     for source, text in parsed.numbers:
         assert text == shown(numbers_at(runs, source))
 

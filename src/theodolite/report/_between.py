@@ -6,12 +6,14 @@ from typing import Any
 from theodolite.report._escape import plain, plotly_text, short
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Panel, axis
-from theodolite.report._numbers import carried, finite, shown
+from theodolite.report._numbers import carried, finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import joined
 from theodolite.report._traces import Line, Trace, dash_of, profile_trace
 
-__all__ = ["balance_mark", "depth_figures", "loss_figure"]
+__all__ = ["balance_mark", "depth_figures", "loss_figure", "step_figure"]
+
+_MOST_PANELS = 8
 
 
 def loss_figure(group: Group) -> Figure | None:
@@ -20,7 +22,10 @@ def loss_figure(group: Group) -> Figure | None:
         return None
 
     def draw(_: int | None) -> list[Trace]:
-        return [_loss_line(run, order) for order, run in enumerate(group.runs)]
+        return [
+            _over_steps(run, "gradient", "loss", None, order, color="ink")
+            for order, run in enumerate(group.runs)
+        ]
 
     layout = {"xaxis": axis("training step"), "yaxis": axis("loss")}
     return Figure(
@@ -32,23 +37,70 @@ def loss_figure(group: Group) -> Figure | None:
     )
 
 
-def _loss_line(run: RunView, order: int) -> Trace:
-    moments = [m for m in run.moments if m.index("gradient", "loss", None) is not None]
-    indices = [m.index("gradient", "loss", None) for m in moments]
-    source = {
-        "run": run.index,
-        "step": [m.position for m in moments],
-        "path": ["rows", indices, "value"],
+def step_figure(group: Group, family: str) -> Figure | None:
+    """The headline of a family over steps, a panel for each layer, every run in its own dash."""
+    words = FAMILIES[family]
+    layers = group.measured(family, words.headline)
+    if not layers or not group.is_history:
+        return None
+    panels = {layer: _step_panel(group, family, layer) for layer in layers}
+    first = [layers[i] for i in spaced(len(layers), _MOST_PANELS)]
+    return Figure(
+        f"lines-{family}",
+        f"{words.title}: {words.short}, layer by layer",
+        f"{words.meaning} A panel is a layer, a line is a run; steps are spread evenly.",
+        tuple(panels[layer] for layer in first),
+        tuple(panel for layer, panel in panels.items() if layer not in first),
+        columns=min(4, len(first)),
+        shared=True,
+    )
+
+
+def _step_panel(group: Group, family: str, layer: str) -> Panel:
+    # Places among all steps: training steps are often spread over decades.
+    places = {step: place for place, step in enumerate(group.steps)}
+    named = spaced(len(group.steps), 5)
+    texts = [str(group.steps[i]) for i in named]
+    ticks: dict[str, Any] = {"tickvals": named, "ticktext": texts}
+    across = [-0.5, len(places) - 0.5]
+
+    def draw(_: int | None) -> list[Trace]:
+        return [
+            _over_steps(run, family, FAMILIES[family].headline, layer, order)
+            | {"x": [places[m.step] for m in _measured(run, family, layer)]}
+            for order, run in enumerate(group.runs)
+        ]
+
+    layout = {
+        "xaxis": axis("training step", range=across, tickangle=0, **ticks),
+        "yaxis": axis(plotly_text(FAMILIES[family].short)),
     }
+    return Panel(short(layer, 32), draw, layout, fixed=True, height=220)
+
+
+def _measured(run: RunView, family: str, layer: str | None, measure: str = "") -> list[Moment]:
+    name = measure or FAMILIES[family].headline
+    return [m for m in run.moments if m.index(family, name, layer) is not None]
+
+
+def _over_steps(
+    run: RunView, family: str, measure: str, layer: str | None, order: int, color: str = ""
+) -> Trace:
+    moments = _measured(run, family, layer, measure)
+    indices = [m.index(family, measure, layer) for m in moments]
+    steps = [m.position for m in moments]
+    source = {"run": run.index, "step": steps, "path": ["rows", indices, "value"]}
+    ink = color or family
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "x": [m.step for m in moments],
-        "y": carried(m.value("gradient", "loss", None) for m in moments),
+        "y": carried(m.value(family, measure, layer) for m in moments),
+        "customdata": [m.step for m in moments],
         "name": plotly_text(run.name),
-        "hovertemplate": "step %{x}: %{y:.3g}<extra>%{fullData.name}</extra>",
-        "line": {"color": "ink", "dash": dash_of(order), "width": 2, "simplify": False},
-        "marker": {"color": "ink", "size": 5, "symbol": ("circle", "circle-open")[order % 2]},
+        "hovertemplate": "step %{customdata}: %{y:.3g}<extra>%{fullData.name}</extra>",
+        "line": {"color": ink, "dash": dash_of(order), "width": 2, "simplify": False},
+        "marker": {"color": ink, "size": 5, "symbol": ("circle", "circle-open")[order % 2]},
         "meta": {"source": {"y": source}},
     }
 

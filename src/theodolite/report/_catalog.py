@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from theodolite.report._between import balance_mark, loss_figure
+from theodolite.report._between import balance_mark, loss_figure, step_figure
 from theodolite.report._curves import Curve, layer_panels, overlay
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Words
@@ -45,7 +45,7 @@ def history_figures(group: Group) -> list[Figure]:
     """Loss over steps and a layer-by-step map of each headline."""
     features = step_maps(group, "gradient", "feature_omega_contrast")
     maps = [step_maps(group, family) for family in FAMILIES]
-    return _present([loss_figure(group), *maps, features])
+    return _present([loss_figure(group), step_figure(group, "kernel"), *maps, features])
 
 
 def headline_figure(group: Group, family: str) -> Figure | None:

@@ -13,7 +13,7 @@ from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import overview_sentence
 from theodolite.report._spark import Stroke, limits_of, spark
 
-__all__ = ["Cell", "Column", "Overview", "overview_of"]
+__all__ = ["Cell", "Column", "Overview", "overview_of", "whole_numbers"]
 
 _MOST_POINTS = 48
 
@@ -83,7 +83,7 @@ def _cell(
     band: tuple[float, float] | None,
 ) -> Cell:  # fmt: skip
     run = group.runs[0]
-    numbers = [_number(view, family, layer) for view in group.runs]
+    numbers = [_number(view, family.key, family.headline, layer) for view in group.runs]
     if all(number is None for number in numbers):
         return Cell(quiet="not measured here")
     first = numbers[0] or ("–", "")
@@ -103,8 +103,22 @@ def _cell(
     return Cell(picture, *first, error=shown_error(row), chance=chance, others=others)
 
 
-def _number(run: RunView, family: Family, layer: str) -> tuple[str, str] | None:
-    index = run.last.index(family.key, family.headline, layer)
+def whole_numbers(group: Group, family: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Numbers of the whole model at the latest step: run, then measure, number and source."""
+    found = []
+    for run in group.runs:
+        numbers = [
+            (measure.replace("_", " "), *number)
+            for measure in group.whole(family)
+            if (number := _number(run, family, measure, None)) is not None
+        ]
+        if numbers:
+            found.append((plain(run.name), numbers))
+    return found
+
+
+def _number(run: RunView, family: str, measure: str, layer: str | None) -> tuple[str, str] | None:
+    index = run.last.index(family, measure, layer)
     if index is None:
         return None
     row = run.last.record.contents["rows"][index]

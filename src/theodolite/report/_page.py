@@ -13,7 +13,7 @@ from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._escape import json_for_html, plain
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, panel_layout, states_of, with_ranges
-from theodolite.report._overview import overview_of
+from theodolite.report._overview import overview_of, whole_numbers
 from theodolite.report._palette import DARK, LIGHT, css_variables
 from theodolite.report._reading import Group, RunView, groups_of
 from theodolite.report._sentences import headline_sentence, opening_sentence, quiet_reason
@@ -88,12 +88,21 @@ def _family_section(group: Group, family: str) -> dict[str, Any]:
     sentence = headline_sentence(group, family)
     if not section["figures"]:
         sentence = f"Not shown: {quiet_reason(group, family)}."
-    return section | {"meaning": words.meaning, "sentence": sentence.replace("..", ".")}
+    whole = whole_numbers(group, family)
+    told = {"meaning": words.meaning, "sentence": sentence.replace("..", "."), "whole": whole}
+    return section | told
 
 
 def _section(group: Group, key: str, title: str, figures: Sequence[Figure]) -> dict[str, Any]:
     drawn = [_figure_view(figure, str(group.index), group.steps) for figure in figures]
-    return {"key": key, "title": title, "figures": drawn, "meaning": "", "sentence": ""}
+    return {
+        "key": key,
+        "title": title,
+        "figures": drawn,
+        "meaning": "",
+        "sentence": "",
+        "whole": [],
+    }
 
 
 def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, Any]:
