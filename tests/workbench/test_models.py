@@ -7,9 +7,13 @@ import torch
 from torch import nn
 
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.workbench import models
+from theodolite.workbench import interventions, models
 
 IMAGES = torch.zeros(2, 3, 32, 32)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def count(network: nn.Module) -> int:
@@ -189,6 +193,34 @@ def test_equal_seeds_give_equal_networks():
     first, second, other = weights(0), weights(0), weights(1)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("initializer", models.INITIALIZERS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net, name, generator: models.initialize_(net, name, 2.0, generator),
+        lambda net, name, generator: interventions.scale_init_(net, 0.5, generator=generator),
+        lambda net, name, generator: interventions.freeze_except_(
+            net, noise_scale=0.5, generator=generator
+        ),
+        lambda net, name, generator: interventions.replace_head_(
+            net, 7, initializer=name, generator=generator
+        ),
+    ],
+    ids=["initialize", "scale", "freeze", "head"],
+)
+@pytest.mark.parametrize("device", ["meta", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_one_seed_gives_the_same_network_on_every_device(change, initializer, device):
+    here, there = (models.mlp([6, 5, 4], generator=seeded()).to(at) for at in ("cpu", device))
+    mine, yours = seeded(1), seeded(1)
+    change(here, initializer, mine)
+    change(there, initializer, yours)
+    assert mine.get_state().equal(yours.get_state())  # of "meta" this is all there is to see
+    for name, parameter in there.named_parameters():
+        assert parameter.device.type == device
+        assert parameter.shape == here.get_parameter(name).shape
+        assert device == "meta" or parameter.cpu().equal(here.get_parameter(name))
 
 
 @pytest.mark.parametrize("name", models.ACTIVATIONS)

@@ -48,7 +48,7 @@ def init_weight_(
         weight: of a linear or convolutional layer, output axis first.
         initializer: which distribution.
         scale: :math:`s`, a factor of the standard deviation.
-        generator: source of randomness.
+        generator: source of randomness; one of the CPU gives the same weights on every device.
 
     Raises:
         DomainError: If the initializer is unknown or the scale is not positive.
@@ -62,18 +62,27 @@ def init_weight_(
     require_positive(scale=scale)
     fan_in, fan_out = fans(weight)
     with torch.no_grad():
+        draw = _canvas(weight, generator)
         if initializer == "he":
-            return weight.normal_(0.0, scale * sqrt(2 / fan_in), generator=generator)
-        if initializer == "glorot":
+            draw.normal_(0.0, scale * sqrt(2 / fan_in), generator=generator)
+        elif initializer == "glorot":
             bound = scale * sqrt(6 / (fan_in + fan_out))
-            return weight.uniform_(-bound, bound, generator=generator)
-        if initializer == "normal":
-            return weight.normal_(0.0, scale, generator=generator)
-        if initializer == "default":
+            draw.uniform_(-bound, bound, generator=generator)
+        elif initializer == "normal":
+            draw.normal_(0.0, scale, generator=generator)
+        elif initializer == "default":
             bound = scale / sqrt(fan_in)
-            return weight.uniform_(-bound, bound, generator=generator)
-        nn.init.orthogonal_(weight, gain=scale, generator=generator)
-        return weight
+            draw.uniform_(-bound, bound, generator=generator)
+        else:
+            nn.init.orthogonal_(draw, gain=scale, generator=generator)
+        return weight if draw is weight else weight.copy_(draw)
+
+
+def _canvas(parameter: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Where to draw: on the generator's device, so that one seed means the same on every device."""
+    if generator is None or generator.device.type == parameter.device.type:
+        return parameter
+    return torch.empty_like(parameter, device=generator.device)
 
 
 def initialize_(
@@ -109,7 +118,8 @@ def initialize_(
             with torch.no_grad():
                 if initializer == "default":
                     bound = 1 / sqrt(fans(layer.weight)[0])
-                    layer.bias.uniform_(-bound, bound, generator=generator)
+                    draw = _canvas(layer.bias, generator)
+                    layer.bias.copy_(draw.uniform_(-bound, bound, generator=generator))
                 else:
                     layer.bias.zero_()
     return model
