@@ -224,6 +224,19 @@ def test_folder_of_many_sizes_is_resized_and_cropped(folder):
     assert data.load_image_folder(folder, size=4).shape == (3, 4, 4)
 
 
+def test_deep_pictures_are_scaled_not_cut_off(folder):
+    shutil.rmtree(folder / "cat")
+    for index in range(6):
+        deep = np.full((4, 4), 257 * 40 * index, np.uint16)
+        Image.fromarray(deep).save(folder / "dog" / f"{index}.png")
+    sets = data.load_image_folder(folder, mode="L")
+    values = torch.cat([sets.x_train, sets.x_test])[:, 0, 0, 0]
+    assert sorted(values.tolist()) == [0, 40, 80, 120, 160, 200]
+    Image.fromarray(np.ones((4, 4), np.float32)).save(folder / "dog" / "float.tiff")
+    with pytest.raises(DataError, match="no known range"):
+        data.load_image_folder(folder)
+
+
 @pytest.mark.parametrize("kind", ["P", "1", "L", "RGBA", "I;16"])
 def test_pictures_of_every_kind_become_bytes(folder, kind):
     for index in range(2):

@@ -53,7 +53,7 @@ def load_image_folder(
         generator: draws that split.
 
     Returns:
-        Byte images, channels first, ``peak = 255``.
+        Byte images, channels first, ``peak = 255``; 16-bit images are scaled down to bytes.
 
     Raises:
         DataError: If Pillow or the folder is missing, a class is empty, a file cannot be read, or
@@ -136,15 +136,24 @@ def _files(folder: Path) -> list[Path]:
 def _pixels(file: Path, form: _Form) -> np.ndarray:
     try:
         with form.opener.open(file) as image:
-            picture = image.convert(form.mode)
+            picture = _eight_bit(image, form).convert(form.mode)
             if form.size is not None:
                 picture = _square(picture, form.size)
             return np.array(picture, dtype=np.uint8)
     except Exception as error:  # Pillow's plugins fail in many ways on damaged files
         raise DataError(
-            f"{file}: expected an image, but Pillow cannot read it "
+            f"{file}: expected an image, but it cannot be read "
             f"({type(error).__name__}: {error}); remove or replace the file"
         ) from error
+
+
+def _eight_bit(image: Any, form: _Form) -> Any:
+    """The image in bytes: Pillow's own conversion cuts deeper pixels off at 255."""
+    if image.mode.startswith("I;16"):
+        return form.opener.fromarray((np.asarray(image) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode} have no known range, convert them to bytes")
+    return image
 
 
 def _square(picture: Any, size: int) -> Any:
