@@ -45,7 +45,8 @@ def forward_kernel(
         [[0.5, 0.5], [0.5, 1.0]]
 
     References:
-        [lou2022], Section 4.1, Hadamard decomposition.
+        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
+        not both by the common one.
     """
     factors = _factors(model, inputs, layer, readout)
     assert factors.inputs is not None
@@ -83,7 +84,8 @@ def backward_kernel(
         [[[[1.0, 0.0]], [[0.0, 1.0]]]]
 
     References:
-        [lou2022], Section 4.1, Hadamard decomposition.
+        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
+        not both by the common one.
     """
     factors = _factors(model, inputs, layer, readout)
     assert factors.signals is not None

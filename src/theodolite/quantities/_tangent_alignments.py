@@ -95,7 +95,7 @@ def tangent_alignments(  # noqa: PLR0913
         0.5774
 
     References:
-        [lou2022], Eq. (3) and Appendix A.
+        [lou2022], Eq. (3).
     """
     require_choice(("exact", "sketch"), method=method)
     require_count(3, probes=probes)

@@ -85,7 +85,7 @@ def tangent_kernels(  # noqa: PLR0913
         [[1.0, 1.0], [1.0, 2.0]]
 
     References:
-        [lou2022], Eq. (2); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
+        [lou2022], Eq. (1); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
     settings = Settings(memory_limit, batch_size, precision, check=check)
     request = Request(layers, outputs, readout, params, dtype, device, settings)
