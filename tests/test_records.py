@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from theodolite.errors import RecordError
-from theodolite.records import SCHEMA, Estimate, Record, load_record, save_record
+from theodolite.records import (
+    SCHEMA,
+    Estimate,
+    Record,
+    Run,
+    load_record,
+    load_run,
+    save_record,
+    save_run,
+)
 
 CONTENTS = {
     "name": "fc<1>/ünï",
@@ -135,6 +144,42 @@ def test_any_bytes_in_the_place_of_a_record_raise_a_record_error(tmp_path_factor
         assert str(folder) in str(error)  # noqa: PT017
 
 
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
+ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
+SURVEY = {"kind": "survey", "name": "", "step": None, "config": {}, "data": {}, "layers": []}
+SURVEY |= {"rows": [ROW], "curves": [], "warnings": [], "skipped": {}}
+
+
+def test_runs_come_back(tmp_path):
+    run = Run("", Record(SURVEY), (Record(SURVEY),))
+    save_run(run, tmp_path)
+    assert load_run(tmp_path).head.contents == SURVEY
+    assert not load_run(tmp_path).is_history
+
+
+@given(st.sampled_from(sorted(SURVEY)), PLAIN, st.sampled_from(sorted(ROW)), PLAIN)
+def test_any_plain_data_in_the_place_of_a_section_is_refused_or_understood(
+    tmp_path_factory, section, content, key, cell
+):
+    folder = tmp_path_factory.mktemp("sections")
+    rows = [{**ROW, key: cell}]
+    save_record(Record({**SURVEY, "rows": rows, section: content}), folder)
+    try:
+        run = load_run(folder)
+    except RecordError as error:
+        assert str(folder) in str(error)  # noqa: PT017
+    else:
+        for record in run.steps:
+            assert all(isinstance(row["value"], (int, float)) for row in record.contents["rows"])
+
+
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -147,8 +192,10 @@ empty = {"config": {}, "data": {}, "layers": [], "curves": [], "warnings": [], "
 head = Record({"kind": "history", "name": "run", **empty})
 
 def step(number, written):
-    row = {"family": "kernel", "measure": "cka_target", "value": float(written)}
-    curve = {"arrays": {"y": "curve"}}
+    row = {"family": "kernel", "measure": "cka_target", "value": float(written), "n": 9}
+    row |= dict.fromkeys(("layer", "error", "null_mean", "null_sd", "reason")) | {"method": "exact"}
+    curve = {"family": "kernel", "name": "curve", "layer": None, "labels": {}}
+    curve["arrays"] = {"y": "curve"}
     contents = {**empty, "kind": "survey", "step": number, "rows": [row], "curves": [curve]}
     return Record(contents, {"curve": np.full(500, written)})
 

@@ -120,12 +120,14 @@ def damaged(folder, **changes):
     path.write_text(json.dumps(document))
 
 
+CURVE = {"family": "kernel", "name": "a", "layer": None, "labels": {}, "arrays": {"x": "gone"}}
 DAMAGE = {
     "rows": ({"rows": [{"layer": "0"}]}, "a row lacks its family, measure or value"),
     "rows of numbers": ({"rows": [3]}, "a row lacks its family, measure or value"),
     "no layers": ({"layers": None}, "expected 'layers' as a list"),
-    "curves": ({"curves": [{"arrays": {"x": "gone"}}]}, "arrays that are not there"),
-    "curves of lists": ({"curves": [{"arrays": {"x": ["a"]}}]}, "arrays that are not there"),
+    "nameless": ({"layers": [{}]}, "a layer lacks its name"),
+    "curves": ({"curves": [CURVE]}, "arrays that are not there"),
+    "curves of lists": ({"curves": [CURVE | {"arrays": {"x": []}}]}, "arrays that are not there"),
     "step": ({"step": "x"}, "expected a step number, got 'x'"),
     "kind": ({"kind": "song"}, "expected a record of a survey or a history, got kind 'song'"),
     "list for a name": ({"name": []}, "expected a record of a survey or a history"),

@@ -139,3 +139,11 @@ def test_compare_puts_runs_side_by_side(found):
 def test_rows_with_a_public_measure_are_in_the_registry():
     for name in ("alignment_area", "top_share", "misalignment", "tangent_alignment", "stable_rank"):
         assert name in MEASURES
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_numbers_do_not_depend_on_the_device():
+    data = images()
+    left = th.survey(cnn(), data).to_frame().set_index(["layer", "family", "measure"]).value
+    right = th.survey(cnn().cuda(), data).to_frame().set_index(["layer", "family", "measure"]).value
+    np.testing.assert_allclose(left, right, rtol=1e-2, atol=1e-3)

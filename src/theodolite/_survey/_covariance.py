@@ -42,10 +42,15 @@ def measure_covariance(bench: Bench, sheet: Sheet) -> None:
         _measure_group(bench, sheet, group, data)
     sheet.routes[_FAMILY] = {
         "method": f"{_BASES} random bases",
-        "n": bench.settings.size(_FAMILY, bench.probe.given),
+        "n": _used(bench),
         "centered": True,
         "layers": "all" if bench.settings.deep_covariance else "first",
     }
+
+
+def _used(bench: Bench) -> int:
+    everything = bench.settings.sizes[_FAMILY] is None
+    return bench.probe.given if everything else bench.count(_FAMILY)
 
 
 def matrix_layers(bench: Bench) -> list[Layer]:
@@ -113,13 +118,15 @@ def _measure_group(bench: Bench, sheet: Sheet, group: list[Layer], data: object)
         with bench.step(sheet, _FAMILY, layer):
             rounded = moments.pop(layer.name).covariance()
             covariance = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
+            if len(covariance) <= _LARGE:  # small matrices are decomposed faster there
+                covariance = covariance.cpu()
             _compare(bench, sheet, layer, covariance)
             if layer == first and bench.settings.curves:
                 _pictures(bench, sheet, layer, covariance)
 
 
 def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
-    weight = _weight(bench, layer).double()
+    weight = _weight(bench, layer).to(data)
     filters = len(weight)
     covariance = weight_covariance(weight)
     generator = torch.Generator(device="cpu").manual_seed(bench.settings.seed)
@@ -158,7 +165,7 @@ def _pictures(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
     """Leading eigenvectors of patches and of filters, in the shape of the input."""
     module = bench.model.get_submodule(layer.name)
     shape = _picture_shape(module, bench, len(data))
-    weights = weight_covariance(_weight(bench, layer).double())
+    weights = weight_covariance(_weight(bench, layer).to(data))
     count = min(_PICTURES, len(data))
     for title, matrix in (("patch_eigenvectors", data), ("filter_eigenvectors", weights)):
         values, vectors = top_eigen(matrix, count)

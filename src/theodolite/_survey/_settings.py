@@ -113,7 +113,8 @@ class Settings:
 
     def largest(self) -> int | None:
         """Examples that the probe needs for all families together."""
-        wanted = [self.sizes[family] for family in self.families if family != "covariance"]
+        named = [f for f in self.families if f != "covariance" or self.sizes[f] is not None]
+        wanted = [self.sizes[family] for family in named]
         if "gradient" in self.families:
             wanted += [self.sizes["pairs"] or 0]
         numbers = [size for size in wanted if size is not None]

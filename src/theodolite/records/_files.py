@@ -1,4 +1,4 @@
-"""Frozen results on disk: strict JSON beside one npz, never pickle, and no torch.
+"""One record on disk: strict JSON beside one npz, never pickle.
 
 A record is a folder. ``arrays-<digest>.npz`` is written first; then ``record.json``, which names
 it, takes its place by ``os.replace``. That is the commit: a process killed at any moment leaves the
@@ -10,12 +10,10 @@ import io
 import json
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -23,21 +21,10 @@ import numpy as np
 from theodolite._version import __version__
 from theodolite.errors import RecordError
 
-__all__ = [
-    "SCHEMA",
-    "Estimate",
-    "Record",
-    "Run",
-    "load_record",
-    "load_run",
-    "save_record",
-    "save_run",
-    "save_step",
-]
+__all__ = ["SCHEMA", "Estimate", "Record", "load_record", "save_record"]
 
 SCHEMA = 1
 _FORMAT = "theodolite-record"
-_KINDS = ("survey", "history")
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -142,113 +129,6 @@ def load_record(folder: str | os.PathLike[str]) -> Record:
     if not isinstance(contents, dict) or not isinstance(undefined, dict):
         raise RecordError(f"{path}: damaged: 'contents' or 'undefined' is missing; measure again")
     return Record(_restored(contents, "", undefined), arrays, undefined)
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a survey or a watched training run leaves behind; the layout is in docs/records.md.
-
-    Args:
-        name: what the user calls it, or "".
-        head: settings, data and layers; of a survey, the record itself.
-        steps: a survey record per step, in increasing order; of a survey, the record alone.
-    """
-
-    name: str
-    head: Record
-    steps: tuple[Record, ...]
-
-    @property
-    def is_history(self) -> bool:
-        """Whether this was a training run; otherwise it is one moment."""
-        return bool(self.head.contents.get("kind") == "history")
-
-
-def save_run(run: Run, folder: str | os.PathLike[str]) -> Path:
-    """Write a run: one record, and for a history one more for each of its steps.
-
-    Args:
-        run: what to write.
-        folder: created if it does not exist; steps of an earlier history in it are replaced.
-
-    Returns:
-        The path of the head's ``record.json``.
-
-    Raises:
-        RecordError: If the contents hold something that is no plain data.
-    """
-    target = Path(folder)
-    if run.is_history:
-        kept = {save_step(step, target).parent for step in run.steps}
-        for stale in set((target / "steps").glob("*")) - kept:
-            (stale / "record.json").unlink(missing_ok=True)  # a kill from here on leaves no record
-            shutil.rmtree(stale)
-    return save_record(run.head, target)
-
-
-def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:
-    """Write one step of a history below the folder of its run."""
-    return save_record(step, Path(folder) / "steps" / f"{step.contents['step']:010d}")
-
-
-def load_run(folder: str | os.PathLike[str]) -> Run:
-    """Read a survey or a history back, checked.
-
-    A step of a history whose first record was never committed is left out: that is what a killed
-    process leaves behind. Damage raises.
-
-    Raises:
-        RecordError: If there is no run, or a record of it is damaged, foreign or newer.
-    """
-    head = load_record(folder)
-    kind, name = head.contents.get("kind"), head.contents.get("name", "")
-    if kind not in _KINDS or not isinstance(name, str):
-        raise RecordError(
-            f"{folder}: expected a record of a survey or a history, got kind {kind!r}; "
-            "read it with load_record"
-        )
-    if kind == "survey":
-        return Run(name, _require_survey(head, folder), (head,))
-    folders = sorted((Path(folder) / "steps").glob("*"))
-    committed = [path for path in folders if (path / "record.json").exists()]
-    steps = [_require_survey(load_record(path), path, step=int) for path in committed]
-    return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
-
-
-_SURVEY_PARTS = {
-    "config": dict,
-    "data": dict,
-    "layers": list,
-    "rows": list,
-    "curves": list,
-    "warnings": list,
-    "skipped": dict,
-}
-
-
-def _require_survey(
-    record: Record, folder: str | os.PathLike[str], step: type | tuple[type, ...] = (int, NoneType)
-) -> Record:
-    """Whole sections of the layout are there, and what curves name exists."""
-    contents = record.contents
-    for key, kind in _SURVEY_PARTS.items():
-        if not isinstance(contents.get(key), kind):
-            raise RecordError(f"{folder}: damaged: expected {key!r} as a {kind.__name__}")
-    if not isinstance(contents.get("step"), step):
-        found = contents.get("step")
-        raise RecordError(f"{folder}: damaged: expected a step number, got {found!r}")
-    rows, curves = contents["rows"], contents["curves"]
-    if not all(
-        isinstance(row, dict) and {"family", "measure", "value"} <= set(row) for row in rows
-    ):
-        raise RecordError(f"{folder}: damaged: a row lacks its family, measure or value")
-    for curve in curves:
-        names = curve.get("arrays") if isinstance(curve, dict) else None
-        if not isinstance(names, dict) or any(
-            not isinstance(name, str) or name not in record.arrays for name in names.values()
-        ):
-            raise RecordError(f"{folder}: damaged: a curve names arrays that are not there")
-    return record
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -1,0 +1,144 @@
+"""Runs: a survey is one record, a history a record for its head and one for every step."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from theodolite.errors import RecordError
+from theodolite.records._files import Record, load_record, save_record
+
+__all__ = ["Run", "load_run", "save_run", "save_step"]
+
+_KINDS = ("survey", "history")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a survey or a watched training run leaves behind; the layout is in docs/records.md.
+
+    Args:
+        name: what the user calls it, or "".
+        head: settings, data and layers; of a survey, the record itself.
+        steps: a survey record per step, in increasing order; of a survey, the record alone.
+    """
+
+    name: str
+    head: Record
+    steps: tuple[Record, ...]
+
+    @property
+    def is_history(self) -> bool:
+        """Whether this was a training run; otherwise it is one moment."""
+        return bool(self.head.contents.get("kind") == "history")
+
+
+def save_run(run: Run, folder: str | os.PathLike[str]) -> Path:
+    """Write a run: one record, and for a history one more for each of its steps.
+
+    Args:
+        run: what to write.
+        folder: created if it does not exist; steps of an earlier history in it are replaced.
+
+    Returns:
+        The path of the head's ``record.json``.
+
+    Raises:
+        RecordError: If the contents hold something that is no plain data.
+    """
+    target = Path(folder)
+    if run.is_history:
+        kept = {save_step(step, target).parent for step in run.steps}
+        for stale in set((target / "steps").glob("*")) - kept:
+            (stale / "record.json").unlink(missing_ok=True)  # a kill from here on leaves no record
+            shutil.rmtree(stale)
+    return save_record(run.head, target)
+
+
+def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:
+    """Write one step of a history below the folder of its run."""
+    return save_record(step, Path(folder) / "steps" / f"{step.contents['step']:010d}")
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """Read a survey or a history back, checked.
+
+    A step of a history whose first record was never committed is left out: that is what a killed
+    process leaves behind. Damage raises.
+
+    Raises:
+        RecordError: If there is no run, or a record of it is damaged, foreign or newer.
+    """
+    head = load_record(folder)
+    kind, name = head.contents.get("kind"), head.contents.get("name", "")
+    if kind not in _KINDS or not isinstance(name, str):
+        raise RecordError(
+            f"{folder}: expected a record of a survey or a history, got kind {kind!r}; "
+            "read it with load_record"
+        )
+    if kind == "survey":
+        return Run(name, _require_survey(head, folder), (head,))
+    folders = sorted((Path(folder) / "steps").glob("*"))
+    committed = [path for path in folders if (path / "record.json").exists()]
+    steps = [_require_survey(load_record(path), path, step=int) for path in committed]
+    return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
+
+
+_SURVEY_PARTS = {
+    "config": dict,
+    "data": dict,
+    "layers": list,
+    "rows": list,
+    "curves": list,
+    "warnings": list,
+    "skipped": dict,
+}
+
+
+def _require_survey(
+    record: Record, folder: str | os.PathLike[str], step: type | tuple[type, ...] = (int, NoneType)
+) -> Record:
+    """Whole sections of the layout are there, and what curves name exists."""
+    contents = record.contents
+    for key, kind in _SURVEY_PARTS.items():
+        if not isinstance(contents.get(key), kind):
+            raise RecordError(f"{folder}: damaged: expected {key!r} as a {kind.__name__}")
+    if not isinstance(contents.get("step"), step):
+        found = contents.get("step")
+        raise RecordError(f"{folder}: damaged: expected a step number, got {found!r}")
+    if not all(isinstance(row, dict) and _is_row(row) for row in contents["rows"]):
+        raise RecordError(f"{folder}: damaged: a row lacks its family, measure or value")
+    if not all(
+        isinstance(la, dict) and isinstance(la.get("name"), str) for la in contents["layers"]
+    ):
+        raise RecordError(f"{folder}: damaged: a layer lacks its name")
+    for curve in contents["curves"]:
+        if not isinstance(curve, dict) or not _is_curve(curve, record.arrays):
+            raise RecordError(f"{folder}: damaged: a curve names arrays that are not there")
+    return record
+
+
+_ROW_NUMBERS = {"value": (int, float), "n": (int,)} | dict.fromkeys(
+    ("error", "null_mean", "null_sd"), (int, float, NoneType)
+)
+_ROW_TEXTS = {"family": (str,), "measure": (str,), "method": (str,)} | dict.fromkeys(
+    ("layer", "reason"), (str, NoneType)
+)
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    kinds = _ROW_NUMBERS | _ROW_TEXTS
+    return all(key in row and isinstance(row[key], kind) for key, kind in kinds.items())
+
+
+def _is_curve(curve: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
+    names, labels = curve.get("arrays"), curve.get("labels")
+    texts = isinstance(curve.get("family"), str) and isinstance(curve.get("name"), str)
+    if not texts or not isinstance(names, dict) or not isinstance(labels, dict):
+        return False
+    return all(isinstance(name, str) and name in arrays for name in names.values())
