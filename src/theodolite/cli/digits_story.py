@@ -28,6 +28,7 @@ _SIZES = {
     "gradient": 500,
 }
 _CNN = "CNN"
+_NULLS = 10
 Show = Callable[[float, str], None]
 
 
@@ -156,6 +157,7 @@ class _Stage:
             every=self.settings.measured_steps(),
             families=FAMILIES if split == "train" else ("kernel",),
             sizes=_SIZES,
+            nulls=_NULLS,
             tangent="exact",
             deep_covariance=name != _CNN,
             folder=self.folder / name.replace(", ", "-").replace(" ", "-").lower(),
