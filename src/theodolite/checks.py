@@ -52,6 +52,9 @@ def require_nonempty(**tensors: Tensor) -> None:
 
 def require_same_length(**tensors: Tensor) -> None:
     """All tensors have the same number of examples (length of axis 0)."""
+    for name, tensor in tensors.items():
+        if tensor.ndim == 0:
+            raise ShapeError(f"{name}: expected one row per example, got a single number")
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())

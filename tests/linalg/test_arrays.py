@@ -106,3 +106,22 @@ def test_gradient_flows_through():
 
 def test_eps_is_that_of_the_coarsest_input():
     assert eps_of(torch.ones(1), torch.ones(1).double()) == torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("value", [[1, 2], None, 3, "labels"], ids=["list", "none", "int", "text"])
+def test_what_is_no_array_is_refused_by_name(value):
+    with pytest.raises(DtypeError, match="values: expected a tensor or a NumPy array, got"):
+        mixed(value)
+
+
+def test_none_and_numbers_pass_where_the_annotation_admits_them():
+    @array_function
+    def twice(value: Float[Tensor, ""] | float | None = None) -> float | None:
+        return None if value is None else 2 * float(value)
+
+    assert [twice(None), twice(2), twice(np.float32(2)), twice(torch.tensor(2.0))] == [
+        None,
+        4,
+        4,
+        4,
+    ]

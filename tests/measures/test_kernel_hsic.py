@@ -162,3 +162,11 @@ def test_the_route_depends_on_the_sizes(normal, monkeypatch):
     linear_cka(normal(30, 3), normal(30, 4))
     linear_cka(normal(6, 30), normal(6, 40))
     assert calls == ["_by_blocks", "_by_tiles"]
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_extreme_units_neither_overflow_nor_vanish(normal, unit):
+    F, G = normal(12, 3), normal(12, 2)
+    expected = kernel.minibatch_cka(F, G, batch_size=6)
+    assert_close(kernel.minibatch_cka(F * unit, G, batch_size=6), expected)
+    assert linear_hsic(F * unit, G) == (0 if unit < 1 else torch.inf * linear_hsic(F, G).sign())

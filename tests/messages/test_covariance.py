@@ -213,6 +213,11 @@ CASES = {
         DomainError,
         "eigenvalue_1: expected positive eigenvalues, got 0.0",
     ),
+    "eigenvalues of two lengths": (
+        lambda: covariance.rotation_information(torch.ones(2), torch.ones(3)),
+        ShapeError,
+        r"that broadcast, but eigenvalue_1 is \(2,\), eigenvalue_2 is \(3,\)",
+    ),
     "no samples": (
         lambda: covariance.rotation_angle_deviation(2.0, 1.0, 0),
         DomainError,

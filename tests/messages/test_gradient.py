@@ -16,7 +16,24 @@ Y = torch.tensor([0, 0, 1])
     [
         (lambda: gradient.vector_alignment(V[:1]), ShapeError, "at least 2 .* got 1"),
         (lambda: gradient.vector_alignment(V[0]), ShapeError, r"shape \(n, d\), got shape \(2,\)"),
+        (lambda: gradient.vector_alignment(V[0, 0]), ShapeError, "at least 2 .* got 1"),
         (lambda: gradient.vector_alignment(V[:, :0]), ShapeError, "non-empty vector"),
+        (
+            lambda: gradient.vector_alignment([[1.0, 0.0], [0.0, 1.0]]),
+            DtypeError,
+            "vectors: expected a tensor or a NumPy array, got list; .* torch.as_tensor",
+        ),
+        (
+            lambda: gradient.class_alignment(V, None),
+            DtypeError,
+            "labels: expected a tensor or a NumPy array, got NoneType",
+        ),
+        (
+            lambda: gradient.class_alignment(V, Y[0]),
+            ShapeError,
+            "labels: expected one row per example, got a single number",
+        ),
+        (lambda: gradient.gradient_confusion(V[0]), ShapeError, r"\(n, d\), got shape \(2,\)"),
         (lambda: gradient.vector_alignment(V / 0), DomainError, r"vectors: expected finite.*index"),
         (lambda: gradient.vector_alignment(V + 0j), DtypeError, "real numbers, got torch.complex"),
         (

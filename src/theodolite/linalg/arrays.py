@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from types import MappingProxyType
+from numbers import Real
+from types import MappingProxyType, UnionType
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
@@ -50,9 +51,15 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
         for name, parameter in signature.parameters.items()
     }
 
+    accepted = {
+        name: _accepted(parameter.annotation) for name, parameter in signature.parameters.items()
+    }
+
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            _require_kind(value, name, accepted[name])
         leaves = list(_leaves(bound.arguments.values()))
         from_numpy = _one_kind(leaves, function.__name__)
         for name, value in bound.arguments.items():
@@ -74,6 +81,24 @@ def _admits(annotation: Any, kind: str) -> bool:
     if isinstance(dtypes, (list, tuple)):
         return any(str(dtype).startswith(kind) for dtype in dtypes)
     return any(_admits(argument, kind) for argument in get_args(annotation))
+
+
+def _accepted(annotation: Any) -> tuple[type, ...]:
+    """Classes that an array argument may have; none where the annotation is not about arrays."""
+    members = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    arrays = [member for member in members if hasattr(member, "array_type")]
+    others = [member for member in members if not hasattr(member, "array_type")]
+    if not arrays or not all(isinstance(member, type) for member in others):
+        return ()
+    return (Tensor, np.ndarray, *(Real if member is float else member for member in others))
+
+
+def _require_kind(value: Any, name: str, accepted: tuple[type, ...]) -> None:
+    if accepted and not isinstance(value, accepted):
+        raise DtypeError(
+            f"{name}: expected a tensor or a NumPy array, got {type(value).__name__}; "
+            "convert it with torch.as_tensor"
+        )
 
 
 def _leaves(values: Any) -> Iterator[Any]:

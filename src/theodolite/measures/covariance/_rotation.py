@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_count, require_finite
-from theodolite.errors import DomainError
+from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double, safe_sqrt
 
 __all__ = [
@@ -33,6 +33,7 @@ def rotation_information(eigenvalue_1: Numbers, eigenvalue_2: Numbers) -> Float[
         eigenvalue_2: :math:`\lambda_2 > 0`.
 
     Raises:
+        ShapeError: If shapes do not broadcast.
         DomainError: If an eigenvalue is not a positive finite number.
 
     Example:
@@ -67,6 +68,7 @@ def rotation_angle_deviation(
         count: :math:`n`, the number of samples.
 
     Raises:
+        ShapeError: If shapes do not broadcast.
         DomainError: If an eigenvalue is not a positive finite number, or there is no sample.
 
     Example:
@@ -102,6 +104,7 @@ def rotation_length(
         eigenvalue_2: :math:`\lambda_2 > 0`.
 
     Raises:
+        ShapeError: If shapes do not broadcast.
         DomainError: If an eigenvalue is not a positive finite number, or the angle not finite.
 
     Example:
@@ -114,6 +117,7 @@ def rotation_length(
     l1, l2 = _positive(eigenvalue_1=eigenvalue_1, eigenvalue_2=eigenvalue_2)
     alpha = _wide(angle)
     require_finite(angle=alpha)
+    alpha, l1, l2 = _broadcast(angle=alpha, eigenvalue_1=l1, eigenvalue_2=l2)
     return alpha.abs() * safe_sqrt(_information(l1, l2))
 
 
@@ -132,6 +136,7 @@ def rotation_chain(
         count: :math:`n`, the number of samples with which one tries to tell them apart.
 
     Raises:
+        ShapeError: If shapes do not broadcast.
         DomainError: If an eigenvalue is not a positive finite number, or there is no sample.
 
     Example:
@@ -163,4 +168,13 @@ def _positive(**values: Tensor | float) -> list[Tensor]:
                 f"{name}: expected positive eigenvalues, got {value.min().item()}; "
                 "leave out directions in which nothing varies"
             )
-    return list(wide.values())
+    return _broadcast(**wide)
+
+
+def _broadcast(**values: Tensor) -> list[Tensor]:
+    try:
+        shape = torch.broadcast_shapes(*(value.shape for value in values.values()))
+    except RuntimeError:
+        listed = ", ".join(f"{name} is {tuple(value.shape)}" for name, value in values.items())
+        raise ShapeError(f"expected shapes that broadcast, but {listed}") from None
+    return [value.expand(shape) for value in values.values()]

@@ -25,9 +25,10 @@ _ZERO = ("nan", "zero")
 
 def require_pairs(vectors: Tensor) -> None:
     """All-pairs measures need two vectors."""
-    if len(vectors) < 2:
+    count = len(vectors) if vectors.ndim else 1
+    if count < 2:
         raise ShapeError(
-            f"vectors: expected at least 2 (the measure averages over pairs), got {len(vectors)}"
+            f"vectors: expected at least 2 (the measure averages over pairs), got {count}"
         )
 
 

@@ -13,7 +13,7 @@ from theodolite.checks import (
 )
 from theodolite.linalg import array_function, double, full_precision, ratio_or_nan
 from theodolite.measures.gradient._alignment import require_pairs
-from theodolite.measures.gradient._moments import scale_free_moments
+from theodolite.measures.gradient._moments import flat_vectors, scale_free_moments
 
 __all__ = ["confusion_of_gram", "gradient_confusion", "gradient_diversity", "relative_norm"]
 
@@ -81,9 +81,8 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
     """
     require_choice(_MODES, mode=mode)
     require_pairs(vectors)
-    require_nonempty(vectors=vectors)
+    flat = flat_vectors(vectors)
     require_finite(vectors=vectors)
-    flat = vectors.flatten(1)
     minima = []
     with full_precision():
         for start in range(0, len(flat), _BLOCK):

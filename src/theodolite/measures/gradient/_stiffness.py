@@ -1,10 +1,9 @@
 """Cosine stiffness in linear time: Omega of the vectors divided by their norms."""
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from theodolite.linalg import array_function
+from theodolite.linalg import array_function, ratio_or_nan
 from theodolite.measures.gradient._alignment import class_matrix, mean_over_defined, require_pairs
 from theodolite.measures.gradient._moments import scale_free_moments
 
@@ -110,14 +109,18 @@ def within_class_stiffness(
     References:
         [fort2019].
     """
-    return mean_over_defined(stiffness_matrix(vectors, labels, num_classes).diagonal())
+    moments = scale_free_moments(vectors, labels, num_classes, unit_length=True)
+    return mean_over_defined(moments.set_sums().alignment())
 
 
 @array_function
 def between_class_stiffness(
     vectors: Float[Tensor, "n *d"], labels: Int[Tensor, " n"], num_classes: int | None = None
 ) -> Float[Tensor, ""]:
-    """Mean of :func:`stiffness_matrix` off its diagonal, over the pairs where it is defined.
+    r"""Mean of :func:`stiffness_matrix` off its diagonal, over the pairs where it is defined.
+
+    .. math:: \frac{\|\sum_a \bar u_a\|^2 - \sum_a \|\bar u_a\|^2}{k (k - 1)},
+              \qquad \bar u_a = E_{i \in a}\, v_i / \|v_i\|
 
     Range: [-1, 1].
     Invariant to: scaling of each vector; orthogonal maps; order of the examples; names of classes.
@@ -140,6 +143,8 @@ def between_class_stiffness(
     References:
         [fort2019].
     """
-    matrix = stiffness_matrix(vectors, labels, num_classes)
-    off = ~torch.eye(len(matrix), dtype=torch.bool, device=matrix.device)
-    return mean_over_defined(matrix[off])
+    moments = scale_free_moments(vectors, labels, num_classes, unit_length=True)
+    means = moments.sums / moments.counts.clamp(min=1).unsqueeze(1)  # of empty classes: zero
+    classes = (moments.counts > 0).sum()
+    products = means.sum(0).square().sum() - means.square().sum()
+    return ratio_or_nan(products, (classes * (classes - 1)).to(products))

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_count
-from theodolite.linalg import array_function, ratio_or_nan, safe_sqrt
-from theodolite.measures.kernel._factors import Factor, factor_products
+from theodolite.linalg import array_function, double, ratio_or_nan, safe_sqrt
+from theodolite.measures.kernel._factors import Factor, factor_products, safe_scale
 from theodolite.measures.kernel._linear import require_paired_features
 
 __all__ = ["MinibatchHsic", "minibatch_cka"]
@@ -42,7 +42,7 @@ class MinibatchHsic:
             zero = a.mean.new_zeros(())
             return cls(zero, zero, zero)
         values = factor_products([a, b]).hsic(debiased=True)
-        p, q = a.scale**2, b.scale**2
+        p, q = a.scale * a.scale, b.scale * b.scale
         return cls(values[0, 1] * p * q, values[0, 0] * p * p, values[1, 1] * q * q)
 
     def __add__(self, other: "MinibatchHsic") -> "MinibatchHsic":
@@ -94,8 +94,9 @@ def minibatch_cka(
     """
     require_paired_features(features_a=features_a, features_b=features_b)
     require_count(_FEWEST, batch_size=batch_size)
+    unit_a, unit_b = safe_scale(features_a), safe_scale(features_b)  # the same for all batches
     batches = zip(
         torch.split(features_a, batch_size), torch.split(features_b, batch_size), strict=True
     )
-    first, *rest = (MinibatchHsic.of(a, b) for a, b in batches)
+    first, *rest = (MinibatchHsic.of(double(a) / unit_a, double(b) / unit_b) for a, b in batches)
     return sum(rest, start=first).cka

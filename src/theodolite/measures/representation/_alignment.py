@@ -75,6 +75,7 @@ def representation_alignment(
         Singular values of at most max(n, d) eps of the largest count as zero; several target
         columns are summed.
     """
+    read_features(features, targets)
     require_between(0.0, float("inf"), open_high=True, threshold=threshold)
     level = torch.tensor([threshold], dtype=torch.float64, device=double(features[:0]).device)
     values, _ = measure_grid(features, targets, Grid(level, rtol=rtol), route)

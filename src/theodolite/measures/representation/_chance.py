@@ -63,8 +63,8 @@ def chance_curve(
     References:
         [imani2022], Figure 2, in closed form.
     """
-    grid = grid_of(thresholds, scale, len(features), features)
     read_features(features, targets)
+    grid = grid_of(thresholds, scale, len(features), features)
     columns = read_targets(targets, shares=scale != "absolute")
     found = _chance_projections(features, columns, grid)
     values = mass_above(found, grid)

@@ -10,6 +10,7 @@ from theodolite.checks import require_axes, require_nonempty, require_nonnegativ
 from theodolite.linalg import LabelProjections, array_function, double, ratio_or_nan
 from theodolite.measures.representation._evaluation import Grid, Scale, mass_above, measure_grid
 from theodolite.measures.representation._projections import RouteChoice
+from theodolite.measures.representation._targets import read_features
 
 __all__ = ["AlignmentCurve", "alignment_curve", "curve_from_projections", "grid_of"]
 
@@ -94,6 +95,7 @@ def alignment_curve(
     References:
         [imani2022], Eq. (2) and Figure 3.
     """
+    read_features(features, targets)
     grid = grid_of(thresholds, scale, len(features), features, rtol)
     values, taken = measure_grid(features, targets, grid, route)
     return AlignmentCurve(grid.thresholds, values, scale, taken)

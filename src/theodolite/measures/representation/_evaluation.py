@@ -10,7 +10,7 @@ from theodolite.checks import require_between, require_choice, require_finite
 from theodolite.linalg import LabelProjections, double, eps_of, rank_tolerance, ratio_or_nan
 from theodolite.measures.representation._projections import RouteChoice, project
 from theodolite.measures.representation._spectral_form import Filter, spectral_form
-from theodolite.measures.representation._targets import Targets, read_features, read_targets
+from theodolite.measures.representation._targets import Targets, read_targets
 
 __all__ = ["Grid", "Scale", "mass_above", "measure_grid", "wants_gradient"]
 
@@ -41,7 +41,7 @@ class Grid:
     def smallest(self, count: int) -> float:
         """The smallest positive threshold, in units of the largest singular value if relative."""
         positive = self.thresholds[self.thresholds > 0]
-        least = float(positive.min()) if len(positive) else float("inf")
+        least = float(positive.detach().min()) if len(positive) else float("inf")
         return least * (count**0.5 if self.scale == "normalized" else 1.0)
 
 
@@ -53,8 +53,7 @@ def wants_gradient(*tensors: Tensor) -> bool:
 def measure_grid(
     features: Tensor, targets: Tensor, grid: Grid, route: RouteChoice = "auto"
 ) -> tuple[Tensor, str]:
-    """Alignment on the grid in its scale, and the route by which it was found."""
-    read_features(features, targets)
+    """Alignment on the grid in its scale, and the route that found it; shapes have been checked."""
     columns = read_targets(targets, shares=grid.scale != "absolute")
     if wants_gradient(features, targets):
         require_finite(features=features)

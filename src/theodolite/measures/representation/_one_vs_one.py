@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_labels, require_same_length
+from theodolite.checks import require_axes, require_labels, require_nonempty, require_same_length
 from theodolite.linalg import array_function
 from theodolite.measures.representation._comparison import CurveAverage, average_of
 from theodolite.measures.representation._curve import grid_of
@@ -54,6 +54,7 @@ def one_vs_one_curve(
         [imani2022], Figures 14 and 21.
     """
     require_axes(2, features=features)
+    require_nonempty(features=features)
     require_same_length(features=features, labels=labels)
     require_labels(labels)
     grid = grid_of(thresholds, scale, len(features), features)
@@ -106,6 +107,7 @@ def one_vs_one_difference(
         Normalised curves are averaged by default; ``scale="absolute"`` is the paper's.
     """
     require_axes(2, features=features, other_features=other_features)
+    require_nonempty(features=features, other_features=other_features)
     require_same_length(features=features, other_features=other_features, labels=labels)
     require_labels(labels)
     grid = grid_of(thresholds, scale, len(features), features)
