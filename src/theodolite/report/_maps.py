@@ -187,5 +187,6 @@ def _class_ticks(moment: Moment, classes: np.ndarray) -> dict[str, Any]:
 
 def _limits(values: Sequence[float | None]) -> Limits:
     known = [float(v) for v in values if v is not None and finite(v)]
-    low, high = min([0.0, *known]), max([0.0, *known])
-    return (float(f"{low:.6g}"), float(f"{high:.6g}") if high > low else low + 1.0)
+    largest = float(f"{max((abs(v) for v in known), default=0.0):.6g}") or 1.0
+    # Both signs on one scale: a small negative number must not look like a large positive one.
+    return (-largest if min(known, default=0.0) < 0 else 0.0, largest)

@@ -195,7 +195,7 @@ class Table:
 def heatmap_trace(
     table: Table, family: str, *, show_text: bool, limits: tuple[float, float], name: str = ""
 ) -> Trace:
-    """A map of numbers, with each of them in its cell where there is room."""
+    """A map of numbers, with each in its cell where there is room; limits are (0 or -m, m)."""
     low, high = limits
     meta = {"source": {"z": list(table.sources)}}
     trace: Trace = {
@@ -203,7 +203,7 @@ def heatmap_trace(
         "z": [carried(row) for row in table.values],
         "zmin": low,
         "zmax": high,
-        "colorscale": scale_for(family, low, high),
+        "colorscale": scale_for(family, low),
         "showscale": not show_text,
         "colorbar": _COLORBAR,
         "xgap": 1 if show_text else 0,
@@ -221,13 +221,11 @@ def heatmap_trace(
     return trace
 
 
-def scale_for(family: str, low: float, high: float) -> list[list[Any]]:
-    """Blank at zero, the family's pale color at the top, grey below zero."""
+def scale_for(family: str, low: float) -> list[list[Any]]:
+    """Blank at zero, the family's pale color at the top; grey below zero, where there is any."""
     if low >= 0:
         return [[0, "surface"], [1, f"{family}-pale"]]
-    zero = min(1.0, -low / (high - low)) if high > low else 0.5
-    stops: list[list[Any]] = [[0, "null"], [zero, "surface"]]
-    return stops if zero >= 1 else [*stops, [1, f"{family}-pale"]]
+    return [[0, "null"], [0.5, "surface"], [1, f"{family}-pale"]]
 
 
 def _cell(value: float) -> str:
