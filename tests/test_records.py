@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from theodolite.errors import RecordError
@@ -164,6 +164,7 @@ def test_runs_come_back(tmp_path):
     assert not load_run(tmp_path).is_history
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(sorted(SURVEY)), PLAIN, st.sampled_from(sorted(ROW)), PLAIN)
 def test_any_plain_data_in_the_place_of_a_section_is_refused_or_understood(
     tmp_path_factory, section, content, key, cell
