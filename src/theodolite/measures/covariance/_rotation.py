@@ -1,5 +1,6 @@
 """How well samples determine the angle of a rotation between two eigenvectors."""
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -173,8 +174,8 @@ def _positive(**values: Tensor | float) -> list[Tensor]:
 
 def _broadcast(**values: Tensor) -> list[Tensor]:
     try:
-        shape = torch.broadcast_shapes(*(value.shape for value in values.values()))
-    except RuntimeError:
+        shape = np.broadcast_shapes(*(tuple(value.shape) for value in values.values()))
+    except ValueError:
         listed = ", ".join(f"{name} is {tuple(value.shape)}" for name, value in values.items())
         raise ShapeError(f"expected shapes that broadcast, but {listed}") from None
     return [value.expand(shape) for value in values.values()]
