@@ -25,6 +25,20 @@ X, Y, W = torch.ones(3, 2), torch.tensor([1.0, -1.0, 1.0]), torch.zeros(2)
             ShapeError,
             "features has 3, targets has 2",
         ),
+        *(
+            (call, DtypeError, r"projections: expected the result of label_projections\(.*Tensor")
+            for call in (
+                lambda: convergence.gradient_descent_loss(X, 0.1, 1),
+                lambda: convergence.gradient_descent_weight_norm(X, 0.1, 1),
+                lambda: convergence.steps_to_reduce(X, 0.1, 0.1),
+                lambda: convergence.iteration_bounds(X, 0.1, 0.1, 1.0),
+                lambda: convergence.best_iteration_bound(X, 0.1, 0.1),
+                lambda: convergence.phases(X, 0.1, 1, 1.0),
+                lambda: convergence.process_goals(X),
+                lambda: convergence.loss_gradient(X, W),
+                lambda: convergence.ridge_curve(X, Y.abs()),
+            )
+        ),
         (
             lambda: convergence.gradient_descent_loss(P, 0, 1),
             DomainError,

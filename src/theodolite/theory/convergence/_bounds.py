@@ -14,7 +14,7 @@ from theodolite.checks import require_finite, require_positive
 from theodolite.errors import DomainError
 from theodolite.linalg import LabelProjections, array_function, double
 from theodolite.theory.convergence._counts import steps_to_reduce
-from theodolite.theory.convergence._setting import initial_mass
+from theodolite.theory.convergence._setting import initial_mass, require_projections
 
 __all__ = [
     "IterationBounds",
@@ -198,6 +198,7 @@ def iteration_bounds(
 def _best(
     projections: LabelProjections, reduction: float, step_size: float
 ) -> tuple[Tensor, Tensor]:
+    require_projections(projections)
     require_positive(step_size=step_size)
     sigma, masses = double(projections.singular_values), initial_mass(projections, None).cumsum(0)
     _require_small_step(step_size, sigma)

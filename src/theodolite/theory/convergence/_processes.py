@@ -16,6 +16,7 @@ from theodolite.checks import (
 )
 from theodolite.linalg import LabelProjections, array_function, double
 from theodolite.theory.convergence._powers import log_contraction
+from theodolite.theory.convergence._setting import require_projections
 
 __all__ = [
     "LossProcesses",
@@ -74,6 +75,7 @@ def loss_processes(
     References:
         [imani2022], Eq. (1).
     """
+    require_projections(projections)
     require_same_shape(coefficients=projections.coefficients, coordinates=coordinates)
     require_finite(coordinates=coordinates)
     sigma = double(projections.singular_values).unsqueeze(1)
@@ -105,6 +107,7 @@ def loss_gradient(
     References:
         [imani2022], after Eq. (1), where it is announced but not printed.
     """
+    require_projections(projections)
     require_same_shape(coefficients=projections.coefficients, coordinates=coordinates)
     require_finite(coordinates=coordinates)
     sigma = double(projections.singular_values).unsqueeze(1)
@@ -128,6 +131,7 @@ def process_goals(projections: LabelProjections) -> Float[Tensor, "r c"]:
     References:
         [imani2022], section 2; [hansen1990] for the ratios' absolute values.
     """
+    require_projections(projections)
     return double(projections.coefficients) / double(projections.singular_values).unsqueeze(1)
 
 
@@ -197,6 +201,7 @@ def ridge_curve(projections: LabelProjections, ridges: Float[Tensor, " k"]) -> R
     """
     require_nonnegative(ridges=ridges)
     penalty = double(ridges).unsqueeze(1)
+    require_projections(projections)
     sigma = double(projections.singular_values)
     mass = double(projections.coefficients).square().sum(1)
     denominator = sigma.square() + penalty

@@ -21,7 +21,7 @@ from theodolite.checks import (
     require_same_length,
     require_same_shape,
 )
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import (
     LabelProjections,
     array_function,
@@ -40,6 +40,7 @@ __all__ = [
     "project_start",
     "rates",
     "require_convergence",
+    "require_projections",
 ]
 
 Steps = int | float | Int[Tensor, "*t"] | Float[Tensor, "*t"]
@@ -150,12 +151,23 @@ def diverges(projections: LabelProjections, step_size: float) -> bool:
     References:
         [imani2022], Proposition 1, which asks for :math:`\eta\sigma_1^2 < 1`.
     """
+    require_projections(projections)
     require_positive(step_size=step_size)
     return bool((step_size * double(projections.singular_values).square() >= 2).any())
 
 
+def require_projections(projections: object) -> None:
+    """What ``label_projections`` returns, not the features themselves."""
+    if not isinstance(projections, LabelProjections):
+        raise DtypeError(
+            "projections: expected the result of label_projections(features, targets), "
+            f"got {type(projections).__name__}; call it first"
+        )
+
+
 def rates(projections: LabelProjections, step_size: float, steps: Steps) -> tuple[Tensor, Tensor]:
     """``eta sigma^2`` of shape (r,) and the steps, checked, of shape (t, 1)."""
+    require_projections(projections)
     require_positive(step_size=step_size)
     rate = step_size * double(projections.singular_values).square()
     t = torch.as_tensor(steps, dtype=torch.float64, device=rate.device).reshape(-1, 1)
