@@ -1,5 +1,7 @@
 """Sin kernels in arbitrary precision, losses as written, alignment by the double loop."""
 
+import math
+
 import mpmath
 import numpy as np
 
@@ -60,3 +62,9 @@ def finite_difference(function, z, step=1e-6):
         down[i] -= step
         gradient[i] = (function(up) - function(down)) / (2 * step)
     return gradient
+
+
+def layer_omega(hidden):
+    """Alignment of the rows of a wide layer, and its standard error from twenty parts of it."""
+    parts = [omega(part) for part in np.array_split(hidden, 20, axis=1)]
+    return omega(hidden), np.std(parts, ddof=1) / math.sqrt(20)
