@@ -95,7 +95,7 @@ class Monitor:
         >>> x, y = torch.randn(20, 2), torch.arange(20) % 2
         >>> with Monitor(model, probe=(x, y), every=5, families="kernel") as monitor:
         ...     for step in range(10):
-        ...         monitor.step(step)  # after the update of the weights
+        ...         _ = monitor.step(step)  # after the update of the weights
         >>> monitor.history.steps
         [0, 5, 9]
     """
