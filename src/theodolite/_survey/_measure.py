@@ -57,7 +57,7 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
     with untouched(inner), sheet.timed("total"):
         inner.eval()
         layout = _layout(inner, probe, settings)
-        draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded())
+        draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded(1))
         with watched(progress, settings.families, len(layout.layers)) as report:
             bench = Bench(inner, data, probe, layout, settings, draws, report)
             _run(bench, sheet)

@@ -102,9 +102,9 @@ class Settings:
         unknown = tuple(family for family in names if family not in FAMILIES)
         return cls((*chosen, *unknown), sizes={**SIZES, **dict(sizes or {})}, **others)
 
-    def seeded(self) -> torch.Generator:
-        """The user's generator, or one with the seed."""
-        return self.generator or torch.Generator().manual_seed(self.seed)
+    def seeded(self, stream: int = 0) -> torch.Generator:
+        """The user's generator, or one with the seed and numbers of its own for every stream."""
+        return self.generator or torch.Generator().manual_seed(1000 * self.seed + stream)
 
     def size(self, family: str, available: int) -> int:
         """How many of the examples a family takes."""
