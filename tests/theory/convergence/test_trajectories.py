@@ -167,6 +167,20 @@ def test_step_size_of_each_loss_agrees_with_autograd(loss, generator):
     assert_close(theory.gradient_descent_loss(projections, eta, 5), expected.item(), scale=10)
 
 
+@pytest.mark.spec("1.R32")
+def test_step_size_of_the_loss_of_torch(generator):
+    features, targets = problem("full_rank", generator, outputs=3)
+    weights = torch.zeros(4, 3, dtype=F64, requires_grad=True)
+    for _ in range(5):
+        loss = torch.nn.functional.mse_loss(features @ weights, targets)
+        (gradient,) = torch.autograd.grad(loss, weights)
+        weights.data -= 0.02 * gradient
+    eta = theory.convert_step_size(0.02, "mean", count=targets.numel())
+    expected = (features @ weights - targets).square().sum().item()
+    found = theory.gradient_descent_loss(projected(features, targets), eta, 5)
+    assert_close(found, expected, scale=expected)
+
+
 @pytest.mark.spec("1.R33")
 @pytest.mark.parametrize("rate", [0.5, 0.999, 1.7])
 @pytest.mark.parametrize("steps", [0, 1, 3, 10**3, 10**6, 10**9])

@@ -67,7 +67,8 @@ def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
     Args:
         learning_rate: What multiplies the gradient of the loss.
         loss: ``"half_sum"``, ``"sum"``, ``"half_mean"`` or ``"mean"`` (over examples).
-        count: :math:`n`, the number of examples.
+        count: :math:`n`, the number of examples. ``torch.nn.MSELoss`` also averages over the
+            :math:`k` outputs: pass ``"mean"`` and :math:`n k`.
 
     Raises:
         DomainError: If the rate is not positive or the loss is unknown.
