@@ -7,7 +7,16 @@ import argparse
 import subprocess
 import sys
 
-NAMES = ("representation", "kernel", "omega", "features", "tangent", "gradients", "metrics")
+NAMES = (
+    "representation",
+    "kernel",
+    "omega",
+    "features",
+    "tangent",
+    "gradients",
+    "metrics",
+    "monitor",
+)
 
 
 def main() -> int:
