@@ -114,7 +114,19 @@ def one_vs_one_difference(features, other_features, labels, thresholds):
 
 def picard_ratios(features, targets):
     directions = _directions(features)[: min(features.shape)]
-    return np.array([abs(u @ targets) / s if s > 0 else np.nan for s, u in directions])
+    tolerance = max(1e-10, 8 * _precision(features)) * directions[0][0]
+    groups = []
+    for i, (s, _) in enumerate(directions):
+        if i == 0 or directions[i - 1][0] - s > tolerance:
+            groups.append([])
+        groups[-1].append(i)
+    ratios = np.full(len(directions), np.nan)
+    for group in groups:
+        mean_square = np.mean([(directions[i][1] @ targets) ** 2 for i in group])
+        for i in group:
+            if directions[i][0] > 0:
+                ratios[i] = np.sqrt(mean_square) / directions[i][0]
+    return ratios
 
 
 def picard_slope(features, targets):

@@ -66,17 +66,18 @@ def _longest_way(features: Tensor, targets: Tensor) -> float:
 
 
 def _closest_pair(features: Tensor, targets: Tensor) -> float:
-    """One over the smallest relative gap: single directions are undetermined at ties."""
+    """One over the smallest relative gap between singular values that are not equal."""
     values = _spectrum(features)
     gaps = -values.diff() / values.max()
-    return 1 / max(float(gaps.min()), 1e-15) if len(gaps) else 1.0
+    apart = gaps[gaps > 1e-6]
+    return 1 / float(apart.min()) if len(apart) else 1.0
 
 
 def _smallest_coefficient(features: Tensor, targets: Tensor) -> float:
     """The logarithm of a ratio is as uncertain as its coefficient is small."""
-    left, values, _ = torch.linalg.svd(double(features), full_matrices=False)
-    left = left[:, values > 1e-6 * values.max()]
-    share = (left.mT @ double(targets)).abs().min() / _energy(targets) ** 0.5
+    values = _spectrum(features)
+    coefficients = double(picard_ratios(features, targets))[: len(values)] * values
+    share = coefficients.min() / _energy(targets) ** 0.5
     return _closest_pair(features, targets) / max(float(share), 1e-15)
 
 

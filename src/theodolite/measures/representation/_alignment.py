@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from theodolite.checks import require_between
@@ -17,6 +17,8 @@ __all__ = [
     "alignment_steps",
     "representation_alignment",
     "steps_from_projections",
+    "tie_index",
+    "tie_tolerance",
 ]
 
 
@@ -72,8 +74,8 @@ def representation_alignment(
         [imani2022], Eq. (2).
 
     Differs from paper:
-        Singular values of at most max(n, d) eps of the largest count as zero; several target
-        columns are summed.
+        Singular values below :func:`theodolite.linalg.rank_tolerance` of the largest count as
+        zero; several target columns are summed.
     """
     read_features(features, targets)
     require_between(0.0, float("inf"), open_high=True, threshold=threshold)
@@ -135,13 +137,18 @@ def tie_tolerance(eps: float) -> float:
     return max(1e-10, 8 * eps)
 
 
+def tie_index(sigma: Float[Tensor, " r"], rtol: float) -> Int[Tensor, " r"]:
+    """Number of the group of equal singular values to which each of them belongs."""
+    index = torch.zeros(len(sigma), dtype=torch.long, device=sigma.device)
+    for number, group in enumerate(eigenvalue_groups(sigma, rtol)):
+        index[group] = number
+    return index
+
+
 def _steps(projections: LabelProjections, rtol: float) -> AlignmentSteps:
     sigma, mass = double(projections.singular_values), double(projections.mass).sum(1)
-    groups = eigenvalue_groups(sigma, rtol)
-    index = torch.zeros(len(sigma), dtype=torch.long, device=sigma.device)
-    for number, group in enumerate(groups):
-        index[group] = number
-    sizes = sigma.new_zeros(len(groups)).index_add(0, index, torch.ones_like(sigma))
-    centers = sigma.new_zeros(len(groups)).index_add(0, index, sigma) / sizes
-    masses = mass.new_zeros(len(groups)).index_add(0, index, mass)
+    index = tie_index(sigma, rtol)
+    sizes = index.bincount()
+    centers = sigma.new_zeros(len(sizes)).index_add(0, index, sigma) / sizes
+    masses = mass.new_zeros(len(sizes)).index_add(0, index, mass)
     return AlignmentSteps(centers, masses, double(projections.residual).sum())

@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from theodolite.linalg import array_function, ratio_or_nan
+from theodolite.linalg import LabelProjections, array_function, eps_of, ratio_or_nan
+from theodolite.measures.representation._alignment import tie_index, tie_tolerance
 from theodolite.measures.representation._projections import project
 from theodolite.measures.representation._targets import read_features, read_targets
 
@@ -20,7 +21,8 @@ def picard_ratios(
     .. math:: |u_i^\top y| / \sigma_i = |v_i^\top \Phi^+ y|, \qquad i = 1, \dots, \min(n, d)
 
     Small and falling ratios mean that a small read-out suffices (the discrete Picard condition).
-    Inside a group of equal singular values only the norm over the group is determined.
+    Inside a group of equal singular values only the norm over the group is determined: each
+    direction gets the root mean square.
 
     Range: [0, inf).
     Invariant to: joint permutation or rotation of the examples; rotation of the features; the sign
@@ -48,7 +50,7 @@ def picard_ratios(
     columns = read_targets(targets)
     found = project(features, columns, None)
     sigma = found.singular_values
-    ratios = found.coefficients.abs() / sigma.unsqueeze(1)
+    ratios = _coefficients(found, eps_of(features)) / sigma.unsqueeze(1)
     missing = min(features.shape) - len(sigma)
     undefined = ratios.new_full((missing, ratios.shape[1]), torch.nan)
     whole = torch.cat([ratios, undefined])
@@ -64,7 +66,7 @@ def picard_slope(
     .. math:: \log \|u_i^\top Y\| - \log \sigma_i \;\approx\; a + b\,i
 
     Negative when coefficients decay faster than singular values. Directions without any label mass
-    are left out.
+    are left out; equal singular values share their mass evenly.
 
     Range: (-inf, inf).
     Invariant to: joint permutation or rotation of the examples; rotation and positive scaling of
@@ -88,10 +90,21 @@ def picard_slope(
         [hansen1990], as one number.
     """
     read_features(features, targets)
-    found = project(features, read_targets(targets), None)
-    sigma, norms = found.singular_values, found.mass.sum(1).sqrt()
+    found = project(features, read_targets(targets, shares=True), None)
+    sigma = found.singular_values
+    norms = torch.linalg.vector_norm(_coefficients(found, eps_of(features)), dim=1)
     present = norms > 0
     index = torch.arange(1, len(sigma) + 1, device=sigma.device).to(sigma)[present]
     logs = norms[present].log() - sigma[present].log()
     centered = index - index.mean()
     return ratio_or_nan((centered * logs).sum(), centered.square().sum())
+
+
+def _coefficients(found: LabelProjections, eps: float) -> Tensor:
+    """Absolute coefficients; over equal singular values, where the basis is free, their RMS."""
+    index = tie_index(found.singular_values, tie_tolerance(eps))
+    peak = found.coefficients.abs().amax().clamp(min=torch.finfo(torch.float64).tiny)
+    squares = (found.coefficients / peak).square()
+    sizes = index.bincount().unsqueeze(1)
+    sums = squares.new_zeros(len(sizes), squares.shape[1]).index_add(0, index, squares)
+    return (sums / sizes)[index].sqrt() * peak
