@@ -329,6 +329,18 @@ def test_a_gram_that_cannot_know_says_so(generator):
     assert metric.compute().isnan().all()
 
 
+def test_a_gram_knows_nothing_below_its_floor(generator):
+    # Of the largest singular value: rounding alone would let 5e-8 through, where values are wrong.
+    basis, _ = torch.linalg.qr(torch.randn(200, 3, dtype=torch.float64, generator=generator))
+    labels = torch.randint(0, 2, (200,), generator=generator)
+    for smallest, known in ((1e-7, False), (1e-6, True)):
+        features = basis * torch.tensor([1.0, 0.5, smallest])
+        level = torch.tensor([smallest / 2], dtype=torch.float64)
+        metric = metrics.RepresentationAlignment(2, level, scale="absolute", method="gram")
+        metric.update(features, labels)
+        assert metric.compute().isfinite() == known
+
+
 @pytest.mark.parametrize("scale", ["absolute", "normalized", "relative"])
 def test_scales_and_default_thresholds(scale, generator):
     features = torch.randn(50, 4, dtype=torch.float64, generator=generator)
@@ -359,16 +371,24 @@ def test_independent_features_biased_and_debiased(generator):
     assert abs(np.mean(values[True])) < 0.05
 
 
-def test_constant_features_and_one_class_are_undefined():
-    x = torch.full((8, 3), 1e4)
-    x[0] += 1e-3  # one unit in the last place
-    labels = torch.tensor([0, 1] * 4)
-    target = metrics.TargetCKA(2)
-    target.update(x, labels)
+@pytest.mark.parametrize("first", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("debiased", [True, False])
+def test_features_constant_up_to_rounding_are_undefined(debiased, first, generator):
+    # One unit in the last place of float32, about 1e4; batches of two dtypes count as the coarser.
+    x = 1e4 + 2**-10 * torch.randint(0, 2, (24, 3), generator=generator)
+    other, labels = torch.randn(24, 3, generator=generator), torch.arange(24) % 2
+    target, pair = metrics.TargetCKA(2, debiased), metrics.PairCKA(debiased)
+    for rows, dtype in ((slice(0, 12), first), (slice(12, 24), torch.float32)):
+        target.update(x[rows].to(dtype), labels[rows])
+        pair.update(other[rows].to(dtype), x[rows].to(dtype))
     assert target.compute().isnan()
-    pair = metrics.PairCKA()
-    pair.update(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), x)
     assert pair.compute().isnan()
+    precise = metrics.TargetCKA(2, debiased)
+    precise.update(x.double(), labels)
+    assert precise.compute().isfinite()
+
+
+def test_one_class_is_undefined():
     single = metrics.TargetCKA(2)
     single.update(torch.eye(8), torch.zeros(8, dtype=torch.long))
     assert single.compute().isnan()
