@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 
 import pytest
 
@@ -41,16 +42,20 @@ def chunks_of(log):
 
 
 def records_of(folder):
-    """Everything in the log of the one run below a folder."""
+    """Everything in the log of the one run below a folder, as soon as it is complete."""
     from wandb.proto import wandb_internal_pb2
 
     (path,) = folder.rglob("run-*.wandb")
-    records = []
-    for chunk in chunks_of(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(chunk)
-        records.append(record)
-    return records
+    for _ in range(300):  # a process of its own writes the log, and finish does not wait for it
+        records = []
+        for chunk in chunks_of(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(chunk)
+            records.append(record)
+        if any(record.HasField("exit") for record in records):
+            return records
+        time.sleep(0.1)
+    pytest.fail(f"the log has no end: {[r.WhichOneof('record_type') for r in records]}")
 
 
 def logged(record):
