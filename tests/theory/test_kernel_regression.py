@@ -27,10 +27,11 @@ def test_probe_equals_kernel_regression(shape, ridge, generator):
     fresh = torch.randn(6, shape[1], dtype=F64, generator=generator)
     weights = theory.linear_probe(features, targets, ridge)
     expected = reference.ridge_weights(features.numpy(), targets.numpy(), ridge)
-    assert_close(weights, expected, scale=100)
+    # The reference solves d x d equations, which a ridge of 1e-6 alone makes regular for n < d.
+    assert_close(weights, expected, scale=10)
     gram, cross = features @ features.T, fresh @ features.T
     predictions = theory.kernel_regression(gram, targets, cross, ridge)
-    assert_close(fresh @ weights, predictions, scale=100)
+    assert_close(fresh @ weights, predictions)
 
 
 @pytest.mark.spec("3.P32")
@@ -281,10 +282,14 @@ def test_flow_is_the_limit_of_small_steps(generator):
     features, targets = features_and_targets((5, 8), generator)
     gram = features @ features.T / 8
     flow = theory.gradient_flow_predictions(gram, targets, torch.tensor([1.0], dtype=F64))[0]
-    predictions = torch.zeros_like(targets)
-    for _ in range(20_000):
-        predictions = predictions - gram @ (predictions - targets) / 20_000
-    assert (flow - predictions).abs().max() < 1e-3
+    errors = []
+    for steps in (1000, 2000):
+        predictions = torch.zeros_like(targets)
+        for _ in range(steps):
+            predictions = predictions - gram @ (predictions - targets) / steps
+        errors.append((flow - predictions).abs().max().item())
+    assert errors[0] < 1e-2
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.01)  # first order in the step
 
 
 def test_alignment_from_the_spectrum(generator):
