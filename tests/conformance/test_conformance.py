@@ -171,6 +171,31 @@ def test_gradient_is_the_derivative(row, name):
     assert actual == pytest.approx(expected, rel=1e-5, abs=1e-6 * tolerance_unit(row, arguments))
 
 
+# A gradient comes back, but not one to rely on: one-sided or infinite at rank deficiency, or
+# pointing out of the orthonormal matrices.
+PARTLY_DIFFERENTIABLE = {
+    ("kernel_spectrum", "gram"),
+    ("effective_rank", "matrix"),
+    ("relative_misalignment", "bases"),
+    ("basis_misalignment", "basis"),
+    ("basis_misalignment_terms", "basis"),
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        pytest.param(row, name, id=f"{row.name}-{name}")
+        for row in MEASURES.values()
+        for name, differentiable in row.differentiable.items()
+        if not differentiable and (row.name, name) not in PARTLY_DIFFERENTIABLE
+    ],
+)
+def test_what_is_not_differentiable_gives_no_gradient(row, name):
+    _, gradient = gradients(row, draw(row.inputs, "random", seed=4), name)
+    assert gradient is None
+
+
 @pytest.mark.parametrize("case", ["tied", "rank_deficient", "wide", "tiny"])
 @pytest.mark.parametrize(("row", "name"), DIFFERENTIABLE)
 def test_gradient_is_finite_at_degenerate_inputs(row, name, case):
@@ -264,3 +289,11 @@ def test_a_row_is_complete(row):
     }
     assert set(row.differentiable) == arrays
     assert row.name in REFERENCES
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_docstring_says_what_a_measure_is(row):
+    text = inspect.getdoc(row.function)
+    sections = [".. math::", "Range:", "Undefined", "Args:", "Raises:", "Example:", "References:"]
+    sections += ["Invariant to:"] if row.invariances else []
+    assert [section for section in sections if section not in text] == []

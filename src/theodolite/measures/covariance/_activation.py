@@ -42,8 +42,11 @@ def activation_fractions(
     activations: Float[Tensor, "n c *positions"],
     neuron: Literal["element", "channel", "channel_mean"] = "element",
 ) -> ActivationFractions:
-    """How often the neurons of a layer are active, that is greater than zero.
+    r"""How often the neurons of a layer are active, that is greater than zero.
 
+    .. math:: p_u = \frac1n \sum_i [a_{iu} > 0], \qquad q_i = \frac1U \sum_u [a_{iu} > 0]
+
+    over the :math:`n` examples for each neuron, and over the :math:`U` neurons for each example.
     For a ReLU active means not zero; for leaky activations it means positive.
 
     Range: [0, 1], all of them.

@@ -60,7 +60,9 @@ def basis_misalignment(
 def basis_misalignment_terms(
     basis: Float[Tensor, "*bases d d"], weight_covariance: Float[Tensor, "*batch d d"]
 ) -> Float[Tensor, "... d"]:
-    """The summands of :func:`basis_misalignment`, one for each basis vector.
+    r"""The summands of :func:`basis_misalignment`, one for each basis vector.
+
+    .. math:: m_i = \sqrt{(v_i^\top B v_i) (v_i^\top B^{-1} v_i)} - 1
 
     Range: [0, inf).
     Invariant to: scaling B; inverting B; signs of the basis vectors.

@@ -47,7 +47,7 @@ def match_eigenvectors(
     A vector has at most :math:`\lceil 1/t^2 \rceil - 1` partners, 6 at the default threshold.
     A degenerate data eigenspace counts as one partner, with the length of the vector's part in it.
 
-    Range of the quality: [0, 1].
+    Range: [0, 1], the quality.
     Invariant to: rotating both; scaling either.
     Undefined (``nan``): a weight eigenvalue is not simple, so that its vector is not determined.
 

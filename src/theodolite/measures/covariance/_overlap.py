@@ -40,7 +40,11 @@ class EigenvectorOverlap:
 def eigenvector_overlap(
     covariance_1: Float[Tensor, "d d"], covariance_2: Float[Tensor, "d d"]
 ) -> EigenvectorOverlap:
-    r"""Overlaps :math:`|\langle e_i, e_j'\rangle|` of the eigenvectors of two symmetric matrices.
+    r"""Overlaps of the eigenvectors of two symmetric matrices.
+
+    .. math:: \text{products}_{ij} = |\langle e_i, e_j'\rangle|, \qquad
+              \text{ranked}_i = |\langle e_i, e_i'\rangle|, \qquad
+              \text{best}_i = \max_j |\langle e_i, e_j'\rangle|
 
     Eigenvalues that are nearly equal may swap rank, which gives a ranked overlap near 0 for vectors
     that are well determined: look at ``best`` too, and at :func:`subspace_overlap` of the plane,

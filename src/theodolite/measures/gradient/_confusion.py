@@ -96,7 +96,9 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
 
 @array_function
 def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Tensor, ""]:
-    """Gradient confusion from the matrix of inner products.
+    r"""Gradient confusion from the matrix of inner products.
+
+    .. math:: F(K) = \min_{i \ne j} K_{ij}, \qquad \eta = \max(0, -F)
 
     Range: (-inf, inf); [0, inf) for ``mode="eta"``.
     Invariant to: order of the examples. Scales with the matrix.

@@ -86,7 +86,9 @@ def stiffness_matrix(
 def within_class_stiffness(
     vectors: Float[Tensor, "n *d"], labels: Int[Tensor, " n"], num_classes: int | None = None
 ) -> Float[Tensor, ""]:
-    """Mean of the diagonal of :func:`stiffness_matrix`, over the classes where it is defined.
+    r"""Mean of the diagonal of :func:`stiffness_matrix`, over the classes where it is defined.
+
+    .. math:: \frac1k \sum_a E_{i \ne j \in a} \cos(v_i, v_j)
 
     Range: [-1, 1].
     Invariant to: scaling of each vector; orthogonal maps; order of the examples; names of classes.

@@ -26,6 +26,9 @@ def one_vs_one_curve(
 ) -> CurveAverage:
     r"""Alignment curves of all pairs of classes, labels +1 and -1, and their mean.
 
+    .. math:: \bar A(\tau) = \binom k2^{-1} \sum_{a < b} A(\Phi_{ab}, y_{ab}, \tau),
+              \qquad y_{ab} = \pm 1 \text{ on the rows of } a \text{ and } b
+
     Tasks of different sizes are comparable in the normalised scale, the default. A class with few
     examples is legal, but its curve says little: below about ten rows almost all of the label mass
     lies above the smallest singular value.

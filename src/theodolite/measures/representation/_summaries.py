@@ -112,6 +112,7 @@ def alignment_second_moment(
     Range: [0, inf).
     Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
         zero columns; the sign of the targets.
+    Undefined: never.
 
     Args:
         features: :math:`\Phi`.

@@ -44,7 +44,8 @@ def fit_equilibrium(depths: Float[Tensor, " s"], peaks: Float[Tensor, " s"]) -> 
     second is ordinary least squares. Between depths of 10 and 100 the exact balance has slopes of
     0.7 to 1.0, so neither slope alone decides.
 
-    Range: any.
+    Range: (-inf, inf).
+    Invariant to: order of the networks.
     Undefined (``nan``): slope, intercept and the rest with fewer than two different depths; the
     standard error with fewer than three points; R² if all peaks are equal.
 

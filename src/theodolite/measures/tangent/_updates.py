@@ -104,6 +104,7 @@ def label_contribution(
     Range: [0, :math:`\rho(K_l)\|\tilde y\|^2`] for positive semi-definite kernels.
     Invariant to: a constant added to all targets or to all entries of the kernel; a common
     permutation of the examples.
+    Undefined: never.
 
     Args:
         kernel: :math:`K_l` of one layer.
