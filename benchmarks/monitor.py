@@ -1,8 +1,8 @@
 """Overhead of the monitor with its default settings: a probe of 256 examples every 100 steps.
 
-``python -m benchmarks.monitor [--device cuda] [--steps 1000]``: batch-128 training of ResNet-18 on a
-GPU, of a small CNN on 8x8 digits on the CPU. The training steps are timed with and without the
-monitor in turns, so that a change of clock speed meets both. The goal is at most 5 %.
+``python -m benchmarks.monitor [--device cuda] [--steps 1000]``: batch-128 training of ResNet-18 on
+a GPU, of a small CNN on 8x8 digits on the CPU. Training and measurements are timed in turns, so
+that a change of clock speed meets both. The goal is at most 5 %.
 """
 
 import argparse

@@ -19,7 +19,7 @@ __all__ = ["measure_features", "measure_gradient"]
 
 _FAMILY = "gradient"
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
-_FEWER = 200  # examples whose pairs of gradients are compared in larger models
+_FEWER = 100  # examples whose pairs of gradients are compared in larger models
 
 
 def measure_gradient(bench: Bench, sheet: Sheet) -> None:
@@ -36,7 +36,7 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
             layers=names,
             readout=bench.settings.readout,
             stiffness=bench.settings.stiffness,
-            batch_size=bench.settings.batch_size,
+            batch_size=bench.backward_batch,
             check=bench.settings.check,
         )
     pairs = _pairs(bench, sheet, names)

@@ -28,7 +28,7 @@ SIZES: Mapping[str, int | None] = {
     "tangent": 200,
     "gradient": 1000,
     # For what needs all pairs of gradients (confusion, nulls and errors of Omega); None takes as
-    # many as the family where that is cheap, else 200. 0 leaves it out.
+    # many as the family where that is cheap, else 100. 0 leaves it out.
     "pairs": None,
 }
 MANY_OUTPUTS = 32  # from here on tangent kernels are sketched

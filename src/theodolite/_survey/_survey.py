@@ -64,8 +64,8 @@ def survey(  # noqa: PLR0913 (shared keywords)
         pool: how a layer's output becomes a vector; by default flattened, for spectra of maps the
             largest value of every channel.
         sizes: family -> largest number of examples; by default 2,000 for representation and
-            kernel, 1,000 for gradient, 200 for tangent and for pairs of gradients, all the data
-            for covariances.
+            kernel, 1,000 for gradient (and for pairs of gradients, 100 in large models), 200 for
+            tangent, all the data for covariances.
         nulls: permutations of the labels behind every null; 0 for none.
         bootstrap: half-samples behind every standard error; 0 for none.
         memory_limit: bytes that buffers may take.
