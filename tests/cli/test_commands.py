@@ -34,6 +34,11 @@ def data(tmp_path_factory):
     return path
 
 
+def training_pair(path):
+    with np.load(path) as arrays:
+        return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+
+
 @pytest.fixture(scope="module")
 def surveyed(data, tmp_path_factory):
     """A folder that ``survey`` wrote, and what it printed."""
@@ -55,8 +60,7 @@ def test_survey_is_that_of_the_library(surveyed, data):
     folder, _ = surveyed
     torch.manual_seed(0)
     model = mlp([6, 5, 3])
-    arrays = np.load(data)
-    pair = torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+    pair = training_pair(data)
     ours = th.survey(model, pair, families=("kernel", "gradient"), nulls=2)
     saved = th.load(folder)
     for layer in ("fc1", "fc2"):
@@ -83,8 +87,7 @@ def test_weights_come_from_the_checkpoint(data, tmp_path):
     torch.save(model.state_dict(), tmp_path / "net.pt")
     words = ("--checkpoint", tmp_path / "net.pt", "--json", "-o", tmp_path / "run")
     document = json.loads(call("survey", MLP[0], data, *MLP[1:], *QUICK, *words))
-    arrays = np.load(data)
-    pair = torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+    pair = training_pair(data)
     expected = th.survey(model, pair, families="kernel").estimate("cka_target", "fc1").value
     (value,) = [
         row["value"]
