@@ -111,6 +111,24 @@ def test_keeps_its_invariances(row, invariance, case):
         assert_close(after, before, scale=10 * tolerance_unit(row, arguments))
 
 
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        pytest.param(row, name, id=f"{row.name}-{name}")
+        for row in MEASURES.values()
+        for invariance in row.invariances
+        for name in invariance.arguments
+        if invariance.transformation == "scale"
+    ],
+)
+def test_scale_free_up_to_the_limits_of_float64(row, name, factor):
+    arguments = draw(row.inputs, "random", seed=2)
+    before = row(**tensors(arguments))
+    after = row(**tensors({**arguments, name: arguments[name] * factor}))
+    assert_close(after, before, scale=10 * tolerance_unit(row, arguments))
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_numpy_in_numpy_out(row):
     arguments = draw(row.inputs, "random")

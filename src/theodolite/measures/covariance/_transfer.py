@@ -17,6 +17,7 @@ from theodolite.linalg import (
     nan_unless,
     safe_sqrt,
     top_eigen,
+    unit_peak,
 )
 from theodolite.measures.covariance._eigenspaces import Eigenspaces, grouping_tolerance
 from theodolite.measures.covariance._validation import (
@@ -217,7 +218,7 @@ def curve_deviation(
                 f"shape {tuple(curve.shape)}; evaluate both at the same points"
             )
     require_finite(curve_1=curve_1, curve_2=curve_2)
-    f, g = double(curve_1), double(curve_2)
+    f, g = (unit_peak(double(curve)[..., None])[..., 0] for curve in (curve_1, curve_2))
     defined = (f != 0).any(-1) & (g != 0).any(-1)
     # No nan before the last step: it would reach the gradient of the other curve.
     f, g = (torch.where(defined[..., None], curve, torch.ones_like(curve)) for curve in (f, g))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from theodolite.checks import require_finite
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, double, eps_of
+from theodolite.linalg import array_function, double, eps_of, unit_peak
 
 __all__ = ["unimodality_defect"]
 
@@ -44,7 +44,7 @@ def unimodality_defect(curve: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batc
     if curve.ndim == 0 or curve.numel() == 0:
         raise ShapeError(f"curve: expected at least one point, got shape {tuple(curve.shape)}")
     require_finite(curve=curve)
-    y = double(curve)
+    y = unit_peak(double(curve)[..., None])[..., 0]
     rows = y.reshape(-1, y.shape[-1])
     owner = torch.stack([_best_blocks(row.tolist()) for row in rows.detach()]).to(y.device)
     residual = (rows - _block_means(rows, owner)).square().sum(-1)

@@ -14,6 +14,7 @@ from theodolite.linalg import (
     double,
     eps_of,
     nan_unless,
+    unit_peak,
     vanishes_when_centered,
 )
 from theodolite.measures.kernel._spectrum import KernelSpectrum, gram_modes
@@ -80,7 +81,7 @@ def cumulative_power(
     """
     require_choice(("canonical", "raw"), ties=ties)
     spectrum = _spectrum_of(kernel)
-    raw = target_matrix(targets)
+    raw = unit_peak(target_matrix(targets))
     require_same_length(kernel=spectrum.eigenfunctions, targets=raw)
     Y = center_columns(raw) if spectrum.centered else raw
     phi = double(spectrum.eigenfunctions.detach())[:, : spectrum.rank]

@@ -27,6 +27,7 @@ from theodolite.linalg import (
     top_eigen,
     vanishes_when_centered,
 )
+from theodolite.measures.kernel._factors import safe_scale
 
 __all__ = ["KernelSpectrum", "gram_modes", "kernel_spectrum", "linear_spectrum"]
 
@@ -155,18 +156,20 @@ def gram_modes(
 ) -> KernelSpectrum:
     """The spectrum of a symmetric matrix, in float64 whatever the matrix came in."""
     n, eps = len(gram), eps_of(gram)
-    K = double_center(double(gram)) if center else double(gram)
+    unit = safe_scale(gram)  # squares of its entries neither overflow nor vanish
+    raw = double(gram) / unit
+    K = double_center(raw) if center else raw
     values, vectors = symmetric_eigen(K) if count is None else top_eigen(K, _modes(count, n))
     peak = values.detach().abs().max()
     if values.min() < -_NEGATIVE * peak:
         raise DomainError(
             f"{name}: expected a positive semi-definite matrix, got an eigenvalue of "
-            f"{values.min().item():.3g} beside {values.max().item():.3g}; "
+            f"{values.min().item() * unit:.3g} beside {values.max().item() * unit:.3g}; "
             "pass a kernel, e.g. features @ features.T"
         )
-    kept = (values > _noise(n, eps) * peak) & ~vanishes_when_centered(K, double(gram), eps)
+    kept = (values > _noise(n, eps) * peak) & ~vanishes_when_centered(K, raw, eps)
     groups = _eigenspaces(values[kept], eps)
-    eta = torch.where(kept, values, torch.zeros_like(values)) / n
+    eta = torch.where(kept, values, torch.zeros_like(values)) / n * unit
     complete = len(values) == n or len(values) > int(kept.sum())
     return KernelSpectrum(eta, vectors * n**0.5, int(kept.sum()), groups, complete, center)
 

@@ -13,7 +13,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import double, target_columns
+from theodolite.linalg import double, target_columns, unit_peak
 
 __all__ = ["Targets", "read_features", "read_targets"]
 
@@ -60,13 +60,11 @@ def read_targets(targets: Tensor, *, shares: bool = False) -> Targets:
         )
     if targets.ndim == 2 or targets.is_floating_point():
         require_finite(targets=targets)
-        return Targets(_unit_peak(targets) if shares else targets, None)
+        return Targets(_scaled(targets) if shares else targets, None)
     if targets.dtype != torch.bool and bool((targets.abs() == 1).all() & (targets < 0).any()):
         return Targets(targets, None)
     return Targets(targets, require_labels(targets, name="targets"))
 
 
-def _unit_peak(targets: Tensor) -> Tensor:
-    wide = double(targets)
-    peak = wide.detach().abs().max()
-    return wide / torch.where(peak > 0, peak, torch.ones_like(peak))
+def _scaled(targets: Tensor) -> Tensor:
+    return unit_peak(double(targets).reshape(1, -1)).reshape(targets.shape)
