@@ -14,12 +14,11 @@ from theodolite.workbench.data import digits, scaled, shuffled_labels
 from theodolite.workbench.models import mlp
 
 
-def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int) -> th.History:
-    """Train with Adam on random batches and measure every tenth of the way."""
+def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: int) -> th.History:
+    """Train with Adam on random batches and measure now and then."""
     torch.manual_seed(0)
     model = mlp([64, 128, 128, 10])
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    every = max(1, steps // 10)
     with th.Monitor(model, (x, y), every=every, name=name, labels="trained-on") as monitor:
         monitor.step(0)
         for step in range(1, steps + 1):
@@ -31,12 +30,14 @@ def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int) -> th.H
     return monitor.history
 
 
-def main(folder: Path = Path("runs/memorization"), steps: int = 500) -> th.Comparison:
+def main(
+    folder: Path = Path("runs/memorization"), steps: int = 500, every: int = 50
+) -> th.Comparison:
     """Compare the two runs."""
     data = scaled(digits(), "unit_interval")
     shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(0))
-    learned = watched_run("true labels", data.x_train, data.y_train, steps)
-    memorized = watched_run("shuffled labels", data.x_train, shuffled, steps)
+    learned = watched_run("true labels", data.x_train, data.y_train, steps, every)
+    memorized = watched_run("shuffled labels", data.x_train, shuffled, steps, every)
 
     print("how much closer features of one class are than features of all classes:")
     for history in (learned, memorized):

@@ -31,7 +31,7 @@ def test_survey_resnet(tmp_path, capsys):
 
 
 def test_watch_memorization(tmp_path):
-    comparison = example("watch_memorization").main(tmp_path, steps=120)
+    comparison = example("watch_memorization").main(tmp_path, steps=120, every=60)
     frame = comparison.to_frame()
     last = frame[(frame.step == 120) & (frame.measure == "feature_omega_contrast")]
     contrast = last.pivot_table(index="layer", columns="run", values="value")
