@@ -39,7 +39,7 @@ class StorySettings:
     Args:
         steps: training steps of each network.
         width: of the hidden layers of the dense network.
-        moments: how often the networks are measured after the first step.
+        moments: how often the networks are measured between the first and the last step.
         seed: of split, labels, weights and batches.
     """
 
