@@ -16,8 +16,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(READY) ## one measure of each family on the embedded digits
-	$(BIN)/python docs/examples/five_measures.py
+demo: $(READY) ## train on digits with true and shuffled labels, watch all five families, write the report
+	$(BIN)/theodolite demo
 
 test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
 	$(BIN)/python -m pytest -q

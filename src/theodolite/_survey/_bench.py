@@ -21,9 +21,6 @@ from theodolite.capture.batches import Batch
 
 __all__ = ["Bench"]
 
-_DEFAULT_LIMIT = 2 * 2**30
-_KEPT_COPIES = 8  # of a layer's output: norms, activations and gradients beside it
-
 Report = Callable[[str, str], None]
 
 
@@ -67,14 +64,6 @@ class Bench:
     def loss(self) -> Loss:
         """The user's loss, or the one that goes with the targets."""
         return example_loss(self.probe.task.kind, self.settings.loss)
-
-    @property
-    def backward_batch(self) -> int:
-        """Examples in one backward pass, so that what it keeps stays within the memory limit."""
-        widths = (torch.Size(layer.shape or ()).numel() for layer in self.layout.layers)
-        each = _KEPT_COPIES * 4 * sum(widths)
-        limit = self.settings.memory_limit or _DEFAULT_LIMIT
-        return max(1, min(self.settings.batch_size, limit // max(each, 1)))
 
     @cached_property
     def held(self) -> dict[str, View]:

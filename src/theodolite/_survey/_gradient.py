@@ -18,6 +18,8 @@ from theodolite.records import Estimate
 __all__ = ["measure_features", "measure_gradient"]
 
 _FAMILY = "gradient"
+_DEFAULT_LIMIT = 2 * 2**30
+_KEPT_COPIES = 8  # of a layer's output: norms, activations and gradients beside it
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
 _FEWER = 100  # examples whose pairs of gradients are compared in larger models
 
@@ -36,7 +38,7 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
             layers=names,
             readout=bench.settings.readout,
             stiffness=bench.settings.stiffness,
-            batch_size=bench.backward_batch,
+            batch_size=_backward_batch(bench),
             check=bench.settings.check,
         )
     pairs = _pairs(bench, sheet, names)
@@ -52,6 +54,14 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
         "pairs": len(next(iter(pairs.values()))) if pairs else 0,
         "null": "the grouping into classes is permuted",
     }
+
+
+def _backward_batch(bench: Bench) -> int:
+    """Examples in one backward pass, so that what it keeps stays within the memory limit."""
+    widths = (torch.Size(layer.shape or ()).numel() for layer in bench.layout.layers)
+    each = _KEPT_COPIES * 4 * sum(widths)
+    limit = bench.settings.memory_limit or _DEFAULT_LIMIT
+    return max(1, min(bench.settings.batch_size, limit // max(each, 1)))
 
 
 def _pairs(bench: Bench, sheet: Sheet, names: list[str]) -> Mapping[str, Tensor]:

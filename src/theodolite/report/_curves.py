@@ -69,7 +69,7 @@ class Curve:
         if self.top_only:
             return list(points[:_MOST_POINTS])
         # Over a logarithmic axis of counts the first points matter most.
-        counts = "x" in self.logarithmic and arrays["x"][0] < arrays["x"][-1]
+        counts = "x" in self.logarithmic and bool(arrays["x"][0] < arrays["x"][-1])
         return [points[i] for i in spaced(len(points), _MOST_POINTS, logarithmic=counts)]
 
 
