@@ -19,8 +19,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## train on digits with true and shuffled labels, watch all five families, write the report
 	$(BIN)/theodolite demo
 
+# The tests' tensors are small: a second thread per operation would only wait for the first.
+test: export OMP_NUM_THREADS = 1
 test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages
 
 static: $(READY) ## format, lint, types, import contracts
