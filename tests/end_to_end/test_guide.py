@@ -7,7 +7,9 @@ import torch
 
 import theodolite as th
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+README = (ROOT / "README.md").read_text()
 
 
 def test_code_runs():
@@ -16,6 +18,17 @@ def test_code_runs():
     for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL):
         exec(compile(block, "guide.md", "exec"), names)
     assert names["monitor"].history.steps == [0, 5, 9]
+
+
+def test_code_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["monitor"].history.steps == [0, 10, 20, 29]
+    assert (tmp_path / "a.html").stat().st_size < 3_000_000
+    assert set(names["kernels"]) == {"fc1", "fc2"}
 
 
 def test_measures_and_curves_that_it_names_exist():
