@@ -12,8 +12,10 @@ __all__ = [
     "DomainError",
     "DtypeError",
     "MemoryLimitError",
+    "ProcessError",
     "RecordError",
     "ShapeError",
+    "StudyError",
     "TheodoliteError",
     "UnknownNameError",
 ]
@@ -47,8 +49,16 @@ class MemoryLimitError(TheodoliteError, MemoryError):
     """The planned run needs more memory than allowed; the message has the numbers."""
 
 
+class ProcessError(TheodoliteError, RuntimeError):
+    """Another process that measures the same thing has failed, or takes no part."""
+
+
 class RecordError(TheodoliteError, ValueError):
     """A record on disk is damaged, foreign, or written by a newer version."""
+
+
+class StudyError(TheodoliteError, RuntimeError):
+    """Runs of a study or sweep failed; what succeeded is on disk, and running again resumes."""
 
 
 class UnknownNameError(TheodoliteError, LookupError):

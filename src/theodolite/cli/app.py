@@ -7,6 +7,7 @@ import typer
 from theodolite._version import __version__
 from theodolite.cli.demo import demo
 from theodolite.cli.failures import PoliteGroup
+from theodolite.cli.study import study_app
 from theodolite.cli.survey import EXAMPLES, survey
 from theodolite.cli.train import train
 from theodolite.cli.view import view
@@ -61,6 +62,7 @@ app.command("demo", short_help="Train, watch and compare networks on embedded di
 app.command("survey", short_help="Measure a model on data; write a report.", epilog=EXAMPLES)(
     survey
 )
+app.add_typer(study_app, name="study", help="The papers' experiments, run and judged.")
 app.command("train")(train)
 app.command("view", short_help="Show the report of saved runs.")(view)
 

@@ -1,13 +1,11 @@
 """Runs to one HTML file that needs nothing else."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from theodolite.records import Run
+from theodolite.report._assets import content_policy, static_text
 from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._escape import json_for_html, plain
@@ -38,7 +36,7 @@ def page_html(runs: Sequence[Run], title: str = "") -> str:
         "steps": [group.steps for group in groups],
         "figures": {figure["id"]: figure.pop("payload") for figure in figures + comparison},
     }
-    scripts = [_static("plotly-cartesian.min.js"), _static("page.js")]
+    scripts = [static_text("plotly-cartesian.min.js"), static_text("page.js")]
     return (
         _environment()
         .get_template("page.html.j2")
@@ -48,8 +46,8 @@ def page_html(runs: Sequence[Run], title: str = "") -> str:
             comparison=comparison,
             data=json_for_html(payload),
             scripts=scripts,
-            policy=_policy(scripts),
-            style=_style() + _static("page.css"),
+            policy=content_policy(scripts),
+            style=_style() + static_text("page.css"),
             about=[_about(run) for group in groups for run in group.runs],
         )
     )
@@ -227,22 +225,7 @@ def _style() -> str:
         f".theodolite{{{light}}}"
         f"@media {system}{{.theodolite:not(.light){{{dark}}}}}"
         f"@media screen{{.theodolite.dark{{{dark}}}}}"
-    ) + _static("overview.css")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    digests = [
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
-    ]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _static(name: str) -> str:
-    return resources.files("theodolite.report").joinpath("static", name).read_text(encoding="utf-8")
+    ) + static_text("overview.css")
 
 
 def _environment() -> Any:

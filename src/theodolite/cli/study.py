@@ -1,0 +1,108 @@
+"""``theodolite study list | run | check | ledger``: the papers' experiments."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from theodolite.studies import Verdict
+
+__all__ = ["study_app"]
+
+study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Results = Annotated[Path, typer.Option(help="Folder of result records, one per run.")]
+Size = Annotated[str, typer.Option(help="smoke (seconds), lite (minutes) or paper (as published).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+StudyName = Annotated[
+    str, typer.Argument(metavar="STUDY", help="Id, such as imani2022.fig7.", show_default=False)
+]
+_FOLDER = Path("study-results")
+
+
+@study_app.command("list")
+def list_studies(json_: Json = False) -> None:
+    """List every study: its paper, figures, sizes and claims."""
+    from theodolite.cli.study_tables import print_studies, study_document
+    from theodolite.cli.tables import print_json
+    from theodolite.studies import all_studies
+
+    studies = list(all_studies().values())
+    if json_:
+        print_json([study_document(study) for study in studies])
+    else:
+        print_studies(studies)
+
+
+@study_app.command("run")
+def run(  # noqa: PLR0913
+    study: StudyName,
+    size: Size = "lite",
+    results: Results = _FOLDER,
+    seeds: Annotated[
+        str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
+    ] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
+    json_: Json = False,
+) -> None:
+    """Run a study and judge its claims; seeds that have a record are not run again."""
+    from theodolite.cli.progress import progress_bar
+    from theodolite.studies import run_study
+
+    with progress_bar(shown=not json_) as report:
+        run_study(
+            study, size, results=results, seeds=_seeds(seeds), workers=workers, device=device,
+            report=report,
+        )  # fmt: skip
+    _show(study, size, results, json_)
+
+
+@study_app.command("check")
+def check(
+    study: StudyName, size: Size = "lite", results: Results = _FOLDER, json_: Json = False
+) -> None:
+    """Judge the claims of a study again from its records; nothing is run."""
+    _show(study, size, results, json_)
+
+
+@study_app.command("ledger")
+def ledger(
+    results: Annotated[Path, typer.Option(help="Folder of result records, one per run.")] = Path(
+        "docs/ledger/records"
+    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write the pages to.")
+    ] = Path("docs/ledger"),
+) -> None:
+    """Write the ledger: every claim of every paper, what was measured, and what became of it."""
+    from theodolite.studies import write_ledger
+
+    typer.echo(f"ledger {write_ledger(results, output)}")
+
+
+def _show(study: str, size: str, results: Path, json_: bool) -> None:
+    from theodolite.cli.study_tables import print_verdicts, verdict_document
+    from theodolite.cli.tables import print_json
+    from theodolite.studies import check_study
+
+    verdicts: Sequence[Verdict] = check_study(study, size, results)
+    if json_:
+        print_json([verdict_document(verdict) for verdict in verdicts])
+    else:
+        print_verdicts(verdicts)
+
+
+def _seeds(text: str) -> list[int] | None:
+    """``"1,4-6"`` as [1, 4, 5, 6]; None for the study's own."""
+    from theodolite.cli.failures import CommandError
+
+    seeds: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise CommandError(f"--seeds: expected numbers such as 1,2,7 or 1-5, got {text!r}")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds or None

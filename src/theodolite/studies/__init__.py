@@ -1,0 +1,40 @@
+"""The papers' experiments as runnable, checked studies, and the ledger of their claims."""
+
+from theodolite.studies._claims import Claim, Judgment, Verdict, judge
+from theodolite.studies._ledger import write_ledger
+from theodolite.studies._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
+from theodolite.studies._papers import PAPERS, Erratum, Paper
+from theodolite.studies._registry import all_studies, find_study
+from theodolite.studies._results import Measured, Result, Results
+from theodolite.studies._run import check_study, run_study
+from theodolite.studies._store import load_results
+from theodolite.studies._study import SIZES, Study, Trial
+
+__all__ = [
+    "PAPERS",
+    "SIZES",
+    "Bars",
+    "Claim",
+    "Erratum",
+    "Heat",
+    "Judgment",
+    "Line",
+    "Measured",
+    "Panel",
+    "Paper",
+    "Points",
+    "Result",
+    "Results",
+    "Study",
+    "Tiles",
+    "Trial",
+    "Verdict",
+    "all_studies",
+    "check_study",
+    "find_study",
+    "judge",
+    "load_results",
+    "mean_and_error",
+    "run_study",
+    "write_ledger",
+]

@@ -1,0 +1,158 @@
+"""Running studies: every seed and point that has no record yet, resumable at any time."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from theodolite.checks import require_count
+from theodolite.errors import StudyError
+from theodolite.studies._claims import Verdict, verdict_of
+from theodolite.studies._registry import find_study
+from theodolite.studies._results import Results
+from theodolite.studies._store import Job, load_results, run_folder, save_result, stored_result
+from theodolite.studies._study import Study, Trial
+from theodolite.sweeps.processes import Failure, Report, run_in_processes
+
+__all__ = ["check_study", "jobs_of", "run_job", "run_jobs", "run_study"]
+
+Engine = Callable[[Callable[[Job, Report], None], Sequence[Job], Report], list[Failure]]
+
+
+def jobs_of(
+    study: Study,
+    size: str,
+    seeds: Sequence[int] | None = None,
+    points: Sequence[Mapping[str, Any]] | None = None,
+) -> list[Job]:
+    """The runs that a size of a study consists of.
+
+    Raises:
+        UnknownNameError: If the study has no such size, or no such setting.
+    """
+    chosen = study.points_at(size) if points is None else points
+    for point in chosen:
+        study.config_at(size, point)
+    return [
+        Job(study.id, size, seed, point)
+        for point in chosen
+        for seed in (study.seeds_at(size) if seeds is None else seeds)
+    ]
+
+
+def run_study(  # noqa: PLR0913
+    study: Study | str,
+    size: str = "lite",
+    *,
+    results: str | os.PathLike[str] = "study-results",
+    seeds: Sequence[int] | None = None,
+    workers: int = 1,
+    device: str = "cpu",
+    report: Report = lambda _share, _text: None,
+) -> Results:
+    """Run a study; seeds that have a record already are not run again.
+
+    Args:
+        study: a study, or its id.
+        size: "smoke", "lite" or "paper".
+        results: folder of records; one per run, written when the run is done.
+        seeds: other seeds than the study's own.
+        workers: processes of one thread each; 1 runs here.
+        device: where networks are trained.
+        report: function of (share done, text).
+
+    Returns:
+        All runs of that study and size in the folder.
+
+    Raises:
+        StudyError: If runs failed; the others are on disk, and calling again resumes.
+        RecordError: If a record is damaged, or was made with another config.
+        UnknownNameError: If there is no such study or size.
+    """
+    found = find_study(study) if isinstance(study, str) else study
+    require_count(1, workers=workers)
+    jobs = jobs_of(found, size, seeds)
+
+    def engine(task: Any, waiting: Sequence[Job], progress: Report) -> list[Failure]:
+        return run_in_processes(task, waiting, workers, progress)
+
+    run_jobs(found, jobs, results, device=device, engine=engine, report=report)
+    return load_results(results, found, size)
+
+
+def run_jobs(
+    study: Study,
+    jobs: Sequence[Job],
+    results: str | os.PathLike[str],
+    *,
+    device: str,
+    engine: Engine,
+    report: Report,
+) -> None:
+    """Give an engine the jobs that have no record yet.
+
+    Raises:
+        StudyError: If some of them failed.
+    """
+    waiting = [job for job in jobs if stored_result(results, job, study) is None]
+    if not waiting:
+        return
+    failures = engine(_Task(str(results), device), waiting, report)
+    if failures:
+        lines = "; ".join(
+            f"seed {f.job.seed} {dict(f.job.point) or ''}: {f.reason}" for f in failures[:3]
+        )
+        raise StudyError(
+            f"{study.id}: {len(failures)} of {len(waiting)} runs failed ({lines}); the others are "
+            f"in {results}, and running it again tries only the failed ones"
+        )
+
+
+class _Task:
+    """``run_job`` with its folder and device; a class so that it can be pickled."""
+
+    def __init__(self, results: str, device: str) -> None:
+        self.results = results
+        self.device = device
+
+    def __call__(self, job: Job, report: Report) -> None:
+        run_job(job, self.results, self.device, report)
+
+
+def run_job(job: Job, results: str | os.PathLike[str], device: str, report: Report) -> None:
+    """Make one run and write its record."""
+    study = find_study(job.study)
+    folder = run_folder(results, job)
+    scratch = Path(folder) / "checkpoints"
+    trial = Trial(job.seed, torch.device(device), scratch, _labeled(report, job))
+    start = time.perf_counter()
+    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+        torch.manual_seed(job.seed)
+        measured = study.measure(study.config_at(job.size, job.point), trial)
+    save_result(results, job, study, measured, time.perf_counter() - start)
+    for leftover in scratch.glob("*"):
+        leftover.unlink()
+    if scratch.exists():
+        scratch.rmdir()
+
+
+def check_study(
+    study: Study | str, size: str, results: str | os.PathLike[str] = "study-results"
+) -> list[Verdict]:
+    """Judge the claims of a study from its records; nothing is run.
+
+    Raises:
+        RecordError: If a record is damaged.
+        UnknownNameError: If there is no such study or size.
+    """
+    found = find_study(study) if isinstance(study, str) else study
+    found.config_at(size)
+    runs = load_results(results, found, size)
+    return [verdict_of(claim, size, runs) for claim in found.claims]
+
+
+def _labeled(report: Report, job: Job) -> Report:
+    return lambda share, text: report(share, f"{job.study} seed {job.seed} {text}")

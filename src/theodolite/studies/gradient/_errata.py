@@ -1,0 +1,7 @@
+"""What in mehta2021 is not as printed, or was left open."""
+
+from theodolite.studies import Erratum
+
+__all__ = ["ERRATA"]
+
+ERRATA: tuple[Erratum, ...] = ()

@@ -1,0 +1,156 @@
+"""Worker processes of this machine, one thread each."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+__all__ = ["Failure", "Report", "run_in_processes"]
+
+Report = Callable[[float, str], None]  # share of the run that is done, and what is being done
+Task = Callable[[Any, Report], None]
+_ATTEMPTS = 3  # of a job whose worker died; an exception is not tried again
+_channel: Any = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that raised, or whose worker died every time."""
+
+    job: Any
+    reason: str
+
+
+def run_in_processes(
+    task: Task, jobs: Sequence[Any], workers: int, report: Report
+) -> list[Failure]:
+    """Run ``task(job, report)`` for every job; it leaves its results on disk.
+
+    With one worker the jobs run here, one after another; otherwise in processes that are started
+    afresh (``spawn``), so the task and its jobs must be picklable. A job that raises does not stop
+    the others. A worker that dies (killed, out of memory) takes the jobs of all workers with it:
+    those that had not finished are run again, at most three times.
+
+    Args:
+        task: called with a job and a function of (share done, text).
+        jobs: one argument each.
+        workers: processes at a time.
+        report: called with the share of all jobs that is done, and a text.
+
+    Returns:
+        The jobs that failed, with their reasons, in the order of ``jobs``.
+    """
+    if workers == 1 or len(jobs) == 1:
+        return _run_here(task, jobs, report)
+    tally = _Tally(len(jobs), report)
+    failures: dict[int, Failure] = {}
+    waiting = list(range(len(jobs)))
+    for _ in range(_ATTEMPTS):
+        with _listener(tally) as channel:
+            waiting = _run_once(task, jobs, waiting, (workers, channel), failures)
+        if not waiting:
+            break
+    for index in waiting:
+        failures[index] = Failure(
+            jobs[index], f"its worker process died {_ATTEMPTS} times (killed, or out of memory)"
+        )
+    return [failures[index] for index in sorted(failures)]
+
+
+def _run_here(task: Task, jobs: Sequence[Any], report: Report) -> list[Failure]:
+    failures = []
+    for index, job in enumerate(jobs):
+        try:
+            task(job, partial(_report_within, report, (index, len(jobs))))
+        except Exception as error:
+            failures.append(Failure(job, _reason(error)))
+        report((index + 1) / len(jobs), "")
+    return failures
+
+
+def _report_within(report: Report, place: tuple[int, int], share: float, text: str) -> None:
+    index, jobs = place
+    report((index + share) / jobs, text)
+
+
+def _run_once(
+    task: Task,
+    jobs: Sequence[Any],
+    waiting: Sequence[int],
+    engine: tuple[int, Any],
+    failures: dict[int, Failure],
+) -> list[int]:
+    """The jobs whose worker died; failures are added to ``failures``."""
+    workers, channel = engine
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start_worker, (channel,)) as pool:
+        futures = {pool.submit(_work, partial(task, jobs[i]), i): i for i in waiting}
+        lost, pending = [], set(futures)
+        try:
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index, error = futures[future], future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        lost.append(index)
+                    elif error is not None:
+                        failures[index] = Failure(jobs[index], _reason(error))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return sorted(lost)
+
+
+def _start_worker(channel: Any) -> None:
+    global _channel
+    _channel = channel
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _work(call: Callable[[Report], None], index: int) -> None:
+    call(lambda share, text: _channel.put((index, share, text)))
+    _channel.put((index, 1.0, ""))
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class _Tally:
+    """Shares of the jobs, summed up into one report."""
+
+    def __init__(self, jobs: int, report: Report) -> None:
+        self._shares = [0.0] * jobs
+        self._report = report
+
+    def __call__(self, index: int, share: float, text: str) -> None:
+        self._shares[index] = max(self._shares[index], share)
+        self._report(sum(self._shares) / len(self._shares), text)
+
+
+@contextmanager
+def _listener(tally: _Tally) -> Iterator[Any]:
+    """A queue for the workers' reports, emptied by a thread until the block ends."""
+    channel = multiprocessing.get_context("spawn").Queue()
+
+    def listen() -> None:
+        while (message := channel.get()) is not None:
+            tally(*message)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield channel
+    finally:
+        channel.put(None)
+        thread.join()
+        channel.close()
