@@ -1,0 +1,214 @@
+"""Processes that measure one thing together: the few collectives that everything else is made of.
+
+Every exchange begins by agreeing that nobody has failed. A process that fails takes part in one
+such agreement from its error handler, whatever the others are about to exchange, so that all of
+them raise and none waits for an answer that will not come.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from theodolite.errors import (
+    CaptureError,
+    DomainError,
+    MemoryLimitError,
+    ProcessError,
+    TheodoliteError,
+)
+
+__all__ = ["ALONE", "Group", "Processes"]
+
+Group = Any  # "auto", None or a torch.distributed.ProcessGroup, a class that may be absent
+
+# Failures that callers handle: they arrive at the other processes as what they are.
+_HANDLED: tuple[type[TheodoliteError], ...] = (CaptureError, MemoryLimitError)
+
+
+class Processes:
+    """A group of processes, seen from one of them; a single process exchanges nothing.
+
+    Args:
+        group: of ``torch.distributed``; None for this process alone.
+    """
+
+    def __init__(self, group: Group = None) -> None:
+        self._group = group
+        self.rank, self.size = 0, 1
+        self._agreed: BaseException | None = None
+        if group is not None:
+            self.rank = torch.distributed.get_rank(group)
+            self.size = torch.distributed.get_world_size(group)
+
+    @classmethod
+    def of(cls, group: Group = "auto") -> "Processes":
+        """The processes that a user means.
+
+        Args:
+            group: ``"auto"`` for all of them where a process group is initialised, None for this
+                process alone, or a group that it belongs to.
+
+        Raises:
+            DomainError: If this process is not in the group, or the group is none.
+        """
+        if isinstance(group, str) and group != "auto":
+            raise DomainError(
+                'group: expected "auto", None or a process group of torch.distributed, got '
+                f"{group!r}"
+            )
+        distributed = torch.distributed
+        if group is None or not (distributed.is_available() and distributed.is_initialized()):
+            return ALONE
+        found = distributed.group.WORLD if isinstance(group, str) else group
+        if distributed.get_rank(found) < 0:
+            raise DomainError(
+                "group: expected a group that this process belongs to, got one of others; call "
+                "it in the processes of the group only"
+            )
+        return cls(found) if distributed.get_world_size(found) > 1 else ALONE
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to exchange anything with."""
+        return self.size == 1
+
+    def part(self, count: int, rank: int | None = None) -> slice:
+        """The consecutive items out of so many that a process, by default this one, works on."""
+        which = self.rank if rank is None else rank
+        return slice(count * which // self.size, count * (which + 1) // self.size)
+
+    def owner(self, index: int) -> int:
+        """The process that looks after the item of this number."""
+        return index % self.size
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Leave a block together: all succeed, or all raise the error of the first that failed."""
+        if self.alone:
+            yield
+            return
+        try:
+            yield
+        except Exception as error:
+            if not self._is_agreed(error):
+                self._agree(error)
+            raise
+        self._agree(None)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Small objects of all processes, in order of rank."""
+        if self.alone:
+            return [value]
+        self._agree(None)
+        return self._gathered(value)
+
+    def sum(self, tensor: Tensor, to: int | None = None) -> Tensor:
+        """Sum of everybody's tensors, of one shape and dtype, everywhere or at one process."""
+        if self.alone:
+            return tensor
+        self._agree(None)
+        total = tensor.detach().to(self._device, copy=True).contiguous()
+        distributed = torch.distributed
+        if to is None:
+            self._run(lambda: distributed.all_reduce(total, group=self._group))
+        else:
+            place = distributed.get_global_rank(self._group, to)
+            self._run(lambda: distributed.reduce(total, place, group=self._group))
+        return total.to(tensor.device)
+
+    def collect(self, tensor: Tensor, to: int) -> list[Tensor]:
+        """Everybody's tensors, of any shape, at one process in order of rank; empty elsewhere."""
+        if self.alone:
+            return [tensor]
+        shapes = self.gather((tuple(tensor.shape), tensor.dtype))
+        sizes = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in shapes]
+        # Bytes, because backends do not send every dtype, and of one length, which they require.
+        sent = torch.zeros(max(sizes), dtype=torch.uint8, device=self._device)
+        flat = tensor.detach().contiguous().flatten()
+        sent[: sizes[self.rank]] = flat.view(torch.uint8).to(self._device)
+        here = self.rank == to
+        received = [torch.empty_like(sent) for _ in sizes] if here else None
+        distributed = torch.distributed
+        place = distributed.get_global_rank(self._group, to)
+        self._run(lambda: distributed.gather(sent, received, place, group=self._group))
+        parts = zip(received or (), sizes, shapes, strict=False)
+        return [
+            data[:size].view(dtype).reshape(shape).to(tensor.device)
+            for data, size, (shape, dtype) in parts
+        ]
+
+    def spread(self, value: Any, source: int = 0) -> Any:
+        """The object of one process, everywhere; the others' are ignored."""
+        if self.alone:
+            return value
+        self._agree(None)
+        held = [value if self.rank == source else None]
+        distributed = torch.distributed
+        place = distributed.get_global_rank(self._group, source)
+        self._run(
+            lambda: distributed.broadcast_object_list(
+                held, place, group=self._group, device=self._device
+            )
+        )
+        return held[0]
+
+    def _agree(self, error: Exception | None) -> None:
+        """Take part in the agreement that precedes every exchange; raise if somebody failed."""
+        flag = torch.tensor([int(error is not None)], device=self._device)
+        distributed = torch.distributed
+        largest = distributed.ReduceOp.MAX
+        self._run(lambda: distributed.all_reduce(flag, largest, group=self._group))
+        if not int(flag):
+            return
+        failures = self._gathered(None if error is None else _described(error))
+        rank, (handled, text) = next(item for item in enumerate(failures) if item[1] is not None)
+        if rank == self.rank and error is not None:
+            self._agreed = error
+            raise error
+        kind = ProcessError if handled is None else _HANDLED[handled]
+        self._agreed = kind(f"process {rank} of {self.size} failed: {text}")
+        raise self._agreed from error
+
+    def _gathered(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        distributed = torch.distributed
+        self._run(lambda: distributed.all_gather_object(found, value, group=self._group))
+        return found
+
+    def _run(self, exchange: Callable[[], Any]) -> None:
+        """An exchange; one that breaks is no failure of ours that the others could be told of."""
+        try:
+            exchange()
+        except RuntimeError as error:
+            self._agreed = ProcessError(
+                f"expected all {self.size} processes of the group to take part, but the exchange "
+                f"broke ({error}); a process has ended, or does not make this call: call it in "
+                "every process, or pass group=None to measure in one alone"
+            )
+            raise self._agreed from error
+
+    def _is_agreed(self, error: BaseException | None) -> bool:
+        """Whether everybody knows of this failure, or of the one that it was raised from."""
+        while error is not None:
+            if error is self._agreed:
+                return True
+            error = error.__cause__
+        return False
+
+    @property
+    def _device(self) -> torch.device:
+        if torch.distributed.get_backend(self._group) == "nccl":
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+
+
+def _described(error: Exception) -> tuple[int | None, str]:
+    """Which of the handled errors it is, if any, and what it says."""
+    kinds = (index for index, kind in enumerate(_HANDLED) if isinstance(error, kind))
+    return next(kinds, None), f"{type(error).__name__}: {error}"
+
+
+ALONE = Processes()
