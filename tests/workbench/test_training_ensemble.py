@@ -17,6 +17,7 @@ from theodolite.workbench.training import (
     Softmax,
     Squared,
     Stop,
+    Watch,
     train,
     train_ensemble,
 )
@@ -159,3 +160,27 @@ def test_bad_data_of_an_ensemble(data):
         train_ensemble(models, [data, (data[0][:9], data[1][:9])], RECIPE)
     with pytest.raises(DomainError, match="below num_classes"):
         train_ensemble(models, (data[0], data[1] + 1), RECIPE)
+
+
+def test_a_watch_sees_the_networks_as_they_are_then(data):
+    seen = {}
+
+    def look(step, networks):
+        seen[step] = [net.fc1.weight.detach().clone() for net in networks]
+
+    models = [network(i) for i in range(2)]
+    train_ensemble(models, data, replace(RECIPE, schedule="constant"), watch=Watch({0, 5}, look))
+    assert sorted(seen) == [0, 5]
+    for index in range(2):
+        alone = network(index)
+        torch.testing.assert_close(seen[0][index], alone.fc1.weight.detach())
+        short = replace(RECIPE, schedule="constant", epochs=None, steps=5, seed=3 + index)
+        train(alone, data, short)
+        torch.testing.assert_close(seen[5][index], alone.fc1.weight.detach())
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_watch_ends_the_run(data, step):
+    models = [network(i) for i in range(2)]
+    logs = train_ensemble(models, data, RECIPE, watch=Watch({step}, lambda _step, _nets: True))
+    assert [(log.steps, log.stopped) for log in logs] == [(step, "callback")] * 2

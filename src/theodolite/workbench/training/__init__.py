@@ -3,7 +3,7 @@
 from theodolite.workbench.training.augmentation import Augmentation
 from theodolite.workbench.training.checkpoints import Checkpoint
 from theodolite.workbench.training.divergence import DivergenceError
-from theodolite.workbench.training.ensemble import train_ensemble
+from theodolite.workbench.training.ensemble import Watch, train_ensemble
 from theodolite.workbench.training.evaluation import (
     Evaluation,
     GeneralizationGaps,
@@ -43,6 +43,7 @@ __all__ = [
     "Stop",
     "TrainingLog",
     "TrainingState",
+    "Watch",
     "accuracy",
     "area_under_curve",
     "evaluate",

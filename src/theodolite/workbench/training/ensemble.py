@@ -1,7 +1,7 @@
 """Many small networks of one architecture at once: their parameters stacked, one vmapped step."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
@@ -24,9 +24,23 @@ from theodolite.workbench.training.schedules import schedule_factor
 from theodolite.workbench.training.seeds import derived_seed
 from theodolite.workbench.training.stepper import Stepper, own_stream
 
-__all__ = ["train_ensemble"]
+__all__ = ["Watch", "train_ensemble"]
 
 Data = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A function that sees all networks of an ensemble at chosen steps.
+
+    Args:
+        steps: numbers of finished steps; 0 is before the first.
+        call: (step, networks) -> True ends the run, anything else goes on. A network that a rule
+            has stopped is shown as it was then.
+    """
+
+    steps: Collection[int]
+    call: Callable[[int, Sequence[nn.Module]], object]
 
 
 def train_ensemble(
@@ -36,6 +50,7 @@ def train_ensemble(
     *,
     seeds: Sequence[int] | None = None,
     test: Data | None = None,
+    watch: Watch | None = None,
 ) -> list[TrainingLog]:
     """Train networks of one architecture together, in place; each ends as if trained alone.
 
@@ -48,6 +63,7 @@ def train_ensemble(
         recipe: how to train.
         seeds: one per network; ``recipe.seed``, ``recipe.seed + 1``, ... if not given.
         test: a second set for all of them.
+        watch: a function to call at some steps, with the networks as they are then.
 
     Returns:
         One log per network.
@@ -76,7 +92,7 @@ def train_ensemble(
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="There is a performance drop")
         torch.manual_seed(derived_seed(recipe.seed, "noise"))
-        return _Run(_Stacked(models, recipe), seeds, recipe, placed, tested).logs()
+        return _Run(_Stacked(models, recipe), seeds, recipe, placed, tested).logs(watch)
 
 
 @dataclass(frozen=True)
@@ -182,13 +198,16 @@ class _Run:
     def _losses(self, *arguments: Tensor) -> Tensor:
         return self._networks.losses(*self._batches.assemble(*arguments))
 
-    def logs(self) -> list[TrainingLog]:
+    def logs(self, watch: Watch | None = None) -> list[TrainingLog]:
         """Run to the end."""
         count, data = self._networks.count, self._data
         dtype = torch.promote_types(self._networks.dtype, torch.float32)
         losses = torch.zeros(self._per_epoch, count, device=data.inputs.device, dtype=dtype)
         for course in self._courses:
             course.record(0)
+        if self._watched(watch):
+            for index in range(count):
+                self._finish(index, "callback")
         while len(self._logs) < count:
             position = self._step % self._per_epoch
             losses[position] = self._advance()
@@ -196,12 +215,23 @@ class _Run:
             ended = last or self._step % self._per_epoch == 0
             running = [index for index in range(count) if index not in self._logs]
             reasons = self._close_epoch(losses, running) if ended else {}
+            stopped = "callback" if self._watched(watch) else "length" if last else None
             for index in running:
                 if self._step in self._logged:
                     self._courses[index].record(self._step)
-                if last or reasons.get(index) is not None:
-                    self._finish(index, reasons.get(index) or "length")
+                reason = reasons.get(index) or stopped
+                if reason is not None:
+                    self._finish(index, reason)
         return [self._logs[index] for index in range(count)]
+
+    def _watched(self, watch: Watch | None) -> bool:
+        """Whether the watching function, if it is its turn, ends the run."""
+        if watch is None or self._step not in watch.steps:
+            return False
+        for index in range(self._networks.count):
+            if index not in self._logs:
+                self._networks.write_back(index)
+        return watch.call(self._step, self._networks.models) is True
 
     def _advance(self) -> Tensor:
         recipe, step = self._recipe, self._step
