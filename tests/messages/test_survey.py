@@ -30,6 +30,11 @@ SETTINGS = {
     "size of what": ({"sizes": {"kernal": 9}}, UnknownNameError, "unknown family in sizes"),
     "nulls": ({"nulls": -1}, DomainError, "nulls: expected an integer of at least 0, got -1"),
     "tangent": ({"tangent": "fast"}, DomainError, "tangent: expected one of 'auto', 'exact'"),
+    "image shape": (
+        {"image_shape": (3, 3), "families": "covariance"},
+        ShapeError,
+        r"image_shape: expected \(height, width\) .* of 4 numbers in all, .* got \(3, 3\)",
+    ),
     "pool": ({"pool": "sum"}, DomainError, "pool: expected one of 'flatten'"),
     "reduced loss": (
         {"loss": lambda outputs, targets: outputs.sum(), "families": "gradient"},

@@ -87,3 +87,14 @@ def rows(found, measure: str, layer: str | None = None) -> dict:
 def value(found, measure: str, layer: str | None = None) -> float:
     """The number of a measure in a layer."""
     return rows(found, measure, layer)["value"]
+
+
+class Last(nn.Module):
+    """A norm over the channels of a map, which come second."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.movedim(1, -1)).movedim(-1, 1)

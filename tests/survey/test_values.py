@@ -1,13 +1,16 @@
 """Numbers of a survey against the public measures on tensors obtained another way."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
 import theodolite as th
-from tests.survey.subjects import blobs, cnn, images, mlp, rows, value
+from tests.survey.subjects import Last, blobs, cnn, images, mlp, rows, value
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 from theodolite.theory import convergence
 
@@ -195,3 +198,60 @@ def test_heat_maps_are_in_class_order(wide):
     products = np.sort(np.diag(maps["matrix"]))
     np.testing.assert_allclose(products, np.sort((x.square().sum(1) / 6).numpy()), rtol=1e-4)
     assert found.curve("backward_kernel", "4")["matrix"].shape == (30, 30)
+
+
+def test_a_kernel_larger_than_its_map_is_left_out_with_the_reason():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 5, padding=2), nn.Flatten(),
+        nn.Linear(72, 3),
+    )  # fmt: skip
+    found = th.survey(model, images(), families="covariance")
+    assert math.isnan(value(found, "relative_misalignment", "1"))
+    assert rows(found, "relative_misalignment", "1")["reason"] == (
+        "no whole patch fits: kernels span (5, 5), their input is (3, 3)"
+    )
+    assert not math.isnan(value(found, "misalignment", "0"))
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "shape", "known"),
+    [
+        (64, None, (1, 8, 8), "guessed"),
+        (192, None, (3, 8, 8), "guessed"),
+        (49, None, (1, 1, 49), "none"),
+        (72, None, (1, 1, 72), "none"),
+        (72, (6, 12), (1, 6, 12), "given"),
+        (64, (4, 4, 4), (4, 4, 4), "given"),
+    ],
+    ids=["square", "color", "small", "oblong", "height and width", "channels"],
+)
+def test_eigenvectors_of_flat_inputs_as_images(size, asked, shape, known):
+    x, y = blobs(90, size=size)
+    found = th.survey(mlp((size, 9, 3)), (x, y), families="covariance", image_shape=asked)
+    images_of = found.curve("patch_eigenvectors", "0")["images"]
+    assert images_of.shape == (8, *shape)
+    _, vectors = np.linalg.eigh(np.cov(x.double().numpy().T, ddof=0))
+    cosine = images_of[0].ravel() @ vectors[:, -1]
+    np.testing.assert_allclose(abs(cosine), 1.0, rtol=1e-5)
+    curves = {c["name"]: c for c in found.record.contents["curves"]}
+    assert curves["patch_eigenvectors"]["labels"] == {"shape": known}
+
+
+def test_inputs_that_are_images_give_their_shape():
+    model = nn.Sequential(nn.Flatten(), *mlp((36, 9, 3)))
+    x, y = images()
+    for inputs in (x, x.squeeze(1)):
+        found = th.survey(model, (inputs, y), families="covariance")
+        assert found.curve("filter_eigenvectors", "1")["images"].shape == (8, 1, 6, 6)
+
+
+def test_inputs_in_a_plane_have_no_negative_variances():
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(24, elementwise_affine=False)
+    model = nn.Sequential(nn.Conv2d(1, 24, 3), Last(norm), nn.Conv2d(24, 5, 1), nn.Flatten())
+    found = th.survey(model, images(200), families="covariance")
+    curve = found.curve("transfer", "2")
+    assert len(curve["x"]) == 24
+    assert (curve["x"] >= 0).all()
+    assert not math.isnan(value(found, "relative_misalignment", "0"))

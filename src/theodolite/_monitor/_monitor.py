@@ -69,6 +69,7 @@ class Monitor:
         layers: see :func:`theodolite.survey`.
         readout: see :func:`theodolite.survey`.
         pool: see :func:`theodolite.survey`.
+        image_shape: see :func:`theodolite.survey`.
         sizes: family -> largest number of examples; by default 128 for covariance, 100 for
             representation and kernel, 64 for gradient, 16 for tangent, no pairs of gradients.
         nulls: permutations of the labels behind every null; 0 for none.
@@ -111,6 +112,7 @@ class Monitor:
         layers: Layers | None = None,
         readout: str | Readout | None = None,
         pool: Pool | None = None,
+        image_shape: tuple[int, ...] | None = None,
         sizes: Mapping[str, int | None] | None = None,
         nulls: int = 0,
         tangent: str = "sketch",
@@ -137,6 +139,7 @@ class Monitor:
             loss=loss,
             readout=readout,
             pool=pool,
+            image_shape=image_shape,
             nulls=nulls,
             tangent=tangent,
             probes=probes,

@@ -1,26 +1,28 @@
 """Covariance: do the weights of a layer vary along the directions in which its inputs do?"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from theodolite._survey._bench import Bench
 from theodolite._survey._layers import Layer
+from theodolite._survey._pictures import eigenvector_pictures
 from theodolite._survey._sheet import Sheet
-from theodolite.errors import TheodoliteError
-from theodolite.linalg import top_eigen
+from theodolite.errors import DomainError, TheodoliteError
 from theodolite.measures.covariance import compare_misalignment, transfer_from_covariance
 from theodolite.quantities import input_moments, weight_covariance
 from theodolite.records import Estimate
 
 __all__ = ["measure_covariance"]
 
+Result = TypeVar("Result")
+
 _FAMILY = "covariance"
 _SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how many in large layers
 _LARGE = 1024
-_PICTURES = 8
 _BASES = 10
 _DEFAULT_LIMIT = 4 * 2**30
 _COPIES = 4  # a sum, the part of a batch, and what the eigensolver needs
@@ -31,12 +33,12 @@ def measure_covariance(bench: Bench, sheet: Sheet) -> None:
     """Rows and curves of all linear and convolutional layers that are called as modules."""
     layers = matrix_layers(bench)
     limit = bench.settings.memory_limit or _DEFAULT_LIMIT
-    fitting = [layer for layer in layers if _bytes(bench, layer) <= limit]
+    reasons = {layer.name: _why_not(bench, layer, limit) for layer in layers}
+    fitting = [layer for layer in layers if reasons[layer.name] is None]
     for layer in layers:
         if layer not in fitting:
-            text = f"its covariance needs {_bytes(bench, layer)} bytes, memory_limit is {limit}"
-            nothing = Estimate(math.nan)
-            sheet.row(layer, (_FAMILY, "relative_misalignment"), nothing, 0, text)
+            nothing, why = Estimate(math.nan), reasons[layer.name]
+            sheet.row(layer, (_FAMILY, "relative_misalignment"), nothing, 0, why)
     data = _examples(bench)
     for group in _groups(bench, fitting, limit):
         _measure_group(bench, sheet, group, data)
@@ -90,6 +92,21 @@ def _bytes(bench: Bench, layer: Layer) -> int:
     return int(_COPIES * 8 * _weight(bench, layer).shape[1] ** 2)
 
 
+def _why_not(bench: Bench, layer: Layer, limit: int) -> str | None:
+    """Why a layer has no covariance, in a sentence; None if it has."""
+    needed = _bytes(bench, layer)
+    if needed > limit:
+        return f"its covariance needs {needed} bytes, memory_limit is {limit}"
+    module = bench.model.get_submodule(layer.name)
+    if not isinstance(module, _CONV) or layer.input_shape is None:
+        return None
+    sizes = layer.input_shape[-len(module.kernel_size) :]
+    spans = [(k - 1) * d + 1 for k, d in zip(module.kernel_size, module.dilation, strict=True)]
+    if all(span <= size for span, size in zip(spans, sizes, strict=True)):
+        return None
+    return f"no whole patch fits: kernels span {tuple(spans)}, their input is {tuple(sizes)}"
+
+
 def _groups(bench: Bench, layers: list[Layer], limit: int) -> Iterator[list[Layer]]:
     """Layers whose covariances fit into memory together: one pass over the data for each group."""
     group: list[Layer] = []
@@ -122,7 +139,20 @@ def _measure_group(bench: Bench, sheet: Sheet, group: list[Layer], data: object)
                 covariance = covariance.cpu()
             _compare(bench, sheet, layer, covariance)
             if layer == first and bench.settings.curves:
-                _pictures(bench, sheet, layer, covariance)
+                weights = weight_covariance(_weight(bench, layer).to(covariance))
+                eigenvector_pictures(bench, sheet, layer, covariance, weights)
+
+
+def _rounded(measure: Callable[[Tensor, Tensor], Result], pair: tuple[Tensor, Tensor]) -> Result:
+    """A measure of two covariances; as float32 where float64 finds variances below zero.
+
+    Sums are float64, products of patches are not: inputs that lie in a plane, as after a layer
+    norm, have variances of zero up to the rounding of float32.
+    """
+    try:
+        return measure(*pair)
+    except DomainError:
+        return measure(pair[0].float(), pair[1].float())
 
 
 def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
@@ -131,7 +161,10 @@ def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
     covariance = weight_covariance(weight)
     generator = torch.Generator(device="cpu").manual_seed(bench.settings.seed)
     try:
-        found = compare_misalignment(data, covariance, filters, draws=_BASES, generator=generator)
+        found = _rounded(
+            lambda a, b: compare_misalignment(a, b, filters, draws=_BASES, generator=generator),
+            (data, covariance),
+        )
     except TheodoliteError as error:
         nothing = Estimate(math.nan)
         sheet.row(layer, (_FAMILY, "relative_misalignment"), nothing, filters, str(error))
@@ -153,31 +186,8 @@ def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
             sheet.row(layer, (_FAMILY, measure), finite, filters, why)
     if not bench.settings.curves:
         return
-    curve = transfer_from_covariance(
-        data, covariance, count=min(_SHOWN if len(data) <= _LARGE else _FEWER, len(data))
-    )
+    count = min(_SHOWN if len(data) <= _LARGE else _FEWER, len(data))
+    curve = _rounded(lambda a, b: transfer_from_covariance(a, b, count=count), (data, covariance))
     arrays = {"x": curve.sigma, "y": curve.tau}
     labels = {"x": "σ of the data", "y": "τ of the weights"}
     sheet.curve(layer, (_FAMILY, "transfer"), arrays, **labels)
-
-
-def _pictures(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
-    """Leading eigenvectors of patches and of filters, in the shape of the input."""
-    module = bench.model.get_submodule(layer.name)
-    shape = _picture_shape(module, bench, len(data))
-    weights = weight_covariance(_weight(bench, layer).to(data))
-    count = min(_PICTURES, len(data))
-    for title, matrix in (("patch_eigenvectors", data), ("filter_eigenvectors", weights)):
-        values, vectors = top_eigen(matrix, count)
-        images = vectors.mT.reshape(count, *shape)
-        sheet.curve(layer, (_FAMILY, title), {"images": images, "values": values})
-
-
-def _picture_shape(module: nn.Module, bench: Bench, size: int) -> tuple[int, int, int]:
-    if isinstance(module, _CONV):
-        taps = (1, 1, *module.kernel_size)[-2:]
-        return size // (taps[0] * taps[1]), taps[0], taps[1]
-    given = tuple(bench.probe.batch.args[0].shape[1:]) if bench.probe.batch.args else ()
-    if len(given) == 3 and torch.Size(given).numel() == size:
-        return given[0], given[1], given[2]
-    return 1, 1, size

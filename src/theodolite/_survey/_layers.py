@@ -16,6 +16,8 @@ from theodolite.errors import DomainError, ShapeError
 
 __all__ = ["Layer", "Layout", "survey_layers"]
 
+Shape = tuple[int, ...] | None
+
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _TRIAL = 3  # examples; two could be taken for the length of a sequence of two
 
@@ -32,6 +34,7 @@ class Layer:
         parent: the block that it is part of.
         parameters: trainable numbers below it.
         shape: of its output for one example; None if it gives none per example.
+        input_shape: of its first input for one example; None if it takes none per example.
     """
 
     index: int
@@ -41,12 +44,14 @@ class Layer:
     parent: str | None
     parameters: int
     shape: tuple[int, ...] | None
+    input_shape: tuple[int, ...] | None = None
 
     def describe(self) -> dict[str, Any]:
         """Plain data for the record."""
         shape = None if self.shape is None else list(self.shape)
         width = None if self.shape is None else int(torch.Size(self.shape).numel())
-        described = {key: value for key, value in vars(self).items() if key != "shape"}
+        kept = (key for key in vars(self) if not key.endswith("shape"))
+        described = {key: getattr(self, key) for key in kept}
         return {**described, "output_shape": shape, "width": width}
 
 
@@ -88,7 +93,8 @@ def survey_layers(
         output, shapes = _trial(model, trial, names)
     ran = [*shapes, *(name for name in names if name not in shapes and layers is not None)]
     found = tuple(
-        _layer(model, index, name, blocks, shapes.get(name)) for index, name in enumerate(ran)
+        _layer(model, index, name, blocks, shapes.get(name, (None, None)))
+        for index, name in enumerate(ran)
     )
     if not found:
         raise DomainError("layers: expected layers that run in the forward pass, got none")
@@ -101,24 +107,26 @@ def survey_layers(
 
 def _trial(
     model: nn.Module, batch: Batch, names: list[str]
-) -> tuple[Any, dict[str, tuple[int, ...] | None]]:
-    """What the model gives, and the shapes of what its layers give, in order of execution."""
-    shapes: dict[str, tuple[int, ...] | None] = {}
+) -> tuple[Any, dict[str, tuple[Shape, Shape]]]:
+    """What the model gives; what its layers take and give, as shapes, in order of execution."""
+    shapes: dict[str, tuple[Shape, Shape]] = {}
 
     def hook_for(name: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            shapes[name] = _shape(output, len(batch))
+        def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            inputs = [*args, *kwargs.values()]
+            shapes[name] = (_shape(output, len(batch)), _shape(inputs, len(batch)))
 
         return hook
 
     with ExitStack() as hooks:
         for name in names:
-            handle = model.get_submodule(name).register_forward_hook(hook_for(name))
+            module = model.get_submodule(name)
+            handle = module.register_forward_hook(hook_for(name), with_kwargs=True)
             hooks.callback(handle.remove)
         return batch.run(model), shapes
 
 
-def _shape(output: Any, count: int) -> tuple[int, ...] | None:
+def _shape(output: Any, count: int) -> Shape:
     """Shape for one example; None if there is not one row for each."""
     try:
         tensor = first_tensor(output, "output")
@@ -186,10 +194,10 @@ def _layer(
     index: int,
     name: str,
     blocks: list[str],
-    shape: tuple[int, ...] | None,
+    shapes: tuple[Shape, Shape],
 ) -> Layer:
     module = model.get_submodule(name)
     trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
     role = "block" if name in blocks else "layer"
     kind = type(module).__name__.removeprefix("Parametrized")
-    return Layer(index, name, kind, role, _enclosing(name, blocks), trainable, shape)
+    return Layer(index, name, kind, role, _enclosing(name, blocks), trainable, *shapes)

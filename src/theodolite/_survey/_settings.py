@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from theodolite._distributed import ALONE, Processes
 from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers
 from theodolite.capture.readouts import Readout
@@ -60,6 +61,7 @@ class Settings:
     loss: Loss | None = None
     readout: str | Readout | None = None
     pool: Pool | None = None
+    image_shape: tuple[int, ...] | None = None
     sizes: Mapping[str, int | None] = field(default_factory=lambda: dict(SIZES))
     nulls: int = 20
     bootstrap: int = 0
@@ -77,6 +79,7 @@ class Settings:
     stiffness: bool = True
     heat_maps: bool = True
     most_layers: int = 40  # with more than this, layers inside blocks are left out
+    processes: Processes = ALONE
 
     def __post_init__(self) -> None:
         for family in self.families:
@@ -120,19 +123,41 @@ class Settings:
         numbers = [size for size in wanted if size is not None]
         return max(numbers, default=2) if len(numbers) == len(wanted) else None
 
+    def require_common(self, **others: Any) -> None:
+        """The same settings, and other plain values, in every process.
+
+        Raises:
+            DomainError: If they differ, naming the first that does.
+        """
+        processes = self.processes
+        if processes.alone:
+            return
+        own = {key: repr(value) for key, value in (self.describe() | others).items()}
+        first = processes.spread(own)
+        with processes.together():
+            for key in own | first:
+                mine, theirs = own.get(key), first.get(key)
+                if mine != theirs and key != "device":
+                    raise DomainError(
+                        f"{key}: expected the same in every process, got {mine} here and {theirs} "
+                        "in process 0; pass the same settings everywhere"
+                    )
+
     def without(self, family: str) -> "Settings":
         """The same settings less one family."""
         return replace(self, families=tuple(f for f in self.families if f != family))
 
     def describe(self) -> dict[str, Any]:
         """Plain data for the record."""
-        return {
+        together = {} if self.processes.alone else {"processes": self.processes.size}
+        return together | {
             "families": list(self.families),
             "layers": "default" if self.layers is None else _text(self.layers),
             "loss": "default" if self.loss is None else _text(self.loss),
             "readout": "default" if self.readout is None else _text(self.readout),
             "pool": "flatten" if self.pool is None else _text(self.pool),
             "spectrum_pool": "max" if self.pool is None else _text(self.pool),
+            "image_shape": None if self.image_shape is None else list(self.image_shape),
             "sizes": dict(self.sizes),
             "nulls": self.nulls,
             "bootstrap": self.bootstrap,

@@ -29,6 +29,7 @@ def survey(  # noqa: PLR0913 (shared keywords)
     loss: Loss | None = None,
     readout: str | Readout | None = None,
     pool: Pool | None = None,
+    image_shape: tuple[int, ...] | None = None,
     sizes: Mapping[str, int | None] | None = None,
     nulls: int = 20,
     bootstrap: int = 0,
@@ -63,6 +64,8 @@ def survey(  # noqa: PLR0913 (shared keywords)
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
         pool: how a layer's output becomes a vector; by default flattened, for spectra of maps the
             largest value of every channel.
+        image_shape: (height, width) or (channels, height, width) of inputs that come flattened,
+            for pictures of eigenvectors; by default a square where the size is one.
         sizes: family -> largest number of examples; by default 2,000 for representation and
             kernel, 1,000 for gradient (and for pairs of gradients, 100 in large models), 200 for
             tangent, all the data for covariances.
@@ -100,6 +103,7 @@ def survey(  # noqa: PLR0913 (shared keywords)
         loss=loss,
         readout=readout,
         pool=pool,
+        image_shape=image_shape,
         nulls=nulls,
         bootstrap=bootstrap,
         memory_limit=memory_limit,

@@ -26,17 +26,37 @@ def eigenvector_figure(group: Group) -> Figure | None:
         return None
     layer = layers[0]
     panels = [_panel(group, run, layer) for run in group.runs]
-    if all(panel is None for panel in panels):
+    present = tuple(panel for panel in panels if panel is not None)
+    if not present:
         return None
+    data, weights = _subjects(group, layer)
     return Figure(
         "covariance-eigenvectors",
-        f"Eigenvectors of patches and of filters, {plain(layer)}",
+        f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
         "Upper row: directions of the data that this layer sees, strongest first. Lower row: the"
-        " same of its filters. Equal pictures in the same place (up to sign) mean aligned.",
-        tuple(panel for panel in panels if panel is not None),
+        f" same of its {weights}. Equal pictures in the same place (up to sign) mean aligned."
+        + _guess(group, layer),
+        present,
         columns=min(2, len(panels)),
         roomy=True,
     )
+
+
+def _known(group: Group, layer: str) -> str:
+    """How the shape of the pictures is known: "kernel", "input", "given" or "guessed"."""
+    found = [run.with_curves_at(None).label("covariance", _NAMES[0], layer, "shape")
+             for run in group.runs]  # fmt: skip
+    return next((text for text in found if text), "kernel")
+
+
+def _subjects(group: Group, layer: str) -> tuple[str, str]:
+    return ("patches", "filters") if _known(group, layer) == "kernel" else ("inputs", "weights")
+
+
+def _guess(group: Group, layer: str) -> str:
+    if _known(group, layer) != "guessed":
+        return ""
+    return " The inputs come as vectors; that they are square images is a guess (image_shape)."
 
 
 def _panel(group: Group, run: RunView, layer: str) -> Panel | None:
@@ -58,7 +78,7 @@ def _panel(group: Group, run: RunView, layer: str) -> Panel | None:
         ),
         "yaxis": axis(
             "", range=[down - 0.5, -0.5], showgrid=False, tickvals=middles,
-            ticktext=["patches", "filters"], scaleanchor="x", constrain="domain",
+            ticktext=list(_subjects(group, layer)), scaleanchor="x", constrain="domain",
         ),
     }  # fmt: skip
     note = "" if channels in {1, _COLORS} else f" (channel 1 of {channels})"
