@@ -168,3 +168,36 @@ def test_every_command_has_help(command):
 
 def test_version():
     assert call("--version").strip() == f"theodolite {th.__version__}"
+
+
+def test_inputs_of_numpy_take_the_precision_of_the_model(data, tmp_path):
+    with np.load(data) as arrays:
+        wide = {name: array.astype(np.float64) if name[0] == "x" else array
+                for name, array in arrays.items()}  # fmt: skip
+    np.savez(tmp_path / "wide.npz", **wide)
+    for path, folder in ((data, "narrow"), (tmp_path / "wide.npz", "wide")):
+        call("survey", MLP[0], path, *MLP[1:], *QUICK, "--name", "x", "-o", tmp_path / folder)
+    narrow, wide = (th.load(tmp_path / folder).to_frame() for folder in ("narrow", "wide"))
+    assert narrow.equals(wide)
+
+
+def test_flat_images_are_shown_in_the_shape_that_was_asked_for(tmp_path):
+    words = ("--arg", "sizes=[64,9,10]", "--flatten", "--family", "covariance", "--examples", "99")
+    call("survey", MLP[0], "digits", *words, "--image-shape", "4x16", "-o", tmp_path / "run")
+    pictures = th.load(tmp_path / "run").curve("patch_eigenvectors", "fc1")["images"]
+    assert pictures.shape == (8, 1, 4, 16)
+
+
+def test_a_saved_model_of_hugging_face_in_all_families(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.ViTConfig(
+        **sizes, intermediate_size=16, image_size=8, patch_size=4, num_channels=1, num_labels=10
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    words = ("digits", "--examples", "60", "--nulls", "2", "-o", tmp_path / "run")
+    call("survey", f"hf:{tmp_path / 'vit'}", *words)
+    found = th.load(tmp_path / "run")
+    assert found.record.contents["skipped"] == {}
+    assert len(set(found.to_frame().family)) == 5
+    assert "classifier" in found.layers

@@ -72,6 +72,15 @@ def test_timm_that_is_not_installed(data, monkeypatch):
     assert "pip install 'theodolite[vision]'" in refused("survey", "timm:resnet18", data)
 
 
+def test_timm_beside_a_torchvision_of_another_torch(data, tmp_path, monkeypatch):
+    written(tmp_path / "timm.py", "raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "timm", raising=False)
+    said = refused("survey", "timm:resnet18", data)
+    assert "timm is installed and cannot be imported: RuntimeError: operator" in said
+    assert "torch and torchvision that belong together" in said
+
+
 @pytest.mark.parametrize(
     ("code", "part"),
     [
@@ -199,6 +208,7 @@ def test_missing_checkpoint(tmp_path, data):
         (("--device", "abacus"), "expected cpu"),
         (("--arg", "sizes"), "expected NAME=VALUE"),
         (("--memory-limit", "much"), "such as 4GB"),
+        (("--image-shape", "8"), "expected HxW or CxHxW"),
         (("--readout", "first"), "readout"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -152,12 +152,18 @@ def _hugging_face(name: str, source: ModelSource) -> Any:
 
 
 def _extra(package: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
+    if sys.modules.get(package, package) is None or importlib.util.find_spec(package) is None:
         raise CommandError(
             f"{package} is needed for this model and is not installed; "
             f"run pip install 'theodolite[{extra}]'"
+        )
+    try:
+        return importlib.import_module(package)
+    except Exception as error:  # torchvision built for another torch raises RuntimeError
+        text = " ".join(str(error).split())[:200]
+        raise CommandError(
+            f"{package} is installed and cannot be imported: {type(error).__name__}: {text}; "
+            "install builds of torch and torchvision that belong together"
         ) from error
 
 

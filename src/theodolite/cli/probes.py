@@ -1,6 +1,6 @@
 """What DATA on the command line stands for, ready for a model, and whether the model takes it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,14 @@ from theodolite.cli.failures import CommandError
 from theodolite.errors import TheodoliteError
 from theodolite.workbench.data import SCALINGS, Dataset, load_data, scaled
 
-__all__ = ["DataSource", "Examples", "load_examples", "require_fit", "resolve_device"]
+__all__ = [
+    "DataSource",
+    "Examples",
+    "in_precision_of",
+    "load_examples",
+    "require_fit",
+    "resolve_device",
+]
 
 _TRIAL = 3  # examples; two could be taken for two classes or two positions
 
@@ -93,6 +100,15 @@ def resolve_device(name: str | None) -> torch.device:
             "used here"
         ) from error
     return device
+
+
+def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
+    """Real inputs in the dtype of the model's weights: NumPy makes float64 of almost everything."""
+    dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
+    dtype = next(dtypes, examples.inputs.dtype)
+    if not examples.inputs.is_floating_point():
+        return examples
+    return replace(examples, inputs=examples.inputs.to(dtype))
 
 
 def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> None:

@@ -57,6 +57,12 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
     readout: Annotated[
         str | None, typer.Option(help="last, mean or cls, for outputs (n, T, c).")
     ] = None,
+    image_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HxW", help="Of flat inputs, for pictures of eigenvectors: 8x8 or 3x32x32."
+        ),
+    ] = None,
     examples: Annotated[
         int | None,
         typer.Option(min=2, help="Use at most so many examples; some families use fewer."),
@@ -92,6 +98,7 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
         families=tuple(family or ()),
         layers=tuple(layer or ()),
         readout=readout,
+        image_shape=image_shape,
         examples=examples,
         nulls=nulls,
         bootstrap=bootstrap,

@@ -9,11 +9,18 @@ from typing import Any
 from theodolite._survey import SIZES, survey
 from theodolite.cli.failures import CommandError
 from theodolite.cli.models import ModelSource, build_model
-from theodolite.cli.probes import DataSource, Examples, load_examples, require_fit, resolve_device
+from theodolite.cli.probes import (
+    DataSource,
+    Examples,
+    in_precision_of,
+    load_examples,
+    require_fit,
+    resolve_device,
+)
 from theodolite.cli.progress import progress_bar
 from theodolite.records import Run
 
-__all__ = ["Options", "memory_bytes", "require_writable", "survey_model"]
+__all__ = ["Options", "image_sides", "memory_bytes", "require_writable", "survey_model"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -25,6 +32,7 @@ class Options:
     families: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     readout: str | None = None
+    image_shape: str | None = None
     examples: int | None = None
     nulls: int = 20
     bootstrap: int = 0
@@ -47,8 +55,8 @@ def survey_model(
     """
     require_writable(folder)
     device = resolve_device(options.device)
-    examples = load_examples(data)
     model = build_model(source).to(device)
+    examples = in_precision_of(model, load_examples(data))
     require_fit(model, examples, options.readout)
     keywords = _keywords(options, examples, source.seed)
     with progress_bar(shown=progress) as show:
@@ -74,6 +82,7 @@ def require_writable(folder: Path) -> None:
 def _keywords(options: Options, examples: Examples, seed: int) -> dict[str, Any]:
     keywords: dict[str, Any] = {
         "readout": options.readout,
+        "image_shape": image_sides(options.image_shape),
         "nulls": options.nulls,
         "bootstrap": options.bootstrap,
         "batch_size": options.batch_size,
@@ -100,6 +109,23 @@ def _sizes(limit: int) -> dict[str, int]:
         else min(size, limit)
         for family, size in SIZES.items()
     }
+
+
+def image_sides(text: str | None) -> tuple[int, ...] | None:
+    """``8x8`` or ``3x32x32`` as numbers.
+
+    Raises:
+        CommandError: If it is neither.
+
+    Example:
+        >>> image_sides("3x32x32")
+        (3, 32, 32)
+    """
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+(x\d+){1,2}", text.lower()) is None:
+        raise CommandError(f"--image-shape: expected HxW or CxHxW, e.g. 8x8, got {text!r}")
+    return tuple(int(side) for side in text.lower().split("x"))
 
 
 def memory_bytes(text: str | None) -> int | None:
