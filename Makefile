@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 CLEAN := .venv-wheel
+VISION := .venv-vision
 
-.PHONY: demo test static check wheel bench clean help
+.PHONY: demo test test-vision static check wheel bench clean help
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +25,18 @@ test: export OMP_NUM_THREADS = 1
 test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages
+
+# The main environment and two packages more: torchvision beside a CPU build of torch would break others.
+$(VISION)/.ready: $(READY)
+	$(PYTHON) -m venv $(VISION)
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> $$($(VISION)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/main-environment.pth
+	$(VISION)/bin/pip install --quiet --constraint constraints.txt timm torchvision
+	touch $@
+
+test-vision: export OMP_NUM_THREADS = 1
+test-vision: $(VISION)/.ready ## models of timm on the command line, in an environment of its own
+	$(VISION)/bin/python -m pytest -q tests/vision
 
 static: $(READY) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -49,4 +62,4 @@ bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an envi
 	$(BENCH)/bin/python -m benchmarks
 
 clean: ## remove environments and caches
-	rm -rf $(VENV) $(BENCH) $(CLEAN) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
