@@ -1,0 +1,202 @@
+"""The standard claims: how accuracy and alignment change with the scale of initialisation."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from theodolite.measures.gradient import is_extreme_memorization
+from theodolite.measures.kernel import correlation_table
+from theodolite.studies import Claim, Judgment, Result, Results, judge
+
+__all__ = [
+    "accuracy_falls",
+    "alignment_falls",
+    "falls",
+    "fits",
+    "memorizes",
+    "never_fits",
+    "on_each",
+    "pearson",
+    "spearman",
+    "standard_claims",
+    "values",
+]
+
+Check = Callable[[Results], Judgment]
+_NOISE = 0.02  # of an accuracy, by which a sequence may rise and still count as falling
+_FIT = {"paper": 1.0}  # elsewhere 0.99: small runs are short
+
+
+def values(run: Result, name: str) -> np.ndarray:
+    """One number of every sigma, smallest sigma first."""
+    return np.array([run[f"{name}@{float(sigma):g}"] for sigma in run.arrays["sigma"]])
+
+
+def low(run: Result) -> int:
+    """Position of the better of the two smallest sigmas by test accuracy."""
+    return int(np.argmax(values(run, "best_test")[:2]))
+
+
+def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
+    """Rank correlation; nan where a list is constant or has fewer than two values."""
+    return _correlation(first, second, "spearman")
+
+
+def pearson(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
+    """Linear correlation; nan where a list is constant or has fewer than two values."""
+    return _correlation(first, second, "pearson")
+
+
+def _correlation(first: Sequence[float] | np.ndarray, second: object, method: str) -> float:
+    a, b = (torch.as_tensor(np.asarray(v, dtype=np.float64))[:, None] for v in (first, second))
+    keep = (a.isfinite() & b.isfinite())[:, 0]
+    if int(keep.sum()) < 2:
+        return float("nan")
+    table = correlation_table(a[keep], b[keep], "spearman" if method == "spearman" else "pearson")
+    return float(table.coefficients[0, 0])
+
+
+def _one(runs: Results) -> Result:
+    return next(iter(runs))
+
+
+def accuracy_falls(least: float) -> Check:
+    """TEST: best test accuracy is lower at the largest sigma by ``least``, and never rises."""
+
+    def check(runs: Results) -> Judgment:
+        run = _one(runs)
+        start, accuracy = low(run), values(run, "best_test")
+        fall = accuracy[start] - accuracy[-1]
+        rise = float(np.diff(accuracy[start:]).max())
+        return judge(
+            fall >= least and rise <= _NOISE,
+            small_sigma=accuracy[start],
+            largest_sigma=accuracy[-1],
+            largest_rise=rise,
+        )
+
+    return check
+
+
+def fits(runs: Results) -> Judgment:
+    """FIT: every network learns its training set."""
+    run = _one(runs)
+    share = values(run, "train").min()
+    return judge(share >= _FIT.get(run.size, 0.99), lowest_train_accuracy=share)
+
+
+def never_fits(runs: Results) -> Judgment:
+    """No network learns its whole training set."""
+    share = values(_one(runs), "train").max()
+    return judge(share < 1, highest_train_accuracy=share)
+
+
+def memorizes(since: float | None = None) -> Check:
+    """MEMO: perfect on training data, at chance on test data; for all sigmas from ``since`` on."""
+
+    def check(runs: Results) -> Judgment:
+        run = _one(runs)
+        sigma = run.arrays["sigma"]
+        chosen = sigma >= (sigma.max() if since is None else since) * 0.999
+        train, test = values(run, "train")[chosen], values(run, "best_test")[chosen]
+        tolerance = 1 - _FIT.get(run.size, 0.99)
+        holds = [
+            is_extreme_memorization(a, b, run["chance"], int(run["test_size"]), tolerance)
+            for a, b in zip(train.tolist(), test.tolist(), strict=True)
+        ]
+        return judge(
+            all(holds), lowest_train=train.min(), highest_test=test.max(), chance=run["chance"]
+        )
+
+    return check
+
+
+def falls(name: str, share: float, runs: Results) -> Judgment:
+    """The value at the small sigma exceeds that at the largest by a share, with falling ranks."""
+    run = _one(runs)
+    start, found = low(run), values(run, name)
+    rank = spearman(run.arrays["sigma"], found)
+    drop = found[start] - found[-1]
+    return judge(
+        bool(drop >= share * abs(found[start]) and rank <= -0.7),
+        small_sigma=found[start],
+        largest_sigma=found[-1],
+        rank_correlation=rank,
+    )
+
+
+def alignment_falls(name: str, share: float = 0.15) -> Check:
+    """HID, TOP, LOGIT (mean until the fit) or REP (``representation_end``, other share)."""
+    return lambda runs: falls(name, share, runs)
+
+
+def on_each(check: Check, *names: str) -> Check:
+    """The check on every data set of a seed (of those named, if any was run): all must hold."""
+
+    def checked(runs: Results) -> Judgment:
+        named = runs.chosen(lambda run: run.point.get("data") in names)
+        parts = named if names and len(named) else runs
+        answers = {str(run.point.get("data", "")): check(Results((run,))) for run in parts}
+        numbers = {
+            f"{data}_{key}" if data else key: value
+            for data, answer in answers.items()
+            for key, value in answer.numbers.items()
+        }
+        return judge(all(bool(answer.holds) for answer in answers.values()), **numbers)
+
+    return checked
+
+
+_TEXTS = {
+    "hidden": "hidden-layer gradients",
+    "top": "top-layer gradients",
+    "logit": "logit gradients",
+}
+
+
+def standard_claims(
+    study: str, least: float, kinds: Sequence[str] = ("fit", "hidden", "top", "logit", "rep"),
+    fragile: dict[str, str] | None = None, scope: str = "run",
+) -> tuple[Claim, ...]:  # fmt: skip
+    """TEST(least) and the named ones of FIT, HID, TOP, LOGIT and REP (5 %)."""
+    weak = fragile or {}
+    wrap: Callable[[Check], Check] = on_each if scope == "seed" else lambda check: check
+    found = [_claim(study, "test", _test_text(least), wrap(accuracy_falls(least)), weak, scope)]
+    if "fit" in kinds:
+        text = "training accuracy reaches 1 (lite: 0.99) for every sigma"
+        found.append(_claim(study, "fit", text, wrap(fits), weak, scope))
+    for name in (kind for kind in ("hidden", "top", "logit") if kind in kinds):
+        text = (
+            f"in-class alignment of {_TEXTS[name]}, mean until the fit, is lower at the largest "
+            "sigma by 15 % and falls with sigma (rank correlation at most -0.7)"
+        )
+        found.append(_claim(study, name, text, wrap(alignment_falls(name)), weak, scope))
+    if "rep" in kinds:
+        text = (
+            "in-class alignment of the trained representations is lower at the largest sigma by "
+            "5 % and falls with sigma (rank correlation at most -0.7)"
+        )
+        check = wrap(alignment_falls("representation_end", 0.05))
+        found.append(_claim(study, "rep", text, check, weak, scope))
+    return tuple(found)
+
+
+def _test_text(least: float) -> str:
+    return (
+        f"best test accuracy falls by at least {least:g} from the better of the two smallest "
+        "sigmas to the largest, without a rise above 0.02 on the way"
+    )
+
+
+def _claim(
+    study: str, name: str, text: str, check: Check, fragile: dict[str, str], scope: str
+) -> Claim:
+    assert scope in ("run", "seed")
+    return Claim(
+        f"{study}.{name}",
+        text,
+        check,
+        scope="seed" if scope == "seed" else "run",
+        fragile=fragile.get(name, ""),
+    )

@@ -1,0 +1,207 @@
+"""Figures 1 and 2: the scale of a sin layer decides between learning and extreme memorisation."""
+
+import numpy as np
+
+from theodolite.studies import Claim, Judgment, Panel, Points, Results, Study, judge
+from theodolite.studies.gradient._pictures import scale_panels
+from theodolite.studies.gradient._scales import Scales, measure_scales
+from theodolite.studies.gradient._trends import (
+    alignment_falls,
+    fits,
+    memorizes,
+    on_each,
+    pearson,
+    spearman,
+    standard_claims,
+    values,
+)
+from theodolite.sweeps import Space
+
+__all__ = ["STUDY"]
+
+_ID = "mehta2021.fig1-2"
+_MAIN = ("digits", "cifar10")  # where Figures 1(a) and 2 are read off
+_LITE = Scales(steps=1200, points=14)
+
+
+def _follows(runs: Results) -> Judgment:
+    ranks = {
+        str(run.point["data"]): spearman(values(run, "hidden"), values(run, "best_test"))
+        for run in runs
+    }
+    pooled = pearson(
+        np.concatenate([values(run, "hidden") for run in runs]),
+        np.concatenate([values(run, "best_test") for run in runs]),
+    )
+    holds = min(ranks.values()) >= 0.6 and pooled > 0.5
+    return judge(holds, pooled=pooled, **{f"rank_{data}": rank for data, rank in ranks.items()})
+
+
+def _sweet_spot(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    rep, accuracy = values(run, "representation_end"), values(run, "best_test")
+    return judge(
+        rep[0] > rep[1] and accuracy[0] <= accuracy[1] + 0.01,
+        alignment_smallest=rep[0],
+        alignment_next=rep[1],
+        accuracy_smallest=accuracy[0],
+        accuracy_next=accuracy[1],
+    )
+
+
+def _lazier(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    start, mean = values(run, "relative_norm_start"), values(run, "relative_norm")
+    large = run.arrays["sigma"] >= 0.0999
+    decades = np.diff(np.log10(start[large])) / np.diff(np.log10(run.arrays["sigma"][large]))
+    falling = bool((np.diff(start) < 0).all() and (np.diff(mean) < 0).all())
+    return judge(
+        falling and bool((np.abs(decades + 1) < 0.3).all()),
+        largest_start=start[0],
+        smallest_start=start[-1],
+        smallest_decade=decades.min(),
+        largest_decade=decades.max(),
+    )
+
+
+def _vanishes(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    hidden, rep = values(run, "hidden")[-1], values(run, "representation_end")[-1]
+    return judge(max(abs(hidden), abs(rep)) < 0.05, gradients=hidden, representations=rep)
+
+
+def _diversity_does_not(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    diversity, hidden = values(run, "diversity_end"), values(run, "hidden")
+    span = diversity.max() / diversity.min()
+    turns = np.sign(np.diff(diversity))
+    ratio = hidden[:2].max() / np.abs(hidden[-1])
+    return judge(
+        span < 3 and len(set(turns.tolist())) > 1 and ratio > 10,
+        diversity_span=span,
+        alignment_ratio=ratio,
+    )
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Figure 1(a), (b) and Figure 2, with the contrast beside the alignments."""
+    main = runs.chosen(lambda run: run.point["data"] in _MAIN)
+    sets = list(dict.fromkeys(str(run.point["data"]) for run in runs))
+    scatter = [
+        Points(
+            data,
+            np.concatenate([values(run, "hidden") for run in runs.where(data=data)]),
+            np.concatenate([values(run, "best_test") for run in runs.where(data=data)]),
+        )
+        for data in sets
+    ]
+    axis = "in-class alignment of hidden-layer gradients"
+    names = ("train", "relative_norm", "hidden", "hidden_contrast")
+    return [
+        *scale_panels("Figure 1(a)", main, ["test"]),
+        Panel("Figure 1(b)", scatter, axis, "best test accuracy"),
+        *scale_panels("Figure 2", main, [*names, "representation", "representation_contrast"]),
+    ]
+
+
+_CLAIMS = (
+    *standard_claims(_ID, 0.2, (), scope="seed"),
+    Claim(
+        f"{_ID}.memo",
+        "at sigma 1 and above training accuracy is perfect (lite: 0.99) and test accuracy at "
+        "chance, within three standard errors",
+        on_each(memorizes(1.0)),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.follows",
+        "best test accuracy follows the alignment of hidden-layer gradients: rank correlation at "
+        "least 0.6 on every data set, linear correlation above 0.5 over all of them",
+        _follows,
+        scope="seed",
+        fragile="two scales at chance level tie at random",
+    ),
+    Claim(
+        f"{_ID}.sweet-spot",
+        "the smallest sigma has more aligned representations than the next, but no better accuracy",
+        on_each(_sweet_spot, *_MAIN),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.fit",
+        "training accuracy reaches 1 (lite: 0.99) for every sigma",
+        on_each(fits, *_MAIN),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.lazy",
+        "gradient norm over weight norm of the first layer falls with sigma, at the start and on "
+        "average; at the start by a factor of 10 per decade for sigma of 0.1 and more",
+        on_each(_lazier, *_MAIN),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.hidden",
+        "in-class alignment of hidden-layer gradients, mean until the fit, is lower at the largest "
+        "sigma by 15 % and falls with sigma (rank correlation at most -0.7)",
+        on_each(alignment_falls("hidden"), *_MAIN),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.rep",
+        "in-class alignment of the trained representations is lower at the largest sigma by 75 % "
+        "and falls with sigma (rank correlation at most -0.7)",
+        on_each(alignment_falls("representation_end", 0.75), *_MAIN),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.vanishes",
+        "at the largest sigma gradients and representations have alignments below 0.05",
+        on_each(_vanishes, *_MAIN),
+        scope="seed",
+    ),
+    Claim(
+        f"{_ID}.diversity",
+        "gradient diversity at the end of training does not follow: less than a factor of 3 over "
+        "all sigmas and not monotone, while alignment changes more than tenfold",
+        on_each(_diversity_does_not, *_MAIN),
+        scope="seed",
+        fragile="said in passing; at the start diversity does order the scales",
+    ),
+)
+
+STUDY = Study(
+    id=_ID,
+    title="Scale of a sin layer: learning or extreme memorisation",
+    shows=("Figure 1", "Figure 2"),
+    measure=measure_scales,
+    configs={
+        "smoke": Scales(hidden=(64,), steps=30, points=4, probe=50),
+        "lite": _LITE,
+        "paper": Scales(
+            data="cifar10",
+            hidden=(1024,),
+            rate=0.01,
+            batch_size=256,
+            steps=150_000,
+            points=48,
+            probe=500,
+            until_fit=True,
+            seconds=330,
+        ),
+    },
+    spaces={
+        "smoke": Space({"data": ["digits"]}),
+        "lite": Space({"data": ["digits", "cifar8", "fashion14"]}),
+        "paper": Space({"data": ["cifar10"]}),
+    },
+    claims=_CLAIMS,
+    draw=draw,
+    seeds={"paper": (101, 102, 103)},
+    stand_in={
+        "lite": "8x8 digits, CIFAR-10 shrunk to 8x8 and Fashion-MNIST shrunk to 14x14 (200 + 200 "
+        "images of each class) for CIFAR-10, CIFAR-100 and SVHN; 256 hidden units, rate 0.1",
+        "paper": "CIFAR-10 alone in Figure 1(b); a run ends when every network has learnt its "
+        "training set or after 330 seconds; Figure 1(c) is Figure 5(b)",
+    },
+)
