@@ -1,0 +1,103 @@
+"""Alignment of every layer of a network, at one moment or through its training."""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from theodolite.measures.kernel import correlation_table
+from theodolite.measures.tangent import peak_layer, prominence
+from theodolite.quantities import tangent_alignments
+from theodolite.studies import Line, Results, mean_and_error
+from theodolite.studies.tangent._setting import Ground
+from theodolite.workbench.interventions import unfrozen
+from theodolite.workbench.training import TrainingState
+
+__all__ = [
+    "Watch",
+    "alignments",
+    "as_array",
+    "by_setting",
+    "hierarchy_line",
+    "shape_of",
+    "spearman",
+    "weight_layers",
+]
+
+
+def weight_layers(model: nn.Module) -> list[str]:
+    """Linear and convolutional layers; normalisation layers are not part of the hierarchy."""
+    return [
+        name for name, part in model.named_modules() if isinstance(part, (nn.Linear, nn.Conv2d))
+    ]
+
+
+def alignments(model: nn.Module, ground: Ground) -> np.ndarray:
+    """Alignment of every layer with the labels of the probe, in order of execution.
+
+    Networks of linear layers are measured in float64: their tangent kernels at initialisation are
+    so nearly constant that single precision would be lost in the centring.
+    """
+    copy = deepcopy(model).eval()
+    x, y = ground.probe
+    if not any(isinstance(part, nn.Conv2d) for part in copy.modules()):
+        copy, x = copy.double(), x.double()
+    with unfrozen(copy):
+        found = tangent_alignments(copy, x, y, weight_layers(copy))
+    return found.curve.cpu().numpy()
+
+
+class Watch:
+    """A callback of training that measures the hierarchy after chosen numbers of steps."""
+
+    def __init__(self, ground: Ground, steps: Iterable[int]) -> None:
+        self._ground, self._chosen = ground, frozenset(steps)
+        self.steps: list[int] = []
+        self.curves: list[np.ndarray] = []
+
+    def __call__(self, state: TrainingState) -> None:
+        """Measure, if it is time."""
+        if state.step in self._chosen:
+            self.steps.append(state.step)
+            self.curves.append(alignments(state.model, self._ground))
+
+
+def shape_of(curve: np.ndarray) -> dict[str, float]:
+    """Height and place of the peak, and how far it stands above both ends."""
+    values = torch.from_numpy(np.asarray(curve, dtype=np.float64))
+    return {
+        "peak": float(peak_layer(values)),
+        "height": float(np.nanmax(curve)) if not np.isnan(curve).all() else float("nan"),
+        "prominence": float(prominence(values)),
+    }
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Rank correlation of two lists; nan where one is constant or there are fewer than two."""
+    if len(first) < 2:
+        return float("nan")
+    a, b = (torch.as_tensor(np.asarray(v, dtype=np.float64))[:, None] for v in (first, second))
+    return float(correlation_table(a, b, "spearman").coefficients[0, 0])
+
+
+def by_setting(runs: Results, name: str, default: Any = None) -> dict[Any, Results]:
+    """The runs of each value of a swept setting, in the order of the runs."""
+    values = dict.fromkeys(run.point.get(name, default) for run in runs)
+    return {
+        value: Results(tuple(run for run in runs if run.point.get(name, default) == value))
+        for value in values
+    }
+
+
+def hierarchy_line(name: str, runs: Results, key: str, *, dashed: bool = False) -> Line:
+    """Mean alignment over runs against the number of the layer, with its standard error."""
+    mean, error = mean_and_error(runs.array(key))
+    return Line(name, np.arange(1, len(mean) + 1), mean, error, dashed=dashed)
+
+
+def as_array(values: Tensor | np.ndarray | list[float]) -> np.ndarray:
+    """Single precision, which is enough for a picture."""
+    return np.asarray(values, dtype=np.float32)
