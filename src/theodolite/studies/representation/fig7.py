@@ -1,0 +1,148 @@
+"""Figure 7: alignment from the input to the last hidden layer, before and after training."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from theodolite.studies import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite.studies.representation._networks import (
+    Training,
+    build,
+    layer_profiles,
+    recipe_for,
+    train_on,
+)
+from theodolite.studies.representation._profiles import (
+    Profile,
+    area_numbers,
+    curve_array,
+    curve_lines,
+    profile,
+)
+from theodolite.studies.representation._tasks import Task, load_task
+from theodolite.sweeps import Space
+
+__all__ = ["STUDY", "LayerByLayer"]
+
+_DEPTH = 3
+_BEFORE = ("input", "layer 1, initial", "layer 2, initial", "layer 3, initial")
+_AFTER = ("layer 1", "layer 2", "layer 3")
+
+
+@dataclass(frozen=True)
+class LayerByLayer:
+    """A network of three hidden layers on one task.
+
+    Args:
+        task: what the network learns.
+        train: number of training examples.
+        width: of each hidden layer.
+        training: how it is trained.
+        bias: whether representations get a constant column.
+    """
+
+    task: str = "digits-parity"
+    train: int = 1000
+    width: int = 128
+    training: Training = field(default_factory=Training)
+    bias: bool = True
+
+
+def measure(config: LayerByLayer, trial: Trial) -> Measured:
+    """Areas and curves of the input and of all layers, before and after training."""
+    task = load_task(config.task, config.train, 2, trial.generator())
+    model = build(task.width, _DEPTH, config.width, trial)
+    before = _profiles(model, task, config.bias)
+    without = _profiles(model, task, False)
+    recipe = recipe_for(config.training, trial.seed, regression=task.regression)
+    loss = train_on(model, task.x_train, task.y_train, recipe)
+    after = _profiles(model, task, config.bias)
+    without_after = _profiles(model, task, False)
+    numbers = {"final_loss": loss}
+    numbers |= area_numbers(before, "initial") | area_numbers(after, "trained")
+    numbers |= area_numbers(without, "plain_initial") | area_numbers(without_after, "plain_trained")
+    curves = {**before, **{f"trained {k}": v for k, v in after.items() if k != "input"}}
+    return Measured(numbers, {"curves": curve_array(curves)}, {"task": config.task})
+
+
+def _profiles(model: object, task: Task, bias: bool) -> dict[str, Profile]:
+    first = profile(task.x_train, task.y_train, bias=bias)
+    found = layer_profiles(model, task, _DEPTH, bias=bias)  # type: ignore[arg-type]
+    return {"input": first, **found}
+
+
+def _chain(runs: Results, prefix: str) -> list[float]:
+    return [float(runs[f"{prefix}_{n}"][0]) for n in ("input", "act1", "act2", "act3")]
+
+
+def _numbers(chain: list[float]) -> dict[str, float]:
+    return dict(zip(("input", "layer_1", "layer_2", "layer_3"), chain, strict=True))
+
+
+def _rising(runs: Results, prefix: str = "trained") -> Judgment:
+    chain = _chain(runs, prefix)
+    return judge(all(a < b for a, b in pairwise(chain)), **_numbers(chain))
+
+
+def _falling(runs: Results, prefix: str = "initial") -> Judgment:
+    chain = _chain(runs, prefix)
+    return judge(all(a > b for a, b in pairwise(chain)), **_numbers(chain))
+
+
+def draw(runs: Results) -> list[Panel]:
+    """One panel per task: dashed before training, solid after."""
+    panels = []
+    for task in dict.fromkeys(run.notes["task"] for run in runs):
+        part = runs.chosen(lambda run, task=task: run.notes["task"] == task)  # type: ignore[misc]
+        lines = curve_lines(part, "curves", (*_BEFORE, *_AFTER), dashed=_BEFORE[1:])
+        panels.append(
+            Panel(f"Figure 7, {task}", lines, "threshold / root n", "share of the label mass")
+        )
+    return panels
+
+
+STUDY = Study(
+    id="imani2022.fig7",
+    title="Alignment by layer, before and after training",
+    shows=("Figure 7",),
+    measure=measure,
+    configs={
+        "smoke": LayerByLayer(train=200, training=Training(epochs=30)),
+        "lite": LayerByLayer(training=Training(epochs=60)),
+        "paper": LayerByLayer(
+            "mnist-pair", 10_000, training=Training(epochs=1000, until_converged=True)
+        ),
+    },
+    spaces={
+        "smoke": Space({"task": ["digits-parity"]}),
+        "lite": Space({"task": ["digits-parity", "digits-value"]}),
+        "paper": Space({"task": ["mnist-pair", "mnist-parity", "cifar10-pair"]}),
+    },
+    claims=(
+        Claim(
+            "imani2022.fig7.trained",
+            "after training, area of layer 3 > layer 2 > layer 1 > input",
+            _rising,
+        ),
+        Claim(
+            "imani2022.fig7.initial",
+            "before training, area of input > layer 1 > layer 2 > layer 3",
+            _falling,
+        ),
+        Claim(
+            "imani2022.fig7.trained-without-bias",
+            "the order after training without the constant column",
+            lambda runs: _rising(runs, "plain_trained"),
+        ),
+        Claim(
+            "imani2022.fig7.initial-without-bias",
+            "the order before training without the constant column",
+            lambda runs: _falling(runs, "plain_initial"),
+        ),
+    ),
+    draw=draw,
+    stand_in={
+        "lite": "8x8 digits, even against odd and the digit as a number, for MNIST and CT position",
+        "paper": "MNIST 0 against 1 and even against odd (the paper does not say which task), and "
+        "CIFAR-10's first two classes; CT position cannot be had here (task ct_position)",
+    },
+)
