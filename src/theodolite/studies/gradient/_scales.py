@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,8 @@ from theodolite.workbench.models import mlp
 from theodolite.workbench.training import Recipe, Watch, train_ensemble
 
 __all__ = ["PAPER_SIGMAS", "Course", "Scales", "courses", "measure_scales", "network", "numbers_of"]
+
+Reading = Callable[[Probe, nn.Module, int], dict[str, float]]
 
 PAPER_SIGMAS = (0.001, 0.01, 0.1, 1.0, 10.0)
 _PAPER_INPUTS = 3072
@@ -116,8 +118,21 @@ def recipe_of(config: Scales, seed: int) -> Recipe:
     )
 
 
-def courses(config: Scales, trial: Trial, data: Dataset) -> tuple[list[int], list[Course]]:
+def everything(probe: Probe, model: nn.Module, step: int) -> dict[str, float]:
+    """All quantities; the gradients of the first step are compared with plain autograd."""
+    return probe.everything(model, check=step == 0)
+
+
+def courses(
+    config: Scales, trial: Trial, data: Dataset, read: Reading = everything
+) -> tuple[list[int], list[Course]]:
     """Train one network per sigma from the same draw, and measure them on the way.
+
+    Args:
+        config: of the experiment.
+        trial: of the run.
+        data: standardised.
+        read: (probe, network, step) -> what is measured at a step.
 
     Returns:
         The measured steps, and a course for each sigma.
@@ -132,7 +147,7 @@ def courses(config: Scales, trial: Trial, data: Dataset) -> tuple[list[int], lis
 
     def look(step: int, networks: Sequence[nn.Module]) -> bool:
         for course, model in zip(found, networks, strict=True):
-            course.add(probe.everything(model, check=step == 0))
+            course.add(read(probe, model, step))
         steps.append(step)
         trial.report(step / config.steps, f"step {step}")
         late = config.seconds is not None and time.monotonic() - start > config.seconds

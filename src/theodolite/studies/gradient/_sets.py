@@ -22,6 +22,7 @@ from theodolite.workbench.data import (
 __all__ = ["PER_CLASS", "SETS", "standardized_set"]
 
 PER_CLASS = 200  # examples of each class of the small image sets, in training and in test
+_NOISE = 2.0  # of the many-class mixture, in deviations of its centers: hard enough to fail at
 # name -> (image set, side of the squares that become one pixel)
 _POOLED = {"cifar8": ("cifar10", 4), "cifar16": ("cifar10", 2), "fashion14": ("fashion_mnist", 2)}
 _WHOLE = ("cifar10", "cifar100", "svhn")
@@ -70,12 +71,12 @@ def _shrunk(whole: Dataset, factor: int, generator: torch.Generator) -> Dataset:
 def _mixture(
     num_classes: int, dimensions: int, per_class: int, generator: torch.Generator
 ) -> Dataset:
-    """Unit Gaussians around centers that are Gaussian too; a stand-in for a hundred classes."""
+    """Gaussians around centers that are Gaussian too; a stand-in for a hundred classes."""
     centers = torch.randn(num_classes, dimensions, generator=generator)
 
     def split() -> tuple[Tensor, Tensor]:
         labels = torch.arange(num_classes).repeat_interleave(per_class)
         noise = torch.randn(len(labels), dimensions, generator=generator)
-        return centers[labels] + noise, labels
+        return centers[labels] + _NOISE * noise, labels
 
     return Dataset("mixture50", *split(), *split())

@@ -1,0 +1,85 @@
+"""Figures 11 and 18: networks of four layers, with sin and with ReLU activations."""
+
+from dataclasses import replace
+
+from theodolite.studies import Claim
+from theodolite.studies.gradient._families import PAPER, Family, family_study
+from theodolite.studies.gradient._scales import Scales
+from theodolite.studies.gradient._trends import alignment_falls, memorizes, standard_claims
+
+__all__ = ["STUDIES"]
+
+_PANELS = ("test", "train", "representation", "representation_contrast")
+_REP = (
+    "in-class alignment of the last hidden layer's trained representations is lower at the largest "
+    "sigma by 5 % and falls with sigma (rank correlation at most -0.7)"
+)
+_WEAK = "expected, but weak in the last hidden layer: the upper layers learn"
+_PAPER = "a run ends when every network has learnt its training set or after 330 seconds"
+
+_SIN = Family(
+    id="mehta2021.fig11",
+    title="Sin networks of four layers",
+    shows=("Figure 11",),
+    lite=Scales(
+        activation="sin",
+        hidden=(256, 256, 256),
+        sigmas=(0.01, 0.1, 1.0),
+        rate=0.05,
+        steps=1000,
+        points=8,
+    ),
+    paper=replace(PAPER, activation="sin", hidden=(1024, 1024, 1024)),
+    sets={"smoke": ["digits"], "lite": ["digits"], "paper": ["cifar10"]},
+    claims=(
+        *standard_claims("mehta2021.fig11", 0.2, ()),
+        Claim(
+            "mehta2021.fig11.memo",
+            "at the largest sigma training accuracy is perfect (lite: 0.99) and test accuracy at "
+            "chance, within three standard errors",
+            memorizes(),
+        ),
+        Claim(
+            "mehta2021.fig11.rep",
+            _REP,
+            alignment_falls("representation_end", 0.05),
+            fragile=_WEAK,
+        ),
+    ),
+    panels=_PANELS,
+    lite_data="8x8 digits, 256 units in each hidden layer, sigma from 0.01 to 1",
+    paper_data=_PAPER,
+    not_run="of the experiments on CIFAR-10 others were run first",
+)
+
+_RELU = Family(
+    id="mehta2021.fig18",
+    title="ReLU networks of four layers",
+    shows=("Figure 18",),
+    lite=Scales(
+        activation="relu",
+        hidden=(192, 192, 192),
+        sigmas=(0.01, 0.036, 0.1, 0.36),
+        rate=0.01,
+        steps=2000,
+        points=8,
+    ),
+    paper=replace(PAPER, activation="relu", hidden=(1024, 1024, 1024)),
+    sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
+    claims=(
+        *standard_claims("mehta2021.fig18", 0.03, ()),
+        Claim(
+            "mehta2021.fig18.rep",
+            _REP,
+            alignment_falls("representation_end", 0.05),
+            fragile=_WEAK,
+        ),
+    ),
+    panels=_PANELS,
+    lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 192 units in each hidden "
+    "layer; sigmas of 0.01, 0.036, 0.1 and 0.36",
+    paper_data=_PAPER,
+    not_run="of the experiments on CIFAR-10 others were run first",
+)
+
+STUDIES = (family_study(_SIN), family_study(_RELU))
