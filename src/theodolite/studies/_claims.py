@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from theodolite.studies._results import Results
+import numpy as np
+
+from theodolite.studies._results import Number, Results
 
 __all__ = ["Claim", "Judgment", "Verdict", "judge", "verdict_of"]
 
@@ -43,7 +45,7 @@ class Claim:
     check: Callable[[Results], Judgment]
     scope: Scope = "run"
     sizes: tuple[str, ...] = ("lite", "paper")
-    published: Mapping[str, float] = field(default_factory=dict)
+    published: Mapping[str, Number] = field(default_factory=dict)
     fragile: str = ""
 
 
@@ -62,7 +64,7 @@ class Verdict:
     judgments: Mapping[str, Judgment]
 
 
-def judge(holds: bool | None, **numbers: float) -> Judgment:
+def judge(holds: bool | np.bool | None, **numbers: Number) -> Judgment:
     """A judgment; numbers that are compared are named after what they are.
 
     Example:

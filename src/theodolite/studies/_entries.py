@@ -116,7 +116,8 @@ def spread_of(verdict: Verdict) -> list[Spread]:
         values = np.array([j.numbers.get(name, math.nan) for j in verdict.judgments.values()])
         finite = values[np.isfinite(values)]
         low, middle, high = np.quantile(finite, [0, 0.5, 1]) if len(finite) else [math.nan] * 3
-        published = verdict.claim.published.get(name)
+        printed = verdict.claim.published.get(name)
+        published = None if printed is None else float(printed)
         spreads.append(Spread(name, float(middle), float(low), float(high), published))
     return spreads
 

@@ -17,9 +17,9 @@ class Line:
     """
 
     name: str
-    x: Sequence[float] | np.ndarray
-    y: Sequence[float] | np.ndarray
-    error: Sequence[float] | np.ndarray | None = None
+    x: Sequence[float | int] | np.ndarray
+    y: Sequence[float | int] | np.ndarray
+    error: Sequence[float | int] | np.ndarray | None = None
     dashed: bool = False
     color: int | None = None
 
@@ -29,8 +29,8 @@ class Points:
     """A scatter of points, each with a text to show on hovering."""
 
     name: str
-    x: Sequence[float] | np.ndarray
-    y: Sequence[float] | np.ndarray
+    x: Sequence[float | int] | np.ndarray
+    y: Sequence[float | int] | np.ndarray
     text: Sequence[str] = ()
     color: int | None = None
 
@@ -41,8 +41,8 @@ class Bars:
 
     name: str
     labels: Sequence[str]
-    y: Sequence[float] | np.ndarray
-    error: Sequence[float] | np.ndarray | None = None
+    y: Sequence[float | int] | np.ndarray
+    error: Sequence[float | int] | np.ndarray | None = None
     color: int | None = None
 
 

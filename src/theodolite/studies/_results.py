@@ -8,7 +8,9 @@ import numpy as np
 
 from theodolite.errors import UnknownNameError
 
-__all__ = ["Measured", "Result", "Results"]
+__all__ = ["Measured", "Number", "Result", "Results"]
+
+Number = float | int | np.number[Any]
 
 
 @dataclass(frozen=True)
@@ -21,25 +23,34 @@ class Measured:
         notes: name -> text, such as which data set stood in.
     """
 
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, Number]
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result(Measured):
-    """A run: what was measured, and where."""
+    """A run: what was measured, and where.
+
+    Args:
+        point: settings of a sweep; empty if nothing was swept.
+        seed: of the run.
+        size: "smoke", "lite" or "paper".
+        seconds: how long it took.
+        config: every setting, as plain data.
+    """
 
     point: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     size: str = ""
     seconds: float = 0.0
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """One number."""
         if name not in self.numbers:
             raise UnknownNameError("number", name, self.numbers)
-        return self.numbers[name]
+        return float(self.numbers[name])
 
 
 @dataclass(frozen=True)

@@ -132,4 +132,5 @@ def _result(record: Record) -> Result:
         seed=contents["seed"],
         size=contents["size"],
         seconds=float(contents.get("seconds", 0.0)),
+        config=contents["config"],
     )

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -110,10 +111,9 @@ def _run_once(
 def _start_worker(channel: Any) -> None:
     global _channel
     _channel = channel
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is first imported
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _work(call: Callable[[Report], None], index: int) -> None:
@@ -139,18 +139,22 @@ class _Tally:
 
 @contextmanager
 def _listener(tally: _Tally) -> Iterator[Any]:
-    """A queue for the workers' reports, emptied by a thread until the block ends."""
-    channel = multiprocessing.get_context("spawn").Queue()
+    """A queue for the workers' reports, emptied by a thread until the block ends.
 
-    def listen() -> None:
-        while (message := channel.get()) is not None:
-            tally(*message)
+    The queue lives in a process of its own: one that workers share directly has a lock, and a
+    worker that is killed while it holds the lock would stop all others.
+    """
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        channel = manager.Queue()
 
-    thread = threading.Thread(target=listen, daemon=True)
-    thread.start()
-    try:
-        yield channel
-    finally:
-        channel.put(None)
-        thread.join()
-        channel.close()
+        def listen() -> None:
+            while (message := channel.get()) is not None:
+                tally(*message)
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        try:
+            yield channel
+        finally:
+            channel.put(None)
+            thread.join()
