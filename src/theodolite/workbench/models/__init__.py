@@ -19,6 +19,12 @@ from theodolite.workbench.models.initializers import (
 )
 from theodolite.workbench.models.kernel_resnet import KernelResNet, kernel_resnet
 from theodolite.workbench.models.mlp import NTKLinear, mlp, ntk_mlp
+from theodolite.workbench.models.mobile import (
+    MobileNet,
+    efficientnet_lite0,
+    mobilenet_v2,
+    pretrained_keys,
+)
 from theodolite.workbench.models.preactivation import PreActivationNet, resnet18_v2, wide_resnet
 from theodolite.workbench.models.resnets import ResNet, resnet18, resnet50
 
@@ -28,6 +34,7 @@ __all__ = [
     "DenseNet",
     "Initializer",
     "KernelResNet",
+    "MobileNet",
     "NTKLinear",
     "PreActivationNet",
     "ResNet",
@@ -35,12 +42,15 @@ __all__ = [
     "activation",
     "conv_net",
     "densenet121",
+    "efficientnet_lite0",
     "fans",
     "init_weight_",
     "initialize_",
     "kernel_resnet",
     "mlp",
+    "mobilenet_v2",
     "ntk_mlp",
+    "pretrained_keys",
     "resnet18",
     "resnet18_v2",
     "resnet50",
