@@ -481,3 +481,20 @@ def test_the_model_is_left_as_it_was_found(fails):
             gradient_sums(zoo_item.model, *zoo_item.data, loss)
     after = state_of(zoo_item.model)
     assert str(before) == str(after)
+
+
+@pytest.mark.parametrize("factor", [1e-24, 1e-32, 1e22], ids=str)
+def test_gradients_whose_squares_leave_float32(factor, generator):
+    model = nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 3, bias=False))
+    x, y = torch.randn(30, 8, generator=generator), torch.arange(30) % 3
+
+    def found(scale):
+        def loss(outputs, targets):
+            return scale * functional.cross_entropy(outputs, targets, reduction="none")
+
+        return gradient_alignment(model, x, y, loss, stiffness=True, check=False)["0"]
+
+    scaled, plain = found(factor), found(1.0)
+    torch.testing.assert_close(scaled.in_class, plain.in_class, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(scaled.diversity, plain.diversity, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(scaled.stiffness, plain.stiffness, rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf, log2
 from typing import final
 
 import torch
@@ -278,15 +279,24 @@ def _working(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
+# Largest entries whose squares, and those of much smaller ones, float32 holds to full accuracy.
+_SQUARES_FIT = (1e-12, 1e15)
+
+
 def _squared_norms(rows: Tensor) -> Tensor:
     """Squared norm of each row, in float64.
 
     On the CPU ``vector_norm`` adds up float32 entries one after the other and loses three digits
-    over a million of them; ``sum`` adds pairwise.
+    over a million of them; ``sum`` adds pairwise. Where squares would leave the range of float32
+    (gradients of fitted examples do), the rows are brought to a largest entry of about 1 first.
     """
     axes = tuple(range(1, rows.ndim))
     if rows.device.type == "cpu":
-        return rows.square().sum(axes).double()
+        largest = float(rows.abs().max()) if rows.numel() else 0.0
+        if _SQUARES_FIT[0] < largest < _SQUARES_FIT[1] or not 0 < largest < inf:
+            return rows.square().sum(axes).double()
+        unit = 2.0 ** -round(log2(largest))
+        return (rows * unit).square().sum(axes).double() / unit**2
     return torch.linalg.vector_norm(rows, dim=axes, dtype=torch.float64).square()
 
 
