@@ -100,7 +100,7 @@ def _cosine_numbers(config: SinPairs, trial: Trial) -> dict[str, float]:
 
 def _lowest(runs: Results, prefix: str) -> float:
     run = next(iter(runs))
-    return min(v for name, v in run.numbers.items() if name.startswith(prefix))
+    return float(min(v for name, v in run.numbers.items() if name.startswith(prefix)))
 
 
 def _simulation(runs: Results) -> Judgment:
