@@ -1,0 +1,82 @@
+"""What claims and pictures of the grid read off its runs."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+
+from theodolite.measures.kernel import correlation_table
+from theodolite.studies import Judgment, Result, Results, judge
+from theodolite.studies.kernel._profiles import BIASED
+
+__all__ = [
+    "FACTORS",
+    "STUDY_ID",
+    "correlation",
+    "kept",
+    "mean_where",
+    "of_kept",
+    "profiles",
+    "setting_text",
+]
+
+STUDY_ID = "canatar2022.fig1-6-table1"
+FACTORS = ("skip", "augmentation", "batch_size", "learning_rate", "momentum")
+FITTED = 0.95  # training accuracy above which the paper keeps a run
+_FEWEST = 4  # runs, below which correlations over runs say nothing
+
+
+def kept(runs: Results) -> Results:
+    """The runs that fit their training data: accuracy strictly above 95 %."""
+    return runs.chosen(lambda run: run["train_accuracy"] > FITTED and _defined(run))
+
+
+def _defined(run: Result) -> bool:
+    return all(np.isfinite(run.arrays[name][:2]).all() for name in ("target_train", "target_test"))
+
+
+def of_kept(check: Callable[[Results], Judgment]) -> Callable[[Results], Judgment]:
+    """A check that sees the kept runs alone, and decides nothing on fewer than four."""
+
+    def checked(runs: Results) -> Judgment:
+        chosen = kept(runs)
+        if len(chosen) < _FEWEST:
+            return judge(None, kept=len(chosen))
+        return check(chosen)
+
+    return checked
+
+
+def profiles(runs: Results, name: str, row: int = BIASED) -> np.ndarray:
+    """One row of a recorded profile, of every run: (runs, layers)."""
+    return runs.array(name)[:, row].astype(np.float64)
+
+
+def correlation(
+    u: Sequence[float] | np.ndarray,
+    v: Sequence[float] | np.ndarray,
+    method: Literal["pearson", "spearman"] = "pearson",
+) -> float:
+    """Correlation of two lists of numbers; nan where one is constant."""
+    columns = np.stack([np.ravel(u), np.ravel(v)], axis=1).astype(np.float64)
+    table = correlation_table(torch.from_numpy(columns), method=method)
+    return float(table.coefficients[0, 1])
+
+
+def mean_where(values: np.ndarray, chosen: np.ndarray) -> float:
+    """Mean over the chosen runs; nan if there are none."""
+    return float(values[chosen].mean()) if chosen.any() else float("nan")
+
+
+def setting_text(run: Result) -> str:
+    """The settings of a run, as the paper labels it."""
+    point = run.point
+    return ", ".join(
+        (
+            "skip" if point["skip"] else "no skip",
+            "augmented" if point["augmentation"] else "plain",
+            f"batch {point['batch_size']}",
+            f"{'momentum' if point['momentum'] else 'SGD'} {point['learning_rate']:g}",
+        )
+    )
