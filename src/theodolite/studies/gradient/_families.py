@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from theodolite.studies import Claim, Measured, Panel, Results, Study, Trial
+from theodolite.studies import Claim, Panel, Results, Study
 from theodolite.studies.gradient._pictures import scale_panels
 from theodolite.studies.gradient._scales import Scales, measure_scales
 from theodolite.sweeps import Space
@@ -62,9 +62,6 @@ def family_study(family: Family) -> Study:
     """The study; each data set is a point."""
     figures = ", ".join(family.shows)
 
-    def measure(config: Scales, trial: Trial) -> Measured:
-        return measure_scales(config, trial)
-
     def draw(runs: Results) -> list[Panel]:
         return scale_panels(figures, runs, family.panels)
 
@@ -79,7 +76,7 @@ def family_study(family: Family) -> Study:
         id=family.id,
         title=family.title,
         shows=family.shows,
-        measure=measure,
+        measure=measure_scales,
         configs={"smoke": smoke, "lite": family.lite, "paper": family.paper},
         spaces={size: Space({"data": sets}) for size, sets in family.sets.items()},
         claims=family.claims,

@@ -17,7 +17,16 @@ from theodolite.workbench.interventions import scale_init_
 from theodolite.workbench.models import mlp
 from theodolite.workbench.training import Recipe, Watch, train_ensemble
 
-__all__ = ["PAPER_SIGMAS", "Course", "Scales", "courses", "measure_scales", "network", "numbers_of"]
+__all__ = [
+    "PAPER_SIGMAS",
+    "Course",
+    "Scales",
+    "chance_of",
+    "courses",
+    "measure_scales",
+    "network",
+    "numbers_of",
+]
 
 Reading = Callable[[Probe, nn.Module, int], dict[str, float]]
 

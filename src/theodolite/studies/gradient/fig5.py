@@ -1,0 +1,327 @@
+"""Figure 5: architectures, and true against shuffled labels."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from theodolite.studies import (
+    Claim,
+    Judgment,
+    Line,
+    Measured,
+    Panel,
+    Results,
+    Study,
+    Trial,
+    judge,
+    mean_and_error,
+)
+from theodolite.studies.gradient._probe import Probe
+from theodolite.studies.gradient._scales import chance_of, measured_steps
+from theodolite.studies.gradient._sets import standardized_set
+from theodolite.sweeps import Space
+from theodolite.workbench.data import Dataset, shuffled_labels
+from theodolite.workbench.models import conv_net, densenet121, initialize_, mlp, resnet50
+from theodolite.workbench.training import Recipe, Softmax, TrainingState, train
+
+__all__ = ["STUDY", "Architectures"]
+
+_LABELS = ("true", "shuffled")  # cases of panels (c) and (d); the others are architectures
+
+
+@dataclass(frozen=True)
+class Architectures:
+    """One network, trained with the same rate and batch size as the others.
+
+    Args:
+        case: "mlp", "convnet", "small_convnet", "resnet50", "densenet121"; "true" and "shuffled"
+            are fully connected networks for the comparison of labels.
+        data: of the architectures.
+        label_data: of the comparison of labels.
+        hidden: width of the fully connected networks.
+        rate: learning rate.
+        batch_size: examples per step.
+        steps: of the architectures.
+        label_steps: of the comparison of labels.
+        points: steps that are measured.
+        probe: examples of the fixed, class-balanced probe set.
+        seconds: stop after so long, so that a run on a borrowed machine ends with a record.
+    """
+
+    case: str = "mlp"
+    data: str = "cifar16"
+    label_data: str = "digits"
+    hidden: int = 256
+    rate: float = 0.05
+    batch_size: int = 64
+    steps: int = 1200
+    label_steps: int = 3000
+    points: int = 10
+    probe: int = 250
+    seconds: float | None = None
+
+
+def small_conv_net(num_classes: int, generator: torch.Generator) -> nn.Sequential:
+    """The paper's ConvNet for 16x16 images: half the channels, a smaller second filter."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(3, 16, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(3, stride=2),
+        conv2=nn.Conv2d(16, 32, 3),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(3, stride=2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(128, 256),
+        relu_fc=nn.ReLU(),
+        fc2=nn.Linear(256, num_classes),
+    )
+    net = nn.Sequential(layers)
+    initialize_(net, "glorot", 1.0, generator)
+    return net
+
+
+def build(
+    config: Architectures, data: Dataset, generator: torch.Generator
+) -> tuple[nn.Module, str]:
+    """The network of a case, Glorot uniform with zero biases, and its last hidden activation."""
+    if config.case == "small_convnet":
+        return small_conv_net(data.num_classes, generator), "relu_fc"
+    if config.case == "convnet":
+        net = conv_net(data.num_classes, generator=generator)
+        return net, [name for name, part in net.named_children() if isinstance(part, nn.ReLU)][-1]
+    if config.case in ("resnet50", "densenet121"):
+        deep = (resnet50 if config.case == "resnet50" else densenet121)(data.num_classes)
+        return initialize_(deep, "glorot", 1.0, generator), "flatten"
+    inputs = int(np.prod(data.shape))
+    sizes = [inputs, config.hidden, data.num_classes]
+    return mlp(sizes, initializer="glorot", generator=generator), "act1"
+
+
+def measure(config: Architectures, trial: Trial) -> Measured:
+    """Accuracies, alignment and contrast of the last hidden layer along training."""
+    labels = config.case in _LABELS
+    data = standardized_set(config.label_data if labels else config.data, trial.generator())
+    chance = chance_of(data)
+    if config.case == "shuffled":
+        data = data.with_labels(shuffled_labels(data.y_train, trial.generator(3)))
+    data = data.to(trial.device)
+    net, hidden = build(config, data, trial.generator(2))
+    net = net.to(trial.device)
+    probe = Probe.of(data, config.probe, Softmax(), ("", "", hidden), trial.generator(1))
+    steps, values = _train(config, trial, net, probe)
+    numbers = chance | {
+        "best_test": max(values["test"]),
+        "train": max(values["train"]),
+        "steps": float(steps[-1]),
+        "final_test": values["test"][-1],
+        "alignment": values["representation"][-1],
+        "contrast": values["representation_contrast"][-1],
+        "alignment_start": values["representation"][0],
+    }
+    arrays = {name: np.array(found, dtype=np.float32) for name, found in values.items()}
+    arrays["step"] = np.array(steps, dtype=np.int32)
+    return Measured({name: float(f"{v:.6g}") for name, v in numbers.items()}, arrays)
+
+
+def _train(
+    config: Architectures, trial: Trial, net: nn.Module, probe: Probe
+) -> tuple[list[int], dict[str, list[float]]]:
+    total = config.label_steps if config.case in _LABELS else config.steps
+    watched = frozenset(measured_steps(total, config.points))
+    steps: list[int] = []
+    values: dict[str, list[float]] = {}
+    start = time.monotonic()
+
+    def look(state: TrainingState) -> bool:
+        if state.step not in watched:
+            return False
+        state.model.eval()
+        found = probe.accuracies(state.model) | probe.representation(state.model)
+        state.model.train()
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+        steps.append(state.step)
+        trial.report(state.step / total, f"{config.case} step {state.step}")
+        late = config.seconds is not None and time.monotonic() - start > config.seconds
+        return late or found["train"] >= 1
+
+    recipe = Recipe(
+        learning_rate=config.rate,
+        batch_size=config.batch_size,
+        steps=total,
+        seed=trial.seed,
+        log="ends",
+    )
+    train(net, (probe.data.x_train, probe.data.y_train), recipe, callbacks=[look])
+    return steps, values
+
+
+def _by_case(runs: Results) -> dict[str, dict[str, float]]:
+    found = {
+        str(run.point["case"]): {name: float(value) for name, value in run.numbers.items()}
+        for run in runs
+    }
+    if "true" not in found and "mlp" in found:  # at paper size the same run
+        found["true"] = found["mlp"]
+    return found
+
+
+_ORDER = ("mlp", "small_convnet", "convnet", "resnet50", "densenet121")
+
+
+def _ordered(runs: Results, name: str) -> Judgment:
+    cases = _by_case(runs)
+    shown = {case: cases[case][name] for case in _ORDER if case in cases}
+    if "mlp" not in shown or len(shown) < 2:
+        return judge(None, **shown)
+    middle = [shown[c] for c in ("small_convnet", "convnet") if c in shown]
+    deep = [shown[c] for c in ("resnet50", "densenet121") if c in shown]
+    holds = all(shown["mlp"] < v for v in (*middle, *deep))
+    holds = holds and all(m < d for m in middle for d in deep)
+    return judge(holds, **shown)
+
+
+def _accuracy(runs: Results) -> Judgment:
+    return _ordered(runs, "best_test")
+
+
+def _alignment(runs: Results) -> Judgment:
+    return _ordered(runs, "alignment")
+
+
+def _contrast(runs: Results) -> Judgment:
+    return _ordered(runs, "contrast")
+
+
+def _labels_accuracy(runs: Results) -> Judgment:
+    cases = _by_case(runs)
+    if not {"true", "shuffled"} <= set(cases):
+        return judge(None)
+    true, shuffled = cases["true"], cases["shuffled"]
+    chance, size = shuffled["chance"], shuffled["test_size"]
+    noise = 3 * float(np.sqrt(chance * (1 - chance) / size))
+    return judge(
+        abs(shuffled["final_test"] - chance) <= noise and true["best_test"] >= 3 * chance,
+        true=true["best_test"],
+        shuffled=shuffled["final_test"],
+        chance=chance,
+        shuffled_train=shuffled["train"],
+    )
+
+
+def _labels_alignment(runs: Results) -> Judgment:
+    cases = _by_case(runs)
+    if not {"true", "shuffled"} <= set(cases):
+        return judge(None)
+    true, shuffled = cases["true"]["alignment"], cases["shuffled"]["alignment"]
+    return judge(true > shuffled, true=true, shuffled=shuffled)
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Accuracy, alignment and contrast against steps, by architecture and by labels."""
+    cases = list(dict.fromkeys(str(run.point["case"]) for run in runs))
+    groups = {
+        "Figure 5(a), (b), architectures": [c for c in cases if c not in _LABELS],
+        "Figure 5(c), (d), labels": [c for c in cases if c in (*_LABELS, "mlp")],
+    }
+    if "true" in cases:
+        groups["Figure 5(c), (d), labels"] = list(_LABELS)
+    axes = {
+        "test": "test accuracy",
+        "representation": "in-class alignment, representations",
+        "representation_contrast": "contrast (in-class minus overall), representations",
+    }
+    return [
+        Panel(title, [_line(runs, case, name) for case in chosen], "steps", axis, "x")
+        for title, chosen in groups.items()
+        for name, axis in axes.items()
+    ]
+
+
+def _line(runs: Results, case: str, name: str) -> Line:
+    part = runs.where(case=case)
+    shortest = min((run.arrays["step"] for run in part), key=len)
+    stacked = np.stack([run.arrays[name][: len(shortest)] for run in part])
+    mean, error = mean_and_error(stacked)
+    return Line(case.replace("_", " "), shortest[1:], mean[1:], error[1:])
+
+
+_ID = "mehta2021.fig5"
+
+STUDY = Study(
+    id=_ID,
+    title="Alignment of representations: architectures, shuffled labels",
+    shows=("Figure 5",),
+    measure=measure,
+    configs={
+        "smoke": Architectures(
+            data="digits", hidden=16, steps=10, label_steps=10, points=3, probe=50
+        ),
+        "lite": Architectures(),
+        "paper": Architectures(
+            data="cifar10",
+            label_data="cifar10",
+            hidden=1024,
+            rate=0.01,
+            batch_size=256,
+            steps=60_000,
+            label_steps=100_000,
+            points=32,
+            probe=500,
+            seconds=300,
+        ),
+    },
+    spaces={
+        "smoke": Space({"case": ["mlp", "true", "shuffled"]}),
+        "lite": Space({"case": ["mlp", "small_convnet", "true", "shuffled"]}),
+        "paper": Space({"case": ["mlp", "convnet", "resnet50", "densenet121", "shuffled"]}),
+    },
+    claims=(
+        Claim(
+            f"{_ID}.accuracy",
+            "test accuracy rises from the fully connected net to the ConvNet to the deep nets",
+            _accuracy,
+            scope="seed",
+            fragile="plain SGD with an ImageNet stem may leave the deep nets below the ConvNet",
+        ),
+        Claim(
+            f"{_ID}.alignment",
+            "in-class alignment of the trained representations rises in the same order",
+            _alignment,
+            scope="seed",
+            fragile="alignment is not centred: architectures differ before training",
+        ),
+        Claim(
+            f"{_ID}.contrast",
+            "in-class minus overall alignment rises in the same order (not in the paper)",
+            _contrast,
+            scope="seed",
+            fragile="not a claim of the paper",
+        ),
+        Claim(
+            f"{_ID}.labels",
+            "shuffled labels leave test accuracy at chance (three standard errors) at the end; "
+            "true ones reach three times chance or more",
+            _labels_accuracy,
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.labels-alignment",
+            "representations are more aligned with true than with shuffled labels at the end",
+            _labels_alignment,
+            scope="seed",
+        ),
+    ),
+    draw=draw,
+    seeds={"paper": (101,)},
+    stand_in={
+        "lite": "architectures on CIFAR-10 shrunk to 16x16, 200 + 200 images of each class, a "
+        "small ConvNet and no deep nets; labels on 8x8 digits; rate 0.05, batches of 64",
+        "paper": "each run ends at 100 % training accuracy or after 300 seconds; the deep nets "
+        "have ImageNet stems",
+    },
+)
