@@ -205,6 +205,10 @@ class Protocol:
         self.upstream_log = self.pretrain(model)
         return model
 
+    def another(self, number: int) -> nn.Module:
+        """A fresh network with other initial weights, to be pre-trained as well."""
+        return self._fresh(self.setting.upstream.classes, 100 + number)
+
     def pretrain(self, model: nn.Module, callbacks: Sequence[Callback] = ()) -> TrainingLog:
         """Fit random labels, in place."""
         recipe = self.setting.recipe(self.setting.upstream, self._trial.seed, points=4)
