@@ -35,10 +35,14 @@ def test_the_route_is_the_one_that_was_fastest(name):
 
 
 def test_costs_count_multiply_adds_and_bytes():
+    problem = Problem(4, 4, 3, rows=5, columns=7, positions=30, symmetric=False, itemsize=4)
+    products = 16 * (30 * 30 * 7 + 3 * 30 * 30 * 5 + 3 * 32 * 30 * 5)
+    numbers = 16 * (2 * 3 * 5 * 30 + 2 * 30 * 30)
+    assert costs(problem)["positions"] == products + 6 * 4 * numbers
     problem = Problem(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
-    found = costs(problem)
-    products = 16 * (2 * 2 * 7 + 3 * 2 * 2 * 5 + 3 * 32 * 2 * 5)
-    numbers = 16 * (2 * 3 * 5 * 2 + 2 * 2 * 2)
+    found = costs(problem)  # few positions: products of all pairs of them
+    products = 16 * (2 * 2 * 7 + 3 * 3 * 2 * 2 * 5)
+    numbers = 16 * (3 * 3 * 3 * 2 * 2 + 2 * 2 * 2)
     assert found["positions"] == products + 6 * 4 * numbers
     products = 8 * 3 * 2 * 5 * 7 + 16 * 9 * 5 * 7
     numbers = 8 * (2 * 3 * 5 * 7 + 3 * 2 * 7)

@@ -10,7 +10,6 @@ from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.capture.state import untouched
 from theodolite.quantities import tangent_kernels
-from theodolite.quantities._contractions import _split_count
 from theodolite.quantities._plan import Settings
 from theodolite.quantities._sweep import Data, Request, prepare
 from theodolite.quantities._tangents import kernels_of
@@ -64,12 +63,12 @@ def test_every_route_and_tile_size_gives_the_same(name, route):
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["all pairs", "through G"])
 @pytest.mark.parametrize("name", ["lenet", "vgg", "vit"])
-def test_long_sums_may_be_cut_into_parts(name, monkeypatch):
-    def parts(nx, ny, length, on_gpu):
-        return next(size for size in (4, 3, 2, 1) if length % size == 0)
-
-    monkeypatch.setattr("theodolite.quantities._contractions._split_count", parts)
+def test_both_orders_of_the_route_by_positions_agree(name, at_once, monkeypatch):
+    monkeypatch.setattr(
+        "theodolite.quantities._contractions.pairs_at_once", lambda width, positions: at_once
+    )
     made = specimen(name)
     request = Request(readout=made.readout, settings=Settings(route="positions"))
     with untouched(made.model):
@@ -78,21 +77,15 @@ def test_long_sums_may_be_cut_into_parts(name, monkeypatch):
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
 
-def test_long_sums_are_cut_only_where_a_gpu_would_idle():
-    assert _split_count(256, 32, 2**14, False) == 1
-    assert _split_count(256, 32, 2**14, True) == 8
-    assert _split_count(256, 32, 2**14 + 1, True) == 1
-    assert _split_count(2000, 2000, 2**14, True) == 1
-
-
+@pytest.mark.parametrize("joint", [2, 10])
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "gpt2", "lstm", "tied autoencoder"])
-def test_one_pass_for_all_outputs_gives_the_same(name):
+def test_joint_passes_of_several_outputs_give_the_same(name, joint):
     made = specimen(name)
-    request = Request(readout=made.readout, settings=Settings(vectorised=True))
+    request = Request(readout=made.readout, settings=Settings(joint=joint))
     with untouched(made.model):
         data = Data.of(made.inputs, None, None, torch.device("cpu"))
         sweep = prepare(made.model, data, request)
-        together = sweep.subject.run(data.batches[0]).all_passes()
+        together = sweep.subject.run(data.batches[0]).joint_passes(range(sweep.outputs))
         assert (together is None) == (name == "lstm")  # whose further results are not used
         kernels = kernels_of(sweep, data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))

@@ -9,6 +9,8 @@ from theodolite.quantities._outputs import Mode
 
 __all__ = ["KernelBlock", "kernel_shape", "spans"]
 
+_SMALL = 2**24  # entries of a matrix of which a GPU can afford a copy
+
 
 def spans(length: int, size: int) -> Iterator[slice]:
     """Consecutive ranges of at most this size."""
@@ -91,6 +93,10 @@ class KernelBlock:
             symmetrize: Whether rounding has left the diagonal blocks slightly asymmetric.
         """
         for matrix in self.matrices():
+            if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
+                upper = matrix.triu(1)  # three launches, however many blocks there are
+                matrix.triu_().add_(upper.T)
+                continue
             for rows in spans(len(matrix), size * self.width):
                 matrix[rows, : rows.start] = matrix[: rows.start, rows].T
                 if symmetrize:

@@ -98,7 +98,7 @@ class CheckWeights:
         """Inner products of gradients, layer by layer."""
         zero = torch.zeros((), dtype=torch.float64, device=self._sweep.device)
         products = {
-            name: (gradient.flatten().double() @ second[name].flatten().double())
+            name: (_wide(gradient) @ _wide(second[name])).double()
             for name, gradient in first.items()
             if name in second
         }
@@ -107,6 +107,11 @@ class CheckWeights:
             layer: sum((products[name] for name in names if name in products), zero)
             for layer, names in owned.items()
         }
+
+
+def _wide(gradient: Tensor) -> Tensor:
+    """A vector of at least float32; its rounding is far below the tolerance of the check."""
+    return gradient.flatten().to(torch.promote_types(gradient.dtype, torch.float32))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,11 @@ from theodolite.quantities._runs import Run, Subject
 
 __all__ = ["Collected", "collect", "example_blocks", "weighted_gradients"]
 
-_VECTORISED_BYTES = {"cpu": 2**25, "cuda": 2**28}
+_FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
+# On a GPU larger signals go through joint passes too where a single one has few examples.
+_FILLING_EXAMPLES = 112
+_JOINT_EXAMPLES = 512
+_JOINT_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def collect(
         if part is not None:
             _add_gradients(total, subject, run.outputs, part)
         outputs.append(run.outputs.detach())
+        del run  # before the next one is made: its graph holds as much as all that is kept of it
         start = rows.stop
     return Collected(factors, torch.cat(outputs), total)
 
@@ -89,11 +94,7 @@ def _add_run(factors: list[Factors], plan: Plan, run: Run, rows: slice, keep_gra
     _require_same_calls(plan, run)
     for factor in factors:
         factor.begin(rows, [run.uses[index] for index in factor.atom.uses])
-    together = run.all_passes() if _vectorised(plan, run) else None
-    if together is not None:
-        for factor in factors:
-            factor.add_all([together[index] for index in factor.atom.uses])
-    else:
+    if not _joint(factors, run, _group(plan, run)):
         for output, gradients in run.passes(keep_graph):
             for factor in factors:
                 factor.add(output, [gradients[index] for index in factor.atom.uses])
@@ -101,12 +102,33 @@ def _add_run(factors: list[Factors], plan: Plan, run: Run, rows: slice, keep_gra
         factor.end()
 
 
-def _vectorised(plan: Plan, run: Run) -> bool:
-    """Whether all outputs go through one pass: where launching kernels is what takes the time."""
-    if plan.vectorised is not None:
-        return plan.vectorised
-    limit = _VECTORISED_BYTES.get(run.outputs.device.type, 0)
-    return run.outputs.shape[1] > 1 and 0 < run.signal_bytes <= limit
+def _joint(factors: list[Factors], run: Run, size: int) -> bool:
+    """Passes of several outputs at a time; False where the model does not allow it."""
+    count = run.outputs.shape[1]
+    for start in range(0, count if size > 1 else 0, size):
+        outputs = range(start, min(start + size, count))
+        together = run.joint_passes(outputs)
+        if together is None:
+            return False
+        for factor in factors:
+            factor.add_joint(outputs, [together[index] for index in factor.atom.uses])
+        del together
+    return size > 1
+
+
+def _group(plan: Plan, run: Run) -> int:
+    """Outputs that go through one pass: several where one alone would not fill the machine."""
+    n, count = run.outputs.shape
+    if plan.joint is not None:
+        return min(count, plan.joint)
+    limit = _FEW_BYTES.get(run.outputs.device.type, 0)
+    if 0 < run.signal_bytes <= limit:
+        return count
+    if run.outputs.device.type != "cuda" or run.signal_bytes == 0 or n > _FILLING_EXAMPLES:
+        return 1
+    size = min(-(-_JOINT_EXAMPLES // n), _JOINT_BYTES * count // run.signal_bytes)
+    groups = -(-count // max(1, min(count, size)))
+    return -(-count // groups)  # groups of equal size
 
 
 def _require_same_calls(plan: Plan, run: Run) -> None:

@@ -17,13 +17,11 @@ from theodolite.quantities._factors import Factors, LookupFactors, OuterFactors,
 from theodolite.quantities._mixed_factors import MixedFactors, crossed
 from theodolite.quantities._position_grams import PositionGram
 from theodolite.quantities._products import Products
+from theodolite.quantities._routes import pairs_at_once
 
 __all__ = ["Contraction"]
 
 Positions = OuterFactors | LookupFactors
-
-_STREAMING_BLOCKS = 512  # blocks of a product that keep all of a GPU reading
-_TILE_ROWS = 128  # rows of a product that a GPU handles as one
 
 
 @dataclass(frozen=True)
@@ -135,58 +133,65 @@ class Contraction:
         assert right.signals is not None
         gram = PositionGram(left, right, self.products)
         B, H = block.signals(left.signals), block.signals(right.signals)
-        for rows, columns in self._tiles(B[0], H[0], left is right):
+        _, width, C, T = B[0].shape
+        at_once = pairs_at_once(width, T)
+        first = [_by_position(x) for x in B] if at_once else B
+        second = first if at_once and left is right else [_by_position(y) for y in H]
+        numbers = H[0].shape[3] * (width * (width * T if at_once else C) + 2 * T)
+        size = numbers * B[0].element_size()
+        contract = self._weighted if at_once else self._carried
+        for rows, columns in self._tiles((len(B[0]), len(H[0])), size, left is right):
             inner = gram.block(rows, columns)
-            part = block.part(rows, columns)
-            for target, x, y in zip(part.pairs(), B, H, strict=True):
-                self._tile(target, x[rows], inner, y[columns], fresh)
+            targets = block.part(rows, columns).pairs()
+            for target, x, y in zip(targets, first, second, strict=True):
+                total = contract(x[rows], inner, y[columns])
+                target.copy_(total) if fresh else target.add_(total)
 
-    def _tile(self, target: Tensor, B: Tensor, G: Tensor, H: Tensor, fresh: bool) -> None:
-        """Some outputs of the first side at a time; both contractions are stacks of products."""
-        nx, width, C, T = B.shape
-        ny = len(H)
-        size = nx * ny * H.shape[3] * (C + T) * B.element_size()
-        group = max(1, min(width, self.tile_bytes // size))
-        slices = _split_count(group * nx, ny, H[0, 0].numel(), H.is_cuda)
-        # (group nx, ny T', T): for each example of the first side, rows are positions of the second
-        inner = self.products.left(G.flatten(2).transpose(1, 2)).repeat(group, 1, 1)
-        second = H.transpose(2, 3).reshape(ny, width, slices, -1).transpose(1, 2).flatten(0, 1)
-        for outputs in spans(width, group):
-            signals = B[:, outputs].transpose(0, 1).flatten(0, 1)  # (group nx, C, T)
-            stack = inner[: len(signals)]
-            carried = self.products.of(stack, self.products.right(signals))
-            carried = carried.view(len(signals), ny * slices, -1).permute(1, 2, 0)
-            values = torch.bmm(second, carried).view(ny, slices, width, -1, nx)
-            place = target[:, outputs].permute(2, 3, 1, 0)
-            total = values.sum(1) if slices > 1 else values.squeeze(1)
-            place.copy_(total) if fresh else place.add_(total)
+    def _weighted(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+        """<B^i(t), B'^j(t')> of all positions in one product, then the sum with weights G."""
+        (nx, T, width, C), (ny, S, _, _) = B.shape, H.shape
+        first, second = self.products.left(B.reshape(-1, C)), self.products.right(H.reshape(-1, C))
+        pairs = self.products.of(first, second).view(nx, T, width, ny, S, width)
+        return pairs.mul_(G[:, :, None, :, :, None]).sum((1, 4))
 
-    def _tiles(self, left: Tensor, right: Tensor, same: bool) -> Iterator[tuple[slice, slice]]:
-        """Ranges of examples whose intermediate results fit, for signals (n, width, C, T)."""
-        _, width, C, T = left.shape
-        positions = right.shape[3]
-        per_pair = positions * width * (C + T) * left.element_size()
-        even = max(1, _TILE_ROWS // positions)  # examples that fill the rows of a product
-        for rows, columns in self._ranges(len(left), len(right), same):
-            height = max(1, min(rows.stop, self.tile_bytes // per_pair))
-            count = max(1, self.tile_bytes // (per_pair * height))
-            count -= count % even if count > even else 0
+    def _carried(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+        """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
+
+        The products of an example are written side by side with those of the others: at each
+        position of the second side lies one contiguous matrix of all examples and outputs.
+        """
+        nx, width, C, _ = B.shape
+        ny, S, _, _ = H.shape
+        inner = self.products.left(G.flatten(2).transpose(1, 2))  # (nx, ny T', T)
+        carried = B.new_empty(ny * S, nx, width * C)
+        signals = self.products.right(B.flatten(1, 2))
+        self.products.into(carried.transpose(0, 1), inner, signals, True)
+        rows, others = carried.view(ny * S, nx * width, C), H.flatten(0, 1)
+        values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
+        return values.sum(1).permute(1, 2, 0, 3)
+
+    def _tiles(
+        self, sizes: tuple[int, int], size: int, same: bool
+    ) -> Iterator[tuple[slice, slice]]:
+        """Ranges of examples whose intermediate results, so many bytes per pair, fit."""
+        pairs = max(1, self.tile_bytes // size)
+        for rows, columns in self._ranges(*sizes, same):
+            height = min(rows.stop, pairs)
+            length = columns.stop - columns.start
+            parts = -(-length // max(1, pairs // height))
             for x in spans(rows.stop, height):
-                for y in spans(columns.stop - columns.start, count):
+                for y in spans(length, -(-length // parts)):
                     yield x, slice(columns.start + y.start, columns.start + y.stop)
+
+
+def _by_position(signals: Tensor) -> Tensor:
+    """Signals (n, width, C, T) as (n, T, width, C), in one copy."""
+    return signals.permute(0, 3, 1, 2).contiguous()
 
 
 def _clear(block: KernelBlock, fresh: bool) -> None:
     if fresh:
         block.values.zero_()
-
-
-def _split_count(nx: int, ny: int, length: int, on_gpu: bool) -> int:
-    """Into how many parts a long sum is cut: few rows and columns alone would not fill a GPU."""
-    if not on_gpu:
-        return 1
-    wanted = _STREAMING_BLOCKS // max(1, ny * -(-nx // 128))
-    return max(size for size in (1, 2, 4, 8, 16) if length % size == 0 and size <= max(1, wanted))
 
 
 def _gradient_parts(

@@ -11,6 +11,7 @@ from theodolite.capture.forms import Geometry, Lookup, Outer
 from theodolite.capture.uses import Use
 from theodolite.errors import ShapeError
 from theodolite.quantities._atoms import Atom
+from theodolite.quantities._patch_views import has_strips, strip_windows
 from theodolite.quantities._routes import Route
 
 __all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors", "tap_groups"]
@@ -49,10 +50,10 @@ class Factors(ABC):
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
         """Take the gradients of one output at each use, for the examples begun with."""
 
-    def add_all(self, gradients: Sequence[tuple[Tensor, ...]]) -> None:
-        """Take the gradients of all outputs at each use, (c, n, ...)."""
-        for output in range(self.frame.outputs):
-            self.add(output, [tuple(part[output] for part in given) for given in gradients])
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """Take the gradients of several outputs at each use, (outputs, n, ...)."""
+        for index, output in enumerate(outputs):
+            self.add(output, [tuple(part[index] for part in given) for given in gradients])
 
     @abstractmethod
     def end(self) -> None:
@@ -233,19 +234,29 @@ class OuterFactors(_Positions):
         if self.atom.shift is not None:
             self._part(number + 1, C, 1)[place] = signals.sum(3, keepdim=True)
 
-    def add_all(self, gradients: Sequence[tuple[Tensor, ...]]) -> None:
-        """The same, in one copy where a single use keeps its signals."""
-        if (
-            self.eager
-            or len(gradients) > 1
-            or self._rows.stop - self._rows.start < (self.frame.examples)
-        ):
-            super().add_all(gradients)
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """The same, in one copy where the matrix has a single use."""
+        if len(gradients) > 1:
+            super().add_joint(outputs, gradients)
             return
         form = self._uses[0].form
         assert isinstance(form, Outer)
-        signals = torch.func.vmap(form.signals)(gradients[0][0])  # (c, n, C, T)
-        self.signals = signals.transpose(0, 1).to(self.frame.dtype).contiguous()
+        signals = torch.func.vmap(form.signals)(gradients[0][0])  # (outputs, n, C, T)
+        signals = signals.transpose(0, 1).to(self.frame.dtype)
+        if self.eager:
+            self._waiting, self._first = signals.contiguous(), outputs.start
+            self._flush()
+        elif len(outputs) == self.frame.outputs and len(signals) == self.frame.examples:
+            self.signals = signals.contiguous()
+        else:
+            self._place(outputs, signals)
+
+    def _place(self, outputs: range, signals: Tensor) -> None:
+        if self.signals is None:
+            self.signals = self.frame.zeros(self.frame.outputs, *signals.shape[2:])
+        length = signals.shape[3]
+        self.signals = _padded(self.signals, 3, max(length, self.signals.shape[3]))
+        self.signals[self._rows, outputs.start : outputs.stop, :, :length] = signals
 
     def _part(self, number: int, rows: int, columns: int) -> Tensor:
         if len(self.gradients) == number:
@@ -255,6 +266,8 @@ class OuterFactors(_Positions):
     def _columns(self) -> Iterable[Tensor]:
         if self.geometry is None:
             return [self._inputs.transpose(1, 2)]
+        if has_strips(self.geometry):
+            return strip_windows(self._inputs, self.geometry)
         return _TapColumns(self.geometry, self._inputs)
 
     def end(self) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ class Settings:
         tile_bytes: Size of intermediate results; None to choose.
         route: Force one route, for tests and benchmarks.
         parts: Force the number of parts of a symmetric kernel, likewise.
-        vectorised: Force one pass for all outputs, or one each, likewise.
+        joint: Force the number of outputs that go through one pass, likewise.
         check: Whether to compare with plain autograd.
     """
 
@@ -44,7 +45,7 @@ class Settings:
     tile_bytes: int | None = None
     route: Route | None = None
     parts: int | None = None
-    vectorised: bool | None = None
+    joint: int | None = None
     check: bool = True
 
 
@@ -78,7 +79,7 @@ class Plan:
         block: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak, beside the model itself.
-        vectorised: Whether all outputs go through one pass; None to choose.
+        joint: Outputs that go through one pass; None to choose.
     """
 
     atoms: list[AtomPlan]
@@ -87,7 +88,7 @@ class Plan:
     block: int
     tile_bytes: int
     predicted_bytes: int
-    vectorised: bool | None = None
+    joint: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def make_plan(
         needed = fixed + run * graph + 2 * block * kept
     if block < 1 or needed > limit:
         raise MemoryLimitError(_refusal(task, limit, fixed, graph + 2 * kept))
-    return Plan(plans, len(probe.uses), min(run, block), block, tile, needed, settings.vectorised)
+    return Plan(plans, len(probe.uses), min(run, block), block, tile, needed, settings.joint)
 
 
 def _run_size(settings: Settings, task: Task, graph: int, free: int) -> int:
@@ -159,11 +160,16 @@ def _refusal(task: Task, limit: int, fixed: int, per_example: int) -> str:
     )
 
 
+def _current(known: dict[str, Any], name: str) -> int:
+    return int(known.get(name, {}).get("all", {}).get("current", 0))
+
+
 def available_bytes(device: torch.device) -> int:
     """Memory that may be used where the user sets no limit."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        known = torch.cuda.memory_stats_as_nested_dict(device)  # the flat one takes long to make
+        cached = _current(known, "reserved_bytes") - _current(known, "allocated_bytes")
         return int(0.9 * (free + cached))
     try:
         return int(0.9 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -45,8 +45,11 @@ class Products:
 
     def into(self, target: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
         """``target = left @ right.T`` of prepared factors, or added to it where it is not fresh."""
-        add = torch.addmm if target.dim() == 2 else torch.baddbmm
         with self._allowed(left):
+            if target.dim() == 3 and fresh:
+                torch.bmm(left, right.mT, out=target)
+                return
+            add = torch.addmm if target.dim() == 2 else torch.baddbmm
             add(target, left, right.mT, beta=0 if fresh else 1, out=target)
 
     def of(self, left: Tensor, right: Tensor) -> Tensor:

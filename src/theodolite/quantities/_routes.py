@@ -7,7 +7,7 @@ bytes moved: on every machine some routes are bound by one and some by the other
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Problem", "Route", "choose_route", "costs"]
+__all__ = ["Problem", "Route", "choose_route", "costs", "pairs_at_once"]
 
 Route = Literal["positions", "gradients", "hadamard"]
 
@@ -16,6 +16,7 @@ Route = Literal["positions", "gradients", "hadamard"]
 _PRODUCTS_PER_BYTE = 6.0
 # A product with few columns runs as if it had this many.
 _NARROW = 32
+_FEW_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,13 @@ def costs(problem: Problem) -> dict[Route, float]:
     if T == 1:
         # n^2 D + (n c)^2 C, then a Hadamard product
         return {"hadamard": _time(p.pairs * (D + c * c * C), 3 * p.pairs * c * c, p.itemsize)}
-    # G = A A'^T, then B^i G, then <B^i G, B'^j>
-    gram = p.pixels or D
-    position_products = p.pairs * (T * T * gram + c * T * T * C + c * max(c, _NARROW) * T * C)
-    position_numbers = p.pairs * (2 * c * C * T + T * T * (14 if 0 < p.pixels < D else 2))
+    # G = A A'^T, then B^i G and <B^i G, B'^j>, or <B^i, B'^j> at all positions and its sum with G
+    if pairs_at_once(c, T):
+        products, numbers = c * c * T * T * C, 3 * c * c * T * T
+    else:
+        products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
+    position_products = p.pairs * (T * T * (p.pixels or D) + products)
+    position_numbers = p.pairs * (numbers + T * T * (14 if 0 < p.pixels < D else 2))
     # gradients of all examples, then their Gram matrix
     gradient_products = examples * c * T * C * D + p.pairs * c * c * C * D
     gradient_numbers = examples * (2 * c * C * D + 3 * T * D)
@@ -74,6 +78,11 @@ def costs(problem: Problem) -> dict[Route, float]:
         "positions": _time(position_products, position_numbers, p.itemsize),
         "gradients": _time(gradient_products, gradient_numbers, p.itemsize),
     }
+
+
+def pairs_at_once(outputs: int, positions: int) -> bool:
+    """Whether products of signals at all pairs of positions cost less than going through G."""
+    return outputs == 1 or outputs * positions <= _FEW_ROWS
 
 
 def choose_route(problem: Problem) -> Route:

@@ -42,8 +42,8 @@ class Run:
             )
             yield index, self._by_use(list(grads))
 
-    def all_passes(self) -> list[tuple[Tensor, ...]] | None:
-        """Gradients of all outputs in one vectorised pass, (c, n, ...) at each edge of each use.
+    def joint_passes(self, outputs: range) -> list[tuple[Tensor, ...]] | None:
+        """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
 
         Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
         """
@@ -57,7 +57,7 @@ class Run:
             )
 
         try:
-            grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds)
+            grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])
         except RuntimeError:
             return None
         return [tuple(item for item in use if item is not None) for use in self._by_use([*grads])]

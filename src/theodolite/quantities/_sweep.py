@@ -17,7 +17,7 @@ from theodolite.quantities._blocks import KernelBlock
 from theodolite.quantities._collection import Collected, collect, example_blocks
 from theodolite.quantities._contractions import Contraction
 from theodolite.quantities._factors import Frame
-from theodolite.quantities._outputs import Outputs, resolve_outputs
+from theodolite.quantities._outputs import Mode, Outputs, resolve_outputs
 from theodolite.quantities._plan import Plan, Settings, Task, make_plan
 from theodolite.quantities._products import Products
 from theodolite.quantities._routes import Route
@@ -30,10 +30,11 @@ _HALF = (torch.float16, torch.bfloat16)
 # not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
 _PARTS: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
-    "gradients": (512, 4e9),
-    "positions": (80, 2e10),
+    "gradients": (240, 4e9),
+    "positions": (120, 2e10),
 }
 _MOST_PARTS = 32
+_TILE_ROWS = 128  # rows of a product that a GPU handles as one
 _CPU_PART_COST = 2e7
 
 
@@ -92,6 +93,11 @@ class Sweep:
         return self.probe.outputs.shape[1]
 
     @property
+    def mode(self) -> Mode:
+        """What is kept of the outputs."""
+        return self.subject.choice.mode
+
+    @property
     def layers(self) -> list[str]:
         """Selected layers in order of execution; those that were not used come last."""
         order = {name: rank for rank, atom in enumerate(self.atoms) for name in atom.parameters}
@@ -113,7 +119,7 @@ class Sweep:
             left=left,
             right=right,
             outputs=self.outputs,
-            mode=self.subject.choice.mode,
+            mode=self.mode,
             symmetric=symmetric,
             dtype=self.dtype,
             device=self.device,
@@ -144,12 +150,22 @@ class Sweep:
         parts = self.settings.parts or 1
         if heaviest is not None and self.settings.parts is None:
             least, cost = _PARTS[heaviest.route or "gradients"]
-            rows = examples * (self.outputs if self.subject.choice.mode == "full" else 1)
+            rows = examples * (self.outputs if self.mode == "full" else 1)
             cost = cost if self.device.type == "cuda" else _CPU_PART_COST
             most = rows // (least if self.device.type == "cuda" else 1)
             parts = max(1, min(_MOST_PARTS, most, examples, round(heaviest.cost / cost)))
         products = Products(self.settings.precision)
-        return Contraction(products, plan.tile_bytes, -(-examples // parts))
+        span = -(-examples // parts)
+        if heaviest is not None and heaviest.route != "positions":
+            span = self._filling(span, examples)
+        return Contraction(products, plan.tile_bytes, span)
+
+    def _filling(self, span: int, examples: int) -> int:
+        """On a GPU the rows of a long part fill whole tiles."""
+        width = self.outputs if self.mode == "full" else 1
+        if self.device.type != "cuda" or span * width <= _TILE_ROWS:
+            return span
+        return min(examples, -(-span * width // _TILE_ROWS) * _TILE_ROWS // width)
 
     def fill(
         self, layer: str, pair: tuple[Collected, Collected], block: KernelBlock, plan: Plan
