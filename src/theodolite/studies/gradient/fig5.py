@@ -59,7 +59,7 @@ class Architectures:
     rate: float = 0.05
     batch_size: int = 64
     steps: int = 1200
-    label_steps: int = 3000
+    label_steps: int = 5000
     points: int = 10
     probe: int = 250
     seconds: float | None = None

@@ -119,7 +119,9 @@ STUDY = Study(
     measure=measure,
     configs={
         "smoke": FirstRates(Scales(hidden=(32,), steps=10, points=2, probe=50), (1e-3, 1e-1)),
-        "lite": FirstRates(Scales(steps=600, points=6), (1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3)),
+        "lite": FirstRates(
+            Scales(hidden=(512,), steps=1000, points=4), (1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2)
+        ),
         "paper": FirstRates(
             Scales(
                 hidden=(1024,),
@@ -159,7 +161,7 @@ STUDY = Study(
     draw=draw,
     seeds={"paper": (101,)},
     stand_in={
-        "lite": "8x8 digits, 256 hidden units, rate 0.1 and first-layer rates of 0.001 to 1000",
+        "lite": "8x8 digits, 512 hidden units, rate 0.1 and first-layer rates of 0.001 to 100",
         "paper": "each rate ends at the fit or after 120 seconds",
     },
     not_run={"paper": "of the experiments on CIFAR-10 others were run first"},
