@@ -226,8 +226,19 @@ class Protocol:
         reset_biases: bool = False,
     ) -> nn.Module:
         """The fresh network with the first layers of the pre-trained one."""
+        return self.moved(self.pretrained, layers, rescale=rescale, reset_biases=reset_biases)
+
+    def moved(
+        self,
+        source: nn.Module,
+        layers: int | Literal["all"] | Sequence[str] = "all",
+        *,
+        rescale: bool | None = None,
+        reset_biases: bool = False,
+    ) -> nn.Module:
+        """The fresh network with the first layers of any source."""
         model = self.scratch()
-        transfer_layers_(model, self.pretrained, layers, reset_biases=reset_biases)
+        transfer_layers_(model, source, layers, reset_biases=reset_biases)
         if self.setting.rescale if rescale is None else rescale:
             rescale_to_(model, self.norms, layers=self.layer_names(layers))
         return model
