@@ -15,11 +15,11 @@ PAPER = Scales(
     hidden=(1024,),
     rate=0.01,
     batch_size=256,
-    steps=150_000,
-    points=48,
+    steps=100_000,
+    points=32,
     probe=500,
     until_fit=True,
-    seconds=330,
+    seconds=300,
 )
 SIX_PANELS = (
     *("hidden", "hidden_contrast", "top", "test", "train"),

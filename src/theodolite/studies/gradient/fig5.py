@@ -272,7 +272,7 @@ STUDY = Study(
             label_steps=100_000,
             points=32,
             probe=500,
-            seconds=300,
+            seconds=200,
         ),
     },
     spaces={
@@ -321,7 +321,7 @@ STUDY = Study(
     stand_in={
         "lite": "architectures on CIFAR-10 shrunk to 16x16, 200 + 200 images of each class, a "
         "small ConvNet and no deep nets; labels on 8x8 digits; rate 0.05, batches of 64",
-        "paper": "each run ends at 100 % training accuracy or after 300 seconds; the deep nets "
+        "paper": "each run ends at 100 % training accuracy or after 200 seconds; the deep nets "
         "have ImageNet stems",
     },
 )

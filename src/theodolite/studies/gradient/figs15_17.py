@@ -23,12 +23,12 @@ STUDY = family_study(
             steps=2500,
             points=12,
         ),
-        paper=replace(PAPER, activation="relu", loss="hinge", seconds=200),
+        paper=replace(PAPER, activation="relu", loss="hinge", seconds=150),
         sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
         claims=standard_claims(_ID, 0.03),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "
         "0.02; sigma up to 1",
         paper_data="CIFAR-10 (Figure 15) alone: SVHN and CIFAR-100 could not be had; a run ends "
-        "when every network has learnt its training set or after 200 seconds",
+        "when every network has learnt its training set or after 150 seconds",
     )
 )

@@ -51,7 +51,7 @@ STUDY = family_study(
             steps=5000,
             points=12,
         ),
-        paper=replace(PAPER, activation="sigmoid", hidden=(2048,), seconds=330),
+        paper=replace(PAPER, activation="sigmoid", hidden=(2048,), seconds=150),
         sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
         claims=(
             *standard_claims(_ID, 0.03, ("hidden",)),
@@ -76,6 +76,6 @@ STUDY = family_study(
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 64 hidden units, rate "
         "1; sigma from 0.01 to 10",
         paper_data="CIFAR-10 (Figure 25) alone: CIFAR-100 and SVHN could not be had; a run ends "
-        "after 330 seconds, or when every network has learnt its training set",
+        "after 150 seconds, or when every network has learnt its training set",
     )
 )

@@ -153,7 +153,7 @@ STUDY = Study(
                 steps=15_000,
                 points=24,
                 probe=500,
-                seconds=100,
+                seconds=60,
             ),
         ),
     },
@@ -178,6 +178,6 @@ STUDY = Study(
     seeds={"paper": (101, 102)},
     stand_in={
         "lite": "8x8 digits, 128 hidden units, four activations and losses, sigma up to 1",
-        "paper": "CIFAR-10 alone; 15,000 steps, or 100 seconds, of each family",
+        "paper": "CIFAR-10 alone; 15,000 steps, or 60 seconds, of each family",
     },
 )

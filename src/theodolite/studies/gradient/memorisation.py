@@ -1,0 +1,103 @@
+"""Learning or memorising: which evidence tells true from shuffled labels, and how often."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.studies import Measured, Trial
+from theodolite.studies.gradient._evidence import evidence
+from theodolite.studies.gradient._sets import standardized_set
+from theodolite.workbench.data import balanced_rows, corrupted_labels, shuffled_labels
+from theodolite.workbench.models import initialize_, mlp
+from theodolite.workbench.training import Recipe, Stop, evaluate, train
+
+KINDS = ("true", "half", "shuffled")
+
+
+@dataclass(frozen=True)
+class Labelings:
+    """Networks trained on the same images with true, half corrupted and shuffled labels.
+
+    Args:
+        data: see ``standardized_set``.
+        network: "mlp" (two hidden layers) or "cnn" (two convolutions and a dense layer).
+        examples: in training, equally many of each true class.
+        width: of the hidden layers.
+        rate: learning rate, with momentum 0.9.
+        batch_size: examples per step.
+        epochs: at most so many; a run ends when its training set is learnt.
+    """
+
+    data: str = "digits"
+    network: str = "mlp"
+    examples: int = 500
+    width: int = 128
+    rate: float = 0.02
+    batch_size: int = 50
+    epochs: int = 150
+
+
+def build(
+    config: Labelings, shape: tuple[int, ...], num_classes: int, generator: torch.Generator
+) -> tuple[nn.Module, list[str]]:
+    """A network, and its layers with weights in order."""
+    if config.network == "mlp":
+        inputs = int(torch.Size(shape).numel())
+        sizes = [inputs, config.width, config.width, num_classes]
+        return mlp(sizes, generator=generator), ["fc1", "fc2", "fc3"]
+    channels, height, width = shape
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, 16, 3, padding=1),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(16, 32, 3, padding=1),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(32 * (height // 4) * (width // 4), config.width),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(config.width, num_classes),
+    )
+    net = nn.Sequential(layers)
+    initialize_(net, "he", 1.0, generator)
+    return net, ["conv1", "conv2", "fc1", "fc2"]
+
+
+def labelings(labels: Tensor, generator: torch.Generator) -> Mapping[str, Tensor]:
+    """The labels as they are, with half of them redrawn, and shuffled."""
+    half = corrupted_labels(labels, 0.5, generator=generator).labels
+    return {"true": labels, "half": half, "shuffled": shuffled_labels(labels, generator)}
+
+
+def measure(config: Labelings, trial: Trial) -> Measured:
+    """Evidence and accuracies of the three networks."""
+    data = standardized_set(config.data, trial.generator())
+    rows = balanced_rows(data.y_train, config.examples, generator=trial.generator(1))
+    data = data.take(rows)
+    inputs, truth = data.x_train.to(trial.device), data.y_train
+    numbers: dict[str, float] = {}
+    for kind, labels in labelings(truth, trial.generator(3)).items():
+        net, layers = build(config, data.shape, data.num_classes, trial.generator(2))
+        net = net.to(trial.device)
+        recipe = Recipe(
+            optimizer="momentum",
+            learning_rate=config.rate,
+            batch_size=config.batch_size,
+            epochs=config.epochs,
+            stop=Stop(accuracy=1.0),
+            seed=trial.seed,
+            log="ends",
+        )
+        log = train(net, (inputs, labels), recipe)
+        net.eval()
+        found = evidence(net, (inputs, labels), truth, layers, trial.generator(4))
+        test = evaluate(
+            net, data.x_test.to(trial.device), data.y_test.to(trial.device), recipe.loss
+        )
+        found |= {"train": log.final.train.accuracy, "test": test.accuracy}
+        numbers |= {f"{kind}_{name}": float(f"{value:.5g}") for name, value in found.items()}
+        trial.report(len(numbers) / 78, kind)
+    return Measured(numbers)
