@@ -35,8 +35,10 @@ def weight_layers(model: nn.Module) -> list[str]:
     ]
 
 
-def alignments(model: nn.Module, ground: Ground) -> np.ndarray:
+def alignments(model: nn.Module, ground: Ground, params: str | None = None) -> np.ndarray:
     """Alignment of every layer with the labels of the probe, in order of execution.
+
+    Of all its parameters, or of those that a pattern selects.
 
     Networks of linear layers are measured in float64: their tangent kernels at initialisation are
     so nearly constant that single precision would be lost in the centring.
@@ -46,7 +48,7 @@ def alignments(model: nn.Module, ground: Ground) -> np.ndarray:
     if not any(isinstance(part, nn.Conv2d) for part in copy.modules()):
         copy, x = copy.double(), x.double()
     with unfrozen(copy):
-        found = tangent_alignments(copy, x, y, weight_layers(copy))
+        found = tangent_alignments(copy, x, y, weight_layers(copy), params=params)
     return found.curve.cpu().numpy()
 
 

@@ -1,7 +1,7 @@
 """What the experiments of this paper have in common: data, networks, training."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,6 +63,7 @@ class Ground:
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     probe: tuple[Tensor, Tensor]
+    rows: Tensor  # of the probe among the training images
     classes: int
 
     @property
@@ -76,10 +77,10 @@ class Ground:
         return nn.functional.one_hot(self.probe[1], self.classes).double()
 
     def with_labels(self, labels: Tensor) -> "Ground":
-        """Other training labels; probe and test keep the true ones."""
-        return Ground(
-            (self.train[0], labels.to(self.train[1])), self.test, self.probe, self.classes
-        )
+        """Other training labels, for the probe too; the test set keeps the true ones."""
+        fresh = labels.to(self.train[1])
+        probe = (self.probe[0], fresh[self.rows])
+        return replace(self, train=(self.train[0], fresh), probe=probe)
 
 
 def prepare(setting: Setting, trial: Trial, *, flat: bool = True) -> Ground:
@@ -94,6 +95,7 @@ def prepare(setting: Setting, trial: Trial, *, flat: bool = True) -> Ground:
         (data.x_train, data.y_train),
         (data.x_test, data.y_test),
         (data.x_train[chosen], data.y_train[chosen]),
+        chosen,
         data.num_classes,
     )
 

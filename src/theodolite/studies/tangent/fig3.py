@@ -105,7 +105,9 @@ def _accuracy(runs: Results) -> Judgment:
     measured, tabled = run["test_accuracy"], run["tabled_accuracy"]
     name = str(run.point.get("data", "digits"))
     close = abs(measured - tabled) <= _POINTS.get(name, np.nan)
-    return judge(bool(close) if np.isfinite(tabled) else None, accuracy=measured, tabled=tabled)
+    if not np.isfinite(tabled):
+        return judge(None, accuracy=measured)
+    return judge(bool(close), accuracy=measured, tabled=tabled)
 
 
 def draw(runs: Results) -> list[Panel]:
