@@ -9,6 +9,7 @@ from theodolite.cli.demo import demo
 from theodolite.cli.failures import PoliteGroup
 from theodolite.cli.study import study_app
 from theodolite.cli.survey import EXAMPLES, survey
+from theodolite.cli.sweep import sweep
 from theodolite.cli.train import train
 from theodolite.cli.view import view
 
@@ -63,6 +64,7 @@ app.command("survey", short_help="Measure a model on data; write a report.", epi
     survey
 )
 app.add_typer(study_app, name="study", help="The papers' experiments, run and judged.")
+app.command("sweep", short_help="A study at every point of its space, here or on Ray.")(sweep)
 app.command("train")(train)
 app.command("view", short_help="Show the report of saved runs.")(view)
 

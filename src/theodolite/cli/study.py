@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from theodolite.studies import Verdict
 
-__all__ = ["study_app"]
+__all__ = ["Json", "Results", "Size", "StudyName", "seeds_from", "show_verdicts", "study_app"]
 
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -54,10 +54,10 @@ def run(  # noqa: PLR0913
 
     with progress_bar(shown=not json_) as report:
         run_study(
-            study, size, results=results, seeds=_seeds(seeds), workers=workers, device=device,
+            study, size, results=results, seeds=seeds_from(seeds), workers=workers, device=device,
             report=report,
         )  # fmt: skip
-    _show(study, size, results, json_)
+    show_verdicts(study, size, results, json_)
 
 
 @study_app.command("check")
@@ -65,7 +65,7 @@ def check(
     study: StudyName, size: Size = "lite", results: Results = _FOLDER, json_: Json = False
 ) -> None:
     """Judge the claims of a study again from its records; nothing is run."""
-    _show(study, size, results, json_)
+    show_verdicts(study, size, results, json_)
 
 
 @study_app.command("ledger")
@@ -83,7 +83,8 @@ def ledger(
     typer.echo(f"ledger {write_ledger(results, output)}")
 
 
-def _show(study: str, size: str, results: Path, json_: bool) -> None:
+def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
+    """Print what became of the claims."""
     from theodolite.cli.study_tables import print_verdicts, verdict_document
     from theodolite.cli.tables import print_json
     from theodolite.studies import check_study
@@ -95,7 +96,7 @@ def _show(study: str, size: str, results: Path, json_: bool) -> None:
         print_verdicts(verdicts)
 
 
-def _seeds(text: str) -> list[int] | None:
+def seeds_from(text: str) -> list[int] | None:
     """``"1,4-6"`` as [1, 4, 5, 6]; None for the study's own."""
     from theodolite.cli.failures import CommandError
 

@@ -9,6 +9,7 @@ from theodolite.studies._results import Measured, Result, Results
 from theodolite.studies._run import check_study, run_study
 from theodolite.studies._store import load_results
 from theodolite.studies._study import SIZES, Study, Trial
+from theodolite.studies._sweep import SweepSettings, SweepTracker, sweep_study
 
 __all__ = [
     "PAPERS",
@@ -26,6 +27,8 @@ __all__ = [
     "Result",
     "Results",
     "Study",
+    "SweepSettings",
+    "SweepTracker",
     "Tiles",
     "Trial",
     "Verdict",
@@ -36,5 +39,6 @@ __all__ = [
     "load_results",
     "mean_and_error",
     "run_study",
+    "sweep_study",
     "write_ledger",
 ]

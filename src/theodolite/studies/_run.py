@@ -1,8 +1,10 @@
 """Running studies: every seed and point that has no record yet, resumable at any time."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,15 @@ from theodolite.checks import require_count
 from theodolite.errors import StudyError
 from theodolite.studies._claims import Verdict, verdict_of
 from theodolite.studies._registry import find_study
-from theodolite.studies._results import Results
+from theodolite.studies._results import Measured, Results
 from theodolite.studies._store import Job, load_results, run_folder, save_result, stored_result
 from theodolite.studies._study import Study, Trial
-from theodolite.sweeps.processes import Failure, Report, run_in_processes
+from theodolite.sweeps import Failure, Report, run_in_processes
+from theodolite.sweeps.work import Keep, Work
 
-__all__ = ["check_study", "jobs_of", "run_job", "run_jobs", "run_study"]
+__all__ = ["Engine", "check_study", "jobs_of", "run_jobs", "run_study"]
 
-Engine = Callable[[Callable[[Job, Report], None], Sequence[Job], Report], list[Failure]]
+Engine = Callable[[Work, Sequence[Job], Keep, Report], list[Failure]]
 
 
 def jobs_of(
@@ -76,8 +79,8 @@ def run_study(  # noqa: PLR0913
     require_count(1, workers=workers)
     jobs = jobs_of(found, size, seeds)
 
-    def engine(task: Any, waiting: Sequence[Job], progress: Report) -> list[Failure]:
-        return run_in_processes(task, waiting, workers, progress)
+    def engine(work: Work, waiting: Sequence[Job], keep: Keep, told: Report) -> list[Failure]:
+        return run_in_processes(work, waiting, keep, workers=workers, report=told)
 
     run_jobs(found, jobs, results, device=device, engine=engine, report=report)
     return load_results(results, found, size)
@@ -100,7 +103,13 @@ def run_jobs(
     waiting = [job for job in jobs if stored_result(results, job, study) is None]
     if not waiting:
         return
-    failures = engine(_Task(str(results), device), waiting, report)
+    work = _Work(str(results), device)
+
+    def keep(job: Job, outcome: tuple[Measured, float]) -> None:
+        save_result(results, job, study, *outcome)
+        work.forget(job)
+
+    failures = engine(work, waiting, keep, report)
     if failures:
         lines = "; ".join(
             f"seed {f.job.seed} {dict(f.job.point) or ''}: {f.reason}" for f in failures[:3]
@@ -111,32 +120,30 @@ def run_jobs(
         )
 
 
-class _Task:
-    """``run_job`` with its folder and device; a class so that it can be pickled."""
+@dataclass(frozen=True)
+class _Work:
+    """A run, without its record; a class so that it can be pickled."""
 
-    def __init__(self, results: str, device: str) -> None:
-        self.results = results
-        self.device = device
+    results: str
+    device: str
 
-    def __call__(self, job: Job, report: Report) -> None:
-        run_job(job, self.results, self.device, report)
+    def __call__(self, job: Job, report: Report) -> tuple[Measured, float]:
+        study = find_study(job.study)
+        trial = Trial(
+            job.seed, torch.device(self.device), self._scratch(job), _labeled(report, job)
+        )
+        start = time.perf_counter()
+        with torch.random.fork_rng(devices=[] if self.device == "cpu" else None):
+            torch.manual_seed(job.seed)
+            measured = study.measure(study.config_at(job.size, job.point), trial)
+        return measured, time.perf_counter() - start
 
+    def forget(self, job: Job) -> None:
+        """Remove the checkpoints of a run that is done."""
+        shutil.rmtree(self._scratch(job), ignore_errors=True)
 
-def run_job(job: Job, results: str | os.PathLike[str], device: str, report: Report) -> None:
-    """Make one run and write its record."""
-    study = find_study(job.study)
-    folder = run_folder(results, job)
-    scratch = Path(folder) / "checkpoints"
-    trial = Trial(job.seed, torch.device(device), scratch, _labeled(report, job))
-    start = time.perf_counter()
-    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        torch.manual_seed(job.seed)
-        measured = study.measure(study.config_at(job.size, job.point), trial)
-    save_result(results, job, study, measured, time.perf_counter() - start)
-    for leftover in scratch.glob("*"):
-        leftover.unlink()
-    if scratch.exists():
-        scratch.rmdir()
+    def _scratch(self, job: Job) -> Path:
+        return run_folder(self.results, job) / "checkpoints"
 
 
 def check_study(

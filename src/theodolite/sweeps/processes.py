@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -12,35 +12,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-__all__ = ["Failure", "Report", "run_in_processes"]
+from theodolite.sweeps.work import Failure, Keep, Report, Work, reason_of
 
-Report = Callable[[float, str], None]  # share of the run that is done, and what is being done
-Task = Callable[[Any, Report], None]
+__all__ = ["run_in_processes"]
+
 _ATTEMPTS = 3  # of a job whose worker died; an exception is not tried again
 _channel: Any = None
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A job that raised, or whose worker died every time."""
-
-    job: Any
-    reason: str
-
-
 def run_in_processes(
-    task: Task, jobs: Sequence[Any], workers: int, report: Report
+    work: Work, jobs: Sequence[Any], keep: Keep, *, workers: int, report: Report
 ) -> list[Failure]:
-    """Run ``task(job, report)`` for every job; it leaves its results on disk.
+    """Do ``work(job, report)`` for every job, and hand what it returns to ``keep`` here.
 
     With one worker the jobs run here, one after another; otherwise in processes that are started
-    afresh (``spawn``), so the task and its jobs must be picklable. A job that raises does not stop
+    afresh (``spawn``), so the work and its jobs must be picklable. A job that raises does not stop
     the others. A worker that dies (killed, out of memory) takes the jobs of all workers with it:
     those that had not finished are run again, at most three times.
 
     Args:
-        task: called with a job and a function of (share done, text).
+        work: called with a job and a function of (share done, text).
         jobs: one argument each.
+        keep: called with a job and its outcome as soon as it is there.
         workers: processes at a time.
         report: called with the share of all jobs that is done, and a text.
 
@@ -48,13 +41,13 @@ def run_in_processes(
         The jobs that failed, with their reasons, in the order of ``jobs``.
     """
     if workers == 1 or len(jobs) == 1:
-        return _run_here(task, jobs, report)
+        return _run_here(work, jobs, keep, report)
     tally = _Tally(len(jobs), report)
     failures: dict[int, Failure] = {}
     waiting = list(range(len(jobs)))
     for _ in range(_ATTEMPTS):
         with _listener(tally) as channel:
-            waiting = _run_once(task, jobs, waiting, (workers, channel), failures)
+            waiting = _run_once(_Batch(work, jobs, keep), waiting, (workers, channel), failures)
         if not waiting:
             break
     for index in waiting:
@@ -64,13 +57,22 @@ def run_in_processes(
     return [failures[index] for index in sorted(failures)]
 
 
-def _run_here(task: Task, jobs: Sequence[Any], report: Report) -> list[Failure]:
+@dataclass(frozen=True)
+class _Batch:
+    work: Work
+    jobs: Sequence[Any]
+    keep: Keep
+
+
+def _run_here(work: Work, jobs: Sequence[Any], keep: Keep, report: Report) -> list[Failure]:
     failures = []
     for index, job in enumerate(jobs):
         try:
-            task(job, partial(_report_within, report, (index, len(jobs))))
+            outcome = work(job, partial(_report_within, report, (index, len(jobs))))
         except Exception as error:
-            failures.append(Failure(job, _reason(error)))
+            failures.append(Failure(job, reason_of(error)))
+        else:
+            keep(job, outcome)
         report((index + 1) / len(jobs), "")
     return failures
 
@@ -81,8 +83,7 @@ def _report_within(report: Report, place: tuple[int, int], share: float, text: s
 
 
 def _run_once(
-    task: Task,
-    jobs: Sequence[Any],
+    batch: _Batch,
     waiting: Sequence[int],
     engine: tuple[int, Any],
     failures: dict[int, Failure],
@@ -91,7 +92,7 @@ def _run_once(
     workers, channel = engine
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_worker, (channel,)) as pool:
-        futures = {pool.submit(_work, partial(task, jobs[i]), i): i for i in waiting}
+        futures = {pool.submit(_work, batch.work, batch.jobs[i], i): i for i in waiting}
         lost, pending = [], set(futures)
         try:
             while pending:
@@ -101,7 +102,9 @@ def _run_once(
                     if isinstance(error, BrokenProcessPool):
                         lost.append(index)
                     elif error is not None:
-                        failures[index] = Failure(jobs[index], _reason(error))
+                        failures[index] = Failure(batch.jobs[index], reason_of(error))
+                    else:
+                        batch.keep(batch.jobs[index], future.result())
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -116,13 +119,10 @@ def _start_worker(channel: Any) -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
-def _work(call: Callable[[Report], None], index: int) -> None:
-    call(lambda share, text: _channel.put((index, share, text)))
+def _work(work: Work, job: Any, index: int) -> Any:
+    outcome = work(job, lambda share, text: _channel.put((index, share, text)))
     _channel.put((index, 1.0, ""))
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return outcome
 
 
 class _Tally:

@@ -1,0 +1,101 @@
+"""``theodolite sweep STUDY``: a study at every point of its space."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from theodolite.cli.study import Json, Results, Size, StudyName, seeds_from, show_verdicts
+
+if TYPE_CHECKING:
+    from theodolite.sweeps import Space
+
+__all__ = ["sweep"]
+
+
+def sweep(  # noqa: PLR0913
+    study: StudyName,
+    size: Size = "lite",
+    results: Results = Path("study-results"),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=V1,V2",
+            help="Values of a setting, in place of the study's own space; can be repeated.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
+    ] = "",
+    engine: Annotated[
+        str, typer.Option(help="ray, processes, or auto: Ray where it is installed.")
+    ] = "auto",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster, such as auto or ray://HOST:10001.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time on this machine.")] = 2,
+    cpus: Annotated[float, typer.Option(min=0.0, help="Cores of each run (Ray).")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each run (Ray).")] = 0.0,
+    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
+    track: Annotated[
+        str | None,
+        typer.Option(help="MLflow tracking URI, such as sqlite:///runs.db; a run per point."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Run a study at every point of its space; what has a record is not run again.
+
+    Runs on this machine unless an address of a Ray cluster is given. Killed or interrupted, the
+    same command goes on where it stopped.
+    """
+    from theodolite.cli.progress import progress_bar
+    from theodolite.studies import SweepSettings, sweep_study
+    from theodolite.sweeps import RayResources
+
+    chosen = SweepSettings(
+        engine=engine,
+        resources=RayResources(address, workers, cpus, gpus),
+        device=device,
+        seeds=seeds_from(seeds),
+        space=_space(settings or []),
+    )
+    tracker = _tracker(track, study)
+    try:
+        with progress_bar(shown=not json_) as report:
+            sweep_study(
+                study, size, results=results, settings=chosen, tracker=tracker, report=report
+            )
+    finally:
+        if tracker is not None:
+            tracker.close()
+    show_verdicts(study, size, results, json_)
+
+
+def _tracker(uri: str | None, study: str) -> Any:
+    from theodolite.integrations.mlflow import MLflowSweep
+
+    return None if uri is None else MLflowSweep(study, uri)
+
+
+def _space(settings: list[str]) -> "Space | None":
+    """``["depth=2,4", "width=8"]`` as a grid; values are JSON where they can be."""
+    from theodolite.cli.failures import CommandError
+    from theodolite.sweeps import Space
+
+    grid: dict[str, list[Any]] = {}
+    for text in settings:
+        name, equals, values = text.partition("=")
+        if not name or not equals or not values:
+            raise CommandError(f"--set: expected NAME=VALUE or NAME=V1,V2, got {text!r}")
+        grid[name] = [_value(value) for value in values.split(",")]
+    return Space(grid) if grid else None
+
+
+def _value(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

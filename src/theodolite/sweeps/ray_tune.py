@@ -1,0 +1,212 @@
+"""The same jobs as trials of Ray Tune: on this machine, or on a cluster."""
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from theodolite.errors import StudyError
+from theodolite.sweeps.work import Failure, Keep, Report, Work, reason_of
+
+__all__ = ["RayResources", "run_on_ray"]
+
+_RETRIES = 3  # of a trial whose worker died; an exception is not tried again
+_PAUSE = 2.0  # seconds between two reports of a trial
+_PATIENCE = 5.0  # seconds for a cluster to answer
+_POLL = 0.2  # seconds between two looks into the inbox
+
+
+@dataclass(frozen=True)
+class RayResources:
+    """Where and with what the trials run.
+
+    Args:
+        address: of an existing cluster (``"auto"``, ``"ray://host:10001"``); None starts Ray here.
+        workers: trials at a time on this machine; a cluster runs as many as fit.
+        cpus: cores of each trial.
+        gpus: share of a GPU of each trial.
+    """
+
+    address: str | None = None
+    workers: int = 2
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+def run_on_ray(
+    work: Work, jobs: Sequence[Any], keep: Keep, *, resources: RayResources, report: Report
+) -> list[Failure]:
+    """Do ``work(job, report)`` for every job as a trial, and hand each outcome to ``keep`` here.
+
+    Trials send what they return through Ray's object store, so the workers need no disk in common
+    with this machine. A trial whose worker dies is run again by Tune, at most three times; one
+    that raises ends, with its error.
+
+    Returns:
+        The jobs that failed, with their reasons, in the order of ``jobs``.
+
+    Raises:
+        StudyError: If there is no cluster at the address.
+        ImportError: If Ray is not installed.
+    """
+    for name in ("RAY_AIR_NEW_OUTPUT", "RAY_USAGE_STATS_ENABLED"):
+        os.environ.setdefault(
+            name, "0"
+        )  # read at import: tables of trials, reports to Ray's makers
+    from ray import tune
+
+    with _connected(resources), tempfile.TemporaryDirectory() as storage:
+        inbox = _inbox()
+        trainable = tune.with_parameters(_trial, work=work, jobs=list(jobs), inbox=inbox)
+        needed = {"cpu": resources.cpus, "gpu": resources.gpus}
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, needed),
+            param_space={"job": tune.grid_search(list(range(len(jobs))))},
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            run_config=tune.RunConfig(
+                storage_path=storage,
+                failure_config=tune.FailureConfig(max_failures=_RETRIES),
+                verbose=0,
+            ),
+        )
+        with _Collector(inbox, jobs, keep, report) as collector:
+            tuner.fit()
+    return collector.failures()
+
+
+def _trial(config: Mapping[str, Any], work: Work, jobs: Sequence[Any], inbox: Any) -> None:
+    """One trial; what it returns is in the inbox before Tune hears that it ended."""
+    import ray
+
+    index, last = config["job"], time.monotonic()
+
+    def told(share: float, text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > _PAUSE:
+            last = time.monotonic()
+            inbox.put.remote(("share", index, (share, text)))
+
+    try:
+        message = ("done", index, work(jobs[index], told))
+    except Exception as error:
+        message = ("failed", index, reason_of(error))
+    ray.get(inbox.put.remote(message))
+
+
+def _inbox() -> Any:
+    """An actor beside the driver that holds outcomes until they are collected."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(_Inbox).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+class _Inbox:
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+
+    def put(self, message: Any) -> None:
+        self._messages.append(message)
+
+    def take(self) -> list[Any]:
+        taken, self._messages = self._messages, []
+        return taken
+
+
+class _Collector:
+    """A thread beside Tune that empties the inbox: keeps outcomes as they come, tells progress."""
+
+    def __init__(self, inbox: Any, jobs: Sequence[Any], keep: Keep, report: Report) -> None:
+        self._inbox, self._jobs, self._keep, self._report = inbox, jobs, keep, report
+        self._shares = [0.0] * len(jobs)
+        self._outcomes: dict[int, str | None] = {}  # reason of a failure, or None
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> "_Collector":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def failures(self) -> list[Failure]:
+        """The jobs that failed or never came back."""
+        lost = f"its worker process died {_RETRIES + 1} times (killed, or out of memory)"
+        reasons = {index: self._outcomes.get(index, lost) for index in range(len(self._jobs))}
+        return [Failure(self._jobs[k], why) for k, why in reasons.items() if why is not None]
+
+    def _listen(self) -> None:
+        try:
+            while not self._ended.wait(_POLL):
+                self._collect()
+            self._collect()
+        except Exception as error:  # told to the caller when the trials end
+            self._error = error
+
+    def _collect(self) -> None:
+        import ray
+
+        for kind, index, content in ray.get(self._inbox.take.remote()):
+            share, text = content if kind == "share" else (1.0, "")
+            if kind == "done" and index not in self._outcomes:
+                self._keep(self._jobs[index], content)
+            if kind != "share":
+                self._outcomes[index] = None if kind == "done" else content
+            self._shares[index] = max(self._shares[index], share)
+            self._report(sum(self._shares) / len(self._shares), text)
+
+
+@contextmanager
+def _connected(resources: RayResources) -> Iterator[None]:
+    """Ray, started or joined here unless the caller has done so; left as it was found."""
+    import logging
+
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    if resources.address is not None:
+        _require_answer(resources.address)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if resources.address is None:
+            cores = max(1, round(resources.workers * resources.cpus))
+            ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+        else:
+            ray.init(address=resources.address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_cluster(resources.address, error) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Somebody listens there; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto" and the like: Ray looks itself, and answers at once
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str | None, error: Exception) -> StudyError:
+    return StudyError(
+        f"no Ray cluster at {address!r} ({error}); start one with 'ray start --head' and give its "
+        "address, or leave --address out to run on this machine"
+    )

@@ -1,0 +1,98 @@
+"""Sweeps on a real Ray cluster: a head and two workers, one core each."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sweeps.test_processes import Write, done, quiet
+from theodolite.errors import StudyError
+from theodolite.sweeps import RayResources, run_on_ray
+
+ray = pytest.importorskip("ray", reason="needs pip install 'theodolite[scale]'")
+POINTS = 6
+
+
+@pytest.fixture(scope="module")
+def address():
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    yield cluster.address
+    cluster.shutdown()
+
+
+def test_a_killed_worker_loses_nothing_and_an_error_is_kept(address, tmp_path):
+    kept, shares = [], []
+    failures = run_on_ray(
+        Write(str(tmp_path), kill=1, fail=3),
+        range(5),
+        lambda job, outcome: kept.append((job, outcome)),
+        resources=RayResources(address),
+        report=lambda share, text: shares.append(share),
+    )
+    assert (tmp_path / "killed-1").exists()
+    assert sorted(kept) == [(job, f"outcome {job}") for job in (0, 1, 2, 4)]
+    assert [(f.job, f.reason) for f in failures] == [(3, "ValueError: job 3 is wrong")]
+    assert done(tmp_path) == [0, 1, 2, 4]
+    assert shares[-1] == 1
+    assert not ray.is_initialized()
+
+
+def sweep_command(address, results):
+    points = ",".join(str(20 + 2 * k) for k in range(POINTS))
+    return [
+        sys.executable, "-m", "theodolite.cli", "sweep", "imani2022.fig4", "--size", "smoke",
+        "--set", f"points={points}", "--seeds", "1", "--results", str(results),
+        "--address", address, "--json",
+    ]  # fmt: skip
+
+
+def records(results):
+    return {path: path.stat().st_mtime_ns for path in results.glob("*/*/*/record.json")}
+
+
+def test_a_killed_driver_resumes_where_it_stopped(address, tmp_path):
+    results = tmp_path / "results"
+    command = sweep_command(address, results)
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 300
+    while not records(results) and time.monotonic() < end and driver.poll() is None:
+        time.sleep(0.02)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    before = records(results)
+    assert before
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert again.returncode == 0, again.stderr[-2000:]
+    after = records(results)
+    assert len(after) == POINTS
+    assert {path: after[path] for path in before} == before
+    verdicts = json.loads(again.stdout)
+    assert all(len(verdict["judgments"]) == POINTS for verdict in verdicts)
+
+
+def test_no_cluster_is_said_so():
+    resources = RayResources(address="127.0.0.1:1")
+    with pytest.raises(StudyError, match=r"no Ray cluster at '127.0.0.1:1'.*ray start --head"):
+        run_on_ray(Write("nowhere"), [1], quiet, resources=resources, report=quiet)
+
+
+def test_workers_need_no_ray(tmp_path):
+    """Processes serve where Ray is not installed."""
+    blocked = "import sys; sys.modules['ray'] = None; from theodolite.cli.app import main; main()"
+    command = sweep_command("unused", tmp_path / "results")[3:-3]
+    command[-2:] = []
+    arguments = [*command, "--results", str(tmp_path / "results"), "--engine", "processes"]
+    run = subprocess.run(
+        [sys.executable, "-c", blocked, *arguments], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert len(records(Path(tmp_path / "results"))) == POINTS
