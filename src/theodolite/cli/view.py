@@ -7,6 +7,8 @@ import typer
 
 __all__ = ["view"]
 
+_MOST_COMPARED = 12
+
 
 def view(
     folders: Annotated[
@@ -22,6 +24,13 @@ def view(
         Path | None,
         typer.Option("--output", "-o", help="HTML file to write. [default: report.html in DIR]"),
     ] = None,
+    gallery: Annotated[
+        bool,
+        typer.Option(
+            help="A table of all records below DIR, studies and sweeps included, to filter, sort "
+            "and compare; the default for more than twelve."
+        ),
+    ] = False,
     browse: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the report in a browser.")
     ] = True,
@@ -36,6 +45,9 @@ def view(
     from theodolite.cli.saved import saved_results
     from theodolite.cli.tables import print_headlines, print_json, run_document
 
+    if not json_ and (gallery or _are_many(folders)):
+        _show_gallery(folders, output, browse)
+        return
     found = saved_results(folders)
     if json_:
         documents = [run_document(r.run, {"folder": str(path)}) for path, r in found.items()]
@@ -54,3 +66,27 @@ def view(
     console.print(f"report {report}", soft_wrap=True, highlight=False)
     if browse:
         typer.launch(report.resolve().as_uri())
+
+
+def _are_many(folders: list[Path]) -> bool:
+    """Whether a comparison would be crowded, or the records are those of studies."""
+    if len(folders) != 1 or (folders[0] / "record.json").exists():
+        return False
+    below = list(folders[0].glob("*/record.json"))
+    deeper = not below and any(folders[0].rglob("record.json"))
+    return deeper or len(below) > _MOST_COMPARED
+
+
+def _show_gallery(folders: list[Path], output: Path | None, browse: bool) -> None:
+    from theodolite.cli.failures import CommandError
+    from theodolite.report import find_exhibits, write_gallery
+
+    if len(folders) != 1:
+        raise CommandError(f"--gallery: expected one folder, got {len(folders)}")
+    exhibits = find_exhibits(folders[0])
+    page = write_gallery(exhibits, output or folders[0] / "gallery.html")
+    damaged = sum(bool(exhibit.damage) for exhibit in exhibits)
+    note = f", {damaged} of them damaged" if damaged else ""
+    typer.echo(f"gallery of {len(exhibits)} records{note}: {page}")
+    if browse:
+        typer.launch(page.resolve().as_uri())
