@@ -51,7 +51,7 @@ def mode_curves(
 
 
 def thinned(count: int, points: int) -> np.ndarray:
-    """About ``points`` of the numbers 1 to ``count``: the first ones all, then evenly in the log.
+    """At most ``points`` of the numbers 1 to ``count``, evenly in the log, both ends included.
 
     Example:
         >>> thinned(100, 8).tolist()

@@ -19,7 +19,7 @@ def _main(check: Callable[[Result], Judgment]) -> Callable[[Results], Judgment]:
 
     def checked(runs: Results) -> Judgment:
         chosen = runs.where(setting=main_setting(runs.runs[0].size))
-        return check(chosen.runs[0]) if len(chosen) else judge(None)
+        return check(chosen.runs[0]) if len(chosen) else judge(None, runs=0)
 
     return checked
 
@@ -77,7 +77,7 @@ def _rank_falls(run: Result) -> Judgment:
 def _share_of_readout(runs: Results) -> Judgment:
     chosen = runs.where(setting="standard")
     if not len(chosen):
-        return judge(None)
+        return judge(None, runs=0)
     run = chosen.runs[0]
     start, end = run["norm_share_train_start"], run["norm_share_train_end"]
     return judge(end >= 2 * start, start=start, end=end)
@@ -93,7 +93,7 @@ def _dominates(run: Result) -> Judgment:
 def _printed_rate(runs: Results) -> Judgment:
     found = {run.point["setting"]: run["test_accuracy"] for run in runs}
     if len(found) < 3:
-        return judge(None)
+        return judge(None, runs=len(found))
     return judge(found["literal"] <= found["ntk"] - 0.1, **found)
 
 
