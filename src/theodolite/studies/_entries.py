@@ -52,8 +52,13 @@ class Sized:
 
     @property
     def seconds(self) -> float:
-        """Time of all runs together."""
+        """Time of all runs together, by the clock."""
         return math.fsum(run.seconds for run in self.results)
+
+    @property
+    def processor_seconds(self) -> float:
+        """Time that all runs computed on the CPU; nan where a record does not tell."""
+        return sum(run.processor_seconds for run in self.results)
 
 
 @dataclass(frozen=True)

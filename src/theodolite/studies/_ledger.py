@@ -156,7 +156,7 @@ def _sized_view(sized: Sized) -> dict[str, Any]:
         "size": sized.size,
         "seeds": sized.seeds,
         "runs": len(sized.results),
-        "seconds": f"{sized.seconds:.0f}",
+        "seconds": _duration(sized),
         "remark": sized.remark,
         "verdicts": [
             {
@@ -167,6 +167,13 @@ def _sized_view(sized: Sized) -> dict[str, Any]:
             for verdict in sized.verdicts
         ],
     }
+
+
+def _duration(sized: Sized) -> str:
+    text = f"{sized.seconds:.0f} s by the clock"
+    if sized.processor_seconds >= 0:
+        text += f" ({sized.processor_seconds:.0f} s of processor time)"
+    return text
 
 
 def _spread_view(spread: Spread) -> dict[str, str]:

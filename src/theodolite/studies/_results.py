@@ -1,5 +1,6 @@
 """What a run of a study leaves behind, and several of them together."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +37,8 @@ class Result(Measured):
         point: settings of a sweep; empty if nothing was swept.
         seed: of the run.
         size: "smoke", "lite" or "paper".
-        seconds: how long it took.
+        seconds: how long it took by the clock.
+        processor_seconds: how long its process computed on the CPU; nan if not known.
         config: every setting, as plain data.
     """
 
@@ -44,6 +46,7 @@ class Result(Measured):
     seed: int = 0
     size: str = ""
     seconds: float = 0.0
+    processor_seconds: float = math.nan
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:

@@ -15,7 +15,14 @@ from theodolite.errors import StudyError
 from theodolite.studies._claims import Verdict, verdict_of
 from theodolite.studies._registry import find_study
 from theodolite.studies._results import Measured, Results
-from theodolite.studies._store import Job, load_results, run_folder, save_result, stored_result
+from theodolite.studies._store import (
+    Job,
+    Seconds,
+    load_results,
+    run_folder,
+    save_result,
+    stored_result,
+)
 from theodolite.studies._study import Study, Trial
 from theodolite.sweeps import Failure, Report, run_in_processes
 from theodolite.sweeps.work import Keep, Work
@@ -105,7 +112,7 @@ def run_jobs(
         return
     work = _Work(str(results), device)
 
-    def keep(job: Job, outcome: tuple[Measured, float]) -> None:
+    def keep(job: Job, outcome: tuple[Measured, Seconds]) -> None:
         save_result(results, job, study, *outcome)
         work.forget(job)
 
@@ -127,16 +134,17 @@ class _Work:
     results: str
     device: str
 
-    def __call__(self, job: Job, report: Report) -> tuple[Measured, float]:
+    def __call__(self, job: Job, report: Report) -> tuple[Measured, Seconds]:
         study = find_study(job.study)
         trial = Trial(
             job.seed, torch.device(self.device), self._scratch(job), _labeled(report, job)
         )
-        start = time.perf_counter()
+        start, start_processor = time.perf_counter(), time.process_time()
         with torch.random.fork_rng(devices=[] if self.device == "cpu" else None):
             torch.manual_seed(job.seed)
             measured = study.measure(study.config_at(job.size, job.point), trial)
-        return measured, time.perf_counter() - start
+        wall, processor = time.perf_counter() - start, time.process_time() - start_processor
+        return measured, Seconds(wall, processor)
 
     def forget(self, job: Job) -> None:
         """Remove the checkpoints of a run that is done."""

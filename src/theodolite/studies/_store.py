@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import time
@@ -19,7 +20,7 @@ from theodolite.studies._results import Measured, Result, Results
 from theodolite.studies._study import Study
 from theodolite.sweeps import point_name
 
-__all__ = ["Job", "load_results", "run_folder", "save_result", "stored_result"]
+__all__ = ["Job", "Seconds", "load_results", "run_folder", "save_result", "stored_result"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class Job:
     point: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Seconds:
+    """How long a run took by the clock, and how long its process computed on the CPU."""
+
+    wall: float
+    processor: float
+
+
 def run_folder(root: str | os.PathLike[str], job: Job) -> Path:
     """Where the record of a run lies."""
     name = point_name(job.point)
@@ -40,7 +49,7 @@ def run_folder(root: str | os.PathLike[str], job: Job) -> Path:
 
 
 def save_result(
-    root: str | os.PathLike[str], job: Job, study: Study, measured: Measured, seconds: float
+    root: str | os.PathLike[str], job: Job, study: Study, measured: Measured, seconds: Seconds
 ) -> Path:
     """Write the record of a run."""
     import torch
@@ -54,7 +63,8 @@ def save_result(
         "config": plain_config(study.config_at(job.size, job.point)),
         "numbers": dict(measured.numbers),
         "notes": dict(measured.notes),
-        "seconds": seconds,
+        "seconds": seconds.wall,
+        "processor_seconds": seconds.processor,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "versions": {
             "theodolite": __version__,
@@ -132,5 +142,6 @@ def _result(record: Record) -> Result:
         seed=contents["seed"],
         size=contents["size"],
         seconds=float(contents.get("seconds", 0.0)),
+        processor_seconds=float(contents.get("processor_seconds", math.nan)),
         config=contents["config"],
     )

@@ -4,14 +4,14 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from theodolite.checks import require_choice, require_count
 from theodolite.errors import StudyError
 from theodolite.studies._registry import find_study
 from theodolite.studies._results import Measured, Results
 from theodolite.studies._run import Engine, jobs_of, run_jobs
-from theodolite.studies._store import Job, load_results
+from theodolite.studies._store import Job, Seconds, load_results
 from theodolite.studies._study import Study
 from theodolite.sweeps import Failure, RayResources, Report, Space, run_in_processes, run_on_ray
 from theodolite.sweeps.work import Keep, Work
@@ -21,6 +21,7 @@ __all__ = ["SweepSettings", "SweepTracker", "sweep_study"]
 ENGINES = ("auto", "ray", "processes")
 
 
+@runtime_checkable
 class SweepTracker(Protocol):
     """Where runs of a sweep are logged besides their records."""
 
@@ -96,13 +97,13 @@ class _Tracked:
             return keep
         tracker, study = self.tracker, self.study
 
-        def kept(job: Job, outcome: tuple[Measured, float]) -> None:
+        def kept(job: Job, outcome: tuple[Measured, Seconds]) -> None:
             keep(job, outcome)
             config = study.config_at(job.size, job.point)
             parameters = {**vars(config), "seed": job.seed, "size": job.size}
             numbers = {name: float(value) for name, value in outcome[0].numbers.items()}
             name = " ".join([f"seed {job.seed}", *(f"{k}={v}" for k, v in job.point.items())])
-            tracker.log_run(name, parameters, {**numbers, "seconds": outcome[1]})
+            tracker.log_run(name, parameters, {**numbers, "seconds": outcome[1].wall})
 
         return kept
 
