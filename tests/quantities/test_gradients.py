@@ -498,3 +498,19 @@ def test_gradients_whose_squares_leave_float32(factor, generator):
     torch.testing.assert_close(scaled.in_class, plain.in_class, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(scaled.diversity, plain.diversity, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(scaled.stiffness, plain.stiffness, rtol=1e-4, atol=1e-5)
+
+
+def test_unchecked_calls_remember_where_the_examples_lie():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    passes = []
+    model.register_forward_pre_hook(lambda _module, inputs: passes.append(len(inputs[0])))
+    first = gradient_sums(model, x, torch.arange(6) % 2)
+    passes.clear()
+    again = gradient_sums(model, x, torch.arange(6) % 2, check=False)
+    assert passes == [6]  # no example alone
+    assert torch.equal(first.total.norms, again.total.norms)
+    with torch.no_grad():
+        model[0].weight.mul_(2.0)
+    later = gradient_sums(model, x, torch.arange(6) % 2, check=False)
+    assert torch.equal(later.total.norms, gradient_sums(model, x, torch.arange(6) % 2).total.norms)

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from theodolite.errors import CaptureError, DomainError, MemoryLimitError
 from theodolite.records import Record
 
 __all__ = ["measure_model", "versions"]
+
+_LAYOUTS: WeakKeyDictionary[nn.Module, tuple[Any, Layout]] = WeakKeyDictionary()
 
 _FAMILIES: dict[str, Callable[[Bench, Sheet], None]] = {
     "representation": measure_representation,
@@ -65,9 +68,15 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
 
 
 def _layout(model: nn.Module, probe: Probe, settings: Settings) -> Layout:
-    return survey_layers(
-        model, probe.batch, settings.layers, settings.readout, settings.most_layers
-    )
+    """The layers; remembered for later steps of a monitor, which check nothing a second time."""
+    names = tuple(name for name, _ in model.named_modules())
+    choices = (settings.layers, settings.readout, settings.most_layers)
+    key = (probe.digest, names, choices)
+    known = _LAYOUTS.get(model)
+    if known is None or settings.check or known[0] != key:
+        known = key, survey_layers(model, probe.batch, *choices)
+        _LAYOUTS[model] = known
+    return known[1]
 
 
 def _run(bench: Bench, sheet: Sheet) -> None:

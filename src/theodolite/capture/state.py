@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -9,14 +10,22 @@ from torch import nn
 
 __all__ = ["exact_arithmetic", "untouched"]
 
+_guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
+
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Run a block with gradients enabled and leave the model as it was found.
 
     Training flags, ``.grad`` fields and the random state of all devices are restored, also after
-    an error. Compiled submodules run eagerly, where calls can be seen.
+    an error. Compiled submodules run eagerly, where calls can be seen. Inside another such block
+    for the same model, what that one will put back is not noted again.
     """
+    outer = _guarded.get()
+    if any(model is other for other in outer):
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+        return
     flags = {module: module.training for module in model.modules()}
     grads = {parameter: parameter.grad for parameter in model.parameters()}
     with ExitStack() as stack:
@@ -25,9 +34,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         if any(hasattr(module, "_orig_mod") for module in flags):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        token = _guarded.set((*outer, model))
         try:
             yield
         finally:
+            _guarded.reset(token)
             for module, training in flags.items():
                 module.training = training
             for parameter, grad in grads.items():

@@ -51,6 +51,14 @@ class CallTensors:
                 self.axes[index] = find_axis(one, tensor, examples)
         return [self.axes[index] for index in range(len(tensors))]
 
+    def without_tensors(self) -> "CallTensors | None":
+        """What the call has shown about axes, without its tensors; None if nothing yet."""
+        if len(self.axes) < len(self.given) + len(self.returned):
+            return None
+        empty = torch.empty(0)
+        given, returned = (empty,) * len(self.given), (empty,) * len(self.returned)
+        return CallTensors(self.function, given, returned, self.axes)
+
 
 @dataclass(frozen=True)
 class Use:

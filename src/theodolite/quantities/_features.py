@@ -7,6 +7,7 @@ with the number of examples. Gram matrices have a file of their own.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -88,8 +89,8 @@ class Sweep:
     @property
     def device(self) -> torch.device:
         """Where the model lies; the CPU for a model without tensors."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        return tensors[0].device if tensors else torch.device("cpu")
+        first = next(chain(self.model.parameters(), self.model.buffers()), None)
+        return torch.device("cpu") if first is None else first.device
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch, in order of execution."""

@@ -61,9 +61,10 @@ def _add_probes(
             retain_graph=index + 1 < len(weights),
             allow_unused=True,
         )
-        for total, gradient in zip(totals, gradients, strict=True):
-            if gradient is not None:
-                total[index] += gradient
+        pairs = zip(totals, gradients, strict=True)
+        given = [(total[index], gradient) for total, gradient in pairs if gradient is not None]
+        if given:
+            torch._foreach_add_(*zip(*given, strict=True))  # one launch for all parameters
 
 
 def pair_norms(grams: Tensor) -> tuple[Tensor, Tensor]:
