@@ -185,7 +185,7 @@ class Protocol:
         (upstream, _), self.downstream, self.test = drawn
         labels = random_labels(sizes[0], setting.upstream.classes, trial.generator(1))
         self.upstream: Labeled = (upstream, labels)
-        self._random = random_labels(sizes[1], _CLASSES, trial.generator(2))
+        self._random = random_labels(sizes[1], setting.downstream.classes, trial.generator(2))
         self.initial: nn.Module = self._fresh(setting.upstream.classes, 3)
         self.norms = layer_norms(self.initial)
 
@@ -216,7 +216,7 @@ class Protocol:
 
     def scratch(self, stream: int = 4) -> nn.Module:
         """A fresh network for the downstream task."""
-        return self._fresh(_CLASSES, stream)
+        return self._fresh(self.setting.downstream.classes, stream)
 
     def start(
         self,

@@ -1,0 +1,310 @@
+"""Figures 1, 7, 10, 11: positive and negative transfer, and the activations behind them."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from theodolite.studies import (
+    Bars,
+    Claim,
+    Judgment,
+    Line,
+    Measured,
+    Panel,
+    Result,
+    Results,
+    Study,
+    Trial,
+    judge,
+    mean_and_error,
+)
+from theodolite.studies.covariance._activations import fractions_of, histograms_of
+from theodolite.studies.covariance._images import Images
+from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite.sweeps import Space
+
+__all__ = ["STUDY", "Cases"]
+
+_ID = "maennel2020.fig1-7-10-11"
+_MOMENTS = ("initial", "pretrained", "real", "random")
+_FIGURES = {"positive": "Figure 11", "negative": "Figure 10", "wide": "Figure 11"}
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Size of the experiment.
+
+    Args:
+        case: which of the transfers.
+        positive: transfer that speeds up downstream training (experiments 1 and 2).
+        negative: transfer that slows it down (experiments 3 and 4).
+        wide: counterpart of the negative case for comparing activations, where the positive case
+            is another network.
+        activation_images: test images on which activations are counted.
+    """
+
+    case: str = "positive"
+    positive: Transfer = field(
+        default_factory=lambda: Transfer(
+            Network("vgg16", init_scale=0.526), Stage(20_000, 5, epochs=120)
+        )
+    )
+    negative: Transfer = field(
+        default_factory=lambda: Transfer(
+            Network("vgg16", init_scale=0.612), Stage(20_000, 50, epochs=80), learning_rate=0.009
+        )
+    )
+    wide: Transfer | None = None
+    activation_images: int = 5_000
+
+
+def measure(config: Cases, trial: Trial) -> Measured:
+    """Courses from both starts, and activations at four moments of the transferred network."""
+    setting: Transfer = getattr(config, config.case)
+    protocol = Protocol(setting, trial)
+    images = protocol.test[0][: config.activation_images]
+    found = {"initial": fractions_of(protocol.initial, images)}
+    found["pretrained"] = fractions_of(protocol.pretrained, images)
+    trial.report(0.3, "pre-trained")
+    numbers: dict[str, float] = {"upstream": protocol.upstream_log.final.train.accuracy}
+    arrays: dict[str, np.ndarray] = {}
+    for labels in LABELS:
+        scratch = protocol.finetune(protocol.scratch(), labels)
+        model = protocol.start("all")
+        transferred = protocol.finetune(model, labels)
+        found[labels] = fractions_of(model, images)
+        numbers[f"{labels}_gain"] = transferred.auc - scratch.auc
+        numbers[f"{labels}_test_gain"] = float(transferred.test[-1] - scratch.test[-1])
+        arrays["steps"] = scratch.steps.astype(np.float32)
+        curves = [scratch.train, transferred.train, scratch.test, transferred.test]
+        arrays[labels] = np.stack(curves).astype(np.float16)
+    for moment, fractions in found.items():
+        arrays[f"histogram_{moment}"] = histograms_of(fractions)
+        means = [float(part.mean) for part in fractions.values()]
+        arrays[f"mean_{moment}"] = np.array(means, dtype=np.float32)
+    return Measured(numbers, arrays, {"case": config.case})
+
+
+def _of(runs: Results, case: str) -> Result | None:
+    return next((r for r in runs if r.point.get("case", "positive") == case), None)
+
+
+def _positive(runs: Results) -> Judgment:
+    run = _of(runs, "positive")
+    if run is None:
+        return judge(None)
+    return judge(
+        min(run["real_gain"], run["random_gain"]) > 0,
+        real=run["real_gain"],
+        random=run["random_gain"],
+    )
+
+
+def _negative(runs: Results) -> Judgment:
+    run = _of(runs, "negative")
+    if run is None:
+        return judge(None)
+    return judge(
+        max(run["real_gain"], run["random_gain"]) < 0,
+        real=run["real_gain"],
+        random=run["random_gain"],
+    )
+
+
+def _test_accuracy(runs: Results) -> Judgment:
+    found = {case: _of(runs, case) for case in ("positive", "negative")}
+    gains = {case: run["real_test_gain"] for case, run in found.items() if run is not None}
+    holds = max(gains.values()) < 0 if len(gains) == 2 else None
+    return judge(holds, **gains)
+
+
+def _pair(runs: Results) -> tuple[Result, Result] | None:
+    """The negative case, and what its activations are compared with."""
+    low, high = _of(runs, "negative"), _of(runs, "wide") or _of(runs, "positive")
+    return None if low is None or high is None else (low, high)
+
+
+def _same_start(runs: Results) -> Judgment:
+    """On convolutions alone: the dense layers of the small networks differ in width."""
+    pair = _pair(runs)
+    if pair is None:
+        return judge(None)
+    means = [run.arrays["mean_initial"] for run in pair]
+    layers = min(len(values) for values in means) - (_of(runs, "wide") is not None)
+    distance = float(np.abs(means[0][:layers] - means[1][:layers]).max())
+    return judge(distance < 0.05, largest_difference=distance)
+
+
+def _specialized(runs: Results) -> Judgment:
+    run = _of(runs, "negative")
+    if run is None:
+        return judge(None)
+    first, after = run.arrays["mean_initial"], run.arrays["mean_pretrained"]
+    upper = slice(-4, -1) if len(first) < 5 else slice(-3, None)
+    drop = float((first[upper] - after[upper]).min())
+    depth = np.arange(len(after))
+    slope = float(np.polyfit(depth, after, 1)[0])
+    return judge(drop > 0 and slope < 0, smallest_drop=drop, slope_over_depth=slope)
+
+
+def _lower_after_tuning(runs: Results) -> Judgment:
+    pair = _pair(runs)
+    if pair is None:
+        return judge(None)
+    low, high = (float(run.arrays["mean_random"][-2:].mean()) for run in pair)
+    return judge(low < high, negative=low, other=high)
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Figure 1 by case and labels, layer means, and histograms of the last two layers."""
+    panels = []
+    for case in ("positive", "negative", "wide"):
+        part = Results(tuple(r for r in runs if r.point.get("case", "positive") == case))
+        if len(part):
+            panels += [_course_panel(part, case, labels) for labels in LABELS]
+            panels += [_means_panel(part, case), _histogram_panel(part, case)]
+    return panels
+
+
+def _course_panel(runs: Results, case: str, labels: str) -> Panel:
+    mean, error = mean_and_error(runs.array(labels).astype(np.float64))
+    steps = next(iter(runs)).arrays["steps"]
+    names = ("scratch, train", "pre-trained, train", "scratch, test", "pre-trained, test")
+    rows = range(4) if labels == "real" else range(2)
+    lines = [Line(names[k], steps, mean[k], error[k], dashed=k > 1, color=k % 2) for k in rows]
+    return Panel(f"Figure 1, {case} case, {labels} labels", lines, "step", "accuracy")
+
+
+def _means_panel(runs: Results, case: str) -> Panel:
+    lines = []
+    for moment in _MOMENTS:
+        mean, error = mean_and_error(runs.array(f"mean_{moment}"))
+        lines.append(Line(_title(moment), np.arange(1, len(mean) + 1), mean, error))
+    title = f"{_FIGURES[case]}, {case} case, mean activation"
+    return Panel(title, lines, "layer", "fraction active")
+
+
+def _histogram_panel(runs: Results, case: str) -> Panel:
+    """Over neurons, in the last two layers together, at initialisation, before, and after."""
+    marks = []
+    for moment in ("initial", "pretrained", "random"):
+        stacked = runs.array(f"histogram_{moment}").astype(np.float64)[:, -2:, 0].mean(1)
+        mean, error = mean_and_error(stacked)
+        labels = [f"{k / len(mean):.2f}" for k in range(len(mean))]
+        marks.append(Bars(_title(moment), labels, mean, error))
+    title = f"Figure 7, {case} case, neurons of the last two layers"
+    return Panel(title, marks, "fraction of examples", "share of neurons")
+
+
+def _title(moment: str) -> str:
+    tuned = {"real": "fine-tuned, real labels", "random": "fine-tuned, random labels"}
+    return {"initial": "initialisation", "pretrained": "pre-trained", **tuned}[moment]
+
+
+_TINY = Images(pool=4)
+_LITE = Cases(
+    positive=Transfer(
+        Network(units=256, init_scale=0.518),
+        Stage(500, 25, steps=500),
+        Stage(500, steps=120),
+        0.02,
+        50,
+        _TINY,
+        200,
+    ),
+    negative=Transfer(
+        Network(conv_layers=2, units=16, init_scale=1.218),
+        Stage(500, 2, steps=400),
+        Stage(500, steps=200),
+        0.012,
+        100,
+        _TINY,
+        200,
+    ),
+    wide=Transfer(
+        Network(conv_layers=2, units=512, init_scale=1.218),
+        Stage(500, 2, steps=400),
+        Stage(500, steps=200),
+        0.012,
+        100,
+        _TINY,
+        200,
+    ),
+    activation_images=200,
+)
+_SMOKE = Transfer(
+    Network(units=8, filters=4),
+    Stage(32, 2, steps=2),
+    Stage(32, steps=2),
+    0.01,
+    16,
+    Images("digits"),
+    16,
+)
+
+STUDY = Study(
+    id=_ID,
+    title="Positive and negative transfer, and neurons that stop firing",
+    shows=("Figure 1", "Figure 7", "Figure 10", "Figure 11"),
+    measure=measure,
+    configs={
+        "smoke": Cases(positive=_SMOKE, negative=_SMOKE, activation_images=16),
+        "lite": _LITE,
+        "paper": Cases(),
+    },
+    claims=(
+        Claim(
+            f"{_ID}.positive",
+            "positive case: pre-training on random labels enlarges the area under the training "
+            "curve, for real and random labels",
+            _positive,
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.negative",
+            "negative case: it makes that area smaller, for real and random labels",
+            _negative,
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.test",
+            "final test accuracy with real labels is lower after pre-training, in both cases",
+            _test_accuracy,
+            scope="seed",
+            sizes=("paper",),
+        ),
+        Claim(
+            f"{_ID}.same-start",
+            "at initialisation the layers of both cases are equally active (means of convolutions "
+            "within 0.05)",
+            _same_start,
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.specialized",
+            "negative case: after pre-training the last convolutions are less active than at "
+            "initialisation, and activity falls with depth",
+            _specialized,
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.lower",
+            "after fine-tuning on random labels the last two layers are less active in the "
+            "negative case than in the other (in the small networks: the same with 512 units)",
+            _lower_after_tuning,
+            scope="seed",
+        ),
+    ),
+    draw=draw,
+    spaces={
+        "smoke": Space({"case": ["positive", "negative"]}),
+        "lite": Space({"case": ["positive", "negative", "wide"]}),
+        "paper": Space({"case": ["positive", "negative"]}),
+    },
+    stand_in={
+        "smoke": "8x8 digits in the place of CIFAR-10",
+        "lite": "Simple CNNs on 500 + 500 images averaged to 8x8: the positive case is that of "
+        "Figure 6, the negative one the narrow network of Figure 8",
+        "paper": "the number of runs is that of the records (the paper: 12)",
+    },
+)
