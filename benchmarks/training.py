@@ -53,7 +53,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def data(shape: tuple[int, ...], device: str, count: int = 8 * BATCH) -> tuple[Tensor, Tensor]:
+def data(shape: tuple[int, ...], device: str, count: int = 48 * BATCH) -> tuple[Tensor, Tensor]:
     x = torch.randn(count, *shape, generator=seeded())
     return x.to(device), (torch.arange(count) % 10).to(device)
 

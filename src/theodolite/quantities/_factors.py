@@ -241,13 +241,13 @@ class OuterFactors(_Positions):
             return
         form = self._uses[0].form
         assert isinstance(form, Outer)
-        signals = torch.func.vmap(form.signals)(gradients[0][0])  # (outputs, n, C, T)
-        signals = signals.transpose(0, 1).to(self.frame.dtype)
+        parts = [form.signals(part) for part in gradients[0][0]]
+        signals = torch.stack(parts, 1).to(self.frame.dtype)  # (n, outputs, C, T)
         if self.eager:
-            self._waiting, self._first = signals.contiguous(), outputs.start
+            self._waiting, self._first = signals, outputs.start
             self._flush()
         elif len(outputs) == self.frame.outputs and len(signals) == self.frame.examples:
-            self.signals = signals.contiguous()
+            self.signals = signals
         else:
             self._place(outputs, signals)
 
