@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 
-from theodolite.integrations.mlflow import MLflowTracker
+from theodolite.integrations.mlflow import MLflowSweep, MLflowTracker
 from theodolite.integrations.tracking import scalars, track
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client's many dependencies
@@ -88,3 +89,32 @@ def test_a_given_run_stays_open(server, small_history):
     track(small_history.run, tracker)
     tracker.close()
     assert client.get_run(given).info.status == "RUNNING"
+
+
+def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path, report_file):
+    from mlflow import MlflowClient
+
+    from theodolite.studies import SweepSettings, sweep_study
+    from theodolite.sweeps import Space
+
+    tracker = MLflowSweep("imani2022.fig4", server)
+    settings = SweepSettings(engine="processes", seeds=[1, 2], space=Space({"points": [20, 30]}))
+    one_worker = replace(settings, resources=replace(settings.resources, workers=1))
+    results = sweep_study(
+        "imani2022.fig4", "smoke", results=tmp_path, settings=one_worker, tracker=tracker
+    )
+    tracker.log_report(report_file)
+    tracker.close()
+    client = MlflowClient(server)
+    parent = client.get_run(tracker.run_id)
+    children = client.search_runs(
+        [parent.info.experiment_id], f"tags.mlflow.parentRunId = '{tracker.run_id}'"
+    )
+    assert parent.info.status == "FINISHED"
+    written = {(str(run.point["points"]), str(run.seed)): run["sigma_1"] for run in results}
+    read = {
+        (run.data.params["points"], run.data.params["seed"]): run.data.metrics["sigma_1"]
+        for run in children
+    }
+    assert read == pytest.approx(written)
+    assert len(read) == 4
