@@ -18,9 +18,12 @@ from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
 
 @dataclass(frozen=True)
 class Compute:
+    """A trial that computes for a while."""
+
     seconds: float
 
     def __call__(self, job: int, report: Report) -> float:
+        """One trial."""
         end, total = time.perf_counter() + self.seconds, 0.0
         matrix = torch.ones(64, 64)
         while time.perf_counter() < end:
