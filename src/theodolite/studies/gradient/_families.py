@@ -19,7 +19,7 @@ PAPER = Scales(
     points=32,
     probe=500,
     until_fit=True,
-    seconds=300,
+    seconds=300.0,
 )
 SIX_PANELS = (
     *("hidden", "hidden_contrast", "top", "test", "train"),

@@ -272,7 +272,7 @@ STUDY = Study(
             label_steps=100_000,
             points=32,
             probe=500,
-            seconds=200,
+            seconds=200.0,
         ),
     },
     spaces={

@@ -23,7 +23,7 @@ STUDY = family_study(
             steps=2500,
             points=12,
         ),
-        paper=replace(PAPER, activation="relu", loss="hinge", seconds=150),
+        paper=replace(PAPER, activation="relu", loss="hinge", seconds=150.0),
         sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
         claims=standard_claims(_ID, 0.03),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "

@@ -76,7 +76,7 @@ STUDY = replace(
                 loss="squared",
                 hidden=(2048,),
                 sigmas=_SIGMAS,
-                seconds=150,
+                seconds=150.0,
             ),
             sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
             claims=(

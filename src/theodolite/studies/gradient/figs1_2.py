@@ -187,7 +187,7 @@ STUDY = Study(
             points=32,
             probe=500,
             until_fit=True,
-            seconds=300,
+            seconds=300.0,
         ),
     },
     spaces={

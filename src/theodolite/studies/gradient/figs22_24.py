@@ -17,7 +17,7 @@ STUDY = family_study(
         title="Linear networks over scales of initialisation",
         shows=("Figure 22", "Figure 23", "Figure 24"),
         lite=Scales(activation="linear", sigmas=(0.001, 0.01, 0.1, 1.0), steps=1200, points=12),
-        paper=replace(PAPER, activation="linear", steps=20_000, points=32, seconds=120),
+        paper=replace(PAPER, activation="linear", steps=20_000, points=32, seconds=120.0),
         sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
         claims=(
             *standard_claims(_ID, 0.03, ("hidden", "top", "rep")),

@@ -51,7 +51,7 @@ STUDY = family_study(
             steps=5000,
             points=12,
         ),
-        paper=replace(PAPER, activation="sigmoid", hidden=(2048,), seconds=150),
+        paper=replace(PAPER, activation="sigmoid", hidden=(2048,), seconds=150.0),
         sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
         claims=(
             *standard_claims(_ID, 0.03, ("hidden",)),

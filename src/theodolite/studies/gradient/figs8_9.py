@@ -130,7 +130,7 @@ STUDY = Study(
                 steps=100_000,
                 points=32,
                 until_fit=True,
-                seconds=120,
+                seconds=120.0,
             ),
             (1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1),
         ),

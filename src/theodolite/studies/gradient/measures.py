@@ -153,7 +153,7 @@ STUDY = Study(
                 steps=15_000,
                 points=24,
                 probe=500,
-                seconds=60,
+                seconds=60.0,
             ),
         ),
     },
