@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from theodolite.measures.kernel import center_gram, gram, linear_spectrum, target_gram
-from theodolite.studies import Trial
+from theodolite.studies import Result, Results, Trial
 from theodolite.studies.kernel._grid import (
     Cell,
     build_network,
@@ -16,6 +16,7 @@ from theodolite.studies.kernel._grid import (
     probed_layers,
     recipe_of,
 )
+from theodolite.studies.kernel._grid_runs import kept, shown
 from theodolite.studies.kernel._profiles import BIASED, DEBIASED, NULL, NULL_TOP, profile_rows
 from theodolite.studies.kernel._residual_mlp import residual_mlp
 from theodolite.studies.kernel._spectra import mode_curves, thinned
@@ -111,6 +112,14 @@ def test_thinned_modes_have_both_ends_and_no_repeats(count, points):
     assert modes[0] == 1
     assert modes[-1] == count
     assert len(set(modes.tolist())) == len(modes) <= points
+
+
+def test_a_run_that_diverges_is_recorded_and_left_out():
+    measured = measure(replace(TINY, learning_rate=1e30), Trial(5))
+    assert np.isnan(measured.numbers["train_accuracy"])
+    assert "diverged" in measured.notes
+    result = Result(measured.numbers, measured.arrays, measured.notes)
+    assert len(kept(Results((result,)))) == len(shown(Results((result,)))) == 0
 
 
 def test_equal_seeds_measure_equal_numbers():

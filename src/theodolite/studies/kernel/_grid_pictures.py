@@ -3,7 +3,7 @@
 import numpy as np
 
 from theodolite.studies import Heat, Line, Panel, Points, Results, mean_and_error
-from theodolite.studies.kernel._grid_runs import kept, profiles, setting_text
+from theodolite.studies.kernel._grid_runs import profiles, setting_text, shown
 from theodolite.studies.kernel._profiles import DEBIASED, NULL
 from theodolite.studies.kernel._spectrum_claims import chosen_models
 from theodolite.studies.kernel._table_claims import COLUMNS, ROWS, coefficients
@@ -17,8 +17,7 @@ _WORDS = {"skip": "skip", "batch_size": "batch size", "learning_rate": "learning
 
 def draw(runs: Results) -> list[Panel]:
     """The figures over the runs that the paper would keep (all of them where none is)."""
-    chosen = kept(runs) if len(kept(runs)) > 1 else runs
-    order = sorted(chosen, key=lambda run: run["test_accuracy"])
+    order = sorted(shown(runs), key=lambda run: run["test_accuracy"])
     ordered = Results(tuple(order))
     return [
         *_figure_1(ordered),
@@ -65,7 +64,7 @@ def _figure_2(runs: Results) -> list[Panel]:
 
 
 def _figures_3_to_5(runs: Results) -> list[Panel]:
-    first = Results(tuple(run for run in runs if run.seed == runs.runs[0].seed))
+    first = runs.by_seed()[runs.runs[0].seed]
     models = chosen_models(first)
     panels = []
     for number, name in ((3, "worst"), (4, "best"), (5, "misleading")):

@@ -19,6 +19,7 @@ __all__ = [
     "of_kept",
     "profiles",
     "setting_text",
+    "shown",
 ]
 
 STUDY_ID = "canatar2022.fig1-6-table1"
@@ -30,6 +31,12 @@ _FEWEST = 4  # runs, below which correlations over runs say nothing
 def kept(runs: Results) -> Results:
     """The runs that fit their training data: accuracy strictly above 95 %."""
     return runs.chosen(lambda run: run["train_accuracy"] > FITTED and _defined(run))
+
+
+def shown(runs: Results) -> Results:
+    """The kept runs; all that did not diverge where fewer than two were kept."""
+    chosen = kept(runs)
+    return chosen if len(chosen) > 1 else runs.chosen(lambda run: "target_train" in run.arrays)
 
 
 def _defined(run: Result) -> bool:

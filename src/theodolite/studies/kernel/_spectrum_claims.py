@@ -3,7 +3,7 @@
 import numpy as np
 
 from theodolite.studies import Claim, Judgment, Result, Results, judge
-from theodolite.studies.kernel._grid_runs import STUDY_ID, kept, of_kept, profiles
+from theodolite.studies.kernel._grid_runs import STUDY_ID, of_kept, profiles, shown
 
 __all__ = ["CLAIMS", "chosen_models"]
 
@@ -13,7 +13,7 @@ def chosen_models(runs: Results) -> dict[str, Result]:
 
     The last is the paper's third model: its last two layers look like those of a good one.
     """
-    order = sorted(kept(runs) if len(kept(runs)) > 1 else runs, key=lambda r: r["test_accuracy"])
+    order = sorted(shown(runs), key=lambda run: run["test_accuracy"])
     half = order[: max(1, len(order) // 2)]
     liked = [min(run.arrays["target_train"][0, -2:]) for run in half]
     return {"worst": order[0], "best": order[-1], "misleading": half[int(np.argmax(liked))]}
