@@ -69,7 +69,8 @@ def measure(config: FewShot, trial: Trial) -> Measured:
     arrays: dict[str, np.ndarray] = {}
     for role in _ROLES:
         task = getattr(tasks, role)
-        labels = few.labels(task), fresh.labels(task, few.mean(task))
+        mean = examples.mean(task)  # of all training labels, as the recipe of the data has it
+        labels = few.labels(task, mean), fresh.labels(task, mean)
         curves = []
         for name in _NAMES:
             split = Split(rows[name], labels[0], new[name], labels[1])
