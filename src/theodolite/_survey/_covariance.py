@@ -25,14 +25,15 @@ _SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how man
 _LARGE = 1024
 _BASES = 10
 _DEFAULT_LIMIT = 4 * 2**30
-_COPIES = 4  # a sum, the part of a batch, and what the eigensolver needs
+_COPIES = 8  # beside the sum: the part of a batch, products of patches, the eigensolver's
+_PATCHES = 70 * 2**20  # patches of a batch go in chunks
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def measure_covariance(bench: Bench, sheet: Sheet) -> None:
     """Rows and curves of all linear and convolutional layers that are called as modules."""
     layers = matrix_layers(bench)
-    limit = bench.settings.memory_limit or _DEFAULT_LIMIT
+    limit = bench.settings.room or _DEFAULT_LIMIT
     reasons = {layer.name: _why_not(bench, layer, limit) for layer in layers}
     fitting = [layer for layer in layers if reasons[layer.name] is None]
     for layer in layers:
@@ -88,15 +89,19 @@ def _weight(bench: Bench, layer: Layer) -> Tensor:
     return weight.mT if _is_transposed(module) else weight.flatten(1)
 
 
-def _bytes(bench: Bench, layer: Layer) -> int:
-    return int(_COPIES * 8 * _weight(bench, layer).shape[1] ** 2)
+def _bytes(bench: Bench, *layers: Layer) -> int:
+    """Sums of the layers, and the work on the largest of them."""
+    sizes = [8 * _weight(bench, layer).shape[1] ** 2 for layer in layers]
+    modules = (bench.model.get_submodule(layer.name) for layer in layers)
+    patches = _PATCHES if any(isinstance(module, _CONV) for module in modules) else 0
+    return sum(sizes) + _COPIES * max(sizes) + patches
 
 
 def _why_not(bench: Bench, layer: Layer, limit: int) -> str | None:
     """Why a layer has no covariance, in a sentence; None if it has."""
     needed = _bytes(bench, layer)
     if needed > limit:
-        return f"its covariance needs {needed} bytes, memory_limit is {limit}"
+        return f"its covariance needs {needed:,} bytes, {limit:,} are left of memory_limit"
     module = bench.model.get_submodule(layer.name)
     if not isinstance(module, _CONV) or layer.input_shape is None:
         return None
@@ -110,13 +115,11 @@ def _why_not(bench: Bench, layer: Layer, limit: int) -> str | None:
 def _groups(bench: Bench, layers: list[Layer], limit: int) -> Iterator[list[Layer]]:
     """Layers whose covariances fit into memory together: one pass over the data for each group."""
     group: list[Layer] = []
-    total = 0
     for layer in layers:
-        size = _bytes(bench, layer)
-        if group and total + size > limit:
+        if group and _bytes(bench, *group, layer) > limit:
             yield group
-            group, total = [], 0
-        group, total = [*group, layer], total + size
+            group = []
+        group = [*group, layer]
     if group:
         yield group
 

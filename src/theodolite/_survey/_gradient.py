@@ -19,7 +19,9 @@ __all__ = ["measure_features", "measure_gradient"]
 
 _FAMILY = "gradient"
 _DEFAULT_LIMIT = 2 * 2**30
-_KEPT_COPIES = 8  # of a layer's output: norms, activations and gradients beside it
+_SUMS = 20  # float32 copies of the parameters: sums over examples and unit vectors, in float64
+_GRADIENTS = 4  # copies of an example's gradient
+_KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
 _FEWER = 100  # examples whose pairs of gradients are compared in larger models
 
@@ -57,11 +59,22 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
 
 
 def _backward_batch(bench: Bench) -> int:
-    """Examples in one backward pass, so that what it keeps stays within the memory limit."""
-    widths = (torch.Size(layer.shape or ()).numel() for layer in bench.layout.layers)
-    each = _KEPT_COPIES * 4 * sum(widths)
-    limit = bench.settings.memory_limit or _DEFAULT_LIMIT
-    return max(1, min(bench.settings.batch_size, limit // max(each, 1)))
+    """Examples in one backward pass, so that what it keeps stays within the memory limit.
+
+    Raises:
+        MemoryLimitError: If the sums alone, or one example, do not fit.
+    """
+    weights = 4 * sum(p.numel() for p in bench.model.parameters() if p.requires_grad)
+    fixed = _SUMS * weights
+    each = _KEPT_COPIES * 4 * sum(layer.width for layer in bench.layout.layers)
+    each += _GRADIENTS * weights
+    room = bench.settings.room or _DEFAULT_LIMIT
+    if fixed + each > room:
+        raise MemoryLimitError(
+            f"gradients: sums of the size of the parameters take {fixed:,} bytes and one example "
+            f"{each:,}, {room:,} are left of memory_limit; pass a larger memory_limit"
+        )
+    return max(1, min(bench.settings.batch_size, (room - fixed) // max(each, 1)))
 
 
 def _pairs(bench: Bench, sheet: Sheet, names: list[str]) -> Mapping[str, Tensor]:
@@ -78,7 +91,7 @@ def _pairs(bench: Bench, sheet: Sheet, names: list[str]) -> Mapping[str, Tensor]
                 names,
                 outputs=bench.loss,
                 readout=bench.settings.readout,
-                memory_limit=bench.settings.memory_limit,
+                **bench.engine_options(1),
                 check=bench.settings.check,
             )
         except MemoryLimitError as error:

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from theodolite._survey._footprint import Footprint, footprint_of
 from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers, select_layers
 from theodolite.capture.outputs import first_tensor
@@ -46,10 +47,15 @@ class Layer:
     shape: tuple[int, ...] | None
     input_shape: tuple[int, ...] | None = None
 
+    @property
+    def width(self) -> int:
+        """Numbers that it gives for one example; 0 if it gives none."""
+        return 0 if self.shape is None else torch.Size(self.shape).numel()
+
     def describe(self) -> dict[str, Any]:
         """Plain data for the record."""
         shape = None if self.shape is None else list(self.shape)
-        width = None if self.shape is None else int(torch.Size(self.shape).numel())
+        width = None if self.shape is None else self.width
         kept = (key for key in vars(self) if not key.endswith("shape"))
         described = {key: getattr(self, key) for key in kept}
         return {**described, "output_shape": shape, "width": width}
@@ -62,6 +68,7 @@ class Layout:
     layers: tuple[Layer, ...]
     outputs: int | None  # columns after the readout; None if it does not give (n, c)
     problem: str | None = None  # why there are none
+    footprint: Footprint = field(default_factory=Footprint)  # of a pass of a few examples
 
     def with_features(self) -> list[str]:
         """Layers that give one row per example."""
@@ -89,7 +96,7 @@ def survey_layers(
     blocks = _blocks(model)
     names = _default(model, blocks, most) if layers is None else _selected(model, layers)
     trial = batch.take(slice(0, min(_TRIAL, len(batch))))
-    with torch.no_grad():
+    with torch.no_grad(), footprint_of(len(trial)) as footprint:
         output, shapes = _trial(model, trial, names)
     ran = [*shapes, *(name for name in names if name not in shapes and layers is not None)]
     found = tuple(
@@ -101,8 +108,8 @@ def survey_layers(
     try:
         outputs = read_outputs(output, trial, resolve_readout(readout)).shape[1]
     except (ShapeError, TypeError) as error:
-        return Layout(found, None, str(error))
-    return Layout(found, int(outputs))
+        return Layout(found, None, str(error), footprint)
+    return Layout(found, int(outputs), footprint=footprint)
 
 
 def _trial(

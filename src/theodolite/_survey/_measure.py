@@ -15,6 +15,7 @@ from theodolite._survey._draws import Draws
 from theodolite._survey._gradient import measure_features, measure_gradient
 from theodolite._survey._kernel import measure_kernel
 from theodolite._survey._layers import Layout, survey_layers
+from theodolite._survey._memory import fit_settings, freed
 from theodolite._survey._probe import Probe
 from theodolite._survey._progress import Progress, watched
 from theodolite._survey._representation import measure_representation
@@ -60,10 +61,14 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
     with untouched(inner), sheet.timed("total"):
         inner.eval()
         layout = _layout(inner, probe, settings)
+        fitted = fit_settings(settings, inner, layout, probe)
+        settings = fitted.settings
         draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded(1))
         with watched(progress, settings.families, len(layout.layers)) as report:
             bench = Bench(inner, data, probe, layout, settings, draws, report)
             _run(bench, sheet)
+        for family, note in fitted.notes.items():
+            sheet.warn(None, (family, "examples"), note)
     return _record(bench, sheet, labeling, step)
 
 
@@ -84,10 +89,12 @@ def _run(bench: Bench, sheet: Sheet) -> None:
     if {"representation", "kernel", "gradient"} & set(families):
         with sheet.timed("features"):
             _ = bench.held
+            freed(bench.settings)
     for family in families:
         why = _why_not(bench, family)
         if why is None:
             why = _tried(_FAMILIES[family], bench, sheet)
+        freed(bench.settings)
         if why is not None:
             sheet.skipped[family] = why
         if family == "gradient":

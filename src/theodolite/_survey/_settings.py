@@ -78,6 +78,7 @@ class Settings:
     deep_covariance: bool = True
     stiffness: bool = True
     heat_maps: bool = True
+    room: int | None = None  # bytes for the work of one family; chosen from the limit
     most_layers: int = 40  # with more than this, layers inside blocks are left out
     processes: Processes = ALONE
 

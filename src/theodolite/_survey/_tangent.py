@@ -27,6 +27,7 @@ __all__ = ["measure_tangent"]
 
 _FAMILY = "tangent"
 _DEFAULT_LIMIT = 2 * 2**30
+_BESIDE = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
 _PICTURED = 40  # examples of the heat maps of forward and backward kernels
 _PICTURES = 8  # layers with heat maps
@@ -53,8 +54,8 @@ def _exact_count(bench: Bench, layers: int, outputs: int) -> int | None:
         return None
     if bench.settings.tangent == "auto" and outputs > MANY_OUTPUTS:
         return None
-    limit = bench.settings.memory_limit or _DEFAULT_LIMIT
-    fitting = math.isqrt(limit // (8 * layers)) // outputs  # half of it for the work beside
+    room = bench.settings.room or _DEFAULT_LIMIT
+    fitting = math.isqrt(room // (4 * (layers + _BESIDE))) // outputs
     if fitting < min(count, _FEWEST):
         return None
     return min(count, fitting)
@@ -81,7 +82,7 @@ def _exact(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> None:
             batch,
             [layer.name for layer in layers],
             readout=bench.settings.readout,
-            memory_limit=bench.settings.memory_limit,
+            **bench.engine_options(bench.layout.outputs),
             check=bench.settings.check,
         )
     curve = []
@@ -148,7 +149,7 @@ def _sketch(bench: Bench, sheet: Sheet, layers: list[Layer], outputs: int) -> No
             method="sketch",
             probes=bench.settings.probes,
             readout=bench.settings.readout,
-            memory_limit=bench.settings.memory_limit,
+            **bench.engine_options(outputs),
             generator=torch.Generator().manual_seed(bench.settings.seed),
         )
     why = "the sketch does not resolve it: the norm of the kernel is below its noise"

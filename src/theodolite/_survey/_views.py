@@ -114,7 +114,7 @@ def read_views(
     names = layout.with_features()
     pool: Pool = settings.pool or "flatten"
     wide = [name for name in names if pool == "flatten" and _width(layout, name) > len(batch)]
-    most = min(_KEPT, settings.memory_limit or _KEPT)
+    most = min(_KEPT, (settings.room or _KEPT) // 4)
     if 4 * len(batch) * sum(_width(layout, name) for name in wide) <= most:
         wide = []
     narrow = [name for name in names if name not in wide]
@@ -123,11 +123,11 @@ def read_views(
         kept = features(model, batch, narrow, pool, batch_size=settings.batch_size)
         found |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
     if wide:
-        limit = settings.memory_limit or _DEFAULT_LIMIT
+        limit = (settings.room or _DEFAULT_LIMIT) // 2
         each = 4 * sum(_width(layout, name) for name in wide)
         size = max(1, min(settings.batch_size, limit // (2 * each)))
         grams = feature_grams(
-            model, batch, wide, pool, batch_size=size, memory_limit=settings.memory_limit
+            model, batch, wide, pool, batch_size=size, memory_limit=limit
         )
         found |= {name: View(grams.widths[name], products=grams[name]) for name in grams}
     return {name: found[name].settled() for name in names if name in found}

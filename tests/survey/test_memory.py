@@ -1,0 +1,105 @@
+"""The memory limit of a survey: planned from counts, and kept, as a process of its own shows."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import theodolite as th
+from tests.survey.subjects import blobs, images, mlp, value
+from theodolite._survey._footprint import footprint_of
+from theodolite.errors import MemoryLimitError
+
+MIB = 2**20
+SCRIPT = """
+import sys, torch, theodolite as th
+from torch import nn
+def net(width):
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, stride=2),
+        nn.BatchNorm2d(2 * width), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(8 * width, 4)).eval()
+def data(count):
+    labels = torch.arange(count) % 4
+    return torch.randn(count, 3, 24, 24) + labels.view(-1, 1, 1, 1), labels
+def size(name):
+    return int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) * 1024
+torch.manual_seed(0)
+model, pairs, limit = net(24), data(120), int(sys.argv[1])
+th.survey(net(2), data(24), memory_limit=10**9)  # libraries are loaded, threads started
+open("/proc/self/clear_refs", "w").write("5")
+before = size("VmRSS")
+found = th.survey(model, pairs, memory_limit=limit or None)
+print(size("VmHWM") - before, *found.record.contents["skipped"])
+"""
+
+
+def peak(limit):
+    """Bytes that a survey added at most, and the families that it left out."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(limit)], capture_output=True, text=True, check=True
+    )
+    number, *skipped = done.stdout.split()
+    return int(number), skipped
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+def test_the_peak_stays_within_the_limit():
+    limit = 70 * MIB
+    free, _ = peak(0)
+    kept, skipped = peak(limit)
+    assert free > 1.3 * limit, "without a limit this survey takes more: the test can fail"
+    assert kept <= limit
+    assert skipped == []
+
+
+def test_a_pass_is_counted_operation_by_operation():
+    model = nn.Sequential(nn.Linear(6, 10, bias=False), nn.ReLU(inplace=True), nn.Linear(10, 3))
+    inputs = torch.randn(5, 6)
+    with torch.no_grad(), footprint_of(5) as found:
+        model(inputs)
+    assert found.largest == 5 * 10 * 4
+    assert found.total == 5 * (10 + 3) * 4  # neither views nor what happens in place
+    assert found.products == 5 * (6 * 10 + 10 * 3)
+
+
+def test_fewer_examples_are_said():
+    found = th.survey(mlp(), blobs(600), families=["representation", "kernel"], memory_limit=10**6)
+    contents = found.record.contents
+    used = contents["routes"]["kernel"]["n"]
+    assert used < 600
+    assert contents["config"]["sizes"]["kernel"] == used
+    texts = {w["family"]: w["text"] for w in contents["warnings"] if w["measure"] == "examples"}
+    assert texts["kernel"] == f"{used} of 600 examples, to stay within memory_limit"
+    exact = th.survey(mlp(), blobs(600), families="kernel", sizes={"kernel": used})
+    for layer in found.layers:
+        assert value(found, "cka_target", layer) == value(exact, "cka_target", layer)
+
+
+def test_many_classes_permute_fewer_examples():
+    x, y = blobs(600, classes=60)
+    found = th.survey(mlp((6, 8, 60)), (x, y), families="kernel", memory_limit=10**7)
+    assert found.record.contents["routes"]["kernel"]["n"] < 600
+
+
+def test_batches_shrink_with_the_limit():
+    wide = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.Flatten(), nn.Linear(2304, 3))
+    found = th.survey(wide, images(60), families="kernel", memory_limit=3 * 10**6)
+    assert found.record.contents["config"]["batch_size"] < 60
+    free = th.survey(wide, images(60), families="kernel")
+    assert free.record.contents["config"]["batch_size"] == 256
+
+
+def test_sums_of_gradients_that_do_not_fit_say_so():
+    found = th.survey(
+        mlp((6, 900, 900, 3)), blobs(), families=["kernel", "gradient"], memory_limit=2 * 10**7
+    )
+    assert "sums of the size of the parameters take" in found.record.contents["skipped"]["gradient"]
+
+
+def test_a_limit_below_a_single_example_is_an_error():
+    with pytest.raises(MemoryLimitError, match="memory_limit: expected at least"):
+        th.survey(mlp(), blobs(), memory_limit=1000)
