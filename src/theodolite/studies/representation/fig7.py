@@ -106,10 +106,10 @@ STUDY = Study(
     shows=("Figure 7",),
     measure=measure,
     configs={
-        "smoke": LayerByLayer(train=200, training=Training(epochs=30)),
+        "smoke": LayerByLayer(train=100, training=Training(epochs=10)),
         "lite": LayerByLayer(training=Training(epochs=60)),
         "paper": LayerByLayer(
-            "mnist-pair", 10_000, training=Training(epochs=1000, until_converged=True)
+            "mnist-pair", 10_000, training=Training(epochs=300, until_converged=True)
         ),
     },
     spaces={
@@ -143,6 +143,7 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits, even against odd and the digit as a number, for MNIST and CT position",
         "paper": "MNIST 0 against 1 and even against odd (the paper does not say which task), and "
-        "CIFAR-10's first two classes; CT position cannot be had here (task ct_position)",
+        "CIFAR-10's first two classes, at most 300 epochs; CT position cannot be had here (task "
+        "ct_position)",
     },
 )

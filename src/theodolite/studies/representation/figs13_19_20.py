@@ -119,26 +119,24 @@ def _one_pair(
     for extractor in extractors:
         train, test = (extractor.rows(x, trial.device) for x in (pair.train, pair.test))
         for state in ("init", "transfer"):
-            rows.setdefault(state, (train[state], test[state]))
-            rows[f"{state}: {extractor.name}"] = (train[state], test[state])
+            both = (train[state].cpu(), test[state].cpu())
+            rows.setdefault(state, both)
+            rows[f"{state}: {extractor.name}"] = both
     for name in config.deeper:
         model = random_network(name, trial.generator(24))
-        rows[f"init: {name}"] = (image_features(model, pair.train, name, trial.device),) * 2
+        rows[f"init: {name}"] = (image_features(model, pair.train, name, trial.device).cpu(),) * 2
     numbers, curves = {}, {}
     for name, (train_rows, _) in rows.items():
         aligned = profile(train_rows, pair.y_train, bias=config.bias, points=_CURVE)
         numbers[f"area_{name}"], curves[name] = aligned.area, aligned.curve
     missing = torch.full((_CURVE,), torch.nan, dtype=torch.float64)
     arrays = {"curves": torch.stack([curves.get(name, missing) for name in _NAMES]).numpy()}
-    linear, drawn = _linear_models(config, pair, rows, trial)
+    linear, drawn = _linear_models(config, pair, rows)
     return numbers | linear, arrays | drawn
 
 
 def _linear_models(
-    config: PretrainedNetworks,
-    pair: Pair,
-    rows: Mapping[str, tuple[Tensor, Tensor]],
-    trial: Trial,
+    config: PretrainedNetworks, pair: Pair, rows: Mapping[str, tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Squared and logistic loss over steps for each representation."""
     numbers: dict[str, float] = {}
@@ -148,11 +146,11 @@ def _linear_models(
             squared.append(torch.full((2, len(_STEPS)), torch.nan, dtype=torch.float64))
             logistic.append(torch.full((2, len(_LOGISTIC)), torch.nan, dtype=torch.float64))
             continue
-        train, test = (part.to(trial.device) for part in rows[name])
+        train, test = rows[name]
         split = Split(train, pair.y_train, test, pair.y_test).prepared(bias=config.bias)
         run = best_readout(split, config.rates, _JUDGED[-1])
-        steps = torch.tensor(_STEPS, device=trial.device)
-        judged = torch.tensor(_JUDGED, device=trial.device)
+        steps = torch.tensor(_STEPS)
+        judged = torch.tensor(_JUDGED)
         squared.append(torch.stack([run.train_errors(steps), run.test_errors(steps)]).cpu())
         for kind, errors in (
             ("train", run.train_errors(judged)),

@@ -294,7 +294,7 @@ STUDY = Study(
             "mnist-pair",
             10_000,
             2_000,
-            Training(epochs=100, until_converged=True),
+            Training(epochs=60, until_converged=True),
             depths=(1, 2, 4, 8),
             widths=(32, 128, 512),
         ),
@@ -304,7 +304,7 @@ STUDY = Study(
     draw=draw,
     stand_in={
         "lite": "8x8 digits, even against odd, for CT position, CIFAR-10 and MNIST; 50 epochs",
-        "paper": "first two classes of MNIST and CIFAR-10, at most 100 epochs; CT position cannot "
+        "paper": "first two classes of MNIST and CIFAR-10, at most 60 epochs; CT position cannot "
         "be had here (task ct_position)",
     },
 )
