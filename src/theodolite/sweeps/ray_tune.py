@@ -6,8 +6,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 from theodolite.errors import StudyError
@@ -74,7 +75,8 @@ def run_on_ray(
                 verbose=0,
             ),
         )
-        with _Collector(inbox, jobs, keep, report) as collector:
+        collector = _Collector(inbox, jobs, keep, report)
+        with collector, redirect_stdout(StringIO()):  # Tune tells of every trial there
             tuner.fit()
     return collector.failures()
 
