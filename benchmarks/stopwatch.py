@@ -33,6 +33,7 @@ def measure(call: Callable[[], Any], device: str, repeats: int = 5) -> Measured:
     call()
     gc.collect()
     peak, best, result = 0, float("inf"), None
+    before = torch.cuda.memory_allocated() if cuda else 0
     for _ in range(repeats):
         result = None
         if cuda:
@@ -44,7 +45,7 @@ def measure(call: Callable[[], Any], device: str, repeats: int = 5) -> Measured:
             torch.cuda.synchronize()
             peak = max(peak, torch.cuda.max_memory_allocated())
         best = min(best, time.perf_counter() - started)
-    return Measured(best, peak / GIB, result)
+    return Measured(best, max(0, peak - before) / GIB, result)
 
 
 def attempt(name: str, call: Callable[[], Any], device: str, floor: Measured | None) -> Any:

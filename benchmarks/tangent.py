@@ -294,13 +294,14 @@ def scaling(device: str) -> None:
     """Exponents of time and of kernel memory, measured and predicted, on fully connected nets."""
     big = device.startswith("cuda")
     n, c, w, d = (1000, 10, 1024, 4) if big else (60, 4, 128, 4)
-    axes: dict[str, tuple[list[int], Callable[[int], tuple[Any, ...]], float]] = {
-        "examples n": ([n, 2 * n, 3 * n], lambda s: (s, c, w, d), 2.0),
-        "outputs c": ([c, 2 * c, 3 * c], lambda s: (n, s, w, d), 2.0),
-        "width": ([w, 2 * w, 4 * w], lambda s: (n, c, s, d), 1.0),
-        "depth": ([d, 2 * d, 4 * d], lambda s: (n, c, w, s), 1.0),
+    # Time: products of (n c)^2 pairs over the width; memory: one kernel of (n c)^2 per layer.
+    axes: dict[str, tuple[list[int], Callable[[int], tuple[Any, ...]], tuple[int, int]]] = {
+        "examples n": ([n, 2 * n, 3 * n], lambda s: (s, c, w, d), (2, 2)),
+        "outputs c": ([c, 2 * c, 3 * c], lambda s: (n, s, w, d), (2, 2)),
+        "width": ([w, 2 * w, 4 * w], lambda s: (n, c, s, d), (1, 0)),
+        "depth": ([d, 2 * d, 4 * d], lambda s: (n, c, w, s), (1, 1)),
     }
-    for axis, (sizes, case, predicted) in axes.items():
+    for axis, (sizes, case, (time_law, memory_law)) in axes.items():
         times, memory = [], []
         for size in sizes:
             examples, outputs, width, depth = case(size)
@@ -315,7 +316,8 @@ def scaling(device: str) -> None:
         print(
             f"  {axis:12s} {sizes}: {shown} ms, exponent {slope(sizes, times):.2f} in time", end=""
         )
-        print(f" (predicted {predicted:.0f}), {slope(sizes, memory):.2f} in memory")
+        kept = f"{slope(sizes, memory):.2f}" if big else "not measured"
+        print(f" (predicted {time_law}), {kept} in memory (predicted {memory_law})")
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ CASES = (
         (3072,),
         {"cuda": 400, "cpu": 10},
     ),
-    Case("VGG16", lambda: vgg16(generator=seeded()), (3, 32, 32), {"cuda": 20, "cpu": 1}),
+    Case("VGG16", lambda: vgg16(generator=seeded()), (3, 32, 32), {"cuda": 80, "cpu": 1}),
 )
 
 

@@ -1,9 +1,10 @@
 """Tests of the guard around measurements."""
 
+import pytest
 import torch
 from torch import nn
 
-from theodolite.capture.state import untouched
+from theodolite.capture.state import untouched, without_cudnn
 
 
 def test_a_nested_guard_leaves_the_rest_to_the_outer_one():
@@ -27,3 +28,17 @@ def test_a_guard_of_another_model_notes_everything():
         with untouched(inner):
             inner.eval()
         assert inner.training
+
+
+def test_cudnn_is_put_back_after_an_error():
+    before = torch.backends.cudnn.enabled
+    inside = []
+
+    def fail():
+        inside.append(torch.backends.cudnn.enabled)
+        raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"), without_cudnn():
+        fail()
+    assert inside == [False]
+    assert torch.backends.cudnn.enabled == before

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["exact_arithmetic", "untouched"]
+__all__ = ["exact_arithmetic", "untouched", "without_cudnn"]
 
 _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
 
@@ -77,3 +77,19 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
         for backend, precision in zip(backends, saved[0], strict=True):
             backend.fp32_precision = precision
         cudnn.benchmark = saved[1]
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Run a block without cuDNN.
+
+    PyTorch's own guard reads all flags, and refuses where those of its old and its new interface
+    for TF32 are mixed.
+    """
+    cudnn: Any = torch.backends.cudnn
+    enabled = cudnn.enabled
+    cudnn.enabled = False
+    try:
+        yield
+    finally:
+        cudnn.enabled = enabled

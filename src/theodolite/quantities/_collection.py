@@ -98,6 +98,7 @@ def _add_run(factors: list[Factors], plan: Plan, run: Run, rows: slice, keep_gra
         for output, gradients in run.passes(keep_graph):
             for factor in factors:
                 factor.add(output, [gradients[index] for index in factor.atom.uses])
+            del gradients  # before those of the next output come
     for factor in factors:
         factor.end()
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Ownership
 from theodolite.capture.readouts import Readout, read_outputs
-from theodolite.capture.state import exact_arithmetic, untouched
+from theodolite.capture.state import exact_arithmetic, untouched, without_cudnn
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.linalg import Eigen, symmetric_eigen, top_eigen_operator
 from theodolite.measures.tangent import LayerEnergy, layer_energy
@@ -110,9 +110,7 @@ class ParameterOperator(ABC):
             untouched(self._model),
             exact_arithmetic(self._tensors[0].device),
             sdpa_kernel(SDPBackend.MATH),
-            torch.backends.cudnn.flags(
-                enabled=not recurrent, benchmark=torch.backends.cudnn.benchmark
-            ),
+            without_cudnn() if recurrent else nullcontext(),
         ):
             yield
 

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from theodolite.capture.batches import Batch
 from theodolite.capture.completeness import require_complete
@@ -38,14 +39,15 @@ class Run:
         """For every output: the gradients of its sum that arrive at each use, None where zero."""
         edges = [edge for use in self.uses for edge in use.edges]
         count = self.outputs.shape[1] if edges else 0
-        for index in range(count):
-            seed = torch.zeros_like(self.outputs)
-            seed[:, index] = 1.0
+        for index in range(count):  # nothing here holds on to the gradients of an output
             keep = keep_graph or index + 1 < count
-            grads = torch.autograd.grad(
-                self.outputs, edges, seed, retain_graph=keep, allow_unused=True
-            )
-            yield index, self._by_use(list(grads))
+            yield index, self._by_use(self._pass(edges, index, keep))
+
+    def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
+        seed = torch.zeros_like(self.outputs)
+        seed[:, index] = 1.0
+        grads = torch.autograd.grad(self.outputs, edges, seed, retain_graph=keep, allow_unused=True)
+        return list(grads)
 
     def joint_passes(self, outputs: range) -> list[tuple[Tensor, ...]] | None:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
