@@ -19,7 +19,7 @@ from theodolite.workbench.data import (
     symmetric_range,
 )
 
-__all__ = ["Images", "Labeled", "draw_images"]
+__all__ = ["Images", "Labeled", "draw_images", "halves"]
 
 Labeled = tuple[Tensor, Tensor]  # images in [-1, 1], labels
 
@@ -69,3 +69,15 @@ def _raw(name: str, side: int) -> Dataset:
     if name in IMAGE_SETS:
         return load_image_set(name)
     return load_image_folder(data_folder() / name, size=side)
+
+
+def halves(images: Images, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """First and second half of all images in their order; ``count`` random ones of each, or all."""
+    raw = _raw(images.name, images.side)
+    pixels = torch.cat([raw.x_train, raw.x_test])
+    middle = len(pixels) // 2
+    parts = []
+    for half in (pixels[:middle], pixels[middle : 2 * middle]):
+        chosen = half[torch.randperm(middle, generator=generator)[:count]] if count else half
+        parts.append(images.prepared(chosen, raw.peak or 255))
+    return parts[0], parts[1]
