@@ -514,3 +514,17 @@ def test_unchecked_calls_remember_where_the_examples_lie():
         model[0].weight.mul_(2.0)
     later = gradient_sums(model, x, torch.arange(6) % 2, check=False)
     assert torch.equal(later.total.norms, gradient_sums(model, x, torch.arange(6) % 2).total.norms)
+
+
+def test_progress_of_gradient_sums_rises_to_one():
+    model = nn.Linear(3, 2).double()
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    seen = []
+    gradient_sums(
+        model, x, torch.arange(7) % 2, batch_size=3, progress=lambda *told: seen.append(told)
+    )
+    assert seen == [
+        (3 / 7, "examples 0 to 2"),
+        (6 / 7, "examples 3 to 5"),
+        (1.0, "examples 6 to 6"),
+    ]

@@ -1,5 +1,7 @@
 """Routes, memory plans and products: the parts of the engine that decide and multiply."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,7 @@ from tests.tolerances import assert_close
 from theodolite.capture.forms import Geometry
 from theodolite.capture.state import untouched
 from theodolite.errors import MemoryLimitError
-from theodolite.quantities import tangent_kernels
+from theodolite.quantities import _plan, _sweep, tangent_kernels
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._factors import tap_groups
 from theodolite.quantities._plan import Settings
@@ -140,3 +142,25 @@ def test_the_leading_part_is_a_short_number():
     leading = _leading(values)
     assert not (leading.view(torch.int32) & 0x1FFF).any()
     assert ((values - leading).abs() <= 2.0**-10 * values.abs()).all()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one set", "two sets"])
+@pytest.mark.parametrize("whole", [True, False], ids=["one block", "blocks"])
+def test_progress_rises_to_one(whole, other, monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if not whole:
+        made = _plan.make_plan
+        monkeypatch.setattr(_sweep, "make_plan", lambda *a: replace(made(*a), block=3, run=3))
+    seen = []
+    tangent_kernels(
+        model,
+        x,
+        other=x if other else None,
+        progress=lambda share, text: seen.append((share, text)),
+    )
+    shares = [share for share, _ in seen]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len(set(shares)) == len(shares)  # counted beforehand as many as there were
+    assert "layer 2" in seen[-1][1]

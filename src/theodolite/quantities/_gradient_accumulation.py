@@ -18,6 +18,7 @@ from theodolite.quantities._example_gradients import DenseGradients, ExampleGrad
 from theodolite.quantities._gradient_check import GradientCheck, squared_norms
 from theodolite.quantities._gradient_uses import example_gradients
 from theodolite.quantities._layer_sums import LayerSums, UnitSums
+from theodolite.quantities._progress import Watch
 from theodolite.quantities._runs import Run, Subject
 
 __all__ = ["LOGITS", "TOTAL", "GradientAccumulation"]
@@ -43,6 +44,7 @@ class GradientAccumulation:
 
     def __init__(self, subject: Subject, loss: BatchLoss, labels: Tensor, stiffness: bool) -> None:
         self._subject, self._loss, self._stiffness = subject, loss, stiffness
+        self.progress: Watch | None = None
         owned = subject.ownership
         self._order = labels.argsort(stable=True)
         self._labels = labels[self._order]
@@ -121,6 +123,8 @@ class GradientAccumulation:
             self._compare(plain, first, len(batch))
         if self._stiffness:
             self._add_units(self._gradients(run, arrived), segments, span)
+        if self.progress is not None:
+            self.progress(span.stop / len(self._labels), f"examples {start} to {span.stop - 1}")
 
     def _reduce(self, bundles: Iterator[Bundle], segments: list[Segment], span: slice) -> None:
         """Norms into the table, sums into the tallies."""

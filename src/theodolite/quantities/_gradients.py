@@ -23,6 +23,7 @@ from theodolite.quantities._gradient_accumulation import GradientAccumulation
 from theodolite.quantities._layer_sums import LayerSums
 from theodolite.quantities._losses import Loss, per_example_loss
 from theodolite.quantities._outputs import OutputChoice
+from theodolite.quantities._progress import Watch
 from theodolite.quantities._runs import Subject
 
 __all__ = ["GradientSums", "gradient_sums"]
@@ -84,6 +85,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
     check: bool = True,
+    progress: Watch | None = None,
 ) -> GradientSums:
     r"""Sums of per-example gradients :math:`g_i = \nabla \ell_i`, per layer and class.
 
@@ -110,6 +112,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
         check: compare the first example with plain autograd in a pass of its own, for every
             parameter, and the sum over the first batch for the last ones; a difference is an
             error.
+        progress: called with the share that is done and what was done, after every batch.
 
     Raises:
         DomainError: If the model normalises over the batch, drops out units, has no trainable
@@ -135,6 +138,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
     work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness)
+    work.progress = progress
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
         work.run(data, batch_size or _batch_size(device), check=check)

@@ -18,6 +18,7 @@ from theodolite.quantities._kernel_set import Coverage, TangentKernels
 from theodolite.quantities._outputs import Outputs
 from theodolite.quantities._plan import Plan, Settings
 from theodolite.quantities._products import Precision
+from theodolite.quantities._progress import Steps, Watch
 from theodolite.quantities._sweep import Data, Request, Sweep, model_device, prepare
 
 __all__ = ["tangent_kernels"]
@@ -40,6 +41,7 @@ def tangent_kernels(  # noqa: PLR0913
     device: torch.device | str | None = None,
     precision: Precision = "float32",
     check: bool = True,
+    progress: Watch | None = None,
 ) -> TangentKernels:
     r"""Tangent kernel of every layer, exact, in one sweep.
 
@@ -69,6 +71,8 @@ def tangent_kernels(  # noqa: PLR0913
         device: Where the inputs should lie; None for that of the parameters.
         precision: ``"3xtf32"`` for faster float32 products on CUDA.
         check: Compare with plain autograd (one backward pass more).
+        progress: Called with the share that is done and what was done, after every block of
+            examples and every layer of it.
 
     Raises:
         CaptureError: If the model mixes examples, hides uses of parameters, or a check fails.
@@ -95,15 +99,17 @@ def tangent_kernels(  # noqa: PLR0913
         data = Data.of(inputs, targets, batch_fn, place)
         second = None if other is None else Data.of(other, None, batch_fn, place)
         sweep = prepare(inner, data, request)
-        return kernels_of(sweep, data, second)
+        return kernels_of(sweep, data, second, progress)
 
 
-def kernels_of(sweep: Sweep, data: Data, other: Data | None) -> TangentKernels:
+def kernels_of(
+    sweep: Sweep, data: Data, other: Data | None, progress: Watch | None = None
+) -> TangentKernels:
     """Kernels of a prepared sweep."""
     right = len(data) if other is None else len(other)
     plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
     shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
-    kernels = _Kernels(shape, sweep)
+    kernels = _Kernels(shape, sweep, Steps(progress, _pieces(sweep, plan, data, other)))
     checked = CheckWeights(sweep, data, other) if sweep.settings.check else None
     values = _fill_all(sweep, plan, data, other, kernels)
     if checked is not None:
@@ -114,13 +120,23 @@ def kernels_of(sweep: Sweep, data: Data, other: Data | None) -> TangentKernels:
 class _Kernels(dict[str, Tensor]):
     """Kernels that are allocated when they are first filled, after the passes have let go."""
 
-    def __init__(self, shape: tuple[int, ...], sweep: Sweep) -> None:
+    def __init__(self, shape: tuple[int, ...], sweep: Sweep, steps: Steps) -> None:
         super().__init__()
-        self._shape, self._sweep = shape, sweep
+        self._shape, self._sweep, self.steps = shape, sweep, steps
 
     def __missing__(self, layer: str) -> Tensor:
         self[layer] = torch.empty(self._shape, dtype=self._sweep.dtype, device=self._sweep.device)
         return self[layer]
+
+
+def _pieces(sweep: Sweep, plan: Plan, data: Data, other: Data | None) -> int:
+    """Blocks of examples that are gone through, and layers that are filled between them."""
+    rows = -(-len(data) // plan.block)
+    if other is not None:
+        columns = -(-len(other) // plan.block)
+        return rows + rows * columns * (1 + len(sweep.layers))
+    above = rows * (rows - 1) // 2
+    return rows * (1 + len(sweep.layers)) + above * (1 + len(sweep.layers))
 
 
 def _fill_all(
@@ -134,6 +150,7 @@ def _fill_all(
     values: list[Tensor] = []
     for rows, batches in sweep.blocks(data, plan):
         left = sweep.collect(batches, plan)
+        kernels.steps.done(f"examples {rows.start} to {rows.stop - 1}")
         values.append(left.outputs)
         if other is not None:
             _fill_row(sweep, plan, (left, rows), other, kernels)
@@ -155,6 +172,7 @@ def _fill_row(
     left, rows = side
     for columns, batches in sweep.blocks(other, plan):
         right = sweep.collect(batches, plan)
+        kernels.steps.done(f"examples {columns.start} to {columns.stop - 1} of the other set")
         _fill(sweep, plan, (left, right), (rows, columns), kernels)
 
 
@@ -171,6 +189,7 @@ def _fill_triangle(
     for columns, batches in sweep.blocks(data, plan):
         if columns.start > rows.start:
             right = sweep.collect(batches, plan)
+            kernels.steps.done(f"examples {columns.start} to {columns.stop - 1}")
             _fill(sweep, plan, (left, right), (rows, columns), kernels)
             _mirror_blocks(sweep, (rows, columns), kernels)
 
@@ -187,6 +206,7 @@ def _fill(
     for layer in sweep.layers:
         kernel = kernels[layer]
         sweep.fill(layer, pair, KernelBlock(kernel, mode).part(*place), plan)
+        kernels.steps.done(f"layer {layer}")
 
 
 def _fill_and_release(sweep: Sweep, plan: Plan, collected: Collected, kernels: "_Kernels") -> None:
@@ -196,6 +216,7 @@ def _fill_and_release(sweep: Sweep, plan: Plan, collected: Collected, kernels: "
     for layer in sweep.layers:
         kernel = kernels[layer]
         sweep.fill(layer, (collected, collected), KernelBlock(kernel, mode), plan)
+        kernels.steps.done(f"layer {layer}")
         for index in sweep.atoms_of(layer):
             waiting[index] -= 1
             if waiting[index] == 0:
