@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from theodolite._survey._bench import Bench
+from theodolite._survey._costs import predicted_costs
 from theodolite._survey._covariance import matrix_layers, measure_covariance
 from theodolite._survey._draws import Draws
 from theodolite._survey._gradient import measure_features, measure_gradient
@@ -64,7 +65,8 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
         fitted = fit_settings(settings, inner, layout, probe)
         settings = fitted.settings
         draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded(1))
-        with watched(progress, settings.families, len(layout.layers)) as report:
+        costs = predicted_costs(inner, layout, probe, settings)
+        with watched(progress, costs) as report:
             bench = Bench(inner, data, probe, layout, settings, draws, report)
             _run(bench, sheet)
         for family, note in fitted.notes.items():

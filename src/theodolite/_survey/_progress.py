@@ -1,41 +1,69 @@
-"""How far a survey is: a bar on the terminal, or the user's own function."""
+"""How far a survey is and how long it will take: a bar on the terminal, or the user's function."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 
-__all__ = ["Progress", "Watch", "watched"]
+from theodolite._survey._costs import Costs
+
+__all__ = ["Progress", "Watch", "time_left", "watched"]
 
 Watch = Callable[[float, str], None]
 Progress = bool | Watch
 
-# Rough cost of a family in units of one layer's eigendecomposition, before its first layer.
-_START = {"covariance": 4.0, "gradient": 6.0, "tangent": 12.0}
+_MINUTE = 60.0
+_HOUR = 3600.0
 
 
 @contextmanager
-def watched(
-    progress: Progress, families: tuple[str, ...], layers: int
-) -> Iterator[Callable[[str, str], None]]:
-    """A function of (family, text) to call before each piece of work."""
-    total = sum(layers * (1.0 + _START.get(family, 1.0)) for family in families)
+def watched(progress: Progress, costs: Costs) -> Iterator[Callable[[str, str], None]]:
+    """A function of (family, layer) to call before each piece of work."""
     with _display(progress) as show:
-        yield _counter(show, total, layers)
+        yield _Counter(show, costs).report
 
 
-def _counter(show: Watch, total: float, layers: int) -> Callable[[str, str], None]:
-    done = 0.0
-    seen: set[str] = set()
+class _Counter:
+    """Adds up the predicted costs of steps as they begin."""
 
-    def report(family: str, text: str) -> None:
-        nonlocal done
-        show(min(done / total, 1.0), f"{family} {text}".strip())
-        if text:
-            done += 1.0
-        elif family not in seen:
-            done += layers * _START.get(family, 1.0)
-        seen.add(family)
+    def __init__(self, show: Watch, costs: Costs) -> None:
+        self._show = show
+        self._waiting = {key: list(steps) for key, steps in costs.items()}
+        self._total = sum(map(sum, costs.values()))
+        self._left = self._total
+        self._running = 0.0
+        self._family = ""
+        self._start = perf_counter()
 
-    return report
+    def report(self, family: str, layer: str) -> None:
+        """A step begins, so the one before is done."""
+        if self._family not in ("", family):  # steps that a family left out will not come
+            missing = [key for key in self._waiting if key[0] == self._family]
+            skipped = sum(sum(self._waiting.pop(key)) for key in missing)
+            self._total, self._left = self._total - skipped, self._left - skipped
+        self._left -= self._running
+        steps = self._waiting.get((family, layer), [])
+        self._running = steps.pop(0) if steps else 0.0
+        self._family = family
+        done = 1.0 - max(0.0, self._left) / self._total if self._total else 1.0
+        left = time_left(done, perf_counter() - self._start)
+        self._show(min(done, 1.0), " ".join(part for part in (family, layer, left) if part))
+
+
+def time_left(done: float, elapsed: float) -> str:
+    """What to say about the rest of the work, from the time of the part that is done.
+
+    Example:
+        >>> time_left(0.25, 40.0), time_left(0.5, 600.0), time_left(0.0, 1.0)
+        ('(2 min left)', '(10 min left)', '')
+    """
+    if done <= 0.0 or done >= 1.0:
+        return ""
+    seconds = elapsed * (1.0 - done) / done
+    if seconds < 1.5 * _MINUTE:
+        return f"({seconds:.0f} s left)"
+    if seconds < 1.5 * _HOUR:
+        return f"({seconds / _MINUTE:.0f} min left)"
+    return f"({seconds / _HOUR:.1f} h left)"
 
 
 @contextmanager
@@ -45,11 +73,11 @@ def _display(progress: Progress) -> Iterator[Watch]:
     elif not progress:
         yield lambda _fraction, _text: None
     else:
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        text = TextColumn("{task.description}")
-        with Bar(text, BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+        text = TextColumn("{task.description}", markup=False)
+        with Bar(BarColumn(), TimeElapsedColumn(), text) as bar:
             task = bar.add_task("features", total=1.0)
             yield lambda done, what: bar.update(task, completed=done, description=what)
             bar.update(task, completed=1.0, description="done")

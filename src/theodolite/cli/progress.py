@@ -17,16 +17,10 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[float, str], None]]:
         yield lambda _fraction, _text: None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     text = TextColumn("{task.description}", markup=False)
-    columns = (text, BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (BarColumn(), TimeElapsedColumn(), text)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda done, what: bar.update(task, completed=done, description=what)
