@@ -50,7 +50,7 @@ class LayerByLayer:
     examples: int = 20_000
     test_examples: int = 10_000
     random_examples: int = 30_000
-    random_steps: int = 11_700
+    random_steps: int = 5_850
     random_rate: float = 0.01
     filters: int = 16
     units: int = 512

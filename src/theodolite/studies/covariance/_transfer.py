@@ -29,7 +29,8 @@ __all__ = ["LABELS", "Course", "Network", "Protocol", "Stage", "Transfer"]
 Labels = Literal["real", "random"]
 LABELS: tuple[Labels, ...] = ("real", "random")
 _CLASSES = 10  # of downstream labels
-_POINTS = 25  # of a curve
+_POINTS, _FEW_POINTS = 25, 12  # of a curve; fewer where evaluating takes long
+_LONG = 5_000
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,11 @@ class Transfer:
     test_examples: int = 10_000
     rescale: bool = True
 
-    def recipe(self, stage: Stage, seed: int, points: int = _POINTS) -> Recipe:
+    def recipe(self, stage: Stage, seed: int, points: int | None = None) -> Recipe:
         """The paper's recipe: momentum, rate divided by 3 after each third, whole batches."""
         per_epoch = steps_per_epoch(stage.examples, self.batch_size, drop_last=True)
         total = stage.steps or (stage.epochs or 1) * per_epoch
+        few = _FEW_POINTS if stage.examples > _LONG else _POINTS
         return Recipe(
             optimizer="momentum",
             learning_rate=self.learning_rate,
@@ -148,7 +150,7 @@ class Transfer:
             schedule="thirds",
             drop_last=True,
             seed=seed,
-            log=max(1, total // points),
+            log=max(1, total // (points or few)),
         )
 
 

@@ -126,11 +126,11 @@ def draw(runs: Results) -> list[Panel]:
 
 
 _PAPER = Panels(
-    left=GaussianRuns(_TEN, (2048, 256), 10_000, 5, 20_000, 0.02, batch_size=256, momentum=0.9),
+    left=GaussianRuns(_TEN, (2048, 256), 10_000, 5, 10_000, 0.02, batch_size=256, momentum=0.9),
     middle=GaussianRuns(
-        _THIRTY, (2048, 256), 10_000, 5, 20_000, 0.02, batch_size=256, momentum=0.9
+        _THIRTY, (2048, 256), 10_000, 5, 10_000, 0.02, batch_size=256, momentum=0.9
     ),
-    right=GaussianRuns(_THIRTY, (256, 256), 2_000, 5, 20_000, 0.02, batch_size=256, momentum=0.9),
+    right=GaussianRuns(_THIRTY, (256, 256), 2_000, 5, 10_000, 0.02, batch_size=256, momentum=0.9),
 )
 _LITE = Panels(
     left=GaussianRuns(_TEN, (256, 64), 2000, 4, 1500, 0.1, first_scale=0.2, momentum=0.9),
@@ -175,7 +175,7 @@ STUDY = Study(
     stand_in={
         "lite": "narrower networks, fewer samples, first layer drawn at 0.2 of the usual scale: a "
         "change of setting that lets the learned part show in seconds",
-        "paper": "learning rate 0.02, momentum, batch 256 and 20,000 steps are ours; printed is "
+        "paper": "learning rate 0.02, momentum, batch 256 and 10,000 steps are ours; printed is "
         "only gradient descent to convergence",
     },
 )

@@ -224,4 +224,5 @@ STUDY = Study(
         "lite": "the narrow network of Figure 8 (16 units) on 500 + 500 images averaged to 8x8",
         "paper": "hyper-parameters are those of Figure 2 (not printed), 25,000 examples a half",
     },
+    not_run={"paper": "256 filters in three convolutions: hours; for a cluster"},
 )

@@ -88,7 +88,8 @@ def _watched(
 ) -> tuple[FilterWatch, float]:
     data = drawn_data(training, trial, labels)
     steps = {epoch * training.steps_per_epoch: epoch for epoch in config.epochs}
-    watch = FilterWatch(covariance_of(data[0]), steps, trial)
+    covariance = covariance_of(data[0].to(trial.device)).cpu()
+    watch = FilterWatch(covariance, steps, trial)
     _, accuracy = trained_filters(training, trial, data, 5, watch)
     return watch, accuracy
 
@@ -223,7 +224,7 @@ STUDY = Study(
             control_scale=1.0,
         ),
         "paper": FilterStudy(
-            GaussianRuns(_THIRTY, (256, 256), 10_000, 50, 20_000, 0.02, 256, momentum=0.9)
+            GaussianRuns(_THIRTY, (256, 256), 10_000, 50, 8_000, 0.02, 256, momentum=0.9)
         ),
     },
     claims=(

@@ -224,4 +224,5 @@ STUDY = Study(
         "of setting",
         "paper": "filters, learning rate, examples and length are ours (not printed)",
     },
+    not_run={"paper": "no time on an accelerator so far"},
 )

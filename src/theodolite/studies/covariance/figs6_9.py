@@ -198,4 +198,5 @@ STUDY = Study(
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "Simple CNN alone, 500 + 500 images averaged to 8x8",
     },
+    not_run={"paper": "33 trainings of up to 200 epochs, most of large networks: for a cluster"},
 )
