@@ -73,7 +73,9 @@ def test_cells_of_a_seed_share_data_and_weights_and_differ_in_their_settings():
     torch.testing.assert_close(first.x_train, data.x_train)
     assert data.y_train[train].bincount().tolist() == [4] * 10
     assert data.y_test[test].bincount().tolist() == [4] * 10
-    weights = [build_network(replace(TINY, skip=s), data, trial).state_dict() for s in (0, 1)]
+    weights = [
+        build_network(replace(TINY, skip=s), data, trial).state_dict() for s in (True, False)
+    ]
     torch.testing.assert_close(weights[0], weights[1])
     plain = recipe_of(replace(TINY, momentum=0.0, augmentation=True), 3)
     assert plain.optimizer == "sgd"
