@@ -42,6 +42,7 @@ class Processes:
         if group is not None:
             self.rank = torch.distributed.get_rank(group)
             self.size = torch.distributed.get_world_size(group)
+        self.alone = self.size == 1  # nobody to exchange anything with
 
     @classmethod
     def of(cls, group: Group = "auto") -> "Processes":
@@ -69,11 +70,6 @@ class Processes:
                 "it in the processes of the group only"
             )
         return cls(found) if distributed.get_world_size(found) > 1 else ALONE
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is nobody to exchange anything with."""
-        return self.size == 1
 
     def part(self, count: int, rank: int | None = None) -> slice:
         """The consecutive items out of so many that a process, by default this one, works on."""
@@ -163,11 +159,13 @@ class Processes:
         self._run(lambda: distributed.all_reduce(flag, largest, group=self._group))
         if not int(flag):
             return
-        failures = self._gathered(None if error is None else _described(error))
-        rank, (handled, text) = next(item for item in enumerate(failures) if item[1] is not None)
-        if rank == self.rank and error is not None:
+        own = None if error is None else _described(error)
+        failures = self._gathered(own)
+        rank, first = next(item for item in enumerate(failures) if item[1] is not None)
+        if error is not None and own == first:  # its own, or one that several processes share
             self._agreed = error
             raise error
+        handled, text = first
         kind = ProcessError if handled is None else _HANDLED[handled]
         self._agreed = kind(f"process {rank} of {self.size} failed: {text}")
         raise self._agreed from error

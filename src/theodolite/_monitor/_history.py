@@ -1,7 +1,7 @@
 """What a monitor leaves behind: a survey per step."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,11 @@ class History:
 
     Args:
         run: settings, and a survey record per step; docs/records.md has the layout.
+        writes: False in all but the first of several processes, which leave files to the first.
     """
 
     run: Run
+    writes: bool = field(default=True, repr=False, compare=False)
 
     @property
     def steps(self) -> list[int]:
@@ -43,7 +45,7 @@ class History:
         """
         for record in self.run.steps:
             if record.contents["step"] == step:
-                return Survey(record)
+                return Survey(record, writes=self.writes)
         raise UnknownNameError("step", str(step), map(str, self.steps))
 
     def to_frame(self) -> "pd.DataFrame":
@@ -65,13 +67,15 @@ class History:
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write a page that needs nothing else; returns its path."""
+        if not self.writes:
+            return Path(path)
         from theodolite.report import write_html
 
         return Path(write_html([self.run], path, title=title))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a folder of records; :func:`theodolite.load` reads it back."""
-        return save_run(self.run, folder)
+        return save_run(self.run, folder) if self.writes else Path(folder)
 
     def _repr_html_(self) -> str:
         from theodolite.report import notebook_html

@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from theodolite._distributed import Group, Processes
 from theodolite._monitor._history import History
 from theodolite._monitor._schedule import Every, described, draws_curves, schedule
 from theodolite._survey import (
@@ -86,6 +87,8 @@ class Monitor:
         split: what the probe is, such as "train" or "test".
         labels: what the labels are, such as "true" or "trained-on".
         classes: names of the classes.
+        group: processes that measure together, see :func:`theodolite.survey`: each is given a part
+            of the probe, or all the same one, and calls :meth:`step` at the same steps.
 
     Raises:
         DomainError: If a setting is out of range.
@@ -128,38 +131,43 @@ class Monitor:
         split: str = "unknown",
         labels: str = "given",
         classes: Sequence[str] | None = None,
+        group: Group = "auto",
     ) -> None:
         self.model = model
         self._due = schedule(every)
         self._every = described(every)
-        self._settings = Settings.of(
-            families,
-            {**MONITOR_SIZES, **dict(sizes or {})},
-            layers=layers,
-            loss=loss,
-            readout=readout,
-            pool=pool,
-            image_shape=image_shape,
-            nulls=nulls,
-            tangent=tangent,
-            probes=probes,
-            deep_covariance=deep_covariance,
-            stiffness=False,
-            heat_maps=False,
-            most_layers=_MOST_LAYERS,
-            memory_limit=memory_limit,
-            device=device,
-            batch_size=batch_size,
-            batch_fn=batch_fn,
-            seed=seed,
-        )
         self._labeling = Labeling(name, split, labels, classes)
         self._folder = None if folder is None else Path(folder)
         self._records: list[Record] = []
         self._last: int | None = None
-        with undisturbed(unwrap(model)):
+        self._processes = Processes.of(group)
+        with self._processes.together(), undisturbed(unwrap(model)):
+            self._settings = Settings.of(
+                families,
+                {**MONITOR_SIZES, **dict(sizes or {})},
+                layers=layers,
+                loss=loss,
+                readout=readout,
+                pool=pool,
+                image_shape=image_shape,
+                nulls=nulls,
+                tangent=tangent,
+                probes=probes,
+                deep_covariance=deep_covariance,
+                stiffness=False,
+                heat_maps=False,
+                most_layers=_MOST_LAYERS,
+                memory_limit=memory_limit,
+                device=device,
+                batch_size=batch_size,
+                batch_fn=batch_fn,
+                seed=seed,
+                processes=self._processes,
+            )
+            self._settings.require_common(call="Monitor", every=self._every)
             place = place_of(unwrap(model), device)
-            self._probe = draw_probe(probe, self._settings, device=place)
+            drawn = draw_probe(probe, self._settings, device=place)
+            self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
 
     def step(self, step: int) -> Survey | None:
         """Call after every training step; measures where one is due.
@@ -174,10 +182,14 @@ class Monitor:
             DomainError: If the steps do not increase.
         """
         require_count(0, step=step)
-        if self._last is not None and step <= self._last:
-            raise DomainError(f"step: expected more than {self._last}, got {step}; steps increase")
-        self._last = step
-        return self.measure(step) if self._due(step) else None
+        due = self._due(step)
+        with self._processes.together() if due else nullcontext():
+            if self._last is not None and step <= self._last:
+                raise DomainError(
+                    f"step: expected more than {self._last}, got {step}; steps increase"
+                )
+            self._last = step
+            return self.measure(step) if due else None
 
     def measure(self, step: int) -> Survey:
         """Measure now, whatever the schedule says."""
@@ -187,7 +199,8 @@ class Monitor:
     @property
     def history(self) -> History:
         """All that has been measured so far."""
-        return History(Run(self._labeling.name, self._head(), tuple(self._records)))
+        run = Run(self._labeling.name, self._head(), tuple(self._records))
+        return History(run, writes=self._processes.rank == 0)
 
     def __enter__(self) -> "Monitor":
         return self
@@ -220,16 +233,17 @@ class Monitor:
     def _measure(self, step: int, settings: Settings) -> Survey:
         if self._records:  # the first measurement has compared the engine with plain autograd
             settings = replace(settings, check=False)
-        with undisturbed(unwrap(self.model)):
+        with self._processes.together(), undisturbed(unwrap(self.model)):
+            settings.require_common(call="Monitor", step=step)
             record = measure_model(
                 self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
             )
-        self._records.append(record)
-        if self._folder is not None:
-            if len(self._records) == 1:
-                save_run(Run(self._labeling.name, self._head(), ()), self._folder)
-            save_step(record, self._folder)
-        return Survey(record)
+            self._records.append(record)
+            if self._folder is not None and self._processes.rank == 0:
+                if len(self._records) == 1:
+                    save_run(Run(self._labeling.name, self._head(), ()), self._folder)
+                save_step(record, self._folder)
+        return Survey(record, writes=self._processes.rank == 0)
 
     def _head(self) -> Record:
         config = self._settings.describe() | {"every": self._every}

@@ -1,6 +1,6 @@
 """The model on the bench: what all families read, computed once and on demand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from theodolite._survey._tasks import Task, example_loss
 from theodolite._survey._views import View, read_views, spectrum_views
 from theodolite.capture.batches import Batch
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "own_layers", "owners"]
 
 _PLANNED = 0.5  # of the room: libraries below torch keep copies in layouts of their own
 _SHARE = 8  # one part of so many is for the gradients of one pass
@@ -83,21 +83,21 @@ class Bench:
 
     @cached_property
     def held(self) -> dict[str, View]:
-        """Features of every layer, for as many examples as any family takes."""
+        """Features of this process's layers, for as many examples as any family takes."""
         readers = {"representation", "kernel", "gradient"} & set(self.settings.families)
         family = max(sorted(readers), key=self.count)
         batch, _ = self.examples(family)
         return read_views(self.model, batch, self.layout, self.settings)
 
     def views(self, family: str) -> Iterator[tuple[Layer, View]]:
-        """Features of every layer on the examples of a family."""
+        """Features of this process's layers on the examples of a family."""
         count = self.count(family)
         for name, view in self.held.items():
             whole = len(view) == count
             yield self.layout[name], view.fresh() if whole else view.take(torch.arange(count))
 
     def spectrum_views(self) -> Iterator[tuple[Layer, View]]:
-        """Features of every layer as spectra want them."""
+        """Features of this process's layers as spectra want them."""
         batch, _ = self.examples("kernel")
         held = {layer.name: view for layer, view in self.views("kernel")}
         pooled = spectrum_views(self.model, batch, self.layout, self.settings, held)
@@ -110,3 +110,14 @@ class Bench:
         self.report(family, "" if layer is None else layer.name)
         with sheet.timed(family):
             yield
+
+
+def owners(bench: Bench, layers: Sequence[Layer]) -> dict[str, int]:
+    """Layer -> process whose work it is."""
+    return {layer.name: bench.settings.processes.owner(layer.index) for layer in layers}
+
+
+def own_layers(bench: Bench, layers: Sequence[Layer]) -> list[Layer]:
+    """Layers whose rows are this process's work."""
+    processes = bench.settings.processes
+    return [layer for layer in layers if processes.owner(layer.index) == processes.rank]

@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from theodolite._survey._bench import Bench
+from theodolite._survey._bench import Bench, own_layers, owners
 from theodolite._survey._layers import Layer
 from theodolite._survey._pictures import eigenvector_pictures
 from theodolite._survey._sheet import Sheet
+from theodolite.capture.batches import iterate_batches
 from theodolite.errors import DomainError, TheodoliteError
+from theodolite.linalg import Moments
 from theodolite.measures.covariance import compare_misalignment, transfer_from_covariance
 from theodolite.quantities import input_moments, weight_covariance
+from theodolite.quantities._shared_moments import shared_moments
 from theodolite.records import Estimate
 
 __all__ = ["measure_covariance"]
@@ -76,10 +80,20 @@ def _is_transposed(module: nn.Module) -> bool:
 
 
 def _examples(bench: Bench) -> object:
-    """All the data, or as much of the probe as was asked for."""
-    if bench.settings.sizes[_FAMILY] is None:
-        return bench.data
-    return bench.examples(_FAMILY)[0]
+    """All the data, or as much of the probe as was asked for; of it this process's part, if any."""
+    processes, shard = bench.settings.processes, bench.probe.shard
+    everything = bench.settings.sizes[_FAMILY] is None
+    if processes.alone:
+        return bench.data if everything else bench.examples(_FAMILY)[0]
+    if not everything:
+        batch, _ = bench.examples(_FAMILY)
+        part = processes.part(len(batch))
+        return batch.take(part) if part.stop > part.start else None
+    if not shard.copies:
+        return bench.data if shard.own else None
+    size, convert = bench.settings.batch_size, bench.settings.batch_fn
+    batches = iterate_batches(bench.data, batch_size=size, batch_fn=convert)
+    return list(islice(batches, processes.rank, None, processes.size)) or None
 
 
 def _weight(bench: Bench, layer: Layer) -> Tensor:
@@ -124,17 +138,28 @@ def _groups(bench: Bench, layers: list[Layer], limit: int) -> Iterator[list[Laye
         yield group
 
 
+def _moments(bench: Bench, group: list[Layer], data: object) -> dict[str, Moments]:
+    """Moments of this process's layers over everybody's examples; None is no example here."""
+    processes = bench.settings.processes
+    own: dict[str, Moments] = {}
+    with processes.together():
+        if data is not None:
+            own = input_moments(
+                bench.model,
+                data,
+                [layer.name for layer in group],
+                batch_size=bench.settings.batch_size,
+                batch_fn=bench.settings.batch_fn,
+            )
+    device = _weight(bench, group[0]).device
+    return shared_moments(processes, own, owners(bench, group), device)
+
+
 def _measure_group(bench: Bench, sheet: Sheet, group: list[Layer], data: object) -> None:
     with bench.step(sheet, _FAMILY):
-        moments = input_moments(
-            bench.model,
-            data,
-            [layer.name for layer in group],
-            batch_size=bench.settings.batch_size,
-            batch_fn=bench.settings.batch_fn,
-        )
+        moments = _moments(bench, group, data)
     first = next(iter(matrix_layers(bench)), None)
-    for layer in group:
+    for layer in own_layers(bench, group):
         with bench.step(sheet, _FAMILY, layer):
             rounded = moments.pop(layer.name).covariance()
             covariance = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric

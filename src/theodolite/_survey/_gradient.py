@@ -6,13 +6,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from theodolite._survey._bench import Bench
+from theodolite._survey._bench import Bench, own_layers, owners
 from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
 from theodolite._survey._sheet import Sheet, spread
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
-from theodolite.quantities import GradientAlignment, gradient_alignment, tangent_kernels
+from theodolite.quantities import GradientAlignment, gradient_alignment
+from theodolite.quantities._shared_tangents import shared_tangent_kernels
 from theodolite.records import Estimate
 
 __all__ = ["measure_features", "measure_gradient"]
@@ -42,18 +43,21 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
             stiffness=bench.settings.stiffness,
             batch_size=_backward_batch(bench),
             check=bench.settings.check,
+            processes=bench.settings.processes,
         )
-    pairs = _pairs(bench, sheet, names)
-    for layer in layers:
+    pairs = _pairs(bench, sheet, layers)
+    sheet.section()
+    for layer in own_layers(bench, layers):
         if layer.name in found.sums.names:
             with bench.step(sheet, _FAMILY, layer):
-                _layer_rows(bench, sheet, layer, (found, pairs.get(layer.name)))
+                gram = None if pairs is None else pairs[layer.name]
+                _layer_rows(bench, sheet, layer, (found, gram))
     _model_rows(sheet, found, len(batch), task.labels is not None)
     _warn_classes(sheet, task.labels)
     sheet.routes[_FAMILY] = {
         "method": "sums over examples",
         "n": len(batch),
-        "pairs": len(next(iter(pairs.values()))) if pairs else 0,
+        "pairs": 0 if pairs is None else _pair_count(bench),
         "null": "the grouping into classes is permuted",
     }
 
@@ -77,26 +81,28 @@ def _backward_batch(bench: Bench) -> int:
     return max(1, min(bench.settings.batch_size, (room - fixed) // max(each, 1)))
 
 
-def _pairs(bench: Bench, sheet: Sheet, names: list[str]) -> Mapping[str, Tensor]:
+def _pairs(bench: Bench, sheet: Sheet, layers: list[Layer]) -> Mapping[str, Tensor] | None:
     """Inner products of all pairs of gradients, for fewer examples."""
     count = _pair_count(bench)
     if count < 2:
-        return {}
+        return None
     batch, _ = bench.probe.take(count)
     with bench.step(sheet, _FAMILY):
         try:
-            return tangent_kernels(
-                bench.model,
-                batch,
-                names,
-                outputs=bench.loss,
-                readout=bench.settings.readout,
-                **bench.engine_options(1),
-                check=bench.settings.check,
-            )
+            with bench.settings.processes.together():
+                return shared_tangent_kernels(
+                    bench.model,
+                    batch,
+                    owners(bench, layers),
+                    bench.settings.processes,
+                    outputs=bench.loss,
+                    readout=bench.settings.readout,
+                    **bench.engine_options(1),
+                    check=bench.settings.check,
+                )
         except MemoryLimitError as error:
             sheet.warn(None, (_FAMILY, "gradient_confusion"), f"not measured: {error}")
-            return {}
+            return None
 
 
 def _pair_count(bench: Bench) -> int:

@@ -71,6 +71,7 @@ def measure_kernel(bench: Bench, sheet: Sheet) -> None:
         with bench.step(sheet, _FAMILY, layer):
             references = references or _references(batch, task, view.gram.device)
             _alignments(bench, sheet, layer, (view, references))
+    sheet.section()
     for layer, view in bench.spectrum_views() if bench.settings.curves else ():
         with bench.step(sheet, _FAMILY, layer):
             _spectrum(sheet, layer, view, task.columns)
@@ -127,8 +128,11 @@ def _error(bench: Bench, kernel: Centered, reference: Centered) -> float | None:
 
 def permuted_cka(
     centered: Float[Tensor, "n n"], shuffled: Float[Tensor, "b n c"]
-) -> Float[Tensor, " b"]:
-    """Debiased CKA of a centred kernel with every permutation of the targets, in one product."""
+) -> Float[Tensor, " values"]:
+    """Debiased CKA of a centred kernel with every permutation of the targets, in one product.
+
+    No values at all below four examples, for which it is undefined.
+    """
     count, n, c = shuffled.shape
     if count == 0 or n < 4:
         return centered.new_empty(0)

@@ -19,6 +19,7 @@ from theodolite._survey._layers import Layout, survey_layers
 from theodolite._survey._memory import fit_settings, freed
 from theodolite._survey._probe import Probe
 from theodolite._survey._progress import Progress, watched
+from theodolite._survey._replicas import alike
 from theodolite._survey._representation import measure_representation
 from theodolite._survey._settings import Labeling, Settings
 from theodolite._survey._sheet import Sheet
@@ -58,19 +59,23 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
         DomainError: If labels exceed the outputs, or no family applies.
     """
     inner = unwrap(model)
-    sheet = Sheet(settings.curves)
-    with untouched(inner), sheet.timed("total"):
+    processes = settings.processes
+    sheet = Sheet(settings.curves, processes)
+    with processes.together(), untouched(inner), alike(inner, processes), sheet.timed("total"):
         inner.eval()
         layout = _layout(inner, probe, settings)
         fitted = fit_settings(settings, inner, layout, probe)
         settings = fitted.settings
         draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded(1))
+        shown = progress if processes.rank == 0 else False
         costs = predicted_costs(inner, layout, probe, settings)
-        with watched(progress, costs) as report:
+        with watched(shown, costs) as report:
             bench = Bench(inner, data, probe, layout, settings, draws, report)
             _run(bench, sheet)
         for family, note in fitted.notes.items():
             sheet.warn(None, (family, "examples"), note)
+    sheet.complete()
+    _require_rows(sheet)
     return _record(bench, sheet, labeling, step)
 
 
@@ -93,6 +98,7 @@ def _run(bench: Bench, sheet: Sheet) -> None:
             _ = bench.held
             freed(bench.settings)
     for family in families:
+        sheet.section()
         why = _why_not(bench, family)
         if why is None:
             why = _tried(_FAMILIES[family], bench, sheet)
@@ -100,7 +106,11 @@ def _run(bench: Bench, sheet: Sheet) -> None:
         if why is not None:
             sheet.skipped[family] = why
         if family == "gradient":
+            sheet.section()
             measure_features(bench, sheet)
+
+
+def _require_rows(sheet: Sheet) -> None:
     if not sheet.rows:
         raise DomainError(
             "families: expected at least one that applies to this model and these data, got none: "
@@ -111,7 +121,8 @@ def _run(bench: Bench, sheet: Sheet) -> None:
 def _tried(measure: Callable[[Bench, Sheet], None], bench: Bench, sheet: Sheet) -> str | None:
     """Run a family; the reason if the engine cannot follow the model or memory does not suffice."""
     try:
-        measure(bench, sheet)
+        with bench.settings.processes.together():
+            measure(bench, sheet)
     except (CaptureError, MemoryLimitError) as error:
         return str(error)
     return None

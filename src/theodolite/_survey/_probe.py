@@ -1,20 +1,22 @@
 """The examples that all families share: drawn once, balanced over classes, hashed."""
 
-import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
+from theodolite._distributed import Processes
 from theodolite._survey._settings import Settings
+from theodolite._survey._shards import Shard, digest, find_shard
 from theodolite._survey._tasks import Task
 from theodolite.capture.batches import Batch, iterate_batches, single_batch
 from theodolite.errors import ShapeError
 
 __all__ = ["Probe", "draw_probe", "reusable"]
+
+_Drawn = tuple[Batch, Tensor]  # examples, and a random number for each
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,14 @@ class Probe:
         task: their targets.
         given: number of examples that the data has.
         digest: SHA-256 over inputs and targets.
+        shard: the part of the data that this process has, where there are several.
     """
 
     batch: Batch
     task: Task
     given: int
     digest: str
+    shard: Shard = field(default_factory=Shard)
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -54,10 +58,12 @@ def draw_probe(
     """Draw examples at random, as many of each class as possible.
 
     Goes through the data once. What is kept never exceeds twice what is asked for and a batch.
+    With several processes, of which each has some of the data, all get the probe that one process
+    with all the data would draw; a loader is gone through twice.
 
     Args:
         data: anything that ``iterate_batches`` accepts.
-        settings: how many examples the families want, and the seed.
+        settings: how many examples the families want, the seed, and the processes.
         targets: of the same examples, where the data holds none.
         device: where the probe should lie.
 
@@ -66,26 +72,105 @@ def draw_probe(
     """
     generator = settings.seeded()
     limit = settings.largest()
-    kept: list[tuple[Batch, Tensor]] = []
-    waiting = given = 0
-    for batch in iterate_batches(data, targets=targets, batch_fn=settings.batch_fn):
-        keys = torch.rand(len(batch), generator=generator, device=generator.device).cpu()
-        kept.append((batch, keys))
-        given, waiting = given + len(batch), waiting + len(batch)
-        if limit is not None and waiting >= 2 * limit:
-            kept = [_selected(kept, limit)]
-            waiting = limit
+
+    def batches() -> Iterator[Batch]:
+        several = not settings.processes.alone
+        return iterate_batches(data, targets=targets, batch_fn=settings.batch_fn, empty=several)
+
+    if settings.processes.alone:
+        kept, given = _kept(batches(), generator, limit)
+        shard = Shard(own=(given,))
+    else:
+        kept, shard = _kept_by_all(batches, settings, generator, limit)
     if not kept:
         raise ShapeError("data: expected at least one example, got none; the data set is empty")
-    batch, _ = _selected(kept, limit or given)
-    return Probe(batch.to(device), Task.of(batch.targets), given, _digest(batch))
+    batch, _ = _selected(kept, limit or shard.total, shard.classes)
+    return Probe(batch.to(device), Task.of(batch.targets), shard.total, digest(batch), shard)
 
 
-def _selected(kept: list[tuple[Batch, Tensor]], limit: int) -> tuple[Batch, Tensor]:
-    """The examples that come first when classes take turns, each class in random order."""
+def _kept(
+    batches: Iterator[Batch],
+    generator: torch.Generator,
+    limit: int | None,
+    classes: bool | None = None,
+) -> tuple[list[_Drawn], int]:
+    """Examples that may be selected, each with a random number; and how many there were."""
+    kept: list[_Drawn] = []
+    waiting = given = 0
+    for batch in batches:
+        kept.append((batch, _keys(len(batch), generator)))
+        given, waiting = given + len(batch), waiting + len(batch)
+        if limit is not None and waiting >= 2 * limit:
+            kept = [_selected(kept, limit, classes)]
+            waiting = limit
+    return kept, given
+
+
+def _kept_by_all(
+    batches: Callable[[], Iterator[Batch]],
+    settings: Settings,
+    generator: torch.Generator,
+    limit: int | None,
+) -> tuple[list[_Drawn], Shard]:
+    """The same for the data of all processes, with the random numbers of a single one."""
+    processes = settings.processes
+    shard = find_shard(processes, batches)
+    generator.set_state(processes.spread(generator.get_state()))
+    for length in shard.before:
+        _keys(length, generator)
+    with processes.together():
+        own, _ = _kept(batches() if shard.own else iter(()), generator, limit, shard.classes)
+        chosen = [_selected(own, limit or shard.total, shard.classes)] if own else []
+    for length in shard.after:
+        _keys(length, generator)
+    return _exchanged(chosen, processes, limit or shard.total, shard), shard
+
+
+def _exchanged(own: list[_Drawn], processes: Processes, limit: int, shard: Shard) -> list[_Drawn]:
+    """The examples that are selected among those of all processes, and no others, everywhere."""
+    known = [(keys, _labels(batch, shard.classes)) for batch, keys in own]
+    offered = processes.gather(known)
+    pairs = [pair for part in offered for pair in part]
+    if not pairs:
+        return []
+    keys = torch.cat([part for part, _ in pairs])
+    labels = None if pairs[0][1] is None else torch.cat([part for _, part in pairs])
+    wanted = torch.zeros(len(keys), dtype=torch.bool)
+    wanted[_first(keys, labels, limit)] = True
+    found, start = [], 0
+    for rank, part in enumerate(offered):
+        count = sum(len(keys) for keys, _ in part)
+        places = wanted[start : start + count].nonzero().flatten()
+        start += count
+        if len(places):
+            here = rank == processes.rank
+            picked = (own[0][0].take(places).to("cpu"), own[0][1][places]) if here else None
+            found.append(processes.spread(picked, rank))
+    return found
+
+
+def _keys(count: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=generator, device=generator.device).cpu()
+
+
+def _selected(kept: list[_Drawn], limit: int, classes: bool | None = None) -> _Drawn:
+    """The examples that come first when classes take turns, each class in random order.
+
+    Any process may leave out what is not among its own first ones: an example's turn among all
+    examples is never before its turn among some of them.
+    """
     batch = single_batch([part for part, _ in kept])
     keys = torch.cat([part for _, part in kept])
-    labels = Task.of(batch.targets).labels
+    chosen = _first(keys, _labels(batch, classes), limit)
+    return batch.take(chosen), keys[chosen]
+
+
+def _labels(batch: Batch, classes: bool | None) -> Tensor | None:
+    return None if classes is False else Task.of(batch.targets).labels
+
+
+def _first(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
+    """Places of the examples that come first."""
     order = keys.argsort()
     if labels is not None:
         by_class = order[labels[order].argsort(stable=True)]
@@ -93,17 +178,4 @@ def _selected(kept: list[tuple[Batch, Tensor]], limit: int) -> tuple[Batch, Tens
         starts = counts.cumsum(0) - counts
         turns = torch.arange(len(labels)) - starts[labels[by_class]]
         order = by_class[turns.argsort(stable=True)]
-    chosen = order[:limit]
-    return batch.take(chosen), keys[chosen]
-
-
-def _digest(batch: Batch) -> str:
-    total = hashlib.sha256()
-    for leaf in tree_flatten((batch.args, dict(batch.kwargs), batch.targets))[0]:
-        if isinstance(leaf, Tensor):
-            parts = leaf.unbind() if leaf.is_nested else (leaf,)
-            for part in parts:
-                plain = part.detach().cpu().contiguous()
-                total.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-                total.update(plain.flatten().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
+    return order[:limit]

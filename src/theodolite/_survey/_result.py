@@ -24,12 +24,15 @@ class Survey:
 
     Args:
         record: plain data and arrays; docs/records.md has the layout.
+        writes: False in all but the first of several processes: they have the same numbers, and
+            leave files to the first.
 
     Attributes:
         run: the same as reports and trackers read it, a run of one step.
     """
 
     record: Record
+    writes: bool = field(default=True, repr=False, compare=False)
     run: Run = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,13 +98,15 @@ class Survey:
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write a page that needs nothing else; returns its path."""
+        if not self.writes:
+            return Path(path)
         from theodolite.report import write_html
 
         return Path(write_html([self.run], path, title=title))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the record; :func:`theodolite.load` reads it back."""
-        return save_run(self.run, folder)
+        return save_run(self.run, folder) if self.writes else Path(folder)
 
     def _repr_html_(self) -> str:
         from theodolite.report import notebook_html

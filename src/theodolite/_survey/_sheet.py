@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from theodolite._distributed import ALONE, Processes
 from theodolite._survey._layers import Layer
 from theodolite.records import Estimate
 
@@ -33,9 +34,18 @@ def spread(draws: Tensor | None) -> tuple[float | None, float | None]:
 
 
 class Sheet:
-    """Collects the parts of a survey record while families run."""
+    """Collects the parts of a survey record while families run.
 
-    def __init__(self, curves: bool = True) -> None:
+    Several processes fill a sheet each, with what they own: the layers that are theirs, and the
+    first of them the whole model. Everything else is dropped, so that whoever has a number may
+    write it down.
+
+    Args:
+        curves: whether curves are kept.
+        processes: those that take part.
+    """
+
+    def __init__(self, curves: bool = True, processes: Processes = ALONE) -> None:
         self.rows: list[dict[str, Any]] = []
         self.curves: list[dict[str, Any]] = []
         self.arrays: dict[str, np.ndarray] = {}
@@ -44,6 +54,23 @@ class Sheet:
         self.seconds: dict[str, float] = {}
         self._warnings: dict[tuple[str | None, str, str], dict[str, Any]] = {}
         self._wants_curves = curves
+        self._processes = processes
+        self._section = 0
+        self._places: dict[str, list[tuple[int, float]]] = {
+            "rows": [],
+            "curves": [],
+            "warnings": [],
+        }
+
+    def section(self) -> None:
+        """Begin another pass over the layers, in every process: it fixes the order of rows."""
+        self._section += 1
+
+    def _owns(self, layer: Layer | None) -> bool:
+        return self._processes.rank == (0 if layer is None else self._processes.owner(layer.index))
+
+    def _place(self, what: str, layer: Layer | None) -> None:
+        self._places[what].append((self._section, math.inf if layer is None else layer.index))
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
@@ -67,10 +94,13 @@ class Sheet:
             n: examples (covariance: filters) behind it.
             reason: why it is undefined, where it is.
         """
+        if not self._owns(layer):
+            return
         family, measure = name
         undefined = math.isnan(estimate.value)
         why = (reason or "undefined for these numbers") if undefined else None
         place = None if layer is None else layer.name
+        self._place("rows", layer)
         self.rows.append(
             {"layer": place, "family": family, "measure": measure}
             | vars(estimate)
@@ -81,11 +111,14 @@ class Sheet:
 
     def warn(self, layer: Layer | None, name: tuple[str, str], text: str) -> None:
         """Say something once per layer and measure; repetitions are counted."""
+        if not self._owns(layer):
+            return
         place = None if layer is None else layer.name
         key = (place, *name)
         if key in self._warnings:
             self._warnings[key]["count"] += 1
             return
+        self._place("warnings", layer)
         self._warnings[key] = {
             "layer": place,
             "family": name[0],
@@ -102,8 +135,9 @@ class Sheet:
         **labels: str,
     ) -> None:
         """Add a curve, images or a matrix; a survey without curves drops it."""
-        if not self._wants_curves:
+        if not self._wants_curves or not self._owns(layer):
             return
+        self._place("curves", layer)
         family, title = name
         place = "model" if layer is None else str(layer.index)
         names = {role: f"{family}/{place}/{title}/{role}" for role in arrays}
@@ -112,6 +146,26 @@ class Sheet:
         owner = None if layer is None else layer.name
         entry = {"layer": owner, "family": family, "name": title, "arrays": names, "labels": labels}
         self.curves.append(entry)
+
+    def complete(self) -> None:
+        """Rows, curves and warnings of all processes, in the order of a single one."""
+        if self._processes.alone:
+            return
+        own = {"rows": self.rows, "curves": self.curves, "warnings": list(self._warnings.items())}
+        sheets = self._processes.gather((own, self._places, self.arrays))
+        once = self._processes.spread((self.skipped, self.routes, self.seconds))
+        self.skipped, self.routes, self.seconds = once
+        merged: dict[str, list[Any]] = {}
+        for what in own:
+            pairs = [
+                pair
+                for entries, places, _ in sheets
+                for pair in zip(places[what], entries[what], strict=True)
+            ]
+            merged[what] = [entry for _, entry in sorted(pairs, key=lambda pair: pair[0])]
+        self.rows, self.curves = merged["rows"], merged["curves"]
+        self._warnings = dict(merged["warnings"])
+        self.arrays = {name: array for _, _, arrays in sheets for name, array in arrays.items()}
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from theodolite._distributed import Group, Processes
 from theodolite._survey._measure import measure_model
 from theodolite._survey._probe import draw_probe, reusable
 from theodolite._survey._progress import Progress
@@ -15,6 +16,7 @@ from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers, unwrap
 from theodolite.capture.readouts import Readout
 from theodolite.capture.state import untouched
+from theodolite.records import Record
 
 __all__ = ["place_of", "survey"]
 
@@ -45,12 +47,18 @@ def survey(  # noqa: PLR0913 (shared keywords)
     split: str = "unknown",
     labels: str = "given",
     classes: Sequence[str] | None = None,
+    group: Group = "auto",
 ) -> Survey:
     """Measure the alignment of a model with its task, its data and itself, layer by layer.
 
     All five families in one go, on a probe that is balanced over classes. The model is measured in
     evaluation mode and left as it was found: training flags, gradients, random state. Families
     that do not apply to the data (regression, several labels, no labels) say why not.
+
+    Under ``torch.distributed`` every process calls this with the same model and settings and its
+    own part of the data, of any size, none included; parts follow each other by rank, and data
+    that is the same everywhere counts once. The work is shared, and all processes get the numbers
+    that one process with all the data would; only the first writes files. If one fails, all raise.
 
     Args:
         model: any module.
@@ -83,11 +91,14 @@ def survey(  # noqa: PLR0913 (shared keywords)
         split: what the data is, such as "train" or "test".
         labels: what the labels are, such as "true" or "trained-on".
         classes: names of the classes.
+        group: processes that measure together: ``"auto"`` for all where a process group of
+            ``torch.distributed`` is initialised, None for this one alone, or a group.
 
     Raises:
         DomainError: If labels are out of range, a setting is, or no family applies.
         ShapeError: If there is no example, or inputs and targets differ in number.
         UnknownNameError: If a layer or family does not exist.
+        ProcessError: If another process failed, with its message.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -96,31 +107,45 @@ def survey(  # noqa: PLR0913 (shared keywords)
         >>> found.layers, found.record.contents["data"]["class_counts"]
         (['0', '2'], [20, 20])
     """
-    settings = Settings.of(
-        families,
-        sizes,
-        layers=layers,
-        loss=loss,
-        readout=readout,
-        pool=pool,
-        image_shape=image_shape,
-        nulls=nulls,
-        bootstrap=bootstrap,
-        memory_limit=memory_limit,
-        device=device,
-        batch_size=batch_size,
-        batch_fn=batch_fn,
-        seed=seed,
-        generator=generator,
-        tangent=tangent,
-    )
-    inner = unwrap(model)
-    with untouched(inner):
-        everything = reusable(data)
-        probe = draw_probe(everything, settings, targets, place_of(inner, device))
+    processes = Processes.of(group)
+    with processes.together():
+        settings = Settings.of(
+            families,
+            sizes,
+            processes=processes,
+            layers=layers,
+            loss=loss,
+            readout=readout,
+            pool=pool,
+            image_shape=image_shape,
+            nulls=nulls,
+            bootstrap=bootstrap,
+            memory_limit=memory_limit,
+            device=device,
+            batch_size=batch_size,
+            batch_fn=batch_fn,
+            seed=seed,
+            generator=generator,
+            tangent=tangent,
+        )
         labeling = Labeling(name, split, labels, classes)
-        record = measure_model(inner, everything, probe, settings, labeling, progress=progress)
-    return Survey(record)
+        record = _measured(model, (data, targets), settings, labeling, progress)
+    return Survey(record, writes=processes.rank == 0)
+
+
+def _measured(
+    model: nn.Module,
+    data: tuple[Any, Any],
+    settings: Settings,
+    labeling: Labeling,
+    progress: Progress,
+) -> Record:
+    inner = unwrap(model)
+    settings.require_common(call="survey")
+    with untouched(inner):
+        everything = reusable(data[0])
+        probe = draw_probe(everything, settings, data[1], place_of(inner, settings.device))
+        return measure_model(inner, everything, probe, settings, labeling, progress=progress)
 
 
 def place_of(model: nn.Module, device: torch.device | str | None) -> torch.device:

@@ -8,18 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from theodolite._survey._bench import Bench
+from theodolite._survey._bench import Bench, own_layers, owners
 from theodolite._survey._layers import Layer
 from theodolite._survey._settings import MANY_OUTPUTS
 from theodolite._survey._sheet import Sheet, spread
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures.tangent import alignment_decomposition, peak_layer, tangent_alignment
-from theodolite.quantities import (
-    backward_kernel,
-    forward_kernel,
-    tangent_alignments,
-    tangent_kernels,
-)
+from theodolite.quantities import backward_kernel, forward_kernel, tangent_alignments
+from theodolite.quantities._shared_tangents import shared_tangent_kernels
 from theodolite.records import Estimate
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -64,7 +60,8 @@ def _exact_count(bench: Bench, layers: int, outputs: int) -> int | None:
 def _fitted(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> bool:
     """Measure exactly; False where the engine needs more memory than there is."""
     try:
-        _exact(bench, sheet, layers, count)
+        with bench.settings.processes.together():
+            _exact(bench, sheet, layers, count)
     except MemoryLimitError:
         if bench.settings.tangent == "exact":
             raise
@@ -77,21 +74,25 @@ def _exact(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> None:
     assert bench.layout.outputs is not None
     targets = task.outputs(bench.layout.outputs)
     with bench.step(sheet, _FAMILY):
-        kernels = tangent_kernels(
+        kernels = shared_tangent_kernels(
             bench.model,
             batch,
-            [layer.name for layer in layers],
+            owners(bench, layers),
+            bench.settings.processes,
             readout=bench.settings.readout,
             **bench.engine_options(bench.layout.outputs),
             check=bench.settings.check,
         )
-    curve = []
+    curve: dict[int, float] = {}
     for layer in layers:
         if layer.name in kernels:
             with bench.step(sheet, _FAMILY, layer):
-                curve.append(_layer_rows(bench, sheet, layer, (kernels[layer.name], targets)))
-    _peak(sheet, torch.tensor(curve, dtype=torch.float64), count)
-    routes = {name: kernels.coverage[name][0].route for name in kernels if kernels.coverage[name]}
+                pair = kernels[layer.name], targets
+                curve[layer.index] = _layer_rows(bench, sheet, layer, pair)
+    everywhere = {k: v for part in bench.settings.processes.gather(curve) for k, v in part.items()}
+    values = [everywhere[index] for index in sorted(everywhere)]
+    _peak(sheet, torch.tensor(values, dtype=torch.float64), count)
+    routes = {name: parts[0].route for name, parts in kernels.coverage.items() if parts}
     sheet.routes[_FAMILY] = {"method": "exact", "n": count, "contractions": routes}
 
 
@@ -151,6 +152,7 @@ def _sketch(bench: Bench, sheet: Sheet, layers: list[Layer], outputs: int) -> No
             readout=bench.settings.readout,
             **bench.engine_options(outputs),
             generator=torch.Generator().manual_seed(bench.settings.seed),
+            processes=bench.settings.processes,
         )
     why = "the sketch does not resolve it: the norm of the kernel is below its noise"
     for layer in layers:
@@ -202,7 +204,8 @@ def _pictures(bench: Bench, sheet: Sheet, layers: list[Layer]) -> None:
     order = labels.argsort(stable=True)
     sorted_batch, classes = batch.take(order), labels[order]
     linear = [la for la in layers if isinstance(bench.model.get_submodule(la.name), nn.Linear)]
-    for layer in linear[:: max(1, -(-len(linear) // _PICTURES))]:
+    drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
+    for layer in own_layers(bench, drawn):
         with bench.step(sheet, _FAMILY, layer):
             options: dict[str, Any] = {"readout": bench.settings.readout}
             try:

@@ -1,6 +1,6 @@
 """Features of every layer on the probe: what representation, kernel and feature Omega read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -110,6 +110,8 @@ def read_views(
     """Views of all layers that give one row per example, in one or two passes over the probe.
 
     Features of layers wider than the probe are kept only if all of them fit into little memory.
+    Several processes get the views of their own layers: kept features come from everybody's part
+    of the probe, what is wider is multiplied out by its owner.
     """
     names = layout.with_features()
     pool: Pool = settings.pool or "flatten"
@@ -120,15 +122,15 @@ def read_views(
     narrow = [name for name in names if name not in wide]
     found: dict[str, View] = {}
     if narrow:
-        kept = features(model, batch, narrow, pool, batch_size=settings.batch_size)
+        kept = shared_features(model, batch, _owners(layout, narrow, settings), pool, settings)
         found |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
+    processes = settings.processes
+    wide = [name for name in wide if processes.owner(layout[name].index) == processes.rank]
     if wide:
         limit = (settings.room or _DEFAULT_LIMIT) // 2
         each = 4 * sum(_width(layout, name) for name in wide)
         size = max(1, min(settings.batch_size, limit // (2 * each)))
-        grams = feature_grams(
-            model, batch, wide, pool, batch_size=size, memory_limit=limit
-        )
+        grams = feature_grams(model, batch, wide, pool, batch_size=size, memory_limit=limit)
         found |= {name: View(grams.widths[name], products=grams[name]) for name in grams}
     return {name: found[name].settled() for name in names if name in found}
 
@@ -144,11 +146,39 @@ def spectrum_views(
     if settings.pool is not None:
         return dict(views)
     pooled = {name: _largest(view, layout[name].shape or ()) for name, view in views.items()}
-    missing = [name for name, view in pooled.items() if view is None]
+    lacking = [name for name, view in pooled.items() if view is None]
+    everywhere = {name for names in settings.processes.gather(lacking) for name in names}
+    missing = [name for name in layout.with_features() if name in everywhere]
     if missing:
-        kept = features(model, batch, missing, "max", batch_size=settings.batch_size)
+        kept = shared_features(model, batch, _owners(layout, missing, settings), "max", settings)
         pooled |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
     return {name: view for name, view in pooled.items() if view is not None}
+
+
+def shared_features(
+    model: nn.Module, batch: Batch, owners: Mapping[str, int], pool: Pool, settings: Settings
+) -> dict[str, Tensor]:
+    """Features of this process's layers, to which all processes contribute some examples."""
+    processes = settings.processes
+    part = processes.part(len(batch))
+    own: Mapping[str, Tensor] = {}
+    nothing = next(model.parameters(), torch.empty(0)).new_empty(0)
+    with processes.together():
+        if part.stop > part.start:
+            examples = batch if processes.alone else batch.take(part)
+            own = features(model, examples, list(owners), pool, batch_size=settings.batch_size)
+    if processes.alone:
+        return dict(own)
+    found: dict[str, Tensor] = {}
+    for name, owner in owners.items():
+        parts = processes.collect(own.get(name, nothing), owner)
+        if parts:
+            found[name] = torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
+    return found
+
+
+def _owners(layout: Layout, names: Sequence[str], settings: Settings) -> dict[str, int]:
+    return {name: settings.processes.owner(layout[name].index) for name in names}
 
 
 def _largest(view: View, shape: tuple[int, ...]) -> View | None:

@@ -93,6 +93,7 @@ def iterate_batches(
     batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
     device: torch.device | str | None = None,
+    empty: bool = False,
 ) -> Iterator[Batch]:
     """Turn anything accepted into batches.
 
@@ -106,15 +107,18 @@ def iterate_batches(
         batch_size: Split batches into parts of at most this many examples; None keeps them.
         batch_fn: Turns one item of ``data`` into a :class:`Batch`, where the rules above do not.
         device: Where the batches should lie; None leaves them where they are.
+        empty: Leave out batches without examples instead of refusing them.
 
     Raises:
-        ShapeError: If there are no examples, or inputs and targets differ in number.
+        ShapeError: If a batch has no examples, or inputs and targets differ in number.
         DtypeError: If an item is of a kind that the model cannot be called with.
     """
     for item in _items(data, batch_fn):
         batch = batch_fn(item) if batch_fn else _batch_of(item)
         if targets is not None:
             batch = replace(batch, targets=_as_tensor(targets))
+        if empty and len(batch) == 0:
+            continue
         _require_matching(batch)
         for part in _parts(batch, batch_size):
             yield part.to(device)

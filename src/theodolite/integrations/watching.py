@@ -50,7 +50,9 @@ class Watch:
 
     def start(self, model: nn.Module) -> None:
         """Begin to watch a model that is on its device."""
-        self.monitor = Monitor(model, self.probe, folder=self.folder, **self.options)
+        # Trainers call this in their first process only: nobody else would answer.
+        options = {"group": None} | self.options
+        self.monitor = Monitor(model, self.probe, folder=self.folder, **options)
         self._latest = self._tracked = None
 
     def step(self, step: int) -> dict[str, float]:

@@ -52,6 +52,9 @@ class TangentAlignments(Mapping[str, TangentAlignment]):
             raise UnknownNameError("layer", layer, self.layers)
         return self.layers[layer]
 
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.layers
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.layers)
 

@@ -4,16 +4,20 @@ Memory is twice the length of a vector, whatever the number of classes: the sum 
 open, and the sum over all classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from theodolite._distributed import Processes
 from theodolite.quantities._example_gradients import Segment
 
-__all__ = ["ClassTally", "class_squares"]
+__all__ = ["ClassTally", "class_squares", "shared_tallies"]
+
+K = TypeVar("K", bound=Hashable)
 
 
 class ClassTally:
@@ -92,6 +96,39 @@ class ClassTally:
     def scaled_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum of scaled class sums; None if there was none."""
         return self._square(self._scaled)
+
+    def outline(self) -> tuple[int, bool, Tensor | None]:
+        """Length of the vectors, whether scaled sums are kept, and the vectors' parts."""
+        assert self._total is not None  # every class has been closed
+        assert self._open is None
+        groups = None if self._groups is None else self._groups.cpu()
+        return len(self._total), self._scales is not None, groups
+
+    def add_up(self, processes: Processes, zeros: Tensor, scaled: bool) -> None:
+        """Sums over the classes of all processes, each of which has other classes."""
+        own = [(labels, squares.cpu()) for labels, squares in self.closed]
+        closed = [item for part in processes.gather(own) for item in part]
+        self.closed = [(labels, squares.to(zeros)) for labels, squares in closed]
+        self._total = processes.sum(zeros if self._total is None else self._total)
+        if scaled:
+            self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
+
+
+def shared_tallies(
+    tallies: dict[K, ClassTally], processes: Processes, device: torch.device
+) -> dict[K, ClassTally]:
+    """The tallies of all processes added up, in one order everywhere."""
+    if processes.alone:
+        return tallies
+    known: dict[K, tuple[int, bool, Tensor | None]] = {}
+    for part in processes.gather({key: tally.outline() for key, tally in tallies.items()}):
+        known |= {key: outline for key, outline in part.items() if key not in known}
+    for key, (length, scaled, groups) in known.items():
+        if key not in tallies:
+            tallies[key] = ClassTally(groups=None if groups is None else groups.to(device))
+        zeros = torch.zeros(length, dtype=torch.float64, device=device)
+        tallies[key].add_up(processes, zeros, scaled)
+    return {key: tallies[key] for key in known}
 
 
 def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, "m k"]:

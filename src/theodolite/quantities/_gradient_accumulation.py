@@ -8,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from theodolite._distributed import ALONE, Processes
 from theodolite.capture.batches import Batch
 from theodolite.capture.sites import tensors_in
 from theodolite.capture.uses import Use
 from theodolite.measures.gradient import SetSums
 from theodolite.quantities._bundles import Bundle, bundled, column_groups
-from theodolite.quantities._class_sums import ClassTally, class_squares
+from theodolite.quantities._class_sums import ClassTally, class_squares, shared_tallies
 from theodolite.quantities._example_gradients import DenseGradients, ExampleGradients, Segment
 from theodolite.quantities._gradient_check import GradientCheck, squared_norms
 from theodolite.quantities._gradient_uses import example_gradients
@@ -40,11 +41,20 @@ class GradientAccumulation:
         loss: one number per example.
         labels: class of each example, on the CPU.
         stiffness: also add up unit vectors.
+        processes: that share the work; each takes whole classes.
     """
 
-    def __init__(self, subject: Subject, loss: BatchLoss, labels: Tensor, stiffness: bool) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        loss: BatchLoss,
+        labels: Tensor,
+        stiffness: bool,
+        processes: Processes = ALONE,
+    ) -> None:
         self._subject, self._loss, self._stiffness = subject, loss, stiffness
         self.progress: Watch | None = None
+        self._processes = processes
         owned = subject.ownership
         self._order = labels.argsort(stable=True)
         self._labels = labels[self._order]
@@ -78,21 +88,57 @@ class GradientAccumulation:
 
     def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
         """All batches, of nearly equal size."""
+        own = self._own()
+        if own.stop > own.start:
+            self._run(data, batch_size, own, check=check)
+        self._add_up(own)
+
+    def _run(self, data: Batch, batch_size: int, own: slice, *, check: bool) -> None:
         device = self._squares.device
-        count = -(-len(data) // batch_size)
-        size = -(-len(data) // count)
+        count = -(-(own.stop - own.start) // batch_size)
+        size = -(-(own.stop - own.start) // count)
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
         ordered = data.take(self._order) if on_device and device.type != "cpu" else None
-        for start in range(0, len(data), size):
+        for start in range(own.start, own.stop, size):
+            span = slice(start, min(start + size, own.stop))
             if ordered is not None:  # slices; picking by index would wait for the device
-                batch = ordered.take(slice(start, start + size)).to(device)
+                batch = ordered.take(span).to(device)
             else:
-                batch = data.take(self._order[start : start + size]).to(device)
-            first = self._first_alone(batch) if check and start == 0 else None
+                batch = data.take(self._order[span]).to(device)
+            first = self._first_alone(batch) if check and start == own.start else None
             self._add(batch, start, first)
-            if check and start == size:  # by now the second batch keeps the device busy
+            if check and start == own.start + size:  # by now the second batch keeps the device busy
                 self._judge()
         self._judge()
+
+    def _own(self) -> slice:
+        """Examples in class order that this process looks at: about its part, in whole classes."""
+        part = self._processes.part(len(self._labels))
+        if self._processes.alone:
+            return part
+        edges = [0, *(self._labels.diff().nonzero().flatten() + 1).tolist(), len(self._labels)]
+        start = min(edges, key=lambda edge: abs(edge - part.start))
+        return slice(start, min(edges, key=lambda edge: abs(edge - part.stop)))
+
+    def _add_up(self, own: slice) -> None:
+        """What all processes have found, in all of them."""
+        processes, device = self._processes, self._squares.device
+        if processes.alone:
+            return
+        self._tallies = shared_tallies(self._tallies, processes, device)
+        used = [name for group in self._tallies for name in group]
+        squares = torch.zeros_like(self._squares)
+        for row, name in enumerate(used):
+            if name in self._rows:
+                squares[row] = self._squares[self._rows[name]]
+        self._squares = processes.sum(squares)
+        self._rows = {name: row for row, name in enumerate(used)}
+        losses = torch.zeros(len(self._labels), dtype=torch.float64, device=device)
+        if self._losses:
+            losses[own] = torch.cat(self._losses).double()
+        self._losses = [processes.sum(losses)]
+        if self._stiffness:
+            self._units = shared_tallies(self._units, processes, device)
 
     def _judge(self) -> None:
         self._subject.require_finite(torch.cat(self._losses))
@@ -120,7 +166,7 @@ class GradientAccumulation:
         span = slice(start, start + len(batch))
         self._reduce(bundled(self._gradients(run, arrived)), segments, span)
         if first is not None and plain is not None:
-            self._compare(plain, first, len(batch))
+            self._compare(plain, first, span)
         if self._stiffness:
             self._add_units(self._gradients(run, arrived), segments, span)
         if self.progress is not None:
@@ -143,14 +189,15 @@ class GradientAccumulation:
             for row, values in zip(rows, table, strict=True):
                 self._squares[row, span] = values
 
-    def _compare(self, plain: dict[str, Tensor], first: dict[str, Tensor], count: int) -> None:
+    def _compare(self, plain: dict[str, Tensor], first: dict[str, Tensor], span: slice) -> None:
+        count = span.stop - span.start
         sums: dict[str, Tensor] = {}
         for names, tally in self._tallies.items():
             squares = tally.running_square
             if squares is not None:
                 sums.update(zip(names, squares, strict=True))
         self._check.compare("sum of gradients", sums, plain, count)
-        alone = dict(zip(self._rows, self._squares[:, 0], strict=False))
+        alone = dict(zip(self._rows, self._squares[:, span.start], strict=False))
         self._check.compare("gradient of the first example", alone, first, count)
 
     def _segments(self, start: int, stop: int) -> list[Segment]:

@@ -107,7 +107,7 @@ def gradient_alignment(
         loss: (outputs, targets) -> one number per example; None is the cross-entropy.
         zero: value of a class whose gradients are all zero, ``"nan"`` (left out) or ``"zero"``.
         **options: of :func:`gradient_sums`: ``labels``, ``layers``, ``params``, ``readout``,
-            ``stiffness``, ``batch_size``, ``batch_fn``, ``check``.
+            ``stiffness``, ``batch_size``, ``batch_fn``, ``check``, ``processes``.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 2, bias=False))

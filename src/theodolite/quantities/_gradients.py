@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from theodolite._distributed import ALONE, Processes
 from theodolite.capture.batches import Batch, single_batch
 from theodolite.capture.layers import Layers, own_parameters, unwrap
 from theodolite.capture.modes import require_fixed_mode
@@ -86,6 +87,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     batch_fn: Callable[[Any], Batch] | None = None,
     check: bool = True,
     progress: Watch | None = None,
+    processes: Processes = ALONE,
 ) -> GradientSums:
     r"""Sums of per-example gradients :math:`g_i = \nabla \ell_i`, per layer and class.
 
@@ -113,6 +115,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
             parameter, and the sum over the first batch for the last ones; a difference is an
             error.
         progress: called with the share that is done and what was done, after every batch.
+        processes: that have the same model and inputs and share the work, in whole classes.
 
     Raises:
         DomainError: If the model normalises over the batch, drops out units, has no trainable
@@ -137,7 +140,7 @@ def gradient_sums(  # noqa: PLR0913 (shared keywords)
     subject = Subject(plain, owned, resolve_readout(readout), functions, trusted=not check)
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
-    work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness)
+    work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness, processes)
     work.progress = progress
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):

@@ -51,6 +51,9 @@ class TangentKernels(Mapping[str, Tensor]):
             raise UnknownNameError("layer", layer, self.kernels)
         return self.kernels[layer]
 
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.kernels
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.kernels)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from theodolite._distributed import ALONE, Processes
 from theodolite.capture.batches import Batch
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities._blocks import spans
@@ -24,11 +25,16 @@ def require_probe_memory(subject: Subject, probes: int, limit: int) -> None:
 
 
 def probe_grams(
-    subject: Subject, batches: Sequence[Batch], weights: Tensor, run: int
+    subject: Subject,
+    batches: Sequence[Batch],
+    weights: Tensor,
+    run: int,
+    processes: Processes = ALONE,
 ) -> dict[str, Tensor]:
     r"""Layer -> inner products of :math:`\Psi_l z_a`, (s, s), for weights z of shape (s, n, c).
 
-    One forward pass over the data, and one backward pass per probe.
+    One forward pass over the data, and one backward pass per probe. Batches and weights are those
+    of this process; gradients along a probe add up over processes.
     """
     names = list(subject.ownership.parameters)
     parameters = list(subject.ownership.parameters.values())
@@ -42,6 +48,7 @@ def probe_grams(
             place = slice(start, start + len(part))
             _add_probes(totals, parameters, subject.outputs(part), weights[:, place])
             start = place.stop
+    totals = [processes.sum(total) for total in totals]
     flat = {name: total.flatten(1).double() for name, total in zip(names, totals, strict=True)}
     zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
     return {

@@ -66,6 +66,16 @@ class Data:
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
 
+    def rows(self, span: slice) -> list[Batch]:
+        """Some consecutive examples, as parts of the batches that hold them."""
+        found, start = [], 0
+        for batch in self.batches:
+            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
+            if first < last:
+                found.append(batch.take(slice(first, last)))
+            start += len(batch)
+        return found
+
 
 @dataclass
 class Sweep:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from theodolite._distributed import ALONE, Processes
 from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers, Parameters, unwrap
 from theodolite.capture.readouts import Readout
@@ -51,6 +52,7 @@ def tangent_alignments(  # noqa: PLR0913
     device: torch.device | str | None = None,
     precision: Precision = "float32",
     generator: torch.Generator | None = None,
+    processes: Processes = ALONE,
 ) -> TangentAlignments:
     r"""Alignment of every layer's tangent kernel with the labels, for any number of examples.
 
@@ -80,6 +82,7 @@ def tangent_alignments(  # noqa: PLR0913
         device: Where the inputs should lie; None for that of the parameters.
         precision: ``"3xtf32"`` for faster float32 products on CUDA.
         generator: Source of the probes; None for a fixed seed.
+        processes: That have the same model, inputs and probes, and share the work of the sketch.
 
     Raises:
         CaptureError: If the model mixes examples, or the kernels disagree with plain autograd.
@@ -109,7 +112,8 @@ def tangent_alignments(  # noqa: PLR0913
         labels = centered_labels(data, sweep.outputs)
         if method == "exact":
             return _exact(sweep, data, labels)
-        return _sketched(sweep, data, labels, probes, generator)
+        weights = _probes(labels, probes, generator)
+        return _sketched(sweep, data, labels, weights, processes)
 
 
 def centered_labels(data: Data, outputs: int) -> Tensor:
@@ -206,18 +210,24 @@ def _add_blocks(
         entry.add(block.matrices()[0], rows, columns)
 
 
-def _sketched(
-    sweep: Sweep, data: Data, labels: Tensor, probes: int, generator: torch.Generator | None
-) -> TangentAlignments:
-    limit = sweep.settings.memory_limit or available_bytes(sweep.device)
-    require_probe_memory(sweep.subject, probes, limit)
+def _probes(labels: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """The labels, and centred random signs: (1 + s, n, c)."""
     draws = torch.Generator().manual_seed(0) if generator is None else generator
-    signs = torch.randint(0, 2, (probes, *labels.shape), generator=draws, device=draws.device)
+    signs = torch.randint(0, 2, (count, *labels.shape), generator=draws, device=draws.device)
     z = (2.0 * signs - 1.0).to(labels)
-    z = z - z.mean((1, 2), keepdim=True)
-    weights = torch.cat([labels[None], z])
-    run = _block_plan(sweep, len(data)).run
-    grams = probe_grams(sweep.subject, data.batches, weights, run)
+    return torch.cat([labels[None], z - z.mean((1, 2), keepdim=True)])
+
+
+def _sketched(
+    sweep: Sweep, data: Data, labels: Tensor, weights: Tensor, processes: Processes
+) -> TangentAlignments:
+    own = processes.part(len(data))
+    with processes.together():
+        limit = sweep.settings.memory_limit or available_bytes(sweep.device)
+        require_probe_memory(sweep.subject, len(weights) - 1, limit)
+        run = _block_plan(sweep, len(data)).run
+    batches = data.batches if processes.alone else data.rows(own)
+    grams = probe_grams(sweep.subject, batches, weights[:, own], run, processes)
     stacked = torch.stack([grams[layer] for layer in sweep.layers])
     energies = stacked[:, 0, 0]
     norms, without = pair_norms(stacked[:, 1:, 1:])

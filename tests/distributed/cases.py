@@ -1,0 +1,85 @@
+"""What processes measure together: shared by the workers and by the test that measures alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.survey.subjects import blobs, cnn, images, mlp
+
+FEW = {"representation": 40, "kernel": 40, "gradient": 30, "tangent": 14, "pairs": 20}
+# Processes -> examples of each: unequal, and none at all for some.
+SHARES = {2: [(37, 23), (60, 0)], 3: [(11, 1, 48), (0, 40, 20)]}
+
+
+def double_blobs() -> tuple[Tensor, Tensor]:
+    x, y = blobs(60)
+    return x.double(), y
+
+
+def curve() -> tuple[Tensor, Tensor]:
+    x, _ = blobs(60)
+    # Some parts hold nothing but 0 and 1, which alone would look like two classes.
+    y = x[:, :1].double().sin()
+    y[:12] = (torch.arange(12) % 2).double().unsqueeze(1)
+    return x.double(), y
+
+
+def double_images() -> tuple[Tensor, Tensor]:
+    x, y = images(60)
+    return x.double(), y
+
+
+def normalised() -> nn.Module:
+    """Batch norm whose running statistics say something."""
+    model = cnn().double()
+    torch.manual_seed(1)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+    return model
+
+
+def loader(x: Tensor, y: Tensor) -> Any:
+    return DataLoader(TensorDataset(x, y), batch_size=7) if len(x) else []
+
+
+@dataclass(frozen=True)
+class Case:
+    model: Callable[[], nn.Module] = lambda: mlp().double()
+    data: Callable[[], tuple[Tensor, Tensor]] = double_blobs
+    feed: Callable[[Tensor, Tensor], Any] = lambda x, y: (x, y)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+CASES: dict[str, Case] = {
+    "all families": Case(options={"sizes": FEW, "bootstrap": 3, "nulls": 5}),
+    "convolutions": Case(normalised, double_images, loader, {"nulls": 2, "sizes": FEW}),
+    "sketch": Case(options={"families": "tangent", "tangent": "sketch", "sizes": FEW}),
+    "regression": Case(lambda: mlp((6, 8, 1)).double(), curve, options={"sizes": FEW}),
+    "wide layers": Case(
+        lambda: mlp((6, 70, 90, 3)).double(), options={"memory_limit": 2**14, "families": "kernel"}
+    ),
+    "unlabeled": Case(feed=lambda x, y: x, options={"sizes": FEW}),
+    "all examples": Case(options={"sizes": dict.fromkeys(FEW, None)}),
+    "fewer than processes": Case(
+        options={"sizes": dict.fromkeys(FEW, 2), "families": ["tangent", "kernel", "gradient"]}
+    ),
+}
+MEASURED_TWICE = ("all families", "convolutions", "sketch")  # with both sets of shares
+MONITOR = {"every": 2, "deep_covariance": True, "nulls": 3, "sizes": {"covariance": None}}
+
+
+def shares_of(name: str, size: int) -> list[tuple[int, ...]]:
+    """How the examples of a case are dealt out."""
+    return SHARES[size] if name in MEASURED_TWICE else SHARES[size][-1:]
+
+
+def split(data: tuple[Tensor, Tensor], shares: tuple[int, ...], rank: int) -> tuple[Tensor, Tensor]:
+    """The examples of one process."""
+    x, y = data
+    return torch.split(x, list(shares))[rank], torch.split(y, list(shares))[rank]

@@ -1,0 +1,233 @@
+"""Real processes under ``torchrun`` get the numbers of a single one, or fail together."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import theodolite
+from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares_of
+from tests.metrics import streams
+from tests.survey.subjects import mlp
+
+ROOT = Path(__file__).parents[2]
+SURVEYS = [
+    (size, shares, name) for name in CASES for size in SHARES for shares in shares_of(name, size)
+]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """One launch of two and one of three processes, side by side."""
+    running = {}
+    for size in SHARES:
+        folder = tmp_path_factory.mktemp(f"processes-{size}")
+        running[size] = folder, _launch(size, folder)
+    yield running
+    for _, process in running.values():
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def launched(started, single):
+    """Processes -> the folder with what they found; this process has measured meanwhile."""
+    for size, (_, process) in started.items():
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, f"{size} processes:\n{output[-4000:]}"
+    return {size: folder for size, (folder, _) in started.items()}
+
+
+def _launch(size, folder):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(size), "-m", "tests.distributed.worker", str(folder)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(launched):
+    """Processes -> what each of them saved."""
+    return {
+        size: [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in range(size)]
+        for size, folder in launched.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def single(started):
+    """Case -> the record of one process with all the data."""
+    records = {}
+    for name, case in CASES.items():
+        data = case.feed(*case.data())
+        records[name] = theodolite.survey(case.model(), data, **case.options).record
+    return records
+
+
+def require_equal(numbers, record, *, within=1e-10):
+    """The same rows in the same order, the same curves, words and arrays."""
+    expected = record.contents
+    for key in ("skipped", "warnings", "layers", "data"):
+        assert numbers[key] == expected[key]
+    assert [_name(row) for row in numbers["rows"]] == [_name(row) for row in expected["rows"]]
+    for mine, theirs in zip(numbers["rows"], expected["rows"], strict=True):
+        for key in ("value", "error", "null_mean", "null_sd"):
+            _require_near(mine[key], theirs[key], within, f"{_name(mine)} {key}")
+    assert numbers["curves"] == expected["curves"]
+    assert set(numbers["arrays"]) == set(record.arrays)
+    for name, array in record.arrays.items():
+        if "eigenvectors" not in name:  # of either sign
+            np.testing.assert_allclose(numbers["arrays"][name], array, rtol=1e-5, atol=1e-6)
+
+
+def _name(row):
+    return row["layer"], row["family"], row["measure"], row["n"], row["method"], row["reason"]
+
+
+def _require_near(value, expected, within, where):
+    if expected is None or math.isnan(expected) or math.isinf(expected):
+        assert repr(value) == repr(expected), where
+    else:
+        assert value == pytest.approx(expected, rel=within, abs=within), where
+
+
+@pytest.mark.parametrize(("size", "shares", "name"), SURVEYS, ids=str)
+def test_survey_of_shards_is_that_of_all_the_data(found, single, size, shares, name):
+    for rank in range(size):
+        require_equal(found[size][rank]["surveys"][name, shares], single[name])
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_cases_cover_all_families_and_both_routes(found, single, size):
+    families = {row["family"] for record in single.values() for row in record.contents["rows"]}
+    assert families == set(single["all families"].contents["config"]["families"])
+    routes = {
+        record.contents["routes"].get("tangent", {}).get("method") for record in single.values()
+    }
+    assert {"exact", "sketch"} <= routes
+
+
+@pytest.mark.parametrize("size", SHARES)
+@pytest.mark.parametrize("when", ["copies", "copies again"])
+def test_the_same_data_everywhere_counts_once(found, size, when):
+    case = CASES["all families"]
+    generator = torch.Generator().manual_seed(5)
+    options = case.options | {"generator": generator}
+    expected = theodolite.survey(case.model(), case.data(), **options).record
+    for rank in range(size):
+        require_equal(found[size][rank][when], expected)
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_monitor_of_shards_is_that_of_all_the_data(found, size):
+    first = found[size][0]["monitor"]
+    model = mlp().double()
+    watch = theodolite.Monitor(model, double_blobs(), **MONITOR)
+    for step, state in first["states"].items():
+        model.load_state_dict(state)
+        watch.step(step)
+    watch.close()
+    records = {record.contents["step"]: record for record in watch.history.run.steps}
+    assert list(records) == list(first["records"]) == [0, 2, 3]
+    for rank in range(size):
+        for step, record in records.items():
+            require_equal(found[size][rank]["monitor"]["records"][step], record)
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_only_the_first_process_writes(launched, size):
+    folder = launched[size]
+    assert theodolite.load(folder / "steps").steps == [0, 2, 3]
+    assert theodolite.load(folder / "saved-0").steps == [0, 2, 3]
+    assert (folder / "page-0.html").is_file()
+    assert not list(folder.glob("saved-[1-9]"))
+    assert not list(folder.glob("page-[1-9].html"))
+    head = theodolite.load(folder / "saved-0").run.head
+    assert head.contents["config"]["processes"] == size
+
+
+@pytest.mark.parametrize("name", streams.CASES)
+@pytest.mark.parametrize(
+    ("size", "shares"), [(size, shares) for size in SHARES for shares in SHARES[size]], ids=str
+)
+def test_metrics_of_shards_are_those_of_all_the_data(found, size, shares, name):
+    expected = streams.CASES[name].expected(streams.make_data())
+    for rank in range(size):
+        value = found[size][rank]["metrics"][name, shares]
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-9, atol=1e-10)
+
+
+FAILURES = {
+    "after 0 calls": "the last device ran out of luck",
+    "after 3 calls": "the last device ran out of luck",
+    "after 12 calls": "the last device ran out of luck",
+    "labels": "expected class labels of at least 0",
+    "nan": "NaN",
+    "weights": "expected the same weights in every process, '0.bias' differs",
+    "seed": "seed: expected the same in every process, got 1 here and 0 in process 0",
+    "option": "nulls",
+}
+
+
+@pytest.mark.parametrize("size", SHARES)
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_process_that_fails_makes_all_fail_with_its_message(found, size, name):
+    last = size - 1
+    failing = 1 if name == "seed" else last
+    for rank in range(size):
+        kind, text = found[size][rank]["failures"][name]
+        assert FAILURES[name].lower() in text.lower()
+        if rank != failing and name != "seed":
+            assert kind == "ProcessError"
+            assert text.startswith(f"process {failing} of {size} failed: ")
+        elif rank == failing:
+            assert not text.startswith("process")
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_failing_to_write_is_everybodys_failure(found, size):
+    kinds = [found[size][rank]["failures"]["folder"][0] for rank in range(size)]
+    assert kinds[0] != "ProcessError"
+    assert kinds[1:] == ["ProcessError"] * (size - 1)
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_no_example_anywhere_is_refused_everywhere(found, size):
+    for rank in range(size):
+        kind, text = found[size][rank]["failures"]["empty"]
+        assert kind == "ShapeError"
+        assert "the data set is empty" in text
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_one_process_without_memory_makes_all_sketch(found, size):
+    for rank in range(size):
+        skipped = found[size][rank]["failures"]["skipped"]
+        assert skipped["routes"]["tangent"]["method"] == "sketch"
+        assert skipped["routes"]["gradient"]["pairs"] == 0
+        first = found[size][0]["failures"]["skipped"]
+        assert repr(skipped["rows"]) == repr(first["rows"])
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_a_process_that_is_left_alone_does_not_wait_for_ever(found, size):
+    kind, text = found[size][0]["absent"]
+    assert kind == "ProcessError"
+    assert "pass group=None" in text
+
+
+@pytest.mark.parametrize("size", SHARES)
+def test_one_process_among_several_measures_alone_without_a_group(found, single, size):
+    require_equal(found[size][0]["alone"], single["all families"])

@@ -1,0 +1,197 @@
+"""One of several processes that ``torchrun`` starts: measures its part, saves what it got."""
+
+import datetime
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import theodolite
+from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares_of, split
+from tests.metrics import streams
+from tests.survey.subjects import mlp
+from theodolite._distributed import Processes
+from theodolite.errors import MemoryLimitError
+from theodolite.quantities import _shared_tangents
+
+RANK, SIZE = 0, 1
+
+
+def numbers(record) -> dict:
+    """What must agree between any number of processes."""
+    kept = ("rows", "curves", "skipped", "warnings", "layers", "data")
+    return {key: record.contents[key] for key in kept} | {"arrays": record.arrays}
+
+
+def surveys() -> dict:
+    found = {}
+    for name, case in CASES.items():
+        for shares in shares_of(name, SIZE):
+            model = case.model()
+            x, y = split(case.data(), shares, RANK)
+            wrapped = nn.parallel.DistributedDataParallel(model) if shares[-1] else model
+            for buffer in model.buffers():  # as after training: those of the first process count
+                buffer.mul_(1 + RANK)
+            before = [buffer.clone() for buffer in model.buffers()]
+            record = theodolite.survey(wrapped, case.feed(x, y), **case.options).record
+            found[name, shares] = numbers(record)
+            for buffer, saved in zip(model.buffers(), before, strict=True):
+                assert torch.equal(buffer, saved)
+    return found
+
+
+def copies() -> dict:
+    """The same data in every process, and generators in different states."""
+    case = CASES["all families"]
+    generator = torch.Generator().manual_seed(5 + RANK)
+    torch.manual_seed(RANK)
+    found = theodolite.survey(case.model(), case.data(), generator=generator, **case.options)
+    return numbers(found.record)
+
+
+def monitor(folder: Path) -> dict:
+    """Train with DDP and watch; the states at measured steps go with the numbers."""
+    model = mlp().double()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    x, y = split(double_blobs(), SHARES[SIZE][0], RANK)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    states = {}
+    with theodolite.Monitor(wrapped, (x, y), folder=folder / "steps", **MONITOR) as watch:
+        for step in range(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(wrapped(x), y).backward()
+            optimizer.step()
+            states[step] = {name: value.clone() for name, value in model.state_dict().items()}
+            watch.step(step)
+    watch.history.save(folder / f"saved-{RANK}")
+    watch.history.to_html(folder / f"page-{RANK}.html")
+    records = {record.contents["step"]: numbers(record) for record in watch.history.run.steps}
+    return {"records": records, "states": states}
+
+
+def metrics() -> dict:
+    """Every streaming metric, on unequal shards and on none."""
+    warnings.filterwarnings("ignore", message="The ``compute`` method")
+    data, values = streams.make_data(), {}
+    for name, case in streams.CASES.items():
+        for shares in SHARES[SIZE]:
+            metric = case.build(data).to("cpu")
+            rows = torch.split(torch.arange(120), [2 * share for share in shares])[RANK]
+            for chunk in torch.split(rows, 32) if len(rows) else ():
+                case.feed(metric, data.part(chunk))
+            values[name, shares] = metric.compute()
+    return values
+
+
+class Failing(nn.Module):
+    """Raises in the last process after so many calls."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.inner, self.left = mlp().double(), calls
+
+    def forward(self, x):
+        self.left -= 1
+        if self.left < 0 and RANK == SIZE - 1:
+            raise RuntimeError("the last device ran out of luck")
+        return self.inner(x)
+
+
+def failures(folder: Path) -> dict:
+    """Messages of everything that can go wrong in one process, one after the other."""
+    x, y = split(double_blobs(), SHARES[SIZE][0], RANK)
+    last = RANK == SIZE - 1
+    other = mlp(seed=1 if last else 0).double()
+    blocked = folder / "a file"
+    blocked.write_text("in the way")
+    broken = torch.where(x > 1.0, torch.nan, x) if last else x
+
+    def watch():
+        theodolite.Monitor(mlp().double(), (x, y), folder=blocked, families="kernel").measure(0)
+
+    calls = {
+        f"after {calls} calls": lambda calls=calls: theodolite.survey(
+            Failing(calls), (x, y), layers=["inner.0", "inner.2"]
+        )
+        for calls in (0, 3, 12)
+    }
+    calls |= {
+        "labels": lambda: theodolite.survey(mlp().double(), (x, y - 5 if last else y)),
+        "nan": lambda: theodolite.survey(mlp().double(), (broken, y), families="covariance"),
+        "weights": lambda: theodolite.survey(other, (x, y)),
+        "seed": lambda: theodolite.survey(mlp().double(), (x, y), seed=RANK),
+        "option": lambda: theodolite.survey(mlp().double(), (x, y), nulls=-1 if last else 2),
+        "empty": lambda: theodolite.survey(mlp().double(), (x[:0], y[:0])),
+        "folder": watch,
+    }
+    return {name: _message(call) for name, call in calls.items()} | {"skipped": _skipped(x, y)}
+
+
+def _message(call) -> tuple[str, str]:
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def _skipped(x, y) -> dict:
+    """One process lacks the memory for exact kernels: all fall back to the sketch."""
+    real = _shared_tangents.tangent_kernels
+
+    def refused(*args, **options):
+        if RANK == SIZE - 1:
+            raise MemoryLimitError("too little memory here")
+        return real(*args, **options)
+
+    _shared_tangents.tangent_kernels = refused
+    try:
+        found = theodolite.survey(mlp().double(), (x, y), families=["tangent", "gradient"])
+        return {"routes": found.record.contents["routes"], **numbers(found.record)}
+    finally:
+        _shared_tangents.tangent_kernels = real
+
+
+def absent() -> tuple[str, str]:
+    """Only the first process calls: it does not wait for ever."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    if RANK == 0:
+        call = lambda: theodolite.survey(mlp().double(), double_blobs(), group=group)  # noqa: E731
+        return _message(call)
+    time.sleep(3)
+    return "", ""
+
+
+def alone() -> dict:
+    """A survey of one process among several, and of a group of one."""
+    if RANK > 0:
+        return {}
+    case = CASES["all families"]
+    found = theodolite.survey(case.model(), case.data(), group=None, **case.options)
+    assert Processes.of(None).alone
+    return numbers(found.record)
+
+
+def main(folder: Path) -> None:
+    found = {
+        "surveys": surveys(),
+        "copies": copies(),
+        "monitor": monitor(folder),
+        "metrics": metrics(),
+        "failures": failures(folder),
+        "alone": alone(),
+    }
+    found["copies again"] = copies()  # after all these failures nobody is out of step
+    found["absent"] = absent()
+    torch.save(found, folder / f"found-{RANK}.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    RANK, SIZE = dist.get_rank(), dist.get_world_size()
+    main(Path(sys.argv[1]))
