@@ -136,9 +136,9 @@ def _same_order(runs: Results) -> Judgment:
 
 
 def _office_order(runs: Results) -> Judgment:
-    if runs.runs[0].notes["data"] != "office31":
-        return judge(None)
     area, drop = _by_source(runs)
+    if runs.runs[0].notes["data"] != "office31":
+        return judge(None, **{f"drop_{name}": value for name, value in drop.items()})
     order = ["dslr", "webcam", "amazon"]
     holds = all(sorted(order, key=lambda k, v=v: v[k]) == order for v in (area, drop))  # type: ignore[misc]
     accuracies = {key: 100 * runs.mean(f"accuracy_{key}") for key in _OFFICE}

@@ -191,7 +191,7 @@ def _order(runs: Results) -> Judgment:
 def _deeper(runs: Results) -> Judgment:
     names = ("init: resnet50", "init: resnet101")
     if f"area_{names[1]}" not in next(iter(runs)).numbers:
-        return judge(None)
+        return judge(None, init=runs.mean("area_init"))
     shallow, deep = (runs.mean(f"area_{name}") for name in names)
     return judge(deep < shallow, resnet50=shallow, resnet101=deep)
 

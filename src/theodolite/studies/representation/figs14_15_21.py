@@ -100,26 +100,25 @@ def _rising(runs: Results) -> Judgment:
     return judge(values == sorted(values), **areas)
 
 
+def _results(runs: Results) -> dict[str, float]:
+    """Of fine-tuning: source on target."""
+    return {key: runs.mean(f"result_{key}") for key in _PRINTED}
+
+
 def _fine_tuned(runs: Results) -> Judgment:
     """Relative test errors of peaks: the similar source must be lower for both kinds of target."""
-    if runs.runs[0].notes["data"] != "peaks":
-        return judge(None)
-    errors = {
-        f"{source}_on_{target}": runs.mean(f"result_{source}_on_{target}")
-        for source in GROUPS
-        for target in GROUPS
-    }
+    errors = _results(runs)
     holds = (
         errors["natural_on_natural"] < errors["artificial_on_natural"]
         and errors["artificial_on_artificial"] < errors["natural_on_artificial"]
     )
-    return judge(holds, **errors)
+    return judge(holds if runs.runs[0].notes["data"] == "peaks" else None, **errors)
 
 
 def _accurate(runs: Results) -> Judgment:
     if runs.runs[0].notes["data"] == "peaks":
-        return judge(None)
-    values = {key: 100 * runs.mean(f"result_{key}") for key in _PRINTED}
+        return judge(None, test_error=float(np.mean(list(_results(runs).values()))))
+    values = {key: 100 * value for key, value in _results(runs).items()}
     holds = (
         values["natural_on_natural"] > values["artificial_on_natural"]
         and values["artificial_on_artificial"] > values["natural_on_artificial"]
