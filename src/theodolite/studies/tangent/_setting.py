@@ -89,12 +89,13 @@ def prepare(setting: Setting, trial: Trial, *, flat: bool = True) -> Ground:
     raw = digits(_DIGITS_TEST, split) if setting.data == "digits" else load_image_set(setting.data)
     if setting.examples is not None:
         raw = raw.take(torch.randperm(len(raw.x_train), generator=rows)[: setting.examples])
-    data = scaled(raw.flat() if flat else raw, "pixels").to(trial.device)
+    data = scaled((raw.flat() if flat else raw).to(trial.device), "pixels")
     chosen = balanced_rows(data.y_train.cpu(), setting.probe, generator=sample).to(trial.device)
+    labels, test_labels = data.y_train.long(), data.y_test.long()
     return Ground(
-        (data.x_train, data.y_train),
-        (data.x_test, data.y_test),
-        (data.x_train[chosen], data.y_train[chosen]),
+        (data.x_train, labels),
+        (data.x_test, test_labels),
+        (data.x_train[chosen], labels[chosen]),
         chosen,
         data.num_classes,
     )
