@@ -140,7 +140,7 @@ def _baseline_grows(runs: Results) -> Judgment:
 def _control(runs: Results) -> Judgment:
     run = next(iter(runs))
     if "control_end" not in run.numbers:
-        return judge(None)
+        return judge(None, controls=0)
     return judge(None, end=run["control_end"], mean_base=run["control_mean_base"])
 
 

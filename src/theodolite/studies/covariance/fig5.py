@@ -113,7 +113,7 @@ def _started(protocol: Protocol, start: str, covariance: object, trial: Trial) -
 def _covariance_helps(runs: Results, prefix: str = "") -> Judgment:
     run = next(iter(runs))
     if f"{prefix}real_scratch" not in run.numbers:
-        return judge(None)
+        return judge(None, controls=0)
     gains = {
         labels: run[f"{prefix}{labels}_covariance"] - run[f"{prefix}{labels}_scratch"]
         for labels in LABELS
@@ -124,7 +124,7 @@ def _covariance_helps(runs: Results, prefix: str = "") -> Judgment:
 def _covariance_explains(runs: Results, prefix: str = "") -> Judgment:
     """On means over seeds: a quotient of differences is noisy in a single one."""
     if f"{prefix}real_scratch" not in next(iter(runs)).numbers:
-        return judge(None)
+        return judge(None, controls=0)
     shares = {}
     for labels in LABELS:
         scratch, conv, drawn = (runs.mean(f"{prefix}{labels}_{start}") for start in _CORE)

@@ -66,7 +66,7 @@ def _vgg_test(runs: Results, some: bool) -> Judgment:
     """Whether some one-layer VGG16 groups gain test accuracy, or no group of any kind does."""
     gains = _gains(runs, "test_real", "one", "vgg16")
     if not len(gains):
-        return judge(None)
+        return judge(None, vgg16_groups=0)
     everyone = np.concatenate([_gains(runs, "test_real", start) for start in ("one", "all")])
     best = gains.max() if some else everyone.max()
     return judge(best > 0 if some else best <= 0, largest_gain=best)
@@ -78,7 +78,7 @@ def _vgg_cluster(runs: Results) -> Judgment:
         kind = run.point.get("architecture", "simple_cnn")
         scratch.setdefault(kind, []).append(run["test_real_scratch"])
     if "vgg16" not in scratch:
-        return judge(None)
+        return judge(None, vgg16_groups=0)
     lowest = min(scratch["vgg16"])
     others = [value for kind, values in scratch.items() if kind != "vgg16" for value in values]
     return judge(
@@ -89,7 +89,7 @@ def _vgg_cluster(runs: Results) -> Judgment:
 def _residual(runs: Results, share: float) -> Judgment:
     shares = {plot: _share(runs, plot, "resnet18_v2") for plot in _TRAIN}
     if np.isnan(list(shares.values())).any():
-        return judge(None)
+        return judge(None, resnet18_groups=0)
     return judge(min(shares.values()) >= share, **shares)
 
 

@@ -82,7 +82,7 @@ def _gain(runs: Results, run: str, sign: int) -> Judgment:
     """Sign 0 reports without a verdict."""
     part = Results(tuple(r for r in runs if r.point.get("run", "fig16") == run))
     if not len(part):
-        return judge(None)
+        return judge(None, runs=0)
     gains = {labels: part.mean(f"{labels}_gain") for labels in LABELS}
     holds = min(sign * gain for gain in gains.values()) > 0 if sign else None
     return judge(holds, **gains)

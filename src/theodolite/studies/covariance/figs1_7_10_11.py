@@ -92,7 +92,7 @@ def _of(runs: Results, case: str) -> Result | None:
 def _positive(runs: Results) -> Judgment:
     run = _of(runs, "positive")
     if run is None:
-        return judge(None)
+        return judge(None, cases=len(runs))
     return judge(
         min(run["real_gain"], run["random_gain"]) > 0,
         real=run["real_gain"],
@@ -103,7 +103,7 @@ def _positive(runs: Results) -> Judgment:
 def _negative(runs: Results) -> Judgment:
     run = _of(runs, "negative")
     if run is None:
-        return judge(None)
+        return judge(None, cases=len(runs))
     return judge(
         max(run["real_gain"], run["random_gain"]) < 0,
         real=run["real_gain"],
@@ -128,7 +128,7 @@ def _same_start(runs: Results) -> Judgment:
     """On convolutions alone: the dense layers of the small networks differ in width."""
     pair = _pair(runs)
     if pair is None:
-        return judge(None)
+        return judge(None, cases=len(runs))
     means = [run.arrays["mean_initial"] for run in pair]
     layers = min(len(values) for values in means) - (_of(runs, "wide") is not None)
     distance = float(np.abs(means[0][:layers] - means[1][:layers]).max())
@@ -138,7 +138,7 @@ def _same_start(runs: Results) -> Judgment:
 def _specialized(runs: Results) -> Judgment:
     run = _of(runs, "negative")
     if run is None:
-        return judge(None)
+        return judge(None, cases=len(runs))
     first, after = run.arrays["mean_initial"], run.arrays["mean_pretrained"]
     upper = slice(-4, -1) if len(first) < 5 else slice(-3, None)
     drop = float((first[upper] - after[upper]).min())
@@ -150,7 +150,7 @@ def _specialized(runs: Results) -> Judgment:
 def _lower_after_tuning(runs: Results) -> Judgment:
     pair = _pair(runs)
     if pair is None:
-        return judge(None)
+        return judge(None, cases=len(runs))
     low, high = (float(run.arrays["mean_random"][-2:].mean()) for run in pair)
     return judge(low < high, negative=low, other=high)
 

@@ -1,0 +1,147 @@
+"""Claims of spec 2's studies hold on one side of their thresholds and fail on the other."""
+
+import numpy as np
+import pytest
+
+from theodolite.studies import Result, Results, find_study
+from theodolite.studies._claims import verdict_of
+
+
+def made(*numbers, arrays=None, points=None, size="lite"):
+    runs = [
+        Result(one, arrays or {}, {}, (points or [{}] * len(numbers))[k], 101, size)
+        for k, one in enumerate(numbers)
+    ]
+    return Results(tuple(runs))
+
+
+def status(study, name, runs, size="lite"):
+    found = find_study(f"maennel2020.{study}")
+    (claim,) = [claim for claim in found.claims if claim.id == f"{found.id}.{name}"]
+    return verdict_of(claim, size, runs).status
+
+
+def tables(**changes):
+    values = np.full((7, 4, 4), 0.3)
+    values[:4, 1:, 0] = (0.31, 0.35, 0.40)
+    values[:4, 1:, 2] = 0.5
+    values[4, 1:] = 0.2
+    values[5, 1:, 0] = 0.25
+    values[6, 3] = (0.41, 0.4, 0.6, 0.5)
+    for place, value in changes.items():
+        values[tuple(int(k) for k in place[1:].split("_"))] = value
+    return made({}, arrays={"accuracies": values})
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("order2", {"p1_2_0": 0.45}),
+        ("better", {"p3_3_0": 0.29}),
+        ("agree", {"p2_3_0": 0.51}),
+        ("smallest", {"p4_2_3": 0.31}),
+        ("middle", {"p5_3_0": 0.31}),
+        ("like-pretrained", {"p6_3_0": 0.55}),
+        ("pretrained-later", {"p6_3_2": 0.49}),
+    ],
+)
+def test_tables(name, change):
+    assert status("table1-7", name, tables()) == "holds"
+    assert status("table1-7", name, tables(**change)) == "fails"
+
+
+@pytest.mark.parametrize(("slope", "verdict"), [(-1.1, "holds"), (-0.5, "fails")])
+def test_proposition_rate(slope, verdict):
+    assert status("proposition1", "rate", made({"slope": slope})) == verdict
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(1.0, "holds"), (0.3, "fails")])
+def test_proposition_random_bases_stay_put(last, verdict):
+    runs = made({"baseline_first": 1.0, "baseline_last": last, "last": 0.01})
+    assert status("proposition1", "baseline", runs) == verdict
+
+
+@pytest.mark.parametrize(
+    ("end", "half", "floor"), [(1.4, "holds", "holds"), (4.5, "fails", "fails")]
+)
+def test_misalignment_after_training(end, half, floor):
+    one = {f"{labels}_end": end for labels in ("real", "random")}
+    one |= {f"{labels}_lowest_base": 8.0 for labels in ("real", "random")}
+    runs = made(one | {"floor": 1.5})
+    assert status("fig2-4", "half", runs) == half
+    assert status("fig2-4", "floor", runs) == floor
+
+
+@pytest.mark.parametrize(("drawn", "verdict"), [(0.69, "holds"), (0.66, "fails")])
+def test_sampled_filters_explain_the_gain(drawn, verdict):
+    one = {}
+    for labels in ("real", "random"):
+        one |= {
+            f"{labels}_scratch": 0.6,
+            f"{labels}_conv_no_bias": 0.7,
+            f"{labels}_covariance": drawn,
+        }
+    assert status("fig5", "covariance-explains", made(one)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("areas", "monotone", "above"),
+    [((0.2, 0.3, 0.4), "holds", "holds"), ((0.3, 0.2, 0.4), "fails", "fails")],
+)
+def test_more_layers(areas, monotone, above):
+    one = {f"{labels}_{depth}": area for labels in ("real", "random")
+           for depth, area in zip((0, 1, -1), areas, strict=True)}  # fmt: skip
+    runs = made(one, arrays={"depths": np.array([0.0, 1.0, -1.0])})
+    assert status("fig6-9", "monotone", runs) == monotone
+    assert status("fig6-9", "above-scratch", runs) == above
+    assert status("fig6-9", "most", runs) == "holds"
+
+
+@pytest.mark.parametrize(("narrow", "verdict"), [(-0.05, "holds"), (0.01, "fails")])
+def test_narrow_networks_are_slowed_down(narrow, verdict):
+    one = {"real_0": narrow, "random_0": -0.1, "real_1": 0.02, "random_1": 0.0}
+    runs = made(one, arrays={"units": np.array([16.0, 512.0])})
+    assert status("fig8", "narrow", runs) == verdict
+    assert status("fig8", "wide", runs) == "holds"
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.1, "holds"), (-0.1, "fails")])
+def test_sweeps_count_groups_over_their_seeds(gain, verdict):
+    def group(value):
+        names = ("scratch", "one", "all")
+        areas = {"scratch": 0.5, "one": 0.5 + value / 2, "all": 0.5 + value}
+        return {f"{plot}_{n}": areas[n] for plot in ("real", "test_real", "random") for n in names}
+
+    # Two seeds of a group count once, and disagree; their mean decides.
+    points = [{"init_scale": 1.0}, {"init_scale": 1.0}, {"init_scale": 2.0}]
+    runs = made(group(3 * gain), group(-gain), group(gain), points=points)
+    assert status("fig12", "often", runs) == verdict
+    assert status("fig12", "six-of-eight", runs) == verdict
+    assert status("fig12", "all-layers", runs) == verdict
+    assert status("fig12", "resnet", runs, "paper") == "undecided"
+
+
+@pytest.mark.parametrize(("early", "verdict"), [(0.2, "holds"), (0.45, "fails")])
+def test_activation_drop_needs_the_control(early, verdict):
+    one = {"last_conv_before": 0.5, "last_conv_early": early, "last_conv_scratch_start": 0.5,
+           "last_conv_scratch_early": 0.4}  # fmt: skip
+    assert status("fig24", "drop", made(one)) == verdict
+    as_large = one | {"last_conv_scratch_early": 0.1}
+    assert status("fig24", "drop", made(as_large)) == "fails"
+
+
+@pytest.mark.parametrize(("gains", "verdict"), [((0.1, 0.2), "holds"), ((0.1, -0.2), "fails")])
+def test_cases_of_transfer(gains, verdict):
+    one = {"real_gain": gains[0], "random_gain": gains[1]}
+    other = {"real_gain": -gains[0], "random_gain": -gains[1]}
+    points = [{"case": "positive"}, {"case": "negative"}]
+    runs = made(one, other, points=points)
+    assert status("fig1-7-10-11", "positive", runs) == verdict
+    assert status("fig1-7-10-11", "negative", runs) == verdict
+
+
+@pytest.mark.parametrize(("partners", "quality", "verdict"), [(1, 0.9, "holds"), (0, 0.9, "fails"),
+                                                              (1, 0.6, "fails")])  # fmt: skip
+def test_matched_eigenvectors(partners, quality, verdict):
+    runs = made({"fewest_partners": partners, "median_quality": quality})
+    assert status("fig3", "matched", runs) == verdict
