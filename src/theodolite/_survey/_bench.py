@@ -21,10 +21,6 @@ from theodolite.capture.batches import Batch
 
 __all__ = ["Bench", "own_layers", "owners"]
 
-_PLANNED = 0.5  # of the room: libraries below torch keep copies in layouts of their own
-_SHARE = 8  # one part of so many is for the gradients of one pass
-_LIVE = 5  # results of a backward pass that exist at a time
-
 Report = Callable[[str, str], None]
 
 
@@ -53,18 +49,6 @@ class Bench:
     def count(self, family: str) -> int:
         """Examples that a family takes."""
         return self.settings.size(family, len(self.probe))
-
-    def engine_options(self, outputs: int) -> dict[str, Any]:
-        """Memory and batch of kernels of gradients; one pass may hold gradients of all outputs."""
-        room = self.settings.room
-        if self.settings.memory_limit is None or room is None:
-            return {"memory_limit": None}
-        passing = self.layout.footprint
-        each = _LIVE * outputs * passing.per_example(passing.largest)
-        return {
-            "memory_limit": int(_PLANNED * room),
-            "batch_size": max(1, room // (_SHARE * max(1, each))),
-        }
 
     def examples(self, family: str) -> tuple[Batch, Task]:
         """The examples of a family with their targets."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from theodolite._survey._bench import Bench, own_layers, owners
 from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
+from theodolite._survey._memory import engine_options
 from theodolite._survey._sheet import Sheet, spread
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
@@ -97,7 +98,7 @@ def _pairs(bench: Bench, sheet: Sheet, layers: list[Layer]) -> Mapping[str, Tens
                     bench.settings.processes,
                     outputs=bench.loss,
                     readout=bench.settings.readout,
-                    **bench.engine_options(1),
+                    **engine_options(bench.settings, bench.layout, 1),
                     check=bench.settings.check,
                 )
         except MemoryLimitError as error:

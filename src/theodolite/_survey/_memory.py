@@ -10,6 +10,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from theodolite._survey._settings import Settings
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities._plan import available_bytes
 
-__all__ = ["Fitted", "fit_settings", "freed"]
+__all__ = ["Fitted", "engine_options", "fit_settings", "freed"]
 
 _MIB = 2**20
 _MOST = 4 * 2**30  # on the CPU, where the user sets no limit
@@ -29,6 +30,9 @@ _USED = 0.85  # of the limit: the allocator keeps some of what was freed
 _LIVE = 6  # results of operations that exist at a time, conversions of layout among them
 _STAYING = 4  # one part of so many is for features that stay
 _NULL_COPIES = 6 * 8  # bytes of a number of permuted targets, intermediate results included
+_PLANNED = 0.5  # of the room: libraries below torch keep copies in layouts of their own
+_SHARE = 8  # one part of so many is for the gradients of one pass
+_BACKWARD = 5  # results of a backward pass that exist at a time
 _READERS = ("representation", "kernel", "gradient")
 _FEWEST = 4
 
@@ -76,6 +80,16 @@ def fit_settings(settings: Settings, model: nn.Module, layout: Layout, probe: Pr
     held = _held_bytes(settings, layout, min(most, len(probe)))
     room = free - held
     return Fitted(replace(settings, batch_size=batch, sizes=sizes, room=room), notes)
+
+
+def engine_options(settings: Settings, layout: Layout, outputs: int) -> dict[str, Any]:
+    """Memory and batch of kernels of gradients; one pass may hold gradients of all outputs."""
+    if settings.memory_limit is None or settings.room is None:
+        return {"memory_limit": None}
+    passing = layout.footprint
+    each = _BACKWARD * outputs * passing.per_example(passing.largest)
+    batch = max(1, settings.room // (_SHARE * max(1, each)))
+    return {"memory_limit": int(_PLANNED * settings.room), "batch_size": batch}
 
 
 def _default(place: torch.device) -> int:

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 
 from theodolite._survey._bench import Bench, own_layers, owners
 from theodolite._survey._layers import Layer
+from theodolite._survey._memory import engine_options
 from theodolite._survey._settings import MANY_OUTPUTS
 from theodolite._survey._sheet import Sheet, spread
 from theodolite.errors import MemoryLimitError, TheodoliteError
@@ -80,7 +81,7 @@ def _exact(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> None:
             owners(bench, layers),
             bench.settings.processes,
             readout=bench.settings.readout,
-            **bench.engine_options(bench.layout.outputs),
+            **engine_options(bench.settings, bench.layout, targets.shape[1]),
             check=bench.settings.check,
         )
     curve: dict[int, float] = {}
@@ -150,7 +151,7 @@ def _sketch(bench: Bench, sheet: Sheet, layers: list[Layer], outputs: int) -> No
             method="sketch",
             probes=bench.settings.probes,
             readout=bench.settings.readout,
-            **bench.engine_options(outputs),
+            **engine_options(bench.settings, bench.layout, outputs),
             generator=torch.Generator().manual_seed(bench.settings.seed),
             processes=bench.settings.processes,
         )

@@ -44,9 +44,15 @@ def eigenvector_figure(group: Group) -> Figure | None:
 
 def _known(group: Group, layer: str) -> str:
     """How the shape of the pictures is known: "kernel", "input", "given" or "guessed"."""
-    found = [run.with_curves_at(None).label("covariance", _NAMES[0], layer, "shape")
-             for run in group.runs]  # fmt: skip
+    found = [_label(run.with_curves_at(None), layer) for run in group.runs]
     return next((text for text in found if text), "kernel")
+
+
+def _label(moment: Moment, layer: str) -> str:
+    for curve in moment.record.contents.get("curves", []):
+        if (curve["name"], curve.get("layer")) == (_NAMES[0], layer):
+            return str(curve.get("labels", {}).get("shape", ""))
+    return ""
 
 
 def _subjects(group: Group, layer: str) -> tuple[str, str]:

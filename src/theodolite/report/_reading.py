@@ -68,11 +68,6 @@ class Moment:
         key = None if curve is None else curve["arrays"].get(role)
         return None if key is None else (key, self.record.arrays[key])
 
-    def label(self, family: str, name: str, layer: str | None, role: str) -> str:
-        """What a curve says about itself; empty where it says nothing."""
-        curve = self._curves.get((family, name, layer))
-        return "" if curve is None else str(curve.get("labels", {}).get(role, ""))
-
     def measures(self) -> Iterator[tuple[str, str, str | None]]:
         """Family, measure and layer of every row."""
         return iter(self._rows)
