@@ -24,7 +24,7 @@ from theodolite.workbench.data import (
     load_image_folder,
     load_image_set,
     one_vs_one_tasks,
-    scaled,
+    symmetric_range,
 )
 from theodolite.workbench.interventions import replace_head_
 from theodolite.workbench.models import resnet18
@@ -120,14 +120,14 @@ def _train(
         epochs=epochs, schedule="step_decay", seed=trial.seed, log="ends",
         augmentation=Augmentation(padding=16, cutout=0),
     )  # fmt: skip
-    inputs = scaled(data, "symmetric")
-    train(model, (inputs.x_train, inputs.y_train), recipe)
+    train(model, (symmetric_range(data.x_train), data.y_train), recipe)
     return model
 
 
 def _resized(images: Tensor, size: int) -> Tensor:
-    pixels = images.float() / 127.5 - 1
-    return functional.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False)
+    return functional.interpolate(
+        symmetric_range(images), size=(size, size), mode="bilinear", align_corners=False
+    )
 
 
 def _pairs(data: Dataset, examples: int, size: int, trial: Trial) -> list[Target]:
@@ -165,7 +165,7 @@ def _accuracy(model: nn.Module, data: Dataset, device: torch.device) -> float:
     model.eval()
     with torch.no_grad():
         outputs = [
-            model((part.float() / 127.5 - 1).to(device)).cpu()
+            model(symmetric_range(part).to(device)).cpu()
             for part in torch.split(data.x_test, _CHUNK)
         ]
     return accuracy(torch.cat(outputs), data.y_test)

@@ -181,8 +181,8 @@ STUDY = Study(
     measure=measure,
     configs={
         "smoke": NegativeTransfer(
-            digits=DigitDomains(100, 40, 200, 60, epochs=3),
-            memorizing=Length("adam", 3e-3, 5, 64),
+            digits=DigitDomains(60, 40, 240, 60, epochs=1),
+            memorizing=Length("adam", 3e-3, 2, 64),
             fine_tuning=Length("sgd", 1e-2, 1, 32),
         ),
         "lite": NegativeTransfer(),

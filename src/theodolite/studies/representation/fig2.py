@@ -70,9 +70,10 @@ def measure(config: ShuffledLabels, trial: Trial) -> Measured:
     recipe = recipe_for(config.training, trial.seed, regression=False)
     loss = train_on(model, task.x_train, shuffled, recipe)
     trained = hidden_layers(model, task.x_train, [last])[last]
+    inputs = task.x_train.to(trial.device)
     cases = {
-        "a": (task.x_train, task.y_train),
-        "b": (task.x_train, shuffled),
+        "a": (inputs, task.y_train),
+        "b": (inputs, shuffled),
         "c": (initial, shuffled),
         "d": (trained, shuffled),
     }

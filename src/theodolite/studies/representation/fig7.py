@@ -18,7 +18,7 @@ from theodolite.studies.representation._profiles import (
     curve_lines,
     profile,
 )
-from theodolite.studies.representation._tasks import Task, load_task
+from theodolite.studies.representation._tasks import load_task
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY", "LayerByLayer"]
@@ -51,23 +51,21 @@ def measure(config: LayerByLayer, trial: Trial) -> Measured:
     """Areas and curves of the input and of all layers, before and after training."""
     task = load_task(config.task, config.train, 2, trial.generator())
     model = build(task.width, _DEPTH, config.width, trial)
-    before = _profiles(model, task, config.bias)
-    without = _profiles(model, task, False)
+    inputs = task.x_train.to(trial.device)
+    first = {bias: profile(inputs, task.y_train, bias=bias) for bias in {config.bias, False}}
+
+    def read(bias: bool) -> dict[str, Profile]:
+        return {"input": first[bias], **layer_profiles(model, task, _DEPTH, bias=bias)}
+
+    before, plain_before = read(config.bias), read(False)
     recipe = recipe_for(config.training, trial.seed, regression=task.regression)
-    loss = train_on(model, task.x_train, task.y_train, recipe)
-    after = _profiles(model, task, config.bias)
-    without_after = _profiles(model, task, False)
-    numbers = {"final_loss": loss}
+    numbers = {"final_loss": train_on(model, task.x_train, task.y_train, recipe)}
+    after, plain_after = read(config.bias), read(False)
     numbers |= area_numbers(before, "initial") | area_numbers(after, "trained")
-    numbers |= area_numbers(without, "plain_initial") | area_numbers(without_after, "plain_trained")
+    numbers |= area_numbers(plain_before, "plain_initial")
+    numbers |= area_numbers(plain_after, "plain_trained")
     curves = {**before, **{f"trained {k}": v for k, v in after.items() if k != "input"}}
     return Measured(numbers, {"curves": curve_array(curves)}, {"task": config.task})
-
-
-def _profiles(model: object, task: Task, bias: bool) -> dict[str, Profile]:
-    first = profile(task.x_train, task.y_train, bias=bias)
-    found = layer_profiles(model, task, _DEPTH, bias=bias)  # type: ignore[arg-type]
-    return {"input": first, **found}
 
 
 def _chain(runs: Results, prefix: str) -> list[float]:

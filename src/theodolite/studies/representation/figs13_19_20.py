@@ -273,7 +273,7 @@ STUDY = Study(
     configs={
         "smoke": PretrainedNetworks(
             "digits", classes=(8, 9), source_classes=(0, 1), per_class=10, epochs=1,
-            train=40, test=40, words=16,
+            train=24, test=24, words=8,
         ),
         "lite": PretrainedNetworks(),
         "paper": PretrainedNetworks(

@@ -182,7 +182,7 @@ STUDY = Study(
     measure=measure,
     configs={
         "smoke": SimilarSources(
-            peaks=PeaksSizes(100, 100, 20, Training(epochs=5), Training(epochs=2))
+            peaks=PeaksSizes(64, 60, 20, Training(epochs=2), Training(epochs=1))
         ),
         "lite": SimilarSources(),
         "paper": SimilarSources("imagenet"),

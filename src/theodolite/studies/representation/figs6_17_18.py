@@ -1,6 +1,6 @@
 """Figures 6, 17 and 18: depth, width, activation, optimiser and batch size; train and test."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -27,9 +27,10 @@ from theodolite.studies.representation._profiles import (
     profile,
 )
 from theodolite.studies.representation._tasks import Task, load_task
+from theodolite.studies.representation._variations import Architecture, Variations
 from theodolite.sweeps import Space
 
-__all__ = ["STUDY", "Architecture", "Variations"]
+__all__ = ["STUDY"]
 
 _SUBSETS = ("train", "test")
 _STATES = ("initial", "trained")
@@ -39,59 +40,13 @@ _CEILING = (
 )
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """One configuration around the base: depth 4, width 128, ReLU, Adam, batches of 64."""
-
-    depth: int = 4
-    width: int = 128
-    activation: str = "relu"
-    optimizer: str = "adam"
-    batch_size: int = 64
-
-
-@dataclass(frozen=True)
-class Variations:
-    """Five sweeps around one base configuration, on one task.
-
-    Args:
-        task: what the networks learn.
-        train: number of training examples.
-        test: number of test examples.
-        training: how long, and when it stops.
-        depths: numbers of hidden layers.
-        widths: of hidden layers.
-        activations: beside ReLU.
-        optimizers: beside Adam.
-        batch_sizes: beside 64.
-        bias: whether representations get a constant column.
-    """
-
-    task: str = "digits-parity"
-    train: int = 640
-    test: int = 797
-    training: Training = field(default_factory=lambda: Training(epochs=50))
-    depths: tuple[int, ...] = (1, 2, 4, 6)
-    widths: tuple[int, ...] = (32, 128, 256)
-    activations: tuple[str, ...] = ("tanh", "prelu", "leaky_relu", "linear")
-    optimizers: tuple[str, ...] = ("sgd", "momentum", "rmsprop")
-    batch_sizes: tuple[int, ...] = (32, 128, 256)
-    bias: bool = True
-
-    def architectures(self) -> dict[str, Architecture]:
-        """Every configuration by name; the base is both a depth and a width."""
-        base = Architecture()
-        named = {f"depth {d}": replace(base, depth=d) for d in self.depths}
-        named |= {f"width {w}": replace(base, width=w) for w in self.widths if w != base.width}
-        named |= {a: replace(base, activation=a) for a in self.activations}
-        named |= {o: replace(base, optimizer=o) for o in self.optimizers}
-        return named | {f"batch {b}": replace(base, batch_size=b) for b in self.batch_sizes}
-
-
 def measure(config: Variations, trial: Trial) -> Measured:
     """Areas and curves of the last hidden layer of every configuration, and of the input."""
     task = load_task(config.task, config.train, config.test, trial.generator())
-    inputs = {s: profile(*_examples(task, s), bias=config.bias) for s in _SUBSETS}
+    inputs = {}
+    for subset in _SUBSETS:
+        x, y = _examples(task, subset)
+        inputs[subset] = profile(x.to(trial.device), y, bias=config.bias)
     named = config.architectures()
     found, losses = {}, {}
     for index, (name, architecture) in enumerate(named.items()):
