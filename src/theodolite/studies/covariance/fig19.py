@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.linalg import symmetric_eigen
 from theodolite.measures.covariance import rotation_angle_deviation, rotation_information
 from theodolite.studies import (
     Claim,
@@ -53,8 +52,8 @@ def measure(config: Angles, trial: Trial) -> Measured:
         for column, value in enumerate(config.lambdas):
             truth = torch.tensor([value, 1.0], dtype=torch.float64)
             drawn = wishart_covariances(truth, samples, config.repetitions, generator)
-            leading = symmetric_eigen(drawn).vectors[..., 0]
-            angles[row, column] = torch.atan(leading[:, 1] / leading[:, 0])
+            difference = drawn[:, 0, 0] - drawn[:, 1, 1]
+            angles[row, column] = torch.atan2(2 * drawn[:, 0, 1], difference) / 2
             information[row, column] = samples * float(rotation_information(value, 1.0))
             predicted[row, column] = float(rotation_angle_deviation(value, 1.0, samples))
     spread = np.sqrt((angles.astype(np.float64) ** 2).mean(-1)).astype(np.float32)

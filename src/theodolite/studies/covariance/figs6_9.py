@@ -145,7 +145,7 @@ def _panel(runs: Results, labels: str, title: str) -> Panel:
     mean, error = mean_and_error(runs.array(f"{labels}_train").astype(np.float64))
     lines = [
         Line(_name(depth), run.arrays["steps"], mean[row], error[row])
-        for row, depth in enumerate(run.arrays["depths"].astype(int))
+        for row, depth in enumerate(run.arrays["depths"].astype(int).tolist())
     ]
     return Panel(title, lines, "step", "training accuracy")
 
