@@ -11,6 +11,7 @@ from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._escape import json_for_html, plain
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, panel_layout, states_of, with_ranges
+from theodolite.report._memorisation import MEANING, memorization_sentence
 from theodolite.report._overview import overview_of, whole_numbers
 from theodolite.report._palette import DARK, LIGHT, css_variables
 from theodolite.report._reading import Group, RunView, groups_of
@@ -65,6 +66,10 @@ def fragment_html(runs: Sequence[Run]) -> str:
 
 def _group_view(group: Group) -> dict[str, Any]:
     sections = [_family_section(group, family) for family in FAMILIES]
+    told = memorization_sentence(group)
+    if told:
+        section = _section(group, "memorisation", "Learning or memorising", [])
+        sections.append(section | {"meaning": MEANING, "sentence": told})
     over_steps = history_figures(group) if group.is_history else []
     if over_steps:
         sections.append(_section(group, "steps", "Layers over time", over_steps))

@@ -1,10 +1,14 @@
 """Rules for learning and memorising, and the evidence that they rest on."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from theodolite.studies import Result, Results
+from theodolite.report._memorisation import THRESHOLD, VALIDATION
+from theodolite.studies import Result, Results, load_results
+from theodolite.studies.gradient import memorisation
 from theodolite.studies.gradient._evidence import evidence, places
 from theodolite.studies.gradient._verdicts import RULES, confusion, draw, table_numbers
 from theodolite.studies.gradient.measures import correlation_interval
@@ -81,3 +85,12 @@ def test_the_interval_of_a_correlation_draws_whole_groups(generator):
     one_group = correlation_interval(x.numpy(), y.numpy(), torch.zeros(40).numpy())
     assert one_group[0] == r
     assert str(one_group[1]) == "nan"
+
+
+def test_the_report_quotes_the_validation():
+    records = Path(__file__).parents[3] / "docs" / "ledger" / "records"
+    runs = load_results(records, memorisation.STUDY, "lite")
+    table = confusion(runs, "share")
+    assert RULES["share"].threshold == THRESHOLD
+    assert (table.runs, table.wrong) == (VALIDATION.runs, VALIDATION.wrong)
+    assert round(table.most, 3) == VALIDATION.at_most
