@@ -28,8 +28,15 @@ def measure_depth(config: Tabled, trial: Trial) -> Measured:
     ground = prepare(setting, trial)
     models = [fully_connected(setting, ground, trial, 10 + i) for i in range(config.networks)]
     logs = _trained(models, ground, config, trial)
-    curves = np.stack([alignments(model, ground) for model in models])
     outcomes = [outcome(log) for log in logs]
+    curves = np.stack(
+        [
+            alignments(model, ground)
+            if np.isfinite(end["train_loss"])
+            else np.full(config.depth, np.nan)
+            for model, end in zip(models, outcomes, strict=True)
+        ]
+    )
     numbers = {key: float(np.mean([o[key] for o in outcomes])) for key in outcomes[0]}
     numbers["cosine"] = mean_cosine(ground)
     numbers["tabled_accuracy"] = config.row.accuracy

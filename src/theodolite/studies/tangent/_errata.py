@@ -89,7 +89,7 @@ ERRATA: tuple[Erratum, ...] = (
         "X18",
         "The error of the first-order change of features is of second order (Approximation 2).",
         "Only while no unit changes its sign. Features of ReLU networks jump there, and the sum of "
-        "the jumps is of order sqrt(eta). The number of flips and the value without them are given.",
+        "the jumps is of order sqrt(eta). Flips are counted, and the value without them is given.",
     ),
     Erratum(
         "X19",

@@ -99,7 +99,7 @@ def split_rates(runs: Results) -> Judgment:
         if len(part) and np.isfinite(part[key]).any()
     }
     if len(gaps) < 4:
-        return judge(None, **gaps)
+        return judge(None, runs=len(runs), **gaps)
     holds = all(gaps[f"large {k}"] < gaps[f"small {k}"] for k in ("loss_gap", "accuracy_gap"))
     return judge(holds, **gaps)
 
@@ -109,7 +109,7 @@ def adam_against_sgd(runs: Results) -> Judgment:
     adam = runs.chosen(lambda run: str(run.point["training"]).startswith("adam"))
     sgd = runs.chosen(lambda run: str(run.point["training"]).startswith("sgd"))
     if not len(adam) or not len(sgd):
-        return judge(None)
+        return judge(None, runs=len(runs))
     a, s = ({k: float(np.nanmean(p[k])) for k in ("loss_gap", "prominence")} for p in (adam, sgd))
     holds = a["loss_gap"] > s["loss_gap"] and a["prominence"] < s["prominence"]
     numbers = {"adam_gap": a["loss_gap"], "sgd_gap": s["loss_gap"]}
@@ -133,8 +133,10 @@ def draw_gaps(figure: str, axis: str) -> Callable[[Results], list[Panel]]:
         groups = by_setting(runs, axis)
         curves = [hierarchy_line(str(value), part, "after") for value, part in groups.items()]
         labels = list(range(1, len(groups) + 1))
-        gaps = [mean_and_error(part["loss_gap"]) for part in groups.values()]
-        line = Line("loss gap", labels, [float(g[0]) for g in gaps], [float(g[1]) for g in gaps])
+        gaps = [mean_and_error(part["loss_gap"][:, None]) for part in groups.values()]
+        line = Line(
+            "loss gap", labels, [float(g[0][0]) for g in gaps], [float(g[1][0]) for g in gaps]
+        )
         order = ", ".join(str(value) for value in groups)
         return [
             Panel(figure, curves, "layer", "alignment"),

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import torch
@@ -128,10 +129,13 @@ def learned(
     """Train in place; None if the loss was not finite, and then the network is as it was before."""
     before = deepcopy(model.state_dict())
     try:
-        return train(model, ground.train, recipe, test=ground.test, callbacks=callbacks)
+        log = train(model, ground.train, recipe, test=ground.test, callbacks=callbacks)
     except DivergenceError:
+        log = None
+    if log is None or not isfinite(log.final.train.loss):  # the last step may be the fatal one
         model.load_state_dict(before)
         return None
+    return log
 
 
 def outcome(log: TrainingLog | None) -> dict[str, float]:

@@ -82,7 +82,7 @@ def _finite(runs: Results) -> Judgment:
 
 def draw(runs: Results) -> list[Panel]:
     """The exact balance beside the law, and the crossings of finite networks."""
-    depths = np.unique(np.geomspace(10, 10_000, 25).astype(int))
+    depths = np.unique(np.geomspace(10, 2_000, 13).astype(int))
     lines = [
         Line(f"exact, cosine {c:g}", depths, [equilibrium_layer(int(d), c) for d in depths])
         for c in (0.0, 0.6)

@@ -94,7 +94,7 @@ def _pair(runs: Results) -> tuple[Results, Results]:
 def _peaks(runs: Results) -> Judgment:
     layered, whole = _pair(runs)
     if not len(layered) or not len(whole):
-        return judge(None)
+        return judge(None, runs=len(runs))
     ours, theirs = layered["peak"] / layered["layers"], whole["peak"] / whole["layers"]
     holds = float(ours.min()) > 2 / 3 and float(theirs.max()) <= 0.5
     return judge(holds, layer_wise=float(ours.min()), end_to_end=float(theirs.max()))
@@ -103,7 +103,7 @@ def _peaks(runs: Results) -> Judgment:
 def _accuracy(runs: Results) -> Judgment:
     layered, whole = _pair(runs)
     if not len(layered) or not len(whole):
-        return judge(None)
+        return judge(None, runs=len(runs))
     best, full = float(layered["test_accuracy"].max()), whole.mean("test_accuracy")
     return judge(best <= full + 0.5, layer_wise=best, end_to_end=full)
 
@@ -111,7 +111,7 @@ def _accuracy(runs: Results) -> Judgment:
 def _lower(runs: Results) -> Judgment:
     layered, whole = _pair(runs)
     if not len(layered) or not len(whole):
-        return judge(None)
+        return judge(None, runs=len(runs))
     return judge(
         layered.mean("height") <= whole.mean("height"),
         layer_wise=layered.mean("height"),
@@ -122,7 +122,7 @@ def _lower(runs: Results) -> Judgment:
 def _plateau(runs: Results) -> Judgment:
     layered, whole = _pair(runs)
     if not len(layered) or not len(whole):
-        return judge(None)
+        return judge(None, runs=len(runs))
     near = {str(k): p.mean("near_peak") for k, p in by_setting(layered, "network").items()}
     return judge(min(near.values()) >= 3, end_to_end=whole.mean("near_peak"), **near)
 
@@ -130,7 +130,7 @@ def _plateau(runs: Results) -> Judgment:
 def _last(runs: Results) -> Judgment:
     layered, _ = _pair(runs)
     if not len(layered):
-        return judge(None)
+        return judge(None, runs=len(runs))
     last, ideal = layered.mean("last"), 99**-0.5
     return judge(abs(last / ideal - 1) <= 0.25, last=last, ideal=ideal)
 

@@ -110,7 +110,7 @@ def _order(runs: Results, key: str, names: tuple[str, ...]) -> Judgment:
     """Whether the numbers of these networks decrease in this order."""
     values = _values(runs, key)
     if not set(names) <= set(values):
-        return judge(None, **values)
+        return judge(None, runs=len(runs), **values)
     listed = [values[name] for name in names]
     return judge(all(a > b for a, b in pairwise(listed)), **values)
 

@@ -47,7 +47,7 @@ def _named(fits: dict[str, dict[str, float]], *keys: str) -> dict[str, float]:
 
 
 def _all(fits: dict[str, dict[str, float]], holds: list[bool], *keys: str) -> Judgment:
-    return judge(all(holds) if fits else None, **_named(fits, *keys))
+    return judge(all(holds) if fits else None, data_sets=len(fits), **_named(fits, *keys))
 
 
 def _rising(runs: Results) -> Judgment:
@@ -92,7 +92,7 @@ def _near_balance(runs: Results) -> Judgment:
             exact = balance_line(np.unique(depths), part.mean("cosine"))
             medians = np.asarray([np.median(peaks[depths == d]) for d in np.unique(depths)])
             worst[f"{name} worst factor"] = float(np.exp(np.abs(np.log(medians / exact)).max()))
-    return judge(max(worst.values()) <= 1.6 if worst else None, **worst)
+    return judge(max(worst.values()) <= 1.6 if worst else None, data_sets=len(worst), **worst)
 
 
 def _inside(runs: Results) -> Judgment:

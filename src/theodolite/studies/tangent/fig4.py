@@ -36,7 +36,7 @@ def _with_rate(runs: Results) -> Judgment:
         for size, part in by_setting(_converged(runs), "batch_size").items()
         if size >= 128 and len(part) > 1
     }
-    return judge(min(ranks.values()) > 0 if ranks else None, **ranks)
+    return judge(min(ranks.values()) > 0 if ranks else None, rows=len(ranks), **ranks)
 
 
 def _rates(runs: Results) -> np.ndarray:
@@ -49,7 +49,8 @@ def _with_batch(runs: Results) -> Judgment:
         if len(part) > 1:
             sizes = np.asarray([run.point["batch_size"] for run in part], dtype=np.float64)
             ranks[f"rate {rate:g}"] = spearman(sizes, part["height"])
-    return judge(float(np.mean([*ranks.values()])) < 0 if ranks else None, **ranks)
+    mean = float(np.mean([*ranks.values()])) if ranks else np.nan
+    return judge(mean < 0 if ranks else None, mean=mean, **ranks)
 
 
 def _moves(runs: Results) -> Judgment:

@@ -277,7 +277,7 @@ STUDY = Study(
     draw=draw,
     stand_in={
         "lite": "8x8 digits, width 64, 400 images, 20 eigenvectors, learning rate 0.03",
-        "paper": "20 eigenvectors instead of 100; width and number of images are not given: 256 and "
-        "1000",
+        "paper": "20 eigenvectors instead of 100; width and number of images are not given: 256, "
+        "and 1000",
     },
 )

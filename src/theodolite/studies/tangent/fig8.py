@@ -58,7 +58,7 @@ def _constants(runs: Results) -> dict[str, float]:
 def _moved(runs: Results) -> Judgment:
     c = _constants(runs)
     if set(c) != {"a", "b", "c"}:
-        return judge(None, **c)
+        return judge(None, panels=len(c), **c)
     return judge(c["b"] > c["a"] and c["c"] > c["a"], **c)
 
 

@@ -29,7 +29,7 @@ def _costs(runs: Results) -> Judgment:
         others = max(value for rate, value in accuracies.items() if rate != largest)
         numbers |= {f"{name} largest": accuracies[largest], f"{name} others": others}
         holds.append(accuracies[largest] < others)
-    return judge(all(holds) if holds else None, **numbers)
+    return judge(all(holds) if holds else None, data_sets=len(holds), **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:
