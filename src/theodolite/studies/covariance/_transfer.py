@@ -192,13 +192,13 @@ class Protocol:
         self.norms = layer_norms(self.initial)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def _shape(self) -> tuple[int, ...]:
         """Of one image."""
         return tuple(self.upstream[0].shape[1:])
 
     def _fresh(self, classes: int, stream: int) -> nn.Module:
         generator = self._trial.generator(stream)
-        return self.setting.network.build(classes, self.shape, generator).to(self._trial.device)
+        return self.setting.network.build(classes, self._shape, generator).to(self._trial.device)
 
     @cached_property
     def pretrained(self) -> nn.Module:
@@ -242,17 +242,17 @@ class Protocol:
         model = self.scratch()
         transfer_layers_(model, source, layers, reset_biases=reset_biases)
         if self.setting.rescale if rescale is None else rescale:
-            rescale_to_(model, self.norms, layers=self.layer_names(layers))
+            rescale_to_(model, self.norms, layers=self._layer_names(layers))
         return model
 
-    def layer_names(self, layers: int | Literal["all"] | Sequence[str]) -> list[str]:
+    def _layer_names(self, layers: int | Literal["all"] | Sequence[str]) -> list[str]:
         """Names of the first layers, or of all but the head."""
         names = list(self.norms)
         if isinstance(layers, int):
             return names[:layers]
         return names[:-1] if layers == "all" else list(layers)
 
-    def targets(self, labels: Labels) -> Tensor:
+    def _targets(self, labels: Labels) -> Tensor:
         """Real or random labels of the downstream examples."""
         return self.downstream[1] if labels == "real" else self._random
 
@@ -261,7 +261,7 @@ class Protocol:
     ) -> Course:
         """Train everything on the downstream task, in place."""
         recipe = self.setting.recipe(self.setting.downstream, self._trial.seed + 1)
-        data = (self.downstream[0], self.targets(labels))
+        data = (self.downstream[0], self._targets(labels))
         log = train(model, data, recipe, test=self.test, callbacks=callbacks)
         steps, accuracy = log.curve("train", "accuracy")
         _, test = log.curve("test", "accuracy")

@@ -52,29 +52,36 @@ def measure(config: Panels, trial: Trial) -> Measured:
         weights, accuracy = train_on_gaussians(setting, trial, stream)
         curves = transfer_function(setting.covariance, weights)
         sigma, tau = curves.sigma.flip(0), curves.tau.flip(-1)
-        pooled = weights.flatten(0, 1)
-        score = compare_misalignment(
-            setting.covariance,
-            weight_covariance(pooled),
-            len(pooled),
-            generator=trial.generator(10),
-        )
         arrays |= {f"{name}_sigma": sigma.float().numpy(), f"{name}_tau": tau.float().numpy()}
-        mean = tau.mean(0)
-        numbers |= {
-            f"{name}_accuracy": accuracy,
-            f"{name}_defect": float(unimodality_defect(mean)),
-            f"{name}_correlation": _correlation(sigma, mean),
-            f"{name}_rank_correlation": _correlation(_ranks(sigma), _ranks(mean)),
-            f"{name}_spread": float(curve_deviation(tau, mean.expand_as(tau)).max()),
-            f"{name}_peak": float(mean.argmax()) / (len(mean) - 1),
-            f"{name}_end_to_peak": float(mean[-1] / mean.max()),
-            f"{name}_misalignment": float(score.value),
-            f"{name}_baseline": float(score.baseline.mean()),
-            f"{name}_floor": float(score.floor),
-        }
+        found = _shape(sigma, tau) | _scores(setting, weights.flatten(0, 1), trial)
+        numbers[f"{name}_accuracy"] = accuracy
+        numbers |= {f"{name}_{key}": value for key, value in found.items()}
         trial.report((stream + 1) / 3, name)
     return Measured(numbers, arrays)
+
+
+def _shape(sigma: torch.Tensor, tau: torch.Tensor) -> dict[str, float]:
+    """Of the mean curve, and how far single runs are from it."""
+    mean = tau.mean(0)
+    return {
+        "defect": float(unimodality_defect(mean)),
+        "correlation": _correlation(sigma, mean),
+        "rank_correlation": _correlation(_ranks(sigma), _ranks(mean)),
+        "spread": float(curve_deviation(tau, mean.expand_as(tau)).max()),
+        "peak": float(mean.argmax()) / (len(mean) - 1),
+        "end_to_peak": float(mean[-1] / mean.max()),
+    }
+
+
+def _scores(setting: GaussianRuns, pooled: torch.Tensor, trial: Trial) -> dict[str, float]:
+    covariance = weight_covariance(pooled)
+    generator = trial.generator(10)
+    score = compare_misalignment(setting.covariance, covariance, len(pooled), generator=generator)
+    return {
+        "misalignment": float(score.value),
+        "baseline": float(score.baseline.mean()),
+        "floor": float(score.floor),
+    }
 
 
 def _correlation(first: torch.Tensor, second: torch.Tensor) -> float:

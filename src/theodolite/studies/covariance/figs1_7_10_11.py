@@ -299,6 +299,7 @@ STUDY = Study(
             "initialisation, and activity falls with depth",
             _specialized,
             scope="seed",
+            sizes=("paper",),
         ),
         Claim(
             f"{_ID}.lower",

@@ -49,37 +49,43 @@ class ManyNetworks:
 
 def measure(config: ManyNetworks, trial: Trial) -> Measured:
     """Mean misalignment over disjoint pools of each size, for the data and for random bases."""
-    setting = config.networks
-    weights, accuracy = train_on_gaussians(setting, trial)
-    bases = random_bases(len(setting.variances), config.bases, trial.generator(10))
-    neurons, size = setting.widths[0], len(setting.variances)
-    scores, baseline, floor = [], [], []
-    for pool in config.pools:
-        rows = weights.reshape(setting.runs // pool, pool * neurons, -1)
-        covariances = torch.stack([weight_covariance(part) for part in rows])
-        scores.append(float(misalignment(setting.covariance, covariances).mean()))
-        scored = torch.stack([basis_misalignment(basis, covariances) for basis in bases])
-        baseline.append(float(scored.mean()))
-        floor.append(float(misalignment_floor(pool * neurons, size)))
-    slope = np.polyfit(np.log(config.pools), np.log(scores), 1)[0]
-    moment = _largest_off_diagonal(weights)
+    weights, accuracy = train_on_gaussians(config.networks, trial)
+    arrays = _scores(config, weights, trial)
+    score, baseline = arrays["misalignment"], arrays["baseline"]
+    slope = np.polyfit(np.log(config.pools), np.log(score.astype(np.float64)), 1)[0]
     numbers = {
         "accuracy": accuracy,
         "slope": float(slope),
-        "first": scores[0],
-        "last": scores[-1],
-        "baseline_first": baseline[0],
-        "baseline_last": baseline[-1],
-        "floor_last": floor[-1],
-        "off_diagonal_z": moment,
-    }
-    arrays = {
-        "pools": np.array(config.pools, dtype=np.float32),
-        "misalignment": np.array(scores, dtype=np.float32),
-        "baseline": np.array(baseline, dtype=np.float32),
-        "floor": np.array(floor, dtype=np.float32),
+        "first": float(score[0]),
+        "last": float(score[-1]),
+        "baseline_first": float(baseline[0]),
+        "baseline_last": float(baseline[-1]),
+        "floor_last": float(arrays["floor"][-1]),
+        "off_diagonal_z": _largest_off_diagonal(weights),
     }
     return Measured(numbers, arrays)
+
+
+def _scores(config: ManyNetworks, weights: torch.Tensor, trial: Trial) -> dict[str, np.ndarray]:
+    """By size of the pools: misalignment, random bases, and the floor of independent filters."""
+    setting = config.networks
+    neurons, size = setting.widths[0], len(setting.variances)
+    bases = random_bases(size, config.bases, trial.generator(10))
+    rows = []
+    for pool in config.pools:
+        filters = weights.reshape(setting.runs // pool, pool * neurons, -1)
+        covariances = torch.stack([weight_covariance(part) for part in filters])
+        scored = torch.stack([basis_misalignment(basis, covariances) for basis in bases])
+        own = misalignment(setting.covariance, covariances).mean()
+        rows.append((float(own), float(scored.mean())))
+    score, baseline = np.array(rows, dtype=np.float32).T
+    floor = [float(misalignment_floor(pool * neurons, size)) for pool in config.pools]
+    return {
+        "pools": np.array(config.pools, dtype=np.float32),
+        "misalignment": score,
+        "baseline": baseline,
+        "floor": np.array(floor, dtype=np.float32),
+    }
 
 
 def _largest_off_diagonal(weights: torch.Tensor) -> float:
