@@ -37,7 +37,7 @@ def started(tmp_path_factory):
 def launched(started, single):
     """Processes -> the folder with what they found; this process has measured meanwhile."""
     for size, (_, process) in started.items():
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=900)
         assert process.returncode == 0, f"{size} processes:\n{output[-4000:]}"
     return {size: folder for size, (folder, _) in started.items()}
 
