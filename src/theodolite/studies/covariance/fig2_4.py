@@ -72,15 +72,21 @@ def measure(config: FilterStudy, trial: Trial) -> Measured:
         setting = replace(config.training, network=network)
         watch, _ = _watched(config, trial, setting, "real")
         numbers |= _summary("control", watch)
+    found, curves = _gaussian(config, trial)
+    return Measured(numbers | found, arrays | curves)
+
+
+def _gaussian(config: FilterStudy, trial: Trial) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """The left panel of Figure 4: filters of all networks together."""
     weights, accuracy = train_on_gaussians(config.gaussian, trial, 20)
     curve = transfer_function(config.gaussian.covariance, weights.flatten(0, 1))
     tau = curve.tau.flip(0)
-    arrays |= {
+    numbers = {"gaussian_defect": float(unimodality_defect(tau)), "gaussian_accuracy": accuracy}
+    arrays = {
         "gaussian_sigma": curve.sigma.flip(0).float().numpy(),
         "gaussian_tau": tau.float().numpy(),
     }
-    numbers |= {"gaussian_defect": float(unimodality_defect(tau)), "gaussian_accuracy": accuracy}
-    return Measured(numbers, arrays)
+    return numbers, arrays
 
 
 def _watched(

@@ -71,28 +71,35 @@ def measure(config: PooledFilters, trial: Trial) -> Measured:
     filters = torch.cat(groups)
     weights = weight_covariance(filters)
     match = match_eigenvectors(sigma, weights, count=config.leading)
-    single = _best_overlap(filters, sigma)
-    half = config.runs // 2
-    halves = [weight_covariance(torch.cat(part)) for part in (groups[:half], groups[half:])]
-    images = data[0]
-    parts = [covariance_of(images[0::2], config.side), covariance_of(images[1::2], config.side)]
-    overlaps = eigenvector_overlap(*halves).ranked[: config.leading]
-    data_overlaps = eigenvector_overlap(*parts).ranked[: config.leading]
-    pair = _closest_pair(weights, config.leading)
-    numbers = {
-        "fewest_partners": float(match.counts.min()),
-        "median_quality": float(match.quality.median()),
-        "median_single": float(single.median()),
-        "plane_overlap": float(subspace_overlap(halves[0], halves[1], pair)),
-        "vector_overlap": float(overlaps[pair].square().mean()),
-    }
     arrays = {
-        "weight_overlaps": overlaps.float().numpy(),
-        "data_overlaps": data_overlaps.float().numpy(),
         "weight_values": match.weight_eigenvalues.float().numpy(),
         "quality": match.quality.float().numpy(),
     }
+    numbers = {
+        "fewest_partners": float(match.counts.min()),
+        "median_quality": float(match.quality.median()),
+        "median_single": float(_best_overlap(filters, sigma).median()),
+    }
+    numbers |= _halves(config, groups, data[0], arrays)
     return Measured(numbers, arrays | _pictures(config, sigma, weights, filters))
+
+
+def _halves(
+    config: PooledFilters, groups: list[Tensor], images: Tensor, arrays: dict[str, np.ndarray]
+) -> dict[str, float]:
+    """Overlaps of eigenvectors between halves of the networks, and of the images."""
+    middle = len(groups) // 2
+    first, second = (weight_covariance(torch.cat(g)) for g in (groups[:middle], groups[middle:]))
+    ranked = eigenvector_overlap(first, second).ranked[: config.leading]
+    parts = [covariance_of(images[start::2], config.side) for start in (0, 1)]
+    of_data = eigenvector_overlap(parts[0], parts[1]).ranked[: config.leading]
+    arrays["weight_overlaps"] = ranked.float().numpy()
+    arrays["data_overlaps"] = of_data.float().numpy()
+    pair = _closest_pair(weight_covariance(torch.cat(groups)), config.leading)
+    return {
+        "plane_overlap": float(subspace_overlap(first, second, pair)),
+        "vector_overlap": float(ranked[pair].square().mean()),
+    }
 
 
 def _filters(config: PooledFilters, trial: Trial, data: tuple[Tensor, Tensor], run: int) -> Tensor:

@@ -83,26 +83,28 @@ def measure(config: Ladder, trial: Trial) -> Measured:
     for place, (name, (rung, stride)) in enumerate(_STEPS.items()):
         made = image_ladder(images, rung, generator=trial.generator(1))
         covariance = patch_covariance(made, 3, stride)
+        assert isinstance(covariance, Tensor)
         filters = _filters(config, trial, made, stride)
-        curve = transfer_function(covariance, filters)  # type: ignore[arg-type]
-        score = compare_misalignment(
-            covariance,  # type: ignore[arg-type]
-            weight_covariance(filters),
-            len(filters),
-            generator=trial.generator(2),
-        )
+        curve = transfer_function(covariance, filters)
         curves[name] = curve.tau.flip(0)
         arrays[f"{name}_tau"] = curves[name].float().numpy()
         arrays[f"{name}_sigma"] = curve.sigma.flip(0).float().numpy()
-        numbers |= {
-            f"{name}_defect": float(unimodality_defect(curves[name])),
-            f"{name}_deviation": float(curve_deviation(curves[name], curves["gaussian"])),
-            f"{name}_misalignment": float(score.value),
-            f"{name}_baseline": float(score.baseline.mean()),
-            "floor": float(score.floor),
-        }
+        numbers[f"{name}_defect"] = float(unimodality_defect(curves[name]))
+        numbers[f"{name}_deviation"] = float(curve_deviation(curves[name], curves["gaussian"]))
+        scores = _scores(covariance, filters, trial)
+        numbers |= {f"{name}_{key}": value for key, value in scores.items()}
         trial.report((place + 1) / len(_STEPS), name)
     return Measured(numbers, arrays)
+
+
+def _scores(covariance: Tensor, filters: Tensor, trial: Trial) -> dict[str, float]:
+    own, generator = weight_covariance(filters), trial.generator(2)
+    score = compare_misalignment(covariance, own, len(filters), generator=generator)
+    return {
+        "misalignment": float(score.value),
+        "baseline": float(score.baseline.mean()),
+        "floor": float(score.floor),
+    }
 
 
 def _filters(config: Ladder, trial: Trial, images: Tensor, stride: int) -> Tensor:
