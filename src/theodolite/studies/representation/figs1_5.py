@@ -21,6 +21,7 @@ from theodolite.studies import (
 )
 from theodolite.studies.representation._networks import Training, build, recipe_for, train_on
 from theodolite.studies.representation._profiles import (
+    Profile,
     curve_array,
     curve_lines,
     hidden_layers,
@@ -84,31 +85,39 @@ def measure(config: ThreeFeatures, trial: Trial) -> Measured:
     numbers: dict[str, float] = {"label_mass": float(labels.values.square().sum())}
     curves, profiles = [], {}
     for name, (train, test) in rows.items():
-        split = Split(train, labels.values, test, test_labels).prepared(bias=config.bias)
-        run = best_readout(split, config.rates, config.steps)
-        errors = run.train_errors(steps), run.test_errors(steps)
-        profiles[name] = profile(train, labels.values, bias=config.bias, points=_POINTS)
-        plain = profile(train, labels.values, bias=False, points=_POINTS)
-        curves.append(torch.stack(errors))
-        kept = profiles[name].curve
-        numbers |= {
-            f"least_squares_{name}": run.floor * numbers["label_mass"] / config.train,
-            f"steps_{name}": run.steps_to(0.02),
-            f"early_steps_{name}": run.steps_to(0.2),
-            f"test_{name}": float(errors[1].min()),
-            f"rate_{name}": run.rate,
-            f"area_{name}": profiles[name].area,
-            f"plain_area_{name}": plain.area,
-            f"kept_{name}": float(kept[_index(0.1)]),
-            f"plain_kept_{name}": float(plain.curve[_index(0.1)]),
-            f"kept_at_8_{name}": float(kept[_index(8 / config.train**0.5)]),
-        }
+        split = Split(train, labels.values, test, test_labels)
+        found, errors, profiles[name] = _one(config, split, steps)
+        numbers |= {f"{quantity}_{name}": value for quantity, value in found.items()}
+        curves.append(errors)
     arrays = {
         "steps": steps.numpy().astype(np.int32),
         "errors": torch.stack(curves).to(torch.float16).numpy(),
         "curves": curve_array(profiles),
     }
     return Measured(numbers, arrays, {"data": data.name})
+
+
+def _one(
+    config: ThreeFeatures, split: Split, steps: Tensor
+) -> tuple[dict[str, float], Tensor, Profile]:
+    """Numbers, learning curves (train, test) and alignment of one representation."""
+    run = best_readout(split.prepared(bias=config.bias), config.rates, config.steps)
+    errors = torch.stack([run.train_errors(steps), run.test_errors(steps)])
+    aligned = profile(split.train, split.targets, bias=config.bias, points=_POINTS)
+    plain = profile(split.train, split.targets, bias=False, points=_POINTS)
+    numbers = {
+        "least_squares": run.floor * float(split.targets.square().mean()),
+        "steps": run.steps_to(0.02),
+        "early_steps": run.steps_to(0.2),
+        "test": float(errors[1].min()),
+        "rate": run.rate,
+        "area": aligned.area,
+        "plain_area": plain.area,
+        "kept": float(aligned.curve[_index(0.1)]),
+        "plain_kept": float(plain.curve[_index(0.1)]),
+        "kept_at_8": float(aligned.curve[_index(8 / config.train**0.5)]),
+    }
+    return numbers, errors, aligned
 
 
 def _index(threshold: float) -> int:
