@@ -41,10 +41,10 @@ __all__ = ["MONITOR_SIZES", "Monitor", "undisturbed"]
 # Fewer examples than a survey: a measurement should cost no more than a few training steps.
 MONITOR_SIZES: Mapping[str, int | None] = {
     "representation": 100,
-    "covariance": 128,
+    "covariance": 100,
     "kernel": 100,
     "tangent": 16,
-    "gradient": 64,
+    "gradient": 50,
     "pairs": 0,
 }
 _PROBES = 4  # of the tangent sketch: noisy, but the same noise in every layer and step
@@ -71,8 +71,8 @@ class Monitor:
         readout: see :func:`theodolite.survey`.
         pool: see :func:`theodolite.survey`.
         image_shape: see :func:`theodolite.survey`.
-        sizes: family -> largest number of examples; by default 128 for covariance, 100 for
-            representation and kernel, 64 for gradient, 16 for tangent, no pairs of gradients.
+        sizes: family -> largest number of examples; by default 100 for representation,
+            covariance and kernel, 50 for gradient, 16 for tangent, no pairs of gradients.
         nulls: permutations of the labels behind every null; 0 for none.
         tangent: ``"sketch"`` by default; ``"exact"`` adds stable rank and correlation.
         probes: of the sketch.
