@@ -11,13 +11,13 @@ from theodolite.report._reading import groups_of
 LAYERS = ("l0", "l1", "l2")
 
 
-def run_with(contrasts, loss=0.01, name="", split="train", **more):
+def run_with(contrasts, loss=0.01, name="", split="train", gradient=0.2, **more):
     record = survey_record(list(LAYERS), name=name, curves=False)
     rows = [
         row(layer, "gradient", "feature_omega_contrast", value, **more)
         for layer, value in zip(LAYERS, contrasts, strict=True)
     ]
-    rows += [row("l0", "gradient", "omega_contrast", 0.2), row(None, "gradient", "loss", loss)]
+    rows += [row("l0", "gradient", "omega_contrast", gradient), row(None, "gradient", "loss", loss)]
     data = dict(record.contents["data"]) | {"num_classes": 10, "split": split}
     made = Record(dict(record.contents) | {"rows": rows, "data": data})
     return Run(name, made, (made,))
@@ -34,7 +34,7 @@ def sentence(*arguments, **more):
 def test_the_threshold_decides(share, verdict):
     text = sentence([share * 0.8, 0.5, 0.8])
     assert text.startswith(verdict)
-    assert "wrong 0 times" in text
+    assert "wrong in 0 of 50 runs" in text
     assert "To try" in text
 
 
@@ -42,6 +42,19 @@ def test_the_null_is_taken_away_and_shown():
     text = sentence([0.31, 0.5, 0.81], null_mean=0.01, null_sd=0.02)
     assert "37.5%" in text  # 0.30 of 0.80
     assert "15.0 deviations of permuted labels" in text
+
+
+@pytest.mark.parametrize(
+    ("gradient", "verdict"), [(0.011, "Looks like learning"), (0.009, "Looks like memorising")]
+)
+def test_gradients_that_do_not_agree_are_memorising(gradient, verdict):
+    assert sentence([0.3, 0.4, 0.8], gradient=gradient).startswith(verdict)
+
+
+def test_without_gradients_the_features_decide():
+    text = sentence([0.3, 0.4, 0.8], gradient=float("nan"))
+    assert text.startswith("Looks like learning")
+    assert "gradients of a class" not in text
 
 
 def test_no_verdict_before_the_fit():

@@ -6,9 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite.report._memorisation import THRESHOLD, VALIDATION
+from theodolite.report._memorisation import (
+    GRADIENT_THRESHOLD,
+    GRADIENT_VALIDATION,
+    THRESHOLD,
+    VALIDATION,
+)
 from theodolite.studies import Result, Results, load_results
-from theodolite.studies.gradient import memorisation
+from theodolite.studies.gradient import figs1_2, memorisation
 from theodolite.studies.gradient._evidence import evidence, places
 from theodolite.studies.gradient._verdicts import RULES, confusion, draw, table_numbers
 from theodolite.studies.gradient.measures import correlation_interval
@@ -94,3 +99,11 @@ def test_the_report_quotes_the_validation():
     assert RULES["share"].threshold == THRESHOLD
     assert (table.runs, table.wrong) == (VALIDATION.runs, VALIDATION.wrong)
     assert round(table.most, 3) == VALIDATION.at_most
+
+
+def test_the_report_quotes_the_validation_of_gradients():
+    records = Path(__file__).parents[3] / "docs" / "ledger" / "records"
+    wrong, total = figs1_2.extreme_errors(load_results(records, figs1_2.STUDY, "lite"))
+    assert figs1_2.CONTRAST == GRADIENT_THRESHOLD
+    assert (total, wrong) == (GRADIENT_VALIDATION.runs, GRADIENT_VALIDATION.wrong)
+    assert round(1 - 0.05 ** (1 / total), 3) == GRADIENT_VALIDATION.at_most
