@@ -60,11 +60,15 @@ class Watch:
         self.steps: list[int] = []
         self.curves: list[np.ndarray] = []
 
-    def __call__(self, state: TrainingState) -> None:
-        """Measure, if it is time."""
-        if state.step in self._chosen:
-            self.steps.append(state.step)
-            self.curves.append(alignments(state.model, self._ground))
+    def __call__(self, state: TrainingState) -> bool:
+        """Measure, if it is time; a network that has diverged ends the run."""
+        if state.step not in self._chosen:
+            return False
+        if not all(bool(p.isfinite().all()) for p in state.model.parameters()):
+            return True
+        self.steps.append(state.step)
+        self.curves.append(alignments(state.model, self._ground))
+        return False
 
 
 def shape_of(curve: np.ndarray) -> dict[str, float]:
