@@ -156,3 +156,29 @@ def test_the_full_sweeps_have_as_many_models_as_the_paper(name, models):
     group = Group(**points[-1])
     assert group.transfer().network.architecture == "resnet18_v2"
     assert not group.transfer().rescale
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "copied"),
+    [
+        ("vgg16", 3, ["conv1", "conv2", "conv3"]),
+        ("resnet18_v2", ["stem", "stages.0"], ["stem.0", "stages.0.0.conv1", "stages.0.1.conv2"]),
+    ],
+)
+def test_other_architectures_are_transferred_too(architecture, layers, copied):
+    network = Network(architecture, width=1 / 16, init_scale=0.7)
+    rescale = architecture == "vgg16"
+    stages = {"upstream": Stage(8, 3, steps=1), "downstream": Stage(8, steps=1)}
+    protocol = Protocol(
+        tiny(network=network, rescale=rescale, batch_size=8, test_examples=4, **stages), Trial(0)
+    )
+    model, scratch = protocol.start(layers), protocol.scratch()
+    same = [
+        name
+        for name in layer_norms(model)
+        if torch.equal(model.get_submodule(name).weight, scratch.get_submodule(name).weight)
+    ]
+    assert not set(copied) & set(same)
+    assert "head" in same
+    assert len(same) > len(copied)
+    assert 0 <= protocol.finetune(protocol.start("all"), "random").auc <= 1

@@ -102,6 +102,13 @@ def _rate(runs: Results) -> Judgment:
     return judge(abs(slope + 1) < 0.2, slope=slope)
 
 
+def _pooled_rate(runs: Results) -> Judgment:
+    """Of the mean over seeds: one seed alone has a single pool of the largest size."""
+    means = runs.array("misalignment").astype(np.float64).mean(0)
+    slope = float(np.polyfit(np.log(runs.array("pools")[0]), np.log(means), 1)[0])
+    return judge(abs(slope + 1) < 0.1, slope=slope)
+
+
 def _falls(runs: Results) -> Judgment:
     run = next(iter(runs))
     ratio = run["last"] / run["first"]
@@ -174,6 +181,12 @@ STUDY = Study(
             "the misalignment of the pooled weights falls as one over the number of networks "
             "(slope of logarithms within 0.2 of -1)",
             _rate,
+        ),
+        Claim(
+            f"{_ID}.pooled-rate",
+            "averaged over seeds it does so with a slope within 0.1 of -1",
+            _pooled_rate,
+            scope="all",
         ),
         Claim(
             f"{_ID}.falls",
