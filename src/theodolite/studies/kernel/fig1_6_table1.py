@@ -139,7 +139,7 @@ def _stage_arrays(stages: list[tuple[ModeCurves, ModeCurves]]) -> dict[str, np.n
 STUDY = Study(
     id="canatar2022.fig1-6-table1",
     title="Layer kernels of a grid of residual networks",
-    shows=(*(f"Figure {k}" for k in range(1, 7)), "Table I"),
+    shows=(*(f"Figure {k}" for k in range(1, 7)), "Table 1"),
     measure=measure,
     configs={
         "smoke": Cell(train=100, test=200, probe=100, epochs=12, middle=2, permutations=2),
