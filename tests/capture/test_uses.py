@@ -9,12 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
-from theodolite.capture.completeness import require_complete
+from theodolite.capture.completeness import _targets, require_complete
 from theodolite.capture.forms import Dense
 from theodolite.capture.rules import RULES, register_rule
 from theodolite.capture.uses import UseRecorder
 from theodolite.errors import CaptureError
 from theodolite.quantities import tangent_kernels
+from theodolite.workbench.models import ntk_mlp
 
 
 def record(model, x):
@@ -104,6 +105,17 @@ class Hidden(nn.Module):
 
     def forward(self, x):
         return Doubler.apply(self.linear(x), self.scale)
+
+
+def test_nodes_of_derived_weights_keep_their_identity():
+    """Python's wrappers of nodes are made on demand: one that dies lends its id to another."""
+    recorder, _ = record(ntk_mlp([4, *[5] * 9, 2]), torch.randn(3, 4))
+    targets = _targets(recorder)
+    derived = [o.tensor for o in recorder.origins.values() if o.tensor.grad_fn is not None]
+    others = [(torch.zeros(1, requires_grad=True) + 1).grad_fn for _ in range(100)]
+    assert len(derived) == 10
+    assert {id(tensor.grad_fn) for tensor in derived} <= set(targets)
+    assert not {id(node) for node in others} & set(targets)
 
 
 def test_a_use_out_of_sight_is_an_error_that_names_the_parameter():

@@ -30,7 +30,7 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
         variable = getattr(following, "variable", following)
         if id(variable) not in targets:
             continue
-        name, intervals = targets[id(variable)]
+        _, name, intervals = targets[id(variable)]
         if not _made_inside(node, intervals):
             raise CaptureError(
                 f"parameter {name!r}: expected all of its uses to be seen, but "
@@ -39,15 +39,16 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
             )
 
 
-def _targets(recorder: UseRecorder) -> dict[int, tuple[str, list[Interval]]]:
+def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]]:
     """Parameters, and nodes that make tensors of parameters only -> when they were used.
 
-    Several tensors can come from one node, as the chunks of a packed weight do.
+    Several tensors can come from one node, as the chunks of a packed weight do. Nodes are kept
+    with their entries: a wrapper that is let go gives its identity to the next one.
     """
-    targets: dict[int, tuple[str, list[Interval]]] = {}
+    targets: dict[int, tuple[Any, str, list[Interval]]] = {}
     for key, origin in recorder.origins.items():
         made_by = origin.tensor if origin.tensor.grad_fn is None else origin.tensor.grad_fn
-        _, intervals = targets.setdefault(id(made_by), (origin.roots[0], []))
+        _, _, intervals = targets.setdefault(id(made_by), (made_by, origin.roots[0], []))
         intervals.extend(recorder.intervals.get(key, []))
     return targets
 
