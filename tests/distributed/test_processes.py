@@ -1,5 +1,6 @@
 """Real processes under ``torchrun`` get the numbers of a single one, or fail together."""
 
+import json
 import math
 import os
 import subprocess
@@ -27,10 +28,21 @@ def started(tmp_path_factory):
     running = {}
     for size in SHARES:
         folder = tmp_path_factory.mktemp(f"processes-{size}")
-        running[size] = folder, _launch(size, folder)
+        running[size] = folder, _launch(size, ["tests.distributed.worker", str(folder)])
     yield running
     for _, process in running.values():
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """What ``theodolite survey`` prints and writes in two processes."""
+    folder = tmp_path_factory.mktemp("command")
+    words = ["theodolite.cli", "survey", "theodolite.workbench.models:mlp", "digits"]
+    words += ["--arg", "sizes=[64,8,10]", "--examples", "40", "--family", "kernel", "--json"]
+    process = _launch(2, [*words, "--output", str(folder)], errors=subprocess.DEVNULL)
+    yield folder, process
+    process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +54,9 @@ def launched(started, single):
     return {size: folder for size, (folder, _) in started.items()}
 
 
-def _launch(size, folder):
+def _launch(size, words, errors=subprocess.STDOUT):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(size), "-m", "tests.distributed.worker", str(folder)]
+    command += ["--nproc-per-node", str(size), "-m", *words]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     return subprocess.Popen(
@@ -52,7 +64,7 @@ def _launch(size, folder):
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=errors,
         text=True,
     )
 
@@ -231,3 +243,11 @@ def test_a_process_that_is_left_alone_does_not_wait_for_ever(found, size):
 @pytest.mark.parametrize("size", SHARES)
 def test_one_process_among_several_measures_alone_without_a_group(found, single, size):
     require_equal(found[size][0]["alone"], single["all families"])
+
+
+def test_the_command_measures_in_all_processes_and_speaks_in_one(command):
+    folder, process = command
+    printed, _ = process.communicate(timeout=900)
+    document = json.loads(printed)  # one document, from the first process
+    assert document["folder"] == str(folder)
+    assert theodolite.load(folder).record.contents["config"]["processes"] == 2

@@ -90,6 +90,7 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
 
     from theodolite.cli.models import ModelSource, model_arguments
     from theodolite.cli.probes import DataSource
+    from theodolite.cli.processes import is_first
     from theodolite.cli.surveying import Options, survey_model
     from theodolite.cli.tables import print_headlines, print_json, run_document
 
@@ -111,6 +112,8 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
     run, report = survey_model(
         source, DataSource(data, split, scale, flatten, seed), options, folder, not json_
     )
+    if not is_first():
+        return
     if json_:
         print_json(run_document(run, {"folder": str(folder), "report": str(report)}))
         return

@@ -17,6 +17,7 @@ from theodolite.cli.probes import (
     require_fit,
     resolve_device,
 )
+from theodolite.cli.processes import is_first, process_group
 from theodolite.cli.progress import progress_bar
 from theodolite.records import Run
 
@@ -47,6 +48,8 @@ def survey_model(
 ) -> tuple[Run, Path]:
     """Measure, then write the record and ``report.html`` into a folder.
 
+    Under ``torchrun`` all processes share the work, and the first one writes.
+
     Returns:
         The run, and the path of the report.
 
@@ -54,14 +57,14 @@ def survey_model(
         TheodoliteError: If the model, the data or an option cannot be used.
     """
     require_writable(folder)
-    device = resolve_device(options.device)
-    model = build_model(source).to(device)
-    examples = in_precision_of(model, load_examples(data))
-    require_fit(model, examples, options.readout)
-    keywords = _keywords(options, examples, source.seed)
-    with progress_bar(shown=progress) as show:
-        pairs = (examples.inputs, examples.targets)
-        result = survey(model, pairs, device=device, progress=show, **keywords)
+    with process_group(resolve_device(options.device)) as device:
+        model = build_model(source).to(device)
+        examples = in_precision_of(model, load_examples(data))
+        require_fit(model, examples, options.readout)
+        keywords = _keywords(options, examples, source.seed)
+        with progress_bar(shown=progress and is_first()) as show:
+            pairs = (examples.inputs, examples.targets)
+            result = survey(model, pairs, device=device, progress=show, **keywords)
     result.save(folder)
     return result.run, result.to_html(folder / "report.html")
 
