@@ -108,7 +108,7 @@ class Hidden(nn.Module):
 
 
 def test_nodes_of_derived_weights_keep_their_identity():
-    """Python's wrappers of nodes are made on demand: one that dies lends its id to another."""
+    """Torch up to 2.11 makes wrappers of nodes on demand: one that dies lends its id to another."""
     recorder, _ = record(ntk_mlp([4, *[5] * 9, 2]), torch.randn(3, 4))
     targets = _targets(recorder)
     nodes = [o.tensor.grad_fn for o in recorder.origins.values() if o.tensor.grad_fn is not None]
