@@ -103,7 +103,7 @@ class Sweep:
         return self.probe.outputs.shape[1]
 
     @property
-    def mode(self) -> Mode:
+    def _mode(self) -> Mode:
         """What is kept of the outputs."""
         return self.subject.choice.mode
 
@@ -129,7 +129,7 @@ class Sweep:
             left=left,
             right=right,
             outputs=self.outputs,
-            mode=self.mode,
+            mode=self._mode,
             symmetric=symmetric,
             dtype=self.dtype,
             device=self.device,
@@ -160,7 +160,7 @@ class Sweep:
         parts = self.settings.parts or 1
         if heaviest is not None and self.settings.parts is None:
             least, cost = _PARTS[heaviest.route or "gradients"]
-            rows = examples * (self.outputs if self.mode == "full" else 1)
+            rows = examples * (self.outputs if self._mode == "full" else 1)
             cost = cost if self.device.type == "cuda" else _CPU_PART_COST
             most = rows // (least if self.device.type == "cuda" else 1)
             parts = max(1, min(_MOST_PARTS, most, examples, round(heaviest.cost / cost)))
@@ -172,7 +172,7 @@ class Sweep:
 
     def _filling(self, span: int, examples: int) -> int:
         """On a GPU the rows of a long part fill whole tiles."""
-        width = self.outputs if self.mode == "full" else 1
+        width = self.outputs if self._mode == "full" else 1
         if self.device.type != "cuda" or span * width <= _TILE_ROWS:
             return span
         return min(examples, -(-span * width // _TILE_ROWS) * _TILE_ROWS // width)
