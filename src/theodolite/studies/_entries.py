@@ -38,12 +38,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Sized:
-    """A study at one size: its runs, and the verdicts on its claims."""
+    """A study at one size: its runs out of those planned, and the verdicts on its claims."""
 
     size: str
     results: Results
     verdicts: tuple[Verdict, ...]
     remark: str
+    planned: int
 
     @property
     def seeds(self) -> int:
@@ -141,7 +142,8 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
     remark = study.stand_in.get(size, "")
     if not len(results):
         remark = study.not_run.get(size, f"no records; run 'theodolite study run {study.id}'")
-    return Sized(size, results, verdicts, remark)
+    planned = len(study.points_at(size)) * len(study.seeds_at(size))
+    return Sized(size, results, verdicts, remark, planned)
 
 
 def _final_status(entry: Entry, claim: int) -> str:

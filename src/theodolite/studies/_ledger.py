@@ -59,7 +59,7 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
     ]
     for chapter in book:
         lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", _tally(chapter), ""]
-        lines += ["| study | shows | claim | size | seeds | measured | verdict |",
+        lines += ["| study | shows | claim | size | runs | measured | verdict |",
                   "|---|---|---|---|---|---|---|"]  # fmt: skip
         lines += [row for entry in chapter.entries for row in _markdown_rows(entry)]
         if chapter.errata:
@@ -80,9 +80,14 @@ def _markdown_rows(entry: Entry) -> list[str]:
         for verdict in sized.verdicts:
             measured = ", ".join(_spread_text(spread) for spread in spread_of(verdict))
             cells = [study.id, ", ".join(study.shows), verdict.claim.text, sized.size,
-                     str(sized.seeds), measured, verdict.status]  # fmt: skip
+                     _runs_text(sized), measured, verdict.status]  # fmt: skip
             rows.append(_row(cells))
     return rows
+
+
+def _runs_text(sized: Sized) -> str:
+    done = len(sized.results)
+    return f"{done}" if done == sized.planned else f"{done} of {sized.planned}"
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -156,6 +161,7 @@ def _sized_view(sized: Sized) -> dict[str, Any]:
         "size": sized.size,
         "seeds": sized.seeds,
         "runs": len(sized.results),
+        "planned": sized.planned,
         "seconds": _duration(sized),
         "remark": sized.remark,
         "verdicts": [
