@@ -67,9 +67,12 @@ def test_proposition_random_bases_stay_put(last, verdict):
 def test_misalignment_after_training(end, half, floor):
     one = {f"{labels}_end": end for labels in ("real", "random")}
     one |= {f"{labels}_lowest_base": 8.0 for labels in ("real", "random")}
-    runs = made(one | {"floor": 1.5})
-    assert status("fig2-4", "half", runs) == half
-    assert status("fig2-4", "floor", runs) == floor
+    trained = {f"{labels}_accuracy": 0.9 for labels in ("real", "random")}
+    runs = made(one | trained | {"floor": 1.5})
+    assert status("fig2-4", "half-random", runs) == half
+    assert status("fig2-4", "floor-real", runs) == floor
+    untrained = made(one | trained | {"floor": 1.5, "random_accuracy": 0.1})
+    assert status("fig2-4", "half-random", untrained) == "undecided"
 
 
 @pytest.mark.parametrize(("drawn", "verdict"), [(0.69, "holds"), (0.66, "fails")])
@@ -135,9 +138,11 @@ def test_cases_of_transfer(gains, verdict):
     one = {"real_gain": gains[0], "random_gain": gains[1]}
     other = {"real_gain": -gains[0], "random_gain": -gains[1]}
     points = [{"case": "positive"}, {"case": "negative"}]
-    runs = made(one, other, points=points)
+    runs = made(one, other, points=points, arrays={"real": np.array([[0.1, 0.9]])})
     assert status("fig1-7-10-11", "positive", runs) == verdict
     assert status("fig1-7-10-11", "negative", runs) == verdict
+    untrained = made(one, other, points=points, arrays={"real": np.array([[0.1, 0.1]])})
+    assert status("fig1-7-10-11", "positive", untrained) == "undecided"
 
 
 @pytest.mark.parametrize(("partners", "quality", "verdict"), [(1, 0.9, "holds"), (0, 0.9, "fails"),

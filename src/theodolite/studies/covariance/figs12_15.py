@@ -230,7 +230,7 @@ def _imagenet(name: str, figure: str) -> Study:
         title=f"Sweep over transfer settings, ImageNet {name[-1].upper()}",
         shows=(figure,),
         measure=measure_group,
-        configs={"smoke": small, "lite": replace(_LITE, transferred=("all",)), "paper": paper},
+        configs={"smoke": small, "paper": paper},
         claims=tuple(claims),
         draw=partial(draw, figure=figure),
         seeds={"paper": tuple(range(101, 101 + sweep.seeds))},

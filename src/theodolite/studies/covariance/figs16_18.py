@@ -126,7 +126,6 @@ STUDY = Study(
     measure=measure,
     configs={
         "smoke": LargeTransfers(fig16=_TINY, fig17=_TINY, fig18=_TINY),
-        "lite": LargeTransfers(fig16=_TINY, fig17=_TINY, fig18=_TINY),
         "paper": LargeTransfers(),
     },
     claims=(
