@@ -59,7 +59,7 @@ class Sized:
     @property
     def processor_seconds(self) -> float:
         """Time that all runs computed on the CPU; nan where a record does not tell."""
-        return sum(run.processor_seconds for run in self.results)
+        return math.fsum(run.processor_seconds for run in self.results)
 
 
 @dataclass(frozen=True)

@@ -45,17 +45,18 @@ def measure(config: TwoArcs, trial: Trial) -> Measured:
     _, sigma, right = thin_svd(inputs)
     grid = torch.linspace(0, 1.1 * float(sigma[0]), config.thresholds, dtype=torch.float64)
     between = (grid > sigma[1]) & (grid <= sigma[0])
+    spaced = slice(None, None, max(1, config.points // config.shown))  # from both arcs
     numbers = {"sigma_1": float(sigma[0]), "sigma_2": float(sigma[1])}
     arrays = {
         "thresholds": grid.float().numpy(),
-        "points": inputs[: config.shown].to(torch.float16).numpy(),
+        "points": inputs[spaced].to(torch.float16).numpy(),
     }
     curves = {}
     for k in (1, 2):
         labels = labels_along(inputs, k)
         curves[k] = alignment_curve(inputs, labels, grid).values
         arrays[f"curve_{k}"] = curves[k].float().numpy()
-        arrays[f"labels_{k}"] = labels[: config.shown].to(torch.int8).numpy()
+        arrays[f"labels_{k}"] = labels[spaced].to(torch.int8).numpy()
         margins = labels * (inputs @ right[:, k - 1])
         numbers[f"smallest_margin_{k}"] = float((margins * margins.sum().sign()).min())
     numbers["smallest_gap"] = float((curves[1] - curves[2])[between].min())
