@@ -87,7 +87,9 @@ ERRATA: tuple[Erratum, ...] = (
         "E19",
         "SGD with momentum, linearly falling rate, augmentation",
         "momentum, rates, weight decay, kind of augmentation and reduction of the loss are not "
-        "given: 0.9, two rates, none, flip with translation and cutout, the mean",
+        "given: 0.9, two rates, none, flip with translation and cutout, the mean. Outputs are "
+        "multiplied by 0.2, as in the network it derives from: without that every rate above about "
+        "0.04 diverges",
     ),
     Erratum(
         "E20",

@@ -146,13 +146,13 @@ STUDY = Study(
         "lite": Cell(),
         "paper": Cell(
             data="cifar10",
-            train=2000,
+            train=1000,
             test=10_000,
-            probe=2000,
+            probe=1000,
             epochs=40,
             middle=4,
             permutations=5,
-            batch_size=32,
+            batch_size=25,
         ),
     },
     claims=(*GRID_CLAIMS, *SPECTRUM_CLAIMS, *TABLE_CLAIMS),
@@ -169,13 +169,13 @@ STUDY = Study(
             }
         ),
         "lite": grid((25, 75, 150), (0.1, 0.4)),
-        "paper": grid((32, 128, 256), (0.1, 0.4)),
+        "paper": grid((25, 100, 200), (0.1, 0.5)),
     },
     stand_in={
         "lite": "8x8 digits, 300 for training, and ten fully connected layers of 64 units stand in "
         "for CIFAR-10 and the eleven convolutions; 100 epochs, batches of 25, 75 and 150",
-        "paper": "2,000 images of CIFAR-10 and 40 epochs instead of 50,000 and 5,000; batches of "
-        "32, 128 and 256 instead of 512, 2048 and 4096, so that an epoch has about as many steps; "
-        "the second spectrum after 4 epochs instead of 25; one seed",
+        "paper": "1,000 images of CIFAR-10 and 40 epochs instead of 50,000 and 5,000; batches of "
+        "25, 100 and 200 instead of 512, 2048 and 4096; outputs times 0.2; the second spectrum "
+        "after 4 epochs instead of 25; one seed",
     },
 )
