@@ -212,7 +212,7 @@ _LITE = FilterTraining(
 STUDY = Study(
     id=_ID,
     title="Eigenvectors of filters beside those of patches",
-    shows=("Figure 3", "Table D.1 (weights)"),
+    shows=("Figure 3", "Appendix D.1 (weights)"),
     measure=measure,
     configs={
         "smoke": PooledFilters(

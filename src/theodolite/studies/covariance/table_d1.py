@@ -133,7 +133,7 @@ def draw(runs: Results) -> list[Panel]:
 STUDY = Study(
     id=_ID,
     title="Eigenvectors of patches, measured twice",
-    shows=("Table D.1 (data)",),
+    shows=("Appendix D.1 (data)",),
     measure=measure,
     configs={
         "smoke": TwoHalves(Images("digits"), 3, 100),
