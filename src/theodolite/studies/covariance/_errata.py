@@ -133,4 +133,10 @@ ERRATA: tuple[Erratum, ...] = (
         "in the official order of the images these two are .9999, and six others mix in close "
         "pairs; ranks 1 to 8 and planes of pairs are judged",
     ),
+    Erratum(
+        "E27",
+        "E.3: learning rate 0.002; neither optimizer nor batch size is given",
+        "with momentum and batches of 256 the standard start is faster than printed (.38 and .69, "
+        "not .31 and .58), and three set layers are unsteady; a control has a third of the rate",
+    ),
 )
