@@ -82,6 +82,26 @@ def test_fig6_one_run_without_a_rise_is_no_trend(second, verdict):
     assert status(figs6_17_18.STUDY, "no-trend", made_runs(first, other, notes=notes)) == verdict
 
 
+def test_fig6_a_fall_in_every_run_is_a_trend_too():
+    first, notes = _variations({"depth 1": 0.4, "depth 2": 0.3})
+    other, _ = _variations({"depth 1": 0.5, "depth 2": 0.4})
+    assert status(figs6_17_18.STUDY, "no-trend", made_runs(first, other, notes=notes)) == "fails"
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(0.5, "undecided"), (0.35, "holds")])
+def test_fig6_one_run_alone_shows_no_consistent_trend(last, verdict):
+    numbers, notes = _variations({"depth 1": 0.3, "depth 2": 0.4, "depth 4": last})
+    assert status(figs6_17_18.STUDY, "no-trend", made_runs(numbers, notes=notes)) == verdict
+
+
+@pytest.mark.parametrize(("transfer", "verdict"), [(0.4, "holds"), (0.6, "fails")])
+def test_fig13_trains_fastest_with_the_logistic_loss_too(transfer, verdict):
+    numbers = {f"logistic_train_{name}": 0.5 for name in ("original", "init", "rbf")}
+    numbers |= {"logistic_train_transfer": transfer, "logistic_train_hog": 0.1}
+    runs = made_runs(numbers)
+    assert status(figs13_19_20.STUDY, "train-speed-logistic", runs) == verdict
+
+
 def test_fig10_judges_runs_and_their_mean():
     def numbers(related):
         return {"related_original": 0.1, "related_init": 0.05, "related_transfer": related}
