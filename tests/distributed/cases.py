@@ -54,10 +54,13 @@ class Case:
     data: Callable[[], tuple[Tensor, Tensor]] = double_blobs
     feed: Callable[[Tensor, Tensor], Any] = lambda x, y: (x, y)
     options: dict[str, Any] = field(default_factory=dict)
+    truth: Callable[[Tensor], Tensor | None] = lambda x: None
 
 
 CASES: dict[str, Case] = {
-    "all families": Case(options={"sizes": FEW, "bootstrap": 3, "nulls": 5}),
+    "all families": Case(
+        options={"sizes": FEW, "bootstrap": 3, "nulls": 5}, truth=lambda x: (x[:, 0] > 0).long()
+    ),
     "convolutions": Case(normalised, double_images, loader, {"nulls": 2, "sizes": FEW}),
     "sketch": Case(options={"families": "tangent", "tangent": "sketch", "sizes": FEW}),
     "regression": Case(lambda: mlp((6, 8, 1)).double(), curve, options={"sizes": FEW}),

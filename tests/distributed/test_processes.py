@@ -84,7 +84,8 @@ def single(started):
     records = {}
     for name, case in CASES.items():
         data = case.feed(*case.data())
-        records[name] = theodolite.survey(case.model(), data, **case.options).record
+        options = case.options | {"truth": case.truth(case.data()[0])}
+        records[name] = theodolite.survey(case.model(), data, **options).record
     return records
 
 
@@ -124,6 +125,7 @@ def test_survey_of_shards_is_that_of_all_the_data(found, single, size, shares, n
 @pytest.mark.parametrize("size", SHARES)
 def test_cases_cover_all_families_and_both_routes(found, single, size):
     families = {row["family"] for record in single.values() for row in record.contents["rows"]}
+    assert "cka_truth" in {row["measure"] for row in single["all families"].contents["rows"]}
     assert families == set(single["all families"].contents["config"]["families"])
     routes = {
         record.contents["routes"].get("tangent", {}).get("method") for record in single.values()
@@ -136,7 +138,7 @@ def test_cases_cover_all_families_and_both_routes(found, single, size):
 def test_the_same_data_everywhere_counts_once(found, size, when):
     case = CASES["all families"]
     generator = torch.Generator().manual_seed(5)
-    options = case.options | {"generator": generator}
+    options = case.options | {"generator": generator, "truth": case.truth(case.data()[0])}
     expected = theodolite.survey(case.model(), case.data(), **options).record
     for rank in range(size):
         require_equal(found[size][rank][when], expected)

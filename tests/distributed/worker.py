@@ -37,7 +37,8 @@ def surveys() -> dict:
             for buffer in model.buffers():  # as after training: those of the first process count
                 buffer.mul_(1 + RANK)
             before = [buffer.clone() for buffer in model.buffers()]
-            record = theodolite.survey(wrapped, case.feed(x, y), **case.options).record
+            options = case.options | {"truth": case.truth(x)}
+            record = theodolite.survey(wrapped, case.feed(x, y), **options).record
             found[name, shares] = numbers(record)
             for buffer, saved in zip(model.buffers(), before, strict=True):
                 assert torch.equal(buffer, saved)
@@ -49,7 +50,8 @@ def copies() -> dict:
     case = CASES["all families"]
     generator = torch.Generator().manual_seed(5 + RANK)
     torch.manual_seed(RANK)
-    found = theodolite.survey(case.model(), case.data(), generator=generator, **case.options)
+    options = case.options | {"truth": case.truth(case.data()[0])}
+    found = theodolite.survey(case.model(), case.data(), generator=generator, **options)
     return numbers(found.record)
 
 
@@ -171,7 +173,8 @@ def alone() -> dict:
     if RANK > 0:
         return {}
     case = CASES["all families"]
-    found = theodolite.survey(case.model(), case.data(), group=None, **case.options)
+    options = case.options | {"truth": case.truth(case.data()[0])}
+    found = theodolite.survey(case.model(), case.data(), group=None, **options)
     assert Processes.of(None).alone
     return numbers(found.record)
 

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from theodolite.errors import DomainError, RecordError, ShapeError, UnknownNameError
@@ -35,6 +36,17 @@ SETTINGS = {
         ShapeError,
         r"image_shape: expected \(height, width\) .* of 4 numbers in all, .* got \(3, 3\)",
     ),
+    "true labels of another length": (
+        {"truth": Y[:5]},
+        ShapeError,
+        r"truth: expected one label for each of 12 examples, got \(5,\); pass them in the order",
+    ),
+    "negative true labels": ({"truth": Y - 1}, DomainError, "truth: expected class labels of at l"),
+    "true sequences": (
+        {"truth": torch.zeros(12, 2, 2)},
+        DomainError,
+        "truth: expected a label, or a row of numbers, for every example, got whole sequences",
+    ),
     "pool": ({"pool": "sum"}, DomainError, "pool: expected one of 'flatten'"),
     "reduced loss": (
         {"loss": lambda outputs, targets: outputs.sum(), "families": "gradient"},
@@ -48,6 +60,19 @@ SETTINGS = {
 def test_settings(options, error, message):
     with pytest.raises(error, match=message):
         th.survey(model(), (X, Y), **options)
+
+
+def test_true_labels_beside_a_loader_that_shuffles():
+    pairs = TensorDataset(X, Y)
+    loader = DataLoader(pairs, batch_size=4, shuffle=True)
+    message = "truth: expected data in the order of the true labels, got a loader that shuffles"
+    with pytest.raises(DomainError, match=message):
+        th.survey(model(), loader, truth=Y)
+    with pytest.raises(DomainError, match=message):
+        th.Monitor(model(), loader, truth=Y)
+    in_order = DataLoader(pairs, batch_size=4)
+    found = th.survey(model(), in_order, truth=Y, families="kernel")
+    assert found.estimate("cka_truth", "0") == found.estimate("cka_target", "0")
 
 
 DATA = {

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import Last, blobs, cnn, images, mlp, rows, value
+from theodolite._survey import Settings, draw_probe
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 from theodolite.theory import convergence
 
@@ -66,6 +68,31 @@ def test_chance_curve_is_that_of_shuffled_labels(wide):
     thresholds = torch.tensor(curve["x"])
     expected = representation.chance_curve(prepared, y, thresholds, scale="normalized")
     np.testing.assert_allclose(curve["chance"], expected.values, atol=0.08)
+
+
+@pytest.mark.parametrize("batch", [None, 7])
+def test_true_labels_beside_those_that_were_trained_on(batch):
+    x, y = blobs(90)
+    own = y[torch.randperm(90, generator=torch.Generator().manual_seed(1))]
+    data = (x, own)
+    if batch is not None:
+        data = DataLoader(TensorDataset(x, own), batch_size=batch)
+    sizes = {"kernel": 40}
+    settings = Settings.of("kernel", sizes)
+    picked = draw_probe((x, own), settings).batch.args[0]
+    places = [int((x == row).all(1).nonzero()) for row in picked]
+    model = mlp().eval()
+    found = th.survey(model, data, truth=y.tolist(), families="kernel", sizes=sizes)
+    for layer, features in layer_outputs(model, x[places]).items():
+        if layer in found.layers:
+            true = kernel.target_cka(features, y[places])
+            given = kernel.target_cka(features, own[places])
+            assert value(found, "cka_truth", layer) == pytest.approx(true.item(), **CLOSE)
+            assert value(found, "cka_target", layer) == pytest.approx(given.item(), **CLOSE)
+            assert found.estimate("cka_truth", layer).null_sd > 0
+    plain = th.survey(model, data, families="kernel", sizes=sizes)
+    without = [row for row in found.record.contents["rows"] if row["measure"] != "cka_truth"]
+    assert plain.record.contents["rows"] == without
 
 
 @pytest.mark.parametrize("layer", ["0", "2", "4"])

@@ -66,6 +66,8 @@ class Monitor:
         loss: (outputs, targets) -> one number per example, or a loss of torch.
         every: a number of steps, the steps themselves, a function of the step, or ``"log"`` for
             steps that grow by a quarter.
+        truth: true labels of the probe's examples in the order given, where the probe has others,
+            such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
         families: which families to measure.
         layers: see :func:`theodolite.survey`.
         readout: see :func:`theodolite.survey`.
@@ -111,6 +113,7 @@ class Monitor:
         loss: Loss | None = None,
         every: Every = 100,
         *,
+        truth: Any = None,
         families: str | Sequence[str] = FAMILIES,
         layers: Layers | None = None,
         readout: str | Readout | None = None,
@@ -166,7 +169,7 @@ class Monitor:
             )
             self._settings.require_common(call="Monitor", every=self._every)
             place = place_of(unwrap(model), device)
-            drawn = draw_probe(probe, self._settings, device=place)
+            drawn = draw_probe(probe, self._settings, device=place, truth=truth)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
 
     def step(self, step: int) -> Survey | None:

@@ -1,5 +1,6 @@
 """Kernel: alignment of each layer's kernel with target and input, its spectrum and power."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor
 from theodolite._survey._bench import Bench
 from theodolite._survey._layers import Layer
 from theodolite._survey._sheet import Sheet, spread
-from theodolite._survey._tasks import Task
 from theodolite._survey._views import View, input_view
 from theodolite.capture.batches import Batch
 from theodolite.linalg import (
@@ -66,10 +66,11 @@ class Centered:
 def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     """Rows and curves of all layers."""
     batch, task = bench.examples(_FAMILY)
+    columns = bench.label_columns(_FAMILY)
     references: dict[str, Centered] = {}
     for layer, view in bench.views(_FAMILY):
         with bench.step(sheet, _FAMILY, layer):
-            references = references or _references(batch, task, view.gram.device)
+            references = references or _references(batch, columns, view.gram.device)
             _alignments(bench, sheet, layer, (view, references))
     sheet.section()
     for layer, view in bench.spectrum_views() if bench.settings.curves else ():
@@ -85,12 +86,14 @@ def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     }
 
 
-def _references(batch: Batch, task: Task, device: torch.device) -> dict[str, Centered]:
+def _references(
+    batch: Batch, columns: Mapping[str, Tensor], device: torch.device
+) -> dict[str, Centered]:
     """What every layer is compared with."""
     found: dict[str, Centered] = {}
-    if task.columns is not None:
-        Y = task.columns.to(device)
-        found["cka_target"] = Centered.of(Y @ Y.mT, torch.finfo(torch.float64).eps)
+    for name, targets in columns.items():
+        Y = targets.to(device)
+        found[f"cka_{name}"] = Centered.of(Y @ Y.mT, torch.finfo(torch.float64).eps)
     inputs = input_view(batch)
     if inputs is not None:
         found["cka_input"] = Centered.of(inputs.gram.to(device), inputs.eps)
@@ -107,11 +110,13 @@ def _alignments(
         sheet.warn(layer, (_FAMILY, "cka_target"), text)
     kernel = Centered.of(view.gram, view.eps)
     why = "the features are constant" if n >= 4 else "fewer than four examples"
+    columns = bench.label_columns(_FAMILY)
     for measure, reference in references.items():
         null: Tensor | None = None
-        if measure == "cka_target":
-            columns = bench.columns(_FAMILY).to(kernel.gram.device)
-            null = permuted_cka(kernel.gram, bench.draws.shuffled(columns))
+        targets = columns.get(measure.removeprefix("cka_"))
+        if targets is not None:
+            shuffled = bench.draws.shuffled(targets.to(kernel.gram.device))
+            null = permuted_cka(kernel.gram, shuffled)
         error = _error(bench, kernel, reference)
         method = "exact" if error is None else "half-sampling"
         estimate = Estimate(float(kernel.cka(reference)), error, *spread(null), method)

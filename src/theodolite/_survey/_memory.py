@@ -114,7 +114,8 @@ def _held_bytes(settings: Settings, layout: Layout, examples: int) -> int:
 def _most_examples(settings: Settings, layout: Layout, probe: Probe, share: int) -> int:
     """Examples whose features, products and permuted targets take no more than a share."""
     by_products = math.isqrt(share // (8 * max(1, len(layout.layers))))
-    columns = 1 if probe.task.columns is None else probe.task.columns.shape[1]
+    tasks = [task for task in (probe.task, probe.truth) if task is not None]
+    columns = max(1 if task.columns is None else task.columns.shape[1] for task in tasks)
     by_nulls = share // (_NULL_COPIES * max(1, settings.nulls) * columns)
     return max(_FEWEST, min(by_products, by_nulls))
 

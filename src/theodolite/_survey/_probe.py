@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,12 +11,23 @@ from theodolite._distributed import Processes
 from theodolite._survey._settings import Settings
 from theodolite._survey._shards import Shard, digest, find_shard
 from theodolite._survey._tasks import Task
+from theodolite._survey._truth import require_order, true_task
 from theodolite.capture.batches import Batch, iterate_batches, single_batch
 from theodolite.errors import ShapeError
 
 __all__ = ["Probe", "draw_probe", "reusable"]
 
-_Drawn = tuple[Batch, Tensor]  # examples, and a random number for each
+
+class _Drawn(NamedTuple):
+    """Examples, with a random number for each and its place among all that were given."""
+
+    batch: Batch
+    keys: Tensor
+    places: Tensor
+
+    def take(self, chosen: Tensor) -> "_Drawn":
+        """Some of the examples."""
+        return _Drawn(self.batch.take(chosen), self.keys[chosen], self.places[chosen])
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class Probe:
         given: number of examples that the data has.
         digest: SHA-256 over inputs and targets.
         shard: the part of the data that this process has, where there are several.
+        truth: true labels of the same examples, where the targets are others.
     """
 
     batch: Batch
@@ -38,6 +50,7 @@ class Probe:
     given: int
     digest: str
     shard: Shard = field(default_factory=Shard)
+    truth: Task | None = None
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -53,7 +66,11 @@ def reusable(data: Any) -> Any:
 
 
 def draw_probe(
-    data: Any, settings: Settings, targets: Any = None, device: torch.device | None = None
+    data: Any,
+    settings: Settings,
+    targets: Any = None,
+    device: torch.device | None = None,
+    truth: Any = None,
 ) -> Probe:
     """Draw examples at random, as many of each class as possible.
 
@@ -66,10 +83,13 @@ def draw_probe(
         settings: how many examples the families want, the seed, and the processes.
         targets: of the same examples, where the data holds none.
         device: where the probe should lie.
+        truth: true labels of the examples that this process has, in their order.
 
     Raises:
-        ShapeError: If there is no example.
+        ShapeError: If there is no example, or there are more or fewer true labels.
+        DomainError: If true labels are given for data in random order.
     """
+    require_order(data, truth)
     generator = settings.seeded()
     limit = settings.largest()
 
@@ -84,21 +104,24 @@ def draw_probe(
         kept, shard = _kept_by_all(batches, settings, generator, limit)
     if not kept:
         raise ShapeError("data: expected at least one example, got none; the data set is empty")
-    batch, _ = _selected(kept, limit or shard.total, shard.classes)
-    return Probe(batch.to(device), Task.of(batch.targets), shard.total, digest(batch), shard)
+    batch, _, places = _selected(kept, limit or shard.total, shard.classes)
+    task, true = Task.of(batch.targets), true_task(truth, places, shard, settings.processes)
+    return Probe(batch.to(device), task, shard.total, digest(batch), shard, true)
 
 
 def _kept(
     batches: Iterator[Batch],
     generator: torch.Generator,
     limit: int | None,
-    classes: bool | None = None,
+    shard: Shard | None = None,
 ) -> tuple[list[_Drawn], int]:
     """Examples that may be selected, each with a random number; and how many there were."""
     kept: list[_Drawn] = []
     waiting = given = 0
+    start, classes = (0, None) if shard is None else (sum(shard.before), shard.classes)
     for batch in batches:
-        kept.append((batch, _keys(len(batch), generator)))
+        places = start + given + torch.arange(len(batch))
+        kept.append(_Drawn(batch, _keys(len(batch), generator), places))
         given, waiting = given + len(batch), waiting + len(batch)
         if limit is not None and waiting >= 2 * limit:
             kept = [_selected(kept, limit, classes)]
@@ -119,7 +142,7 @@ def _kept_by_all(
     for length in shard.before:
         _keys(length, generator)
     with processes.together():
-        own, _ = _kept(batches() if shard.own else iter(()), generator, limit, shard.classes)
+        own, _ = _kept(batches() if shard.own else iter(()), generator, limit, shard)
         chosen = [_selected(own, limit or shard.total, shard.classes)] if own else []
     for length in shard.after:
         _keys(length, generator)
@@ -128,7 +151,7 @@ def _kept_by_all(
 
 def _exchanged(own: list[_Drawn], processes: Processes, limit: int, shard: Shard) -> list[_Drawn]:
     """The examples that are selected among those of all processes, and no others, everywhere."""
-    known = [(keys, _labels(batch, shard.classes)) for batch, keys in own]
+    known = [(part.keys, _labels(part.batch, shard.classes)) for part in own]
     offered = processes.gather(known)
     pairs = [pair for part in offered for pair in part]
     if not pairs:
@@ -140,12 +163,12 @@ def _exchanged(own: list[_Drawn], processes: Processes, limit: int, shard: Shard
     found, start = [], 0
     for rank, part in enumerate(offered):
         count = sum(len(keys) for keys, _ in part)
-        places = wanted[start : start + count].nonzero().flatten()
+        chosen = wanted[start : start + count].nonzero().flatten()
         start += count
-        if len(places):
-            here = rank == processes.rank
-            picked = (own[0][0].take(places).to("cpu"), own[0][1][places]) if here else None
-            found.append(processes.spread(picked, rank))
+        if len(chosen):
+            picked = own[0].take(chosen) if rank == processes.rank else None
+            sent = None if picked is None else picked._replace(batch=picked.batch.to("cpu"))
+            found.append(processes.spread(sent, rank))
     return found
 
 
@@ -159,10 +182,9 @@ def _selected(kept: list[_Drawn], limit: int, classes: bool | None = None) -> _D
     Any process may leave out what is not among its own first ones: an example's turn among all
     examples is never before its turn among some of them.
     """
-    batch = single_batch([part for part, _ in kept])
-    keys = torch.cat([part for _, part in kept])
-    chosen = _first(keys, _labels(batch, classes), limit)
-    return batch.take(chosen), keys[chosen]
+    batch = single_batch([part.batch for part in kept])
+    keys, places = (torch.cat(parts) for parts in list(zip(*kept, strict=True))[1:])
+    return _Drawn(batch, keys, places).take(_first(keys, _labels(batch, classes), limit))
 
 
 def _labels(batch: Batch, classes: bool | None) -> Tensor | None:

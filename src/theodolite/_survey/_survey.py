@@ -26,6 +26,7 @@ def survey(  # noqa: PLR0913 (shared keywords)
     data: Any,
     targets: Any = None,
     *,
+    truth: Any = None,
     families: str | Sequence[str] = FAMILIES,
     layers: Layers | None = None,
     loss: Loss | None = None,
@@ -64,6 +65,8 @@ def survey(  # noqa: PLR0913 (shared keywords)
         model: any module.
         data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these.
         targets: of the same examples, where the data holds none.
+        truth: true labels of the same examples in the order of the data, where the targets are
+            others, such as shuffled ones; gives ``cka_truth`` beside ``cka_target``.
         families: which of ``representation``, ``covariance``, ``kernel``, ``tangent``,
             ``gradient`` to measure.
         layers: names, patterns or a predicate; by default blocks and layers with weight matrices.
@@ -96,7 +99,7 @@ def survey(  # noqa: PLR0913 (shared keywords)
 
     Raises:
         DomainError: If labels are out of range, a setting is, or no family applies.
-        ShapeError: If there is no example, or inputs and targets differ in number.
+        ShapeError: If there is no example, or inputs, targets and truth differ in number.
         UnknownNameError: If a layer or family does not exist.
         ProcessError: If another process failed, with its message.
 
@@ -129,13 +132,13 @@ def survey(  # noqa: PLR0913 (shared keywords)
             tangent=tangent,
         )
         labeling = Labeling(name, split, labels, classes)
-        record = _measured(model, (data, targets), settings, labeling, progress)
+        record = _measured(model, (data, targets, truth), settings, labeling, progress)
     return Survey(record, writes=processes.rank == 0)
 
 
 def _measured(
     model: nn.Module,
-    data: tuple[Any, Any],
+    data: tuple[Any, Any, Any],
     settings: Settings,
     labeling: Labeling,
     progress: Progress,
@@ -143,8 +146,8 @@ def _measured(
     inner = unwrap(model)
     settings.require_common(call="survey")
     with untouched(inner):
-        everything = reusable(data[0])
-        probe = draw_probe(everything, settings, data[1], place_of(inner, settings.device))
+        everything, place = reusable(data[0]), place_of(inner, settings.device)
+        probe = draw_probe(everything, settings, data[1], place, truth=data[2])
         return measure_model(inner, everything, probe, settings, labeling, progress=progress)
 
 
