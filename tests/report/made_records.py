@@ -179,6 +179,22 @@ def survey_record(
     return Record(contents, arrays)
 
 
+def with_truth(run):
+    """The same run with CKA to the true labels, in other places among the rows every step."""
+    steps = []
+    for place, record in enumerate(run.steps):
+        contents = dict(record.contents)
+        names = [layer["name"] for layer in contents["layers"]]
+        values = [(1 + place) / (20 + i) for i in range(len(names))]
+        added = [
+            row(name, "kernel", "cka_truth", value)
+            for name, value in zip(names, values, strict=True)
+        ]
+        contents["rows"] = added[:place] + contents["rows"] + added[place:]
+        steps.append(Record(contents, record.arrays))
+    return Run(run.name, run.head, tuple(steps))
+
+
 def survey_run(layers=("fc1", "fc2", "fc3"), **options):
     record = survey_record(layers, **options)
     return Run(record.contents["name"], record, (record,))

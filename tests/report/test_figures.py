@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.report.made_records import history_run, survey_run
+from tests.report.made_records import history_run, survey_run, with_truth
 from tests.report.paths import numbers_at
 from theodolite.report import plot
 from theodolite.report._between import depth_figures
@@ -15,7 +15,7 @@ from theodolite.report._reading import groups_of
 
 RUNS = [
     history_run(name="true"),
-    history_run(name="shuffled", growth=0.3, seed=5),
+    with_truth(history_run(name="shuffled", growth=0.3, seed=5)),
     survey_run(("conv1", "head"), name="CNN", shape=(3, 4, 4)),
 ]
 
@@ -64,6 +64,34 @@ def test_every_figure_says_how_to_read_it_and_keys_are_unique():
         assert len(figure.reading) > 20
         assert (group.index, figure.key) not in seen
         seen.add((group.index, figure.key))
+
+
+def test_true_labels_are_drawn_for_the_run_that_has_others_and_for_no_other():
+    (group, profile), (_, steps) = (
+        next((g, f) for g, f in FIGURES if f.key == key)
+        for key in ("kernel-cka-target", "lines-kernel")
+    )
+    traces = profile.panels[0].draw(0)
+    names = [trace["name"] for trace in traces if not trace["meta"].get("null")]
+    runs = [run.name for run in group.runs]
+    assert names == [
+        f"target, {runs[0]}", f"input, {runs[0]}",
+        f"target, {runs[1]}", f"true labels, {runs[1]}", f"input, {runs[1]}",
+    ]  # fmt: skip
+    (drawn,) = (trace for trace in traces if trace["name"].startswith("true labels"))
+    assert drawn["y"] == pytest.approx([1 / 20, 1 / 21, 1 / 22], rel=1e-4)
+    assert drawn["line"]["color"] == "ink"
+    for layer, panel in enumerate(steps.panels):
+        lines = {trace["name"]: trace for trace in panel.draw(None)}
+        assert list(lines) == [*runs, f"true labels, {runs[1]}"]
+        wanted = [step / (20 + layer) for step in (1, 2, 3, 4)]
+        assert lines[f"true labels, {runs[1]}"]["y"] == pytest.approx(wanted, rel=1e-4)
+    assert all("true labels" in figure.reading for figure in (profile, steps))
+    untold = [history_run(name="a"), history_run(name="b", seed=3)]
+    figures = {f.key: f for _, f in all_figures(untold)}
+    for key in ("kernel-cka-target", "lines-kernel"):
+        assert "true labels" not in figures[key].reading
+        assert not any("true labels" in t["name"] for t in figures[key].panels[0].draw(None))
 
 
 def test_no_family_lacks_a_figure():

@@ -96,7 +96,8 @@ def tell_story(settings: StorySettings, folder: Path, show: Show) -> Story:
     shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(settings.seed + 1))
     stage = _Stage(settings, folder, show)
     stage.perform("true labels", stage.dense(), data, labels="true")
-    stage.perform("shuffled labels", stage.dense(), data.with_labels(shuffled), labels="shuffled")
+    own = data.with_labels(shuffled)
+    stage.perform("shuffled labels", stage.dense(), own, labels="shuffled", truth=data.y_train)
     stage.perform(_CNN, stage.convolutional(), data, labels="true")
     show(1.0, "writing the reports")
     dense = [history for name, history in stage.histories.items() if name != _CNN]
@@ -127,10 +128,18 @@ class _Stage:
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.settings.seed)
 
-    def perform(self, name: str, model: nn.Module, data: Dataset, labels: str) -> None:
+    def perform(
+        self,
+        name: str,
+        model: nn.Module,
+        data: Dataset,
+        *,
+        labels: str,
+        truth: Tensor | None = None,
+    ) -> None:
         """Train; measure all families on training examples, and kernels on held-out ones."""
         own, held_out = (data.x_train, data.y_train), (data.x_test, data.y_test)
-        monitors = [self._monitor(model, own, name, split="train", labels=labels)]
+        monitors = [self._monitor(model, own, name, split="train", labels=labels, truth=truth)]
         if name != _CNN:
             monitors += [self._monitor(model, held_out, f"{name}, test", split="test")]
         with ExitStack() as stack:
@@ -150,10 +159,12 @@ class _Stage:
         *,
         split: str,
         labels: str = "true",
+        truth: Tensor | None = None,
     ) -> Monitor:
         return Monitor(
             model,
             probe,
+            truth=truth,
             every=self.settings.measured_steps(),
             families=FAMILIES if split == "train" else ("kernel",),
             sizes=_SIZES,

@@ -11,9 +11,10 @@ from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import joined
 from theodolite.report._traces import Line, Trace, dash_of, profile_trace
 
-__all__ = ["balance_mark", "depth_figures", "loss_figure", "step_figure"]
+__all__ = ["TRUTH", "balance_mark", "depth_figures", "loss_figure", "step_figure"]
 
 _MOST_PANELS = 8
+TRUTH = "cka_truth"  # CKA to the true labels, where the target has others
 
 
 def loss_figure(group: Group) -> Figure | None:
@@ -45,10 +46,13 @@ def step_figure(group: Group, family: str) -> Figure | None:
         return None
     panels = {layer: _step_panel(group, family, layer) for layer in layers}
     first = [layers[i] for i in spaced(len(layers), _MOST_PANELS)]
+    reading = f"{words.meaning} A panel is a layer, a line is a run; steps are spread evenly."
+    if family == "kernel" and group.measured(family, TRUTH):
+        reading += " Dark: the same run with the true labels, where its target has others."
     return Figure(
         f"lines-{family}",
         f"{words.title}: {words.short}, layer by layer",
-        f"{words.meaning} A panel is a layer, a line is a run; steps are spread evenly.",
+        reading,
         tuple(panels[layer] for layer in first),
         tuple(panel for layer, panel in panels.items() if layer not in first),
         columns=min(4, len(first)),
@@ -65,10 +69,17 @@ def _step_panel(group: Group, family: str, layer: str) -> Panel:
     across = [-0.5, len(places) - 0.5]
 
     def draw(_: int | None) -> list[Trace]:
-        return [
-            _over_steps(run, family, FAMILIES[family].headline, layer, order)
-            | {"x": [places[m.step] for m in _measured(run, family, layer)]}
+        headline = FAMILIES[family].headline
+        lines = [(run, order, headline, "") for order, run in enumerate(group.runs)]
+        lines += [
+            (run, order, TRUTH, "ink")
             for order, run in enumerate(group.runs)
+            if run.measured(family, TRUTH)
+        ]
+        return [
+            _over_steps(run, family, measure, layer, order, color)
+            | {"x": [places[m.step] for m in _measured(run, family, layer, measure)]}
+            for run, order, measure, color in lines
         ]
 
     layout = {
@@ -97,7 +108,7 @@ def _over_steps(
         "x": [m.step for m in moments],
         "y": carried(m.value(family, measure, layer) for m in moments),
         "customdata": [m.step for m in moments],
-        "name": plotly_text(run.name),
+        "name": plotly_text(f"true labels, {run.name}" if measure == TRUTH else run.name),
         "hovertemplate": "step %{customdata}: %{y:.3g}<extra>%{fullData.name}</extra>",
         "line": {"color": ink, "dash": dash_of(order), "width": 2, "simplify": False},
         "marker": {"color": ink, "size": 5, "symbol": ("circle", "circle-open")[order % 2]},

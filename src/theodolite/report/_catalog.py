@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from theodolite.report._between import balance_mark, loss_figure, step_figure
+from theodolite.report._between import TRUTH, balance_mark, loss_figure, step_figure
 from theodolite.report._curves import Curve, layer_panels, overlay
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Words
@@ -64,6 +64,9 @@ def headline_figure(group: Group, family: str) -> Figure | None:
         title = "CKA to the target and to the input"
         reading += " Grey line: CKA to the input, how much of the raw data's geometry is left."
         lines = [Line(words.headline, "target"), Line("cka_input", "input", color="muted")]
+        if group.measured(family, TRUTH):
+            reading += " Dark line: CKA to the true labels, where the target has others."
+            lines.insert(1, Line(TRUTH, "true labels", color="ink", with_null=False))
     extra = balance_mark if family == "tangent" else None
     if extra and "equilibrium_layer" in group.whole(family):
         reading += " Triangle: where theory puts the exact balance."

@@ -58,6 +58,8 @@ def _profiles(
         # Nulls of several runs stand beside each other: each belongs to its own run.
         offset = _DODGE * (order - (len(group.runs) - 1) / 2)
         for line in lines:
+            if not run.measured(family, line.measure):
+                continue
             if line.with_null:
                 nulls.append(null_trace(run, moment, family, line.measure, layers, offset))
             traces.append(profile_trace(run, moment, family, line, layers, order))

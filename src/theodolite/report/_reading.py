@@ -91,6 +91,11 @@ class RunView:
         """Names of the layers, in order of execution."""
         return [layer["name"] for layer in self.run.head.contents.get("layers", [])]
 
+    def measured(self, family: str, measure: str) -> bool:
+        """Whether any layer carries this number at any step."""
+        wanted = (family, measure)
+        return any((f, m) == wanted for moment in self.moments for f, m, _ in moment.measures())
+
     @property
     def last(self) -> Moment:
         """The latest moment."""
