@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.studies.tangent.made_results import claim_of, depth_run, holds, made_run, made_runs
+from theodolite.studies import find_study
 from theodolite.theory.infinite_width import equilibrium_layer
 
 DEPTHS = (10, 20, 40, 80)
@@ -58,6 +59,19 @@ def test_peaks_inside(peak, inside):
     assert holds("lou2022.fig3.inside", depth_run(10, peak)) is inside
 
 
+def test_networks_that_diverged_have_no_peak():
+    assert holds("lou2022.fig3.inside", depth_run(10, np.nan)) is None
+
+
+@pytest.mark.parametrize(("accuracy", "costs"), [(80.0, True), (90.0, False), (np.nan, None)])
+def test_cost_of_a_large_rate(accuracy, costs):
+    runs = [
+        made_run({"test_accuracy": value}, learning_rate=rate)
+        for rate, value in ((0.05, accuracy), (0.005, 85.0))
+    ]
+    assert holds("lou2022.fig9-10.costs", *runs) is costs
+
+
 @pytest.mark.parametrize(("data", "close"), [("mnist", True), ("cifar10", True)])
 def test_accuracy_beside_the_table(data, close):
     assert holds("lou2022.fig3.accuracy", depth_run(10, 5, data=data)) is close
@@ -67,7 +81,8 @@ def test_accuracy_beside_the_table(data, close):
 
 def cell(batch, rate, height, loss, converged=1.0):
     numbers = {"height": height, "test_loss": loss, "converged": converged, "peak": 3.0}
-    return made_run(numbers, batch_size=batch, learning_rate=rate)
+    arrays = {"after": np.linspace(0, height, 4)}
+    return made_run(numbers, arrays, batch_size=batch, learning_rate=rate)
 
 
 def test_higher_peaks_with_lower_losses():
@@ -91,29 +106,87 @@ def test_height_falls_with_the_batch():
     assert not holds("lou2022.fig4.batch", *rising)
 
 
-@pytest.mark.parametrize(("study", "sign"), [("fig12", -1), ("fig15", -1)])
-def test_gaps_against_the_learning_rate(study, sign):
-    runs = [made_run({"loss_gap": sign * rate}, learning_rate=rate) for rate in (0.1, 0.2, 0.3)]
-    against = [made_run({"loss_gap": -sign * rate}, learning_rate=rate) for rate in (0.1, 0.2)]
-    assert holds(f"lou2022.{study}.loss-gap", *runs)
-    assert not holds(f"lou2022.{study}.loss-gap", *against)
+def test_cells_that_were_not_run_are_blank():
+    cells = [cell(512, 0.01, 0.1, 0.5), cell(128, 0.03, 0.2, 0.4), cell(128, 0.01, 0.3, 0.3)]
+    panels = find_study("lou2022.fig4").draw(made_runs(*cells))
+    heat = panels[0].marks[0]
+    assert heat.rows == ["128", "512"]
+    assert heat.columns == ["0.01", "0.03"]
+    np.testing.assert_array_equal(heat.values, [[0.3, 0.2], [0.1, np.nan]])
+
+
+def test_a_peak_that_stays_has_not_moved():
+    cells = [cell(128, rate, 0.1, 0.5) for rate in (0.01, 0.02, 0.03)]
+    assert holds("lou2022.fig4.moves", *cells) is False
+
+
+def conv(converged=1.0, point=None, **numbers):
+    return made_run({"converged": converged, **numbers}, **(point or {}))
+
+
+def at_rate(rate, converged=1.0, **numbers):
+    return conv(converged, {"learning_rate": rate}, **numbers)
+
+
+@pytest.mark.parametrize("study", ["fig12", "fig15"])
+@pytest.mark.parametrize(
+    ("claim", "key", "sign"),
+    [("loss-gap", "loss_gap", -1), ("height", "height", 1), ("moves", "peak", -1)],
+)
+def test_trends_over_the_learning_rate(study, claim, key, sign):
+    runs = [at_rate(rate, **{key: sign * rate}) for rate in (0.1, 0.2, 0.3)]
+    against = [at_rate(rate, **{key: -sign * rate}) for rate in (0.1, 0.2)]
+    assert holds(f"lou2022.{study}.{claim}", *runs)
+    assert holds(f"lou2022.{study}.{claim}", *against) is False
+
+
+def test_networks_that_miss_their_loss_have_no_part_in_trends():
+    stray = at_rate(0.3, converged=0.0, loss_gap=9.0, peak=17.0, layers=17.0)
+    runs = [at_rate(rate, loss_gap=-rate, peak=8.0, layers=16.0) for rate in (0.1, 0.2)]
+    assert holds("lou2022.fig12.loss-gap", *runs, stray)
+    assert holds("lou2022.fig12.place", runs[0], stray)
+    assert holds("lou2022.fig12.place", stray) is None
+
+
+def test_peaks_and_batches():
+    def at_batch(size, peak):
+        return conv(1.0, {"batch_size": size}, peak=peak)
+
+    assert holds("lou2022.fig14.moves", at_batch(32, 8.0), at_batch(512, 15.0))
+    assert holds("lou2022.fig14.moves", at_batch(32, 15.0), at_batch(512, 8.0)) is False
+
+
+def test_gaps_are_drawn_in_order_of_the_setting():
+    arrays = {"after": np.arange(3.0)}
+    runs = [
+        made_run({"loss_gap": 10 * rate}, arrays, learning_rate=rate) for rate in (0.3, 0.1, 0.2)
+    ]
+    hierarchies, gaps = find_study("lou2022.fig12").draw(made_runs(*runs))
+    assert [line.name for line in hierarchies.marks] == ["0.1", "0.2", "0.3"]
+    assert gaps.marks[0].y == [1.0, 2.0, 3.0]
+
+
+def trained_by(training, **numbers):
+    return conv(point={"training": training}, **numbers)
 
 
 def test_sgd_does_not_count_among_adams_rates():
     runs = [
-        made_run({"loss_gap": 0.5}, training="adam 0.001"),
-        made_run({"loss_gap": 0.4}, training="adam 0.01"),
-        made_run({"loss_gap": 9.0}, training="sgd 0.1"),
+        trained_by("adam 0.001", loss_gap=0.5),
+        trained_by("adam 0.01", loss_gap=0.4),
+        trained_by("sgd 0.1", loss_gap=9.0),
     ]
     assert holds("lou2022.fig13.loss-gap", *runs)
 
 
 def test_adam_against_sgd():
-    adam = made_run({"loss_gap": 0.5, "prominence": 0.1}, training="adam 0.001")
-    sgd = made_run({"loss_gap": 0.4, "prominence": 0.2}, training="sgd 0.01")
-    worse = made_run({"loss_gap": 0.6, "prominence": 0.2}, training="sgd 0.01")
-    assert holds("lou2022.fig13.adam", adam, sgd)
+    adam = trained_by("adam 0.001", loss_gap=0.5, prominence=0.1)
+    sgd = trained_by("sgd 0.01", loss_gap=0.4, prominence=0.2)
+    worse = trained_by("sgd 0.01", loss_gap=0.6, prominence=0.2)
+    short = conv(0.0, {"training": "adam 0.0001"}, loss_gap=0.0, prominence=9.0)
+    assert holds("lou2022.fig13.adam", adam, short, sgd)
     assert not holds("lou2022.fig13.adam", adam, worse)
+    assert holds("lou2022.fig13.adam", short, sgd) is None
 
 
 def networks(**values):
@@ -137,7 +210,7 @@ def test_every_layer_of_the_clean_network_is_below():
     assert holds("lou2022.fig19-23.fisher-below", made_run(numbers, arrays, net="green"))
 
 
-def layered(network, peak, accuracy=95.0, height=0.1):
+def layered(network, peak, accuracy=95.0, height=0.1, **point):
     numbers = {
         "peak": peak,
         "layers": 10.0,
@@ -146,7 +219,7 @@ def layered(network, peak, accuracy=95.0, height=0.1):
         "near_peak": 3.0,
         "last": 0.1,
     }
-    return made_run(numbers, network=network)
+    return made_run(numbers, network=network, **point)
 
 
 def test_layer_wise_against_end_to_end():
@@ -159,10 +232,28 @@ def test_layer_wise_against_end_to_end():
     assert holds("lou2022.fig16-17.last", layered("layer-wise 32", 9.0), whole)
 
 
+def test_layer_wise_networks_are_compared_on_their_own_data():
+    runs = [
+        layered("end to end", 3.0, 97.0, 0.1, data="mnist"),
+        layered("layer-wise 32", 9.0, 95.0, 0.09, data="mnist"),
+        layered("end to end", 3.0, 50.0, 0.02, data="cifar10"),
+        layered("layer-wise 32", 9.0, 40.0, 0.01, data="cifar10"),
+    ]
+    assert holds("lou2022.fig16-17.accuracy", *runs)
+    assert holds("lou2022.fig16-17.lower", *runs)
+    better = layered("layer-wise 256", 9.0, 51.0, 0.09, data="cifar10")
+    assert holds("lou2022.fig16-17.accuracy", *runs, better) is False
+    assert holds("lou2022.fig16-17.lower", *runs, better) is False
+    assert holds("lou2022.fig16-17.accuracy", *runs[::3]) is None  # a pair of different data
+
+
 def test_accuracy_with_width():
-    def frozen(width, accuracy):
+    def frozen(width, accuracy, scale=1.0):
         numbers = {"train_accuracy": accuracy, "test_accuracy": accuracy}
-        return made_run(numbers, width=width, noise_scale=1.0)
+        return made_run(numbers, width=width, noise_scale=scale)
+
+    other = frozen(128, 1.0, scale=0.3)  # Table 4 is of scale 1
+    assert holds("lou2022.fig18.wider", frozen(32, 40.0), frozen(128, 80.0), other)
 
     assert holds("lou2022.fig18.wider", frozen(32, 40.0), frozen(128, 80.0))
     assert not holds("lou2022.fig18.wider", frozen(32, 80.0), frozen(128, 40.0))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from theodolite.studies import Measured, Trial
+from theodolite.studies import Measured, Results, Trial
 from theodolite.studies.tangent._hierarchy import alignments, as_array, shape_of
 from theodolite.studies.tangent._setting import (
     Ground,
@@ -20,7 +20,7 @@ from theodolite.studies.tangent._setting import (
 )
 from theodolite.workbench.models import initialize_, resnet18, vgg19, wide_resnet
 
-__all__ = ["ARCHITECTURES", "Architecture", "build", "run_once"]
+__all__ = ["ARCHITECTURES", "Architecture", "build", "converged", "run_once"]
 
 ARCHITECTURES = ("ffnn", "vgg19", "resnet18", "small_conv", "small_residual")
 
@@ -95,3 +95,8 @@ def run_once(config: Architecture, trial: Trial) -> Measured:
         "converged": float(log is not None and log.stopped == "loss"),
     }
     return Measured(numbers, {"before": as_array(before), "after": as_array(after)})
+
+
+def converged(runs: Results) -> Results:
+    """The runs that ended at their training loss; others are not comparable with them."""
+    return runs.chosen(lambda run: run["converged"] == 1)

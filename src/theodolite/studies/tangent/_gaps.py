@@ -16,7 +16,7 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
-from theodolite.studies.tangent._conv import Architecture, run_once
+from theodolite.studies.tangent._conv import Architecture, converged, run_once
 from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, spearman
 
 __all__ = [
@@ -60,6 +60,12 @@ def _value(setting: object) -> float:
     return float(str(setting).split()[-1])
 
 
+def _rank(group: tuple[object, Results]) -> tuple[str, float]:
+    """By optimizer, and then by size."""
+    words = str(group[0]).split()
+    return " ".join(words[:-1]), float(words[-1])
+
+
 def _means(runs: Results, axis: str, key: str) -> dict[str, float]:
     """Mean of a number at each value of the swept setting, over runs that reached the loss."""
     return {
@@ -70,10 +76,14 @@ def _means(runs: Results, axis: str, key: str) -> dict[str, float]:
 
 
 def monotone(axis: str, key: str, sign: int) -> Check:
-    """The rank correlation of the swept setting with a number has this sign."""
+    """The rank correlation of the swept setting with a number has this sign.
+
+    Of runs that reached the loss they were trained to; a run that diverged has the alignments of
+    its initialisation.
+    """
 
     def check(runs: Results) -> Judgment:
-        kept = runs.chosen(
+        kept = converged(runs).chosen(
             lambda run: bool(np.isfinite(run[key])) and not str(run.point[axis]).startswith("sgd ")
         )
         values = np.asarray([_value(run.point[axis]) for run in kept])
@@ -89,8 +99,8 @@ def split_rates(runs: Results) -> Judgment:
     rates = sorted({float(run.point["learning_rate"]) for run in runs})
     middle = float(np.exp(np.mean(np.log([rates[0], rates[-1]]))))
     groups = {
-        "large": runs.chosen(lambda run: run.point["learning_rate"] > middle),
-        "small": runs.chosen(lambda run: run.point["learning_rate"] <= middle),
+        "large": converged(runs).chosen(lambda run: run.point["learning_rate"] > middle),
+        "small": converged(runs).chosen(lambda run: run.point["learning_rate"] <= middle),
     }
     gaps = {
         f"{name} {key}": float(np.nanmean(part[key]))
@@ -106,8 +116,9 @@ def split_rates(runs: Results) -> Judgment:
 
 def adam_against_sgd(runs: Results) -> Judgment:
     """Adam has larger gaps and a smaller prominence than SGD at the same training loss."""
-    adam = runs.chosen(lambda run: str(run.point["training"]).startswith("adam"))
-    sgd = runs.chosen(lambda run: str(run.point["training"]).startswith("sgd"))
+    reached = converged(runs)
+    adam = reached.chosen(lambda run: str(run.point["training"]).startswith("adam"))
+    sgd = reached.chosen(lambda run: str(run.point["training"]).startswith("sgd"))
     if not len(adam) or not len(sgd):
         return judge(None, runs=len(runs))
     a, s = ({k: float(np.nanmean(p[k])) for k in ("loss_gap", "prominence")} for p in (adam, sgd))
@@ -120,7 +131,10 @@ def peak_between(low: float, high: float) -> Check:
     """The median peak lies in this range of the depth."""
 
     def check(runs: Results) -> Judgment:
-        share = float(np.median(runs["peak"] / runs["layers"]))
+        reached = converged(runs)
+        if not len(reached):
+            return judge(None, runs=len(runs))
+        share = float(np.median(reached["peak"] / reached["layers"]))
         return judge(low <= share <= high, median=share)
 
     return check
@@ -130,7 +144,7 @@ def draw_gaps(figure: str, axis: str) -> Callable[[Results], list[Panel]]:
     """Hierarchies and loss gaps at each value of the swept setting."""
 
     def draw(runs: Results) -> list[Panel]:
-        groups = by_setting(runs, axis)
+        groups = dict(sorted(by_setting(runs, axis).items(), key=_rank))
         curves = [hierarchy_line(str(value), part, "after") for value, part in groups.items()]
         labels = list(range(1, len(groups) + 1))
         gaps = [mean_and_error(part["loss_gap"][:, None]) for part in groups.values()]

@@ -50,6 +50,13 @@ STUDY = Study(
             sizes=("paper",),
         ),
         Claim(
+            "lou2022.fig12.moves",
+            "with larger learning rates the peak moves away from the end of the network",
+            monotone(_AXIS, "peak", -1),
+            scope="seed",
+            sizes=("paper",),
+        ),
+        Claim(
             "lou2022.fig12.place",
             "the alignment of VGG19 peaks in the middle half of the network",
             peak_between(0.25, 0.75),

@@ -51,6 +51,13 @@ STUDY = Study(
             scope="seed",
             sizes=("paper",),
         ),
+        Claim(
+            "lou2022.fig14.moves",
+            "with smaller batches the peak moves away from the end of the network",
+            monotone(_AXIS, "peak", 1),
+            scope="seed",
+            sizes=("paper",),
+        ),
     ),
     draw=draw_gaps("Figure 14", _AXIS),
     stand_in={

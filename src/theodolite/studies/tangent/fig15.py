@@ -47,7 +47,27 @@ STUDY = Study(
             split_rates,
             scope="seed",
             sizes=("paper",),
-            published={"large accuracy_gap": 4.95, "small accuracy_gap": 10.04},
+            published={
+                "large accuracy_gap": 4.95,
+                "small accuracy_gap": 10.04,
+                "large loss_gap": 0.167,
+                "small loss_gap": 0.396,
+            },
+        ),
+        Claim(
+            "lou2022.fig15.height",
+            "the peak of the alignment rises with the learning rate",
+            monotone(_AXIS, "height", 1),
+            scope="seed",
+            sizes=("paper",),
+        ),
+        Claim(
+            "lou2022.fig15.moves",
+            "with larger learning rates the peak moves away from the end of the network",
+            monotone(_AXIS, "peak", -1),
+            scope="seed",
+            sizes=("paper",),
+            fragile="supposes a peak close to the end",
         ),
         Claim(
             "lou2022.fig15.place",

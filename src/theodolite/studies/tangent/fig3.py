@@ -97,7 +97,11 @@ def _near_balance(runs: Results) -> Judgment:
 
 def _inside(runs: Results) -> Judgment:
     depth, peaks = runs.runs[0].arrays["curves"].shape[1], runs.runs[0].arrays["peaks"]
-    return judge(bool(((peaks > 1) & (peaks < depth)).all()), peak=float(peaks.mean()), depth=depth)
+    finite = peaks[np.isfinite(peaks)]  # a network that diverged has no peak
+    if not len(finite):
+        return judge(None, depth=depth)
+    inside = bool(((finite > 1) & (finite < depth)).all())
+    return judge(inside, peak=float(finite.mean()), depth=depth)
 
 
 def _accuracy(runs: Results) -> Judgment:

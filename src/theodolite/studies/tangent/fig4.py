@@ -12,19 +12,16 @@ from theodolite.studies import (
     Study,
     judge,
 )
-from theodolite.studies.tangent._conv import Architecture, run_once
+from theodolite.studies.tangent._conv import Architecture, converged, run_once
+from theodolite.studies.tangent._gaps import peak_between
 from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, spearman
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]
 
 
-def _converged(runs: Results) -> Results:
-    return runs.chosen(lambda run: run["converged"] == 1)
-
-
 def _correlated(runs: Results) -> Judgment:
-    cells = _converged(runs)
+    cells = converged(runs)
     rank = spearman(cells["height"], cells["test_loss"]) if len(cells) > 2 else np.nan
     return judge(rank < -0.5 if np.isfinite(rank) else None, rank=rank, cells=len(cells))
 
@@ -33,7 +30,7 @@ def _with_rate(runs: Results) -> Judgment:
     """At each batch size of 128 or more, the height rises with the learning rate."""
     ranks = {
         f"batch {size}": spearman(_rates(part), part["height"])
-        for size, part in by_setting(_converged(runs), "batch_size").items()
+        for size, part in by_setting(converged(runs), "batch_size").items()
         if size >= 128 and len(part) > 1
     }
     return judge(min(ranks.values()) > 0 if ranks else None, rows=len(ranks), **ranks)
@@ -45,7 +42,7 @@ def _rates(runs: Results) -> np.ndarray:
 
 def _with_batch(runs: Results) -> Judgment:
     ranks = {}
-    for rate, part in by_setting(_converged(runs), "learning_rate").items():
+    for rate, part in by_setting(converged(runs), "learning_rate").items():
         if len(part) > 1:
             sizes = np.asarray([run.point["batch_size"] for run in part], dtype=np.float64)
             ranks[f"rate {rate:g}"] = spearman(sizes, part["height"])
@@ -54,30 +51,22 @@ def _with_batch(runs: Results) -> Judgment:
 
 
 def _moves(runs: Results) -> Judgment:
-    cells = _converged(runs)
+    cells = converged(runs)
     if len(cells) < 3:
         return judge(None, cells=len(cells))
     noise = [np.log(r.point["learning_rate"] / r.point["batch_size"]) for r in cells]
-    return judge(spearman(np.asarray(noise), cells["peak"]) > 0, rank=_rank(noise, cells["peak"]))
-
-
-def _rank(noise: list[float], peaks: np.ndarray) -> float:
-    return spearman(np.asarray(noise), peaks)
-
-
-def _early_peak(runs: Results) -> Judgment:
-    share = runs["peak"] / runs["layers"]
-    return judge(float(np.median(share)) <= 0.5, median=float(np.median(share)))
+    rank = spearman(np.asarray(noise), cells["peak"])
+    return judge(rank > 0, rank=rank, cells=len(cells))  # nan: it does not move
 
 
 def draw(runs: Results) -> list[Panel]:
     """Heights and test losses of the grid, their scatter, and curves along one row."""
-    sizes = [*by_setting(runs, "batch_size", 128)]
-    rates = [*by_setting(runs, "learning_rate", 0.03)]
+    sizes = sorted(by_setting(runs, "batch_size", 128))
+    rates = sorted(by_setting(runs, "learning_rate", 0.03))
     panels = []
     for key, title in (("height", "height of the peak"), ("test_loss", "test loss")):
         cells = [
-            [runs.where(batch_size=size, learning_rate=rate).mean(key) for rate in rates]
+            [_cell(runs.where(batch_size=size, learning_rate=rate), key) for rate in rates]
             for size in sizes
         ]
         heat = Heat(np.asarray(cells), [str(s) for s in sizes], [f"{r:g}" for r in rates])
@@ -87,10 +76,15 @@ def draw(runs: Results) -> list[Panel]:
     middle = runs.where(batch_size=sizes[len(sizes) // 2])
     curves = [
         hierarchy_line(f"rate {rate:g}", part, "after")
-        for rate, part in by_setting(middle, "learning_rate").items()
+        for rate, part in sorted(by_setting(middle, "learning_rate").items())
     ]
     panels.append(Panel(f"batch size {sizes[len(sizes) // 2]}", curves, "layer", "alignment"))
     return panels
+
+
+def _cell(runs: Results, key: str) -> float:
+    """Mean of a number; nan where the cell was not run."""
+    return runs.mean(key) if len(runs) else float("nan")
 
 
 _GRID: dict[str, list[float]] = {"batch_size": [32, 128, 512], "learning_rate": [0.003, 0.01, 0.03]}
@@ -145,7 +139,7 @@ STUDY = Study(
             "lou2022.fig4.place",
             "in fully connected networks the peak lies in the first half (in VGG19 in the middle, "
             "in ResNet18 close to the end: see Figures 12 and 15)",
-            _early_peak,
+            peak_between(0.0, 0.5),
             scope="all",
             sizes=("paper",),
         ),

@@ -22,10 +22,10 @@ def _costs(runs: Results) -> Judgment:
     holds: list[bool] = []
     for name, part in by_setting(runs, "data", "digits").items():
         rates = by_setting(part, "learning_rate")
-        accuracies = {rate: float(np.nanmean(p["test_accuracy"])) for rate, p in rates.items()}
-        if len(accuracies) < 2:
-            continue
+        accuracies = {rate: p.mean("test_accuracy") for rate, p in rates.items()}
         largest = max(accuracies)
+        if len(accuracies) < 2 or not np.isfinite([*accuracies.values()]).all():
+            continue
         others = max(value for rate, value in accuracies.items() if rate != largest)
         numbers |= {f"{name} largest": accuracies[largest], f"{name} others": others}
         holds.append(accuracies[largest] < others)
