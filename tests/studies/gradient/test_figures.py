@@ -109,6 +109,47 @@ def test_order_of_architectures(values, expected):
     assert holds(fig5.STUDY, "alignment", architectures(**values)) is expected
 
 
+def at_step(case, step, train, value=0.5):
+    values = {"best_test": value, "alignment": value, "contrast": value}
+    numbers = {**values, "steps": float(step), "train": train}
+    return Result(numbers, point={"case": case}, size="paper", config={"steps": 100})
+
+
+@pytest.mark.parametrize(
+    ("deep", "expected"),
+    [((100, 0.4), True), ((20, 1.0), True), ((20, 0.4), None)],
+    ids=["all steps", "learnt early", "out of time"],
+)
+def test_architectures_that_still_learn_have_no_order(deep, expected):
+    runs = Results((at_step("mlp", 100, 0.9, 0.3), at_step("resnet50", *deep)))
+    assert holds(fig5.STUDY, "accuracy", runs) is expected
+
+
+def test_a_missing_case_leaves_the_other_curves():
+    arrays = {"step": np.arange(3)}
+    arrays |= {key: np.ones(3) for key in ("test", "representation", "representation_contrast")}
+    runs = Results((Result({}, arrays, point={"case": "true"}),))
+    panels = fig5.STUDY.draw(runs)
+    assert [len(panel.marks) for panel in panels] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("learning", "wrong"), [(0.02, 0), (0.005, 2), (np.nan, 2)], ids=["above", "below", "undefined"]
+)
+def test_contrast_that_is_no_answer_counts_as_wrong(learning, wrong):
+    contrast = np.array([learning, learning, 0.0, 0.0, 0.0])[:, None]
+    arrays = {"sigma": np.array(SIGMAS), "hidden_contrast": contrast}
+    runs = Results((Result({}, arrays, point={"data": "cifar8"}),))
+    assert figs1_2.extreme_errors(runs) == (wrong, 4)
+
+
+@pytest.mark.parametrize(("train", "expected"), [(1.0, True), (0.5, None)])
+def test_rates_that_do_not_train_decide_nothing(train, expected):
+    numbers = {"chance": 0.1, "train_sigma0.01@1": train, "test_sigma0.01@1": 0.9}
+    runs = Results((Result(numbers, {"rate": np.array([1.0])}, size="lite"),))
+    assert holds(figs8_9.STUDY, "small", runs) is expected
+
+
 @pytest.mark.parametrize(("true", "expected"), [(0.5, True), (0.2, False)])
 def test_shuffled_labels_at_chance(true, expected):
     runs = architectures(true=true, shuffled=0.1)

@@ -1,5 +1,6 @@
 """The standard claims: how accuracy and alignment change with the scale of initialisation."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from theodolite.studies import Claim, Judgment, Result, Results, judge
 __all__ = [
     "accuracy_falls",
     "alignment_falls",
+    "cut_short",
     "falls",
     "fits",
     "memorizes",
@@ -79,17 +81,24 @@ def accuracy_falls(least: float) -> Check:
     return check
 
 
+def cut_short(run: Result) -> bool:
+    """Whether a run has fewer steps than planned: it was out of time, or had nothing to learn."""
+    return run.numbers.get("steps", math.inf) < run.config.get("steps", 0)
+
+
 def fits(runs: Results) -> Judgment:
-    """FIT: every network learns its training set."""
+    """FIT: every network learns its training set; undecided if time was up before it did."""
     run = _one(runs)
     share = values(run, "train").min()
-    return judge(share >= _FIT.get(run.size, 0.99), lowest_train_accuracy=share)
+    fitted = bool(share >= _FIT.get(run.size, 0.99))
+    return judge(None if cut_short(run) and not fitted else fitted, lowest_train_accuracy=share)
 
 
 def never_fits(runs: Results) -> Judgment:
-    """No network learns its whole training set."""
-    share = values(_one(runs), "train").max()
-    return judge(share < 1, highest_train_accuracy=share)
+    """No network learns its whole training set; undecided if time was up before one did."""
+    run = _one(runs)
+    share = values(run, "train").max()
+    return judge(None if cut_short(run) and share < 1 else share < 1, highest_train_accuracy=share)
 
 
 def memorizes(since: float | None = None) -> Check:
@@ -132,7 +141,10 @@ def alignment_falls(name: str, share: float = 0.15) -> Check:
 
 
 def on_each(check: Check, *names: str) -> Check:
-    """The check on every data set of a seed (of those named, if any was run): all must hold."""
+    """The check on every data set of a seed (of those named, if any was run): all must hold.
+
+    Undecided if none fails and one is undecided.
+    """
 
     def checked(runs: Results) -> Judgment:
         named = runs.chosen(lambda run: run.point.get("data") in names)
@@ -143,7 +155,10 @@ def on_each(check: Check, *names: str) -> Check:
             for data, answer in answers.items()
             for key, value in answer.numbers.items()
         }
-        return judge(all(bool(answer.holds) for answer in answers.values()), **numbers)
+        outcomes = {answer.holds for answer in answers.values()}
+        if False in outcomes:
+            return judge(False, **numbers)
+        return judge(None if None in outcomes else True, **numbers)
 
     return checked
 

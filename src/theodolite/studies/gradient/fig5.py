@@ -14,6 +14,7 @@ from theodolite.studies import (
     Line,
     Measured,
     Panel,
+    Result,
     Results,
     Study,
     Trial,
@@ -23,6 +24,7 @@ from theodolite.studies import (
 from theodolite.studies.gradient._probe import Probe
 from theodolite.studies.gradient._scales import chance_of, measured_steps
 from theodolite.studies.gradient._sets import standardized_set
+from theodolite.studies.gradient._trends import cut_short
 from theodolite.sweeps import Space
 from theodolite.workbench.data import Dataset, shuffled_labels
 from theodolite.workbench.models import conv_net, densenet121, initialize_, mlp, resnet50
@@ -174,15 +176,21 @@ _ORDER = ("mlp", "small_convnet", "convnet", "resnet50", "densenet121")
 
 
 def _ordered(runs: Results, name: str) -> Judgment:
+    """The order of the architectures; undecided while one of them was still learning."""
     cases = _by_case(runs)
     shown = {case: cases[case][name] for case in _ORDER if case in cases}
-    if "mlp" not in shown or len(shown) < 2:
-        return judge(None, **shown)
+    unfinished = [run for run in runs if run.point["case"] in _ORDER and _unfinished(run)]
+    if "mlp" not in shown or len(shown) < 2 or unfinished:
+        return judge(None, unfinished=len(unfinished), **shown)
     middle = [shown[c] for c in ("small_convnet", "convnet") if c in shown]
     deep = [shown[c] for c in ("resnet50", "densenet121") if c in shown]
     holds = all(shown["mlp"] < v for v in (*middle, *deep))
     holds = holds and all(m < d for m in middle for d in deep)
     return judge(holds, **shown)
+
+
+def _unfinished(run: Result) -> bool:
+    return cut_short(run) and run["train"] < 1
 
 
 def _accuracy(runs: Results) -> Judgment:
@@ -229,7 +237,7 @@ def draw(runs: Results) -> list[Panel]:
         "Figure 5(c), (d), labels": [c for c in cases if c in (*_LABELS, "mlp")],
     }
     if "true" in cases:
-        groups["Figure 5(c), (d), labels"] = list(_LABELS)
+        groups["Figure 5(c), (d), labels"] = [c for c in _LABELS if c in cases]
     axes = {
         "test": "test accuracy",
         "representation": "in-class alignment, representations",
@@ -238,6 +246,7 @@ def draw(runs: Results) -> list[Panel]:
     return [
         Panel(title, [_line(runs, case, name) for case in chosen], "steps", axis, "x")
         for title, chosen in groups.items()
+        if chosen
         for name, axis in axes.items()
     ]
 

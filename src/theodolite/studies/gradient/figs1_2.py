@@ -81,8 +81,8 @@ def extreme_errors(runs: Results) -> tuple[int, int]:
         sigma, contrast = run.arrays["sigma"], run.arrays["hidden_contrast"][:, -1]
         learns, memorizes_all = sigma < 0.05, sigma > 0.5
         total += int(learns.sum() + memorizes_all.sum())
-        wrong += int((contrast[learns] < CONTRAST).sum())
-        wrong += int((contrast[memorizes_all] >= CONTRAST).sum())
+        wrong += int((~(contrast[learns] >= CONTRAST)).sum())  # undefined is no answer either
+        wrong += int((~(contrast[memorizes_all] < CONTRAST)).sum())
     return wrong, total
 
 

@@ -90,7 +90,9 @@ def _small(runs: Results) -> Judgment:
     run = next(iter(runs))
     train, test = _values(run, "train", _SMALL), _values(run, "test", _SMALL)
     trains = train >= 0.9
-    lowest = test[trains].min() if trains.any() else float("nan")
+    if not trains.any():
+        return judge(None, rates=0)
+    lowest = test[trains].min()
     return judge(bool(lowest >= 2 * run["chance"]), lowest_test=lowest, rates=float(trains.sum()))
 
 
