@@ -110,6 +110,23 @@ def test_too_few_fitted_runs_decide_nothing(name):
     assert judged(name, runs).holds is None
 
 
+@pytest.mark.parametrize(
+    ("name", "factor", "value"),
+    [
+        ("fig1-momentum", "momentum", 0.9),
+        ("fig1-plain", "momentum", 0.0),
+        ("table1-momentum", "momentum", 0.9),
+        ("table1-momentum-pooled", "momentum", 0.9),
+        ("table1-weak", "skip", True),
+        ("table1-weak", "batch_size", 25),
+    ],
+)
+def test_a_factor_that_all_kept_runs_share_decides_nothing(name, factor, value):
+    left_out = number("train_accuracy", 0.5)
+    runs = made_grid(change=lambda point: {} if point[factor] == value else left_out(point))
+    assert judged(name, runs).holds is None
+
+
 @pytest.mark.spec("3.P45")
 def test_the_grid_has_48_distinct_runs_and_the_filter_is_strict():
     for size in ("lite", "paper"):

@@ -44,13 +44,20 @@ def _defined(run: Result) -> bool:
 
 
 def of_kept(check: Callable[[Results], Judgment]) -> Callable[[Results], Judgment]:
-    """A check that sees the kept runs alone, and decides nothing on fewer than four."""
+    """A check that sees the kept runs alone, and decides nothing on fewer than four.
+
+    Nor does it where a number is undefined, such as a correlation with a factor that all kept runs
+    share: a comparison with nan is false, and would pass for a failure.
+    """
 
     def checked(runs: Results) -> Judgment:
         chosen = kept(runs)
         if len(chosen) < _FEWEST:
             return judge(None, kept=len(chosen))
-        return check(chosen)
+        found = check(chosen)
+        if found.holds is False and np.isnan(list(found.numbers.values())).any():
+            return judge(None, **found.numbers)
+        return found
 
     return checked
 

@@ -119,7 +119,8 @@ def _augmentation_first(runs: Results) -> Judgment:
 def _weak_factors(runs: Results) -> Judgment:
     table, least = coefficients(runs), _threshold(runs)
     skip, batch = (_entry(table, name, "accuracy") for name in ("skip", "batch_size"))
-    return judge(max(abs(skip), abs(batch)) < least, skip=skip, batch_size=batch, threshold=least)
+    largest = np.abs([skip, batch]).max()  # nan if either is, unlike the built-in max
+    return judge(largest < least, skip=skip, batch_size=batch, threshold=least)
 
 
 def _average_better(runs: Results) -> Judgment:
