@@ -113,6 +113,33 @@ def test_claim_holds_and_fails(claim):
     assert claim.check(Results((made_run("literal"),))).holds is None
 
 
+def drawn_run(setting, value):
+    """A run at the published size whose curves all have this value."""
+    curves = {f"{key}_{name}": np.full(3, value) for key in NAMES for name in ("train", "test")}
+    for name in ("train", "test"):
+        curves |= {f"{key}_{name}": np.full((3, 2), value) for key in ("eigenvalues", "power")}
+        curves[f"accuracy_{name}"] = np.full(3, value)
+    curves |= {"epochs": np.arange(3), "accuracy_epochs": np.arange(3), "modes": np.array([1, 2])}
+    return Result({}, curves, {}, {"setting": setting}, 101, "paper")
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        (("ntk", "standard", "literal"), "ntk"),
+        (("standard", "literal"), "standard"),
+        (("literal",), "literal"),
+    ],
+)
+def test_alignments_of_one_setting_are_drawn(settings, shown):
+    values = {"ntk": 0.3, "standard": 0.5, "literal": np.nan}
+    runs = Results(tuple(drawn_run(setting, values[setting]) for setting in settings))
+    panels = [panel for panel in STUDY.draw(runs) if panel.title.startswith("Figure 7, right")]
+    for panel in panels:
+        for mark in panel.marks:
+            np.testing.assert_array_equal(mark.y, values[shown])
+
+
 @pytest.mark.parametrize("claim", S1.claims, ids=lambda claim: claim.id.rsplit(".", 1)[1])
 def test_claims_of_s1_hold_and_fail(claim):
     good = {"theory": 0.48, "measured": 0.485, "shortcut": 0.5}

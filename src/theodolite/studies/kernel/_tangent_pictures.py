@@ -17,8 +17,9 @@ _PAIRS = {
 
 def draw(runs: Results) -> list[Panel]:
     """Accuracy, alignments, spectra and cumulative power of the judged setting; both terms."""
-    wanted = main_setting(runs.runs[0].size)
-    chosen = runs.where(setting=wanted) if len(runs.where(setting=wanted)) else runs
+    found = {run.point["setting"] for run in runs}
+    preferred = (main_setting(runs.runs[0].size), "standard", "ntk", "literal")
+    chosen = runs.where(setting=next(name for name in preferred if name in found))
     return [
         _accuracies(runs),
         *(_alignments(chosen, name) for name in _SETS),
