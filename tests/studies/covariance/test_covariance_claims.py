@@ -126,11 +126,29 @@ def test_sweeps_count_groups_over_their_seeds(gain, verdict):
 
 @pytest.mark.parametrize(("early", "verdict"), [(0.2, "holds"), (0.45, "fails")])
 def test_activation_drop_needs_the_control(early, verdict):
-    one = {"last_conv_before": 0.5, "last_conv_early": early, "last_conv_scratch_start": 0.5,
-           "last_conv_scratch_early": 0.4}  # fmt: skip
-    assert status("fig24", "drop", made(one)) == verdict
-    as_large = one | {"last_conv_scratch_early": 0.1}
-    assert status("fig24", "drop", made(as_large)) == "fails"
+    one = {"last_conv_before": 0.5, "last_conv_scratch_start": 0.5}
+    assert status("fig24", "drop", made(one, arrays=_switch(early, 0.4))) == verdict
+    assert status("fig24", "drop", made(one, arrays=_switch(early, 0.1))) == "fails"
+
+
+def test_drop_is_sought_in_the_whole_tenth_and_not_after_it():
+    one = {"last_conv_before": 0.5, "last_conv_scratch_start": 0.5}
+    late = _switch(0.5, 0.5) | {"downstream_2": _means(0.5, later=0.1)}
+    assert status("fig24", "drop", made(one, arrays=late)) == "fails"
+
+
+def _switch(early, scratch):
+    """Networks of one and of two convolutions; the latter is lowest at the end of the tenth."""
+    steps = np.array([0, 4, 8, 11, 12, 16, 20, 21, 200])
+    arrays = {f"{part}_2_steps": steps for part in ("upstream", "downstream", "scratch")}
+    arrays |= {"upstream_1": np.ones((1, 2)), "upstream_2": _means(0.5)}
+    return arrays | {"downstream_2": _means(early), "scratch_2": _means(scratch)}
+
+
+def _means(at_20, later=0.5):
+    means = np.full((9, 3), 0.5)
+    means[6, 1], means[7, 1] = at_20, later
+    return means
 
 
 @pytest.mark.parametrize(("gains", "verdict"), [((0.1, 0.2), "holds"), ((0.1, -0.2), "fails")])

@@ -10,6 +10,7 @@ from theodolite.studies import (
     Line,
     Measured,
     Panel,
+    Result,
     Results,
     Study,
     Trial,
@@ -33,7 +34,7 @@ class TaskSwitch:
         transfer: of one network; the downstream labels are real.
         depths: numbers of convolutions of the networks that are compared.
         points: of each half of a curve.
-        judged: depth whose second-last activation layer (the last convolution) is judged.
+        judged: the largest of them, whose last convolution (second-last layer) is judged.
     """
 
     transfer: Transfer = field(
@@ -87,31 +88,40 @@ def _watch(config: TaskSwitch, protocol: Protocol, stage: Stage) -> ActivationWa
     return ActivationWatch(protocol.test[0], set(steps.round().astype(int).tolist()))
 
 
+_LAYERS = {"first": 0, "last_conv": -2, "dense": -1}
+
+
 def _numbers(means: dict[str, np.ndarray]) -> dict[str, float]:
-    """Lowest activation within a tenth of the downstream steps, relative to the switch."""
+    """Activation just before the switch, at the end, and at both ends from scratch."""
     before, after, fresh = (means[name] for name in ("upstream", "downstream", "scratch"))
-    layers = {"first": 0, "last_conv": -2, "dense": -1}
     answer: dict[str, float] = {}
-    for name, layer in layers.items():
-        start = before[-1, layer]
+    for name, layer in _LAYERS.items():
         answer |= {
-            f"{name}_before": float(start),
-            f"{name}_early": float(after[:6, layer].min()),
+            f"{name}_before": float(before[-1, layer]),
             f"{name}_end": float(after[-1, layer]),
             f"{name}_scratch_start": float(fresh[0, layer]),
-            f"{name}_scratch_early": float(fresh[:6, layer].min()),
             f"{name}_scratch_end": float(fresh[-1, layer]),
         }
     return answer
 
 
-def _drop(runs: Results, layer: str, of: str = "") -> float:
-    start = "scratch_start" if of else "before"
-    return 1 - runs.mean(f"{layer}_{of}early") / runs.mean(f"{layer}_{start}")
+def _drop(runs: Results, layer: str, part: str = "downstream") -> float:
+    """Share of the activation that is lost at its lowest within a tenth of the steps."""
+    run = next(iter(runs))
+    depth = max(_depths(run))  # the one that is judged
+    steps, means = run.arrays[f"{part}_{depth}_steps"], run.arrays[f"{part}_{depth}"]
+    start = run[f"{layer}_before" if part == "downstream" else f"{layer}_scratch_start"]
+    return 1 - float(means[steps <= steps[-1] / 10, _LAYERS[layer]].min()) / start
+
+
+def _depths(run: Result) -> list[int]:
+    """Numbers of convolutions of the networks in a record."""
+    names = [key for key in run.arrays if key.startswith("upstream") and "steps" not in key]
+    return [int(key.split("_")[1]) for key in names]
 
 
 def _drops(runs: Results) -> Judgment:
-    drop, scratch = _drop(runs, "last_conv"), _drop(runs, "last_conv", "scratch_")
+    drop, scratch = _drop(runs, "last_conv"), _drop(runs, "last_conv", "scratch")
     return judge(drop >= 0.2 and drop > scratch, drop=drop, drop_from_scratch=scratch)
 
 
@@ -126,7 +136,7 @@ def _first_drops_less(runs: Results) -> Judgment:
 
 
 def _dense(runs: Results) -> Judgment:
-    drop, scratch = _drop(runs, "dense"), _drop(runs, "dense", "scratch_")
+    drop, scratch = _drop(runs, "dense"), _drop(runs, "dense", "scratch")
     return judge(
         drop >= 0.2 and drop > scratch and runs.mean("dense_end") < runs.mean("dense_scratch_end"),
         drop=drop,
@@ -138,10 +148,7 @@ def _dense(runs: Results) -> Judgment:
 
 def draw(runs: Results) -> list[Panel]:
     """Every layer over both halves, with the control from scratch dashed."""
-    names = [
-        key for key in next(iter(runs)).arrays if key.startswith("upstream") and "steps" not in key
-    ]
-    return [_panel(runs, int(key.split("_")[1])) for key in names]
+    return [_panel(runs, depth) for depth in _depths(next(iter(runs)))]
 
 
 def _panel(runs: Results, depth: int) -> Panel:
