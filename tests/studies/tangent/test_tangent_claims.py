@@ -191,14 +191,16 @@ def test_adam_against_sgd():
 
 def networks(**values):
     return [
-        made_run({"mean_alignment": value, "decay": -value}, net=net)
+        made_run({"mean_alignment": value, "decay": -value, "test_accuracy": value}, net=net)
         for net, value in values.items()
     ]
 
 
 def test_order_of_three_networks():
-    assert holds("lou2022.fig19-23.alignment", *networks(blue=3.0, orange=2.0, green=1.0))
-    assert not holds("lou2022.fig19-23.alignment", *networks(blue=2.0, orange=3.0, green=1.0))
+    for claim in ("alignment", "accuracy"):
+        name = f"lou2022.fig19-23.{claim}"
+        assert holds(name, *networks(blue=3.0, orange=2.0, green=1.0))
+        assert not holds(name, *networks(blue=2.0, orange=3.0, green=1.0))
     assert holds("lou2022.fig19-23.decay", *networks(blue=3.0, orange=2.0, green=1.0))
     assert holds("lou2022.fig19-23.decay", *networks(blue=3.0)) is None
 
