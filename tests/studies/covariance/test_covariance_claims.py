@@ -30,7 +30,7 @@ def tables(**changes):
     values[6, 3] = (0.41, 0.4, 0.6, 0.5)
     for place, value in changes.items():
         values[tuple(int(k) for k in place[1:].split("_"))] = value
-    return made({}, arrays={"accuracies": values})
+    return made({"random_accuracy": 1.0}, arrays={"accuracies": values})
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def tables(**changes):
         ("agree", {"p2_3_0": 0.51}),
         ("smallest", {"p4_2_3": 0.31}),
         ("middle", {"p5_3_0": 0.31}),
-        ("like-pretrained", {"p6_3_0": 0.55}),
+        ("like-pretrained", {"p6_3_0": 0.46}),
         ("pretrained-later", {"p6_3_2": 0.49}),
     ],
 )
@@ -122,6 +122,20 @@ def test_sweeps_count_groups_over_their_seeds(gain, verdict):
     assert status("fig12", "six-of-eight", runs) == verdict
     assert status("fig12", "all-layers", runs) == verdict
     assert status("fig12", "resnet", runs, "paper") == "undecided"
+
+
+@pytest.mark.parametrize(("gains", "most", "every"), [
+    ((0.1, -0.1), "fails", "fails"), ((0.1, 0.1, -0.1), "holds", "fails"),
+    ((0.1, 0.1), "holds", "holds"),
+])  # fmt: skip
+def test_half_of_the_residual_networks_are_not_most(gains, most, every):
+    points = [{"architecture": "resnet18_v2", "init_scale": k} for k in range(len(gains))]
+    starts = [(f"{labels}_{start}", start != "scratch")
+              for labels in ("real", "random") for start in ("scratch", "one", "all")]  # fmt: skip
+    groups = [{name: 0.5 + gain * moved for name, moved in starts} for gain in gains]
+    runs = made(*groups, points=points, size="paper")
+    assert status("fig12", "resnet", runs, "paper") == most
+    assert status("fig14", "resnet", runs, "paper") == every
 
 
 @pytest.mark.parametrize(("early", "verdict"), [(0.2, "holds"), (0.45, "fails")])

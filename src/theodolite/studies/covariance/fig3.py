@@ -167,7 +167,8 @@ def _weights_vaguer(runs: Results) -> Judgment:
     run = next(iter(runs))
     excess = run.arrays["weight_overlaps"] - run.arrays["data_overlaps"]
     numbers = {f"rank_{k + 1}": v for k, v in enumerate(run.arrays["weight_overlaps"])}
-    return judge(float(excess.max()) < 0, **numbers)
+    of_data = {f"patches_{k + 1}": v for k, v in enumerate(run.arrays["data_overlaps"])}
+    return judge(float(excess.max()) < 0, **numbers, **of_data)
 
 
 def _plane(runs: Results) -> Judgment:
