@@ -6,6 +6,7 @@ import pytest
 
 from tests.report.made_records import history_run, survey_run, with_truth
 from tests.report.paths import numbers_at
+from theodolite.records import Record, Run
 from theodolite.report import plot
 from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
@@ -92,6 +93,26 @@ def test_true_labels_are_drawn_for_the_run_that_has_others_and_for_no_other():
     for key in ("kernel-cka-target", "lines-kernel"):
         assert "true labels" not in figures[key].reading
         assert not any("true labels" in t["name"] for t in figures[key].panels[0].draw(None))
+
+
+def test_runs_without_a_family_have_no_empty_panels():
+    plain = history_run(name="trained")
+    steps = []
+    for record in history_run(name="held out", seed=3).steps:
+        kept = {
+            key: [entry for entry in record.contents[key] if entry["family"] == "kernel"]
+            for key in ("rows", "curves")
+        }
+        steps.append(Record(record.contents | kept, record.arrays))
+    runs = [plain, Run("held out", Record(plain.head.contents | {"name": "held out"}), (*steps,))]
+    found = {figure.key: (group, figure) for group, figure in all_figures(runs)}
+    several = {"kernel-spectrum": 2, "steps-kernel-cka-target": 2, "gradient-class-contrast": 1}
+    several |= {"steps-tangent-tangent-alignment": 1, "representation-predicted-loss": 1}
+    for key, count in several.items():
+        assert len(found[key][1].panels) == count, key
+    for group, figure in found.values():
+        for panel in figure.all_panels:
+            assert any(trace["meta"] for trace in panel.draw(group.steps[-1])), figure.key
 
 
 def test_no_family_lacks_a_figure():

@@ -100,10 +100,11 @@ def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
     layers = group.curved(curve.family, curve.name)
     if not layers:
         return None
-    titles = [plain(run.name) if len(group.runs) > 1 else "" for run in group.runs]
+    runs = [run for run in group.runs if run.drawn(curve.family, curve.name)]
+    titles = [plain(run.name) if len(group.runs) > 1 else "" for run in runs]
     panels = [
         Panel(title, _layers_of(run, curve, layers), curve.layout())
-        for title, run in zip(titles, group.runs, strict=True)
+        for title, run in zip(titles, runs, strict=True)
     ]
     return Figure(
         f"{curve.family}-{curve.name}".replace("_", "-"),

@@ -35,11 +35,12 @@ def step_maps(group: Group, family: str, measure: str | None = None) -> Figure |
     layers = group.measured(family, measure)
     if not layers or not group.is_history:
         return None
-    tables = [_step_table(run, family, measure, layers) for run in group.runs]
+    runs = [run for run in group.runs if run.measured(family, measure)]
+    tables = [_step_table(run, family, measure, layers) for run in runs]
     limits = _limits([v for table in tables for row in table.values for v in row])
     panels = [
         _fixed_map(_run_title(group, run), table, family, limits)
-        for run, table in zip(group.runs, tables, strict=True)
+        for run, table in zip(runs, tables, strict=True)
     ]
     headline = measure == words.headline
     name = words.short if headline else measure.replace("_", " ")
@@ -59,11 +60,12 @@ def class_map(group: Group, name: str, words: Words) -> Figure | None:
     layers = group.curved("gradient", name)
     if not layers:
         return None
-    kept = [moment for run in group.runs for moment in run.curved]
+    runs = [run for run in group.runs if run.drawn("gradient", name)]
+    kept = [moment for run in runs for moment in run.curved]
     tables = [_class_table(moment, name, layers) for moment in kept]
     limits = _limits([v for table in tables for row in table.values for v in row])
     panels = []
-    for run in group.runs:
+    for run in runs:
         columns = _class_table(run.with_curves_at(None), name, layers).columns
         layout = _map_layout(layers, columns, "class")
         draw = _class_drawer(run, name, layers, limits)

@@ -96,6 +96,11 @@ class RunView:
         wanted = (family, measure)
         return any((f, m) == wanted for moment in self.moments for f, m, _ in moment.measures())
 
+    def drawn(self, family: str, name: str) -> bool:
+        """Whether any layer carries this curve at any step that is shown."""
+        wanted = (family, name)
+        return any((f, n) == wanted for moment in self.curved for f, n, _ in moment.curve_names())
+
     @property
     def last(self) -> Moment:
         """The latest moment."""
