@@ -128,7 +128,9 @@ def draw(runs: Results) -> list[Panel]:
     return panels
 
 
-def _lines(runs: Results, array: str, x: tuple[float, ...], *, dashed: bool = False) -> list[Line]:
+def _lines(
+    runs: Results, array: str, x: tuple[float | int, ...], *, dashed: bool = False
+) -> list[Line]:
     stacked = runs.array(array).astype(np.float64)
     lines = []
     for index, name in enumerate(_NAMES):
