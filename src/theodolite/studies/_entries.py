@@ -148,5 +148,5 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
 
 def _final_status(entry: Entry, claim: int) -> str:
     run = [sized.verdicts[claim].status for sized in entry.sizes if len(sized.results)]
-    decided = [status for status in run if status not in ("reported", "undecided")]
-    return decided[-1] if decided else (run[-1] if run else "not run")
+    judged = [status for status in run if status != "reported"]
+    return judged[-1] if judged else (run[-1] if run else "not run")
