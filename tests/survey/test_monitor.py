@@ -174,3 +174,20 @@ def test_the_record_says_how_the_tangent_family_was_measured():
     monitor = th.Monitor(mlp(), blobs(), every=1)
     route = monitor.step(0).record.contents["routes"]["tangent"]
     assert (route["method"], route["n"], route["probes"]) == ("sketch", 16, 4)
+
+
+def test_true_labels_of_the_probe_are_watched_and_saved(tmp_path):
+    x, y = blobs()
+    own = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
+    for name, truth in (("with", y), ("without", None)):
+        folder = tmp_path / name
+        with th.Monitor(mlp(), (x, own), truth=truth, families="kernel", folder=folder) as monitor:
+            monitor.step(0)
+    told, untold = (th.load(tmp_path / name).survey(0) for name in ("with", "without"))
+    wanted = th.survey(mlp(), (x, y), families="kernel", sizes={"kernel": 100})
+    for layer in told.layers:
+        true = wanted.estimate("cka_target", layer).value
+        assert told.estimate("cka_truth", layer).value == pytest.approx(true)
+        given = untold.estimate("cka_target", layer).value
+        assert told.estimate("cka_target", layer).value == given != true
+    assert "cka_truth" not in {row["measure"] for row in untold.record.contents["rows"]}
