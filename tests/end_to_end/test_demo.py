@@ -61,6 +61,21 @@ def test_records_name_split_and_labels(story, folder):
     assert [step.contents["step"] for step in saved.steps] == [0, 250]
 
 
+def test_the_shuffled_run_shows_its_own_labels_beside_the_true_ones(story):
+    shuffled = story.histories["shuffled labels"]
+    last, final = shuffled.layers[-1], shuffled.survey(250)
+    start = shuffled.survey(0)
+    assert (
+        final.estimate("cka_target", last).z_score > 5 > start.estimate("cka_target", last).z_score
+    )
+    assert start.estimate("cka_truth", last).z_score > 5
+    others = [name for name in story.histories if name != "shuffled labels"]
+    for name in others:
+        rows = story.histories[name].run.steps[-1].contents["rows"]
+        assert "cka_truth" not in {row["measure"] for row in rows}
+    assert "true labels, shuffled labels" in story.reports[0].read_text()
+
+
 def test_all_families_are_watched(story):
     rows = story.histories["true labels"].run.steps[-1].contents["rows"]
     assert len({row["family"] for row in rows}) == 5
