@@ -32,11 +32,18 @@
     return spec.fixed === null ? state : spec.fixed.map((trace, i) => ({ ...trace, ...state[i] }));
   }
 
+  // Numbers in the cells of a map must not run into each other on a phone.
+  function fitting(trace, width) {
+    if (!trace.texttemplate || !trace.z || width / trace.z[0].length >= 40) return trace;
+    return { ...trace, textfont: { ...trace.textfont, size: 8 } };
+  }
+
   function draw(panel) {
     panel.stale = false;
     panel.drawn = true;
     const layout = colored(panel.spec.layout, "");
-    return Plotly.react(panel.element, colored(tracesOf(panel), ""), structuredClone(layout), config);
+    const traces = tracesOf(panel).map((trace) => fitting(trace, panel.element.clientWidth));
+    return Plotly.react(panel.element, colored(traces, ""), structuredClone(layout), config);
   }
 
   function visible(panel) {
