@@ -19,7 +19,7 @@ from theodolite.studies import (
 )
 from theodolite.studies.covariance._activations import ActivationWatch
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import Network, Protocol, Stage, Transfer
+from theodolite.studies.covariance._transfer import Labels, Network, Protocol, Stage, Transfer
 
 __all__ = ["STUDY", "TaskSwitch"]
 
@@ -31,10 +31,11 @@ class TaskSwitch:
     """Size of the experiment.
 
     Args:
-        transfer: of one network; the downstream labels are real.
+        transfer: of one network.
         depths: numbers of convolutions of the networks that are compared.
         points: of each half of a curve.
         judged: the largest of them, whose last convolution (second-last layer) is judged.
+        labels: of the downstream task, "real" or "random".
     """
 
     transfer: Transfer = field(
@@ -48,6 +49,7 @@ class TaskSwitch:
     depths: tuple[int, ...] = (1, 3)
     points: int = 20
     judged: int = 3
+    labels: Labels = "real"
 
 
 def measure(config: TaskSwitch, trial: Trial) -> Measured:
@@ -73,9 +75,9 @@ def _curves(config: TaskSwitch, protocol: Protocol) -> dict[str, tuple[np.ndarra
     protocol.pretrain(model, [up])
     switched = protocol.moved(model)
     down = _watch(config, protocol, config.transfer.downstream)
-    protocol.finetune(switched, "real", [down])
+    protocol.finetune(switched, config.labels, [down])
     fresh = _watch(config, protocol, config.transfer.downstream)
-    protocol.finetune(protocol.scratch(), "real", [fresh])
+    protocol.finetune(protocol.scratch(), config.labels, [fresh])
     named = {"upstream": up, "downstream": down, "scratch": fresh}
     return {name: (np.array(w.steps), np.array(w.means)) for name, w in named.items()}
 
@@ -188,8 +190,8 @@ STUDY = Study(
         "lite": TaskSwitch(
             Transfer(
                 Network(filters=16, units=16, init_scale=1.218),
-                Stage(500, 2, steps=400),
-                Stage(500, steps=200),
+                Stage(500, 2, steps=600),
+                Stage(500, steps=400),
                 learning_rate=0.012,
                 batch_size=100,
                 images=Images(pool=4),
@@ -197,6 +199,7 @@ STUDY = Study(
             ),
             depths=(1, 2),
             judged=2,
+            labels="random",
         ),
         "paper": TaskSwitch(),
     },

@@ -55,7 +55,7 @@ def measure(config: TwoHalves, trial: Trial) -> Measured:
     first, second = (_covariance(part, config.side, trial) for part in parts)
     overlap = eigenvector_overlap(first, second)
     values = torch.linalg.eigvalsh(first).flip(0)
-    planes = _planes(first, second, values, overlap.ranked)
+    planes = _planes(first, second, overlap.ranked)
     vectors = eigenvectors(first, min(12, len(first)))
     others = same_sign(eigenvectors(second, len(vectors)), vectors)
     arrays = {
@@ -80,15 +80,18 @@ def _covariance(images: Tensor, side: int, trial: Trial) -> Tensor:
     return matrix.cpu().double()
 
 
-def _planes(first: Tensor, second: Tensor, values: Tensor, ranked: Tensor) -> float:
-    """Lowest overlap of all ranks, where a vector that mixes is judged with its closer neighbor."""
+def _planes(first: Tensor, second: Tensor, ranked: Tensor) -> float:
+    """Lowest overlap of all ranks, where a vector that mixes is judged with a neighbor's plane.
+
+    Its partner is not always the neighbor that is closer in value: the better plane counts.
+    """
     lowest = 1.0
-    for rank in range(len(values)):
+    for rank in range(len(ranked)):
         score = float(ranked[rank])
         if score <= 0.975:
-            neighbors = [k for k in (rank - 1, rank + 1) if 0 <= k < len(values)]
-            near = min(neighbors, key=lambda k: abs(float(values[k] - values[rank])))
-            score = float(subspace_overlap(first, second, sorted([rank, near])))
+            neighbors = [k for k in (rank - 1, rank + 1) if 0 <= k < len(ranked)]
+            planes = [subspace_overlap(first, second, sorted([rank, k])) for k in neighbors]
+            score = max(float(plane) for plane in planes)
         lowest = min(lowest, score)
     return lowest
 
