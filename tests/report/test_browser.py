@@ -5,6 +5,7 @@ import copy
 import csv
 import json
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -288,6 +289,22 @@ def test_nothing_is_loaded_from_elsewhere(browser, page):
     )
     assert browser.script("return window.foreign ?? null") is None
     assert any("Content Security Policy" in entry["message"] for entry in browser.log())
+
+
+def test_numbers_in_the_cells_of_a_map_stay_apart_on_a_phone(browser, folder):
+    path = write_html([history_run(steps=tuple(range(10)))], folder / "many-steps.html")
+    fresh(browser, path, PHONE)
+    browser.script("document.querySelectorAll('.family').forEach((fold) => { fold.open = true; })")
+    browser.script("document.getElementById('g0-steps-kernel-cka-target').scrollIntoView()")
+    browser._next_frame()
+    boxes = browser.script(
+        "return [...document.querySelectorAll('#g0-steps-kernel-cka-target .heatmap-label text')]"
+        ".map((text) => text.getBoundingClientRect()).map((box) => [box.top, box.left, box.right])"
+    )
+    assert len(boxes) == 30
+    ordered = sorted((round(top), left, right) for top, left, right in boxes)
+    for (top, _, right), (below, left, _) in pairwise(ordered):
+        assert below > top or left >= right
 
 
 def test_phone_folds_families_and_never_scrolls_sideways(browser, page):

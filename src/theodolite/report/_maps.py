@@ -85,7 +85,7 @@ def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
         return None
     key = f"tangent-{name}".replace("_", "-")
     columns = min(len(layers), len(present))
-    return Figure(key, words.title, words.reading, present, columns=columns)
+    return Figure(key, words.title, words.reading, present, columns=columns, roomy=True)
 
 
 def _step_table(run: RunView, family: str, measure: str, layers: Sequence[str]) -> Table:
