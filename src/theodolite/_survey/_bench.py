@@ -60,13 +60,6 @@ class Bench:
         assert columns is not None  # the family would not run without
         return columns
 
-    def label_columns(self, family: str) -> dict[str, Float[Tensor, "n c"]]:
-        """Labels of a family's examples as columns: the targets, and true labels beside them."""
-        count, probe = self.count(family), self.probe
-        known = {"target": probe.task, "truth": probe.truth}
-        taken = {name: task.take(count).columns for name, task in known.items() if task is not None}
-        return {name: columns for name, columns in taken.items() if columns is not None}
-
     @property
     def loss(self) -> Loss:
         """The user's loss, or the one that goes with the targets."""

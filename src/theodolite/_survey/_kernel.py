@@ -66,7 +66,7 @@ class Centered:
 def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     """Rows and curves of all layers."""
     batch, task = bench.examples(_FAMILY)
-    columns = bench.label_columns(_FAMILY)
+    columns = bench.probe.label_columns(bench.count(_FAMILY))
     references: dict[str, Centered] = {}
     for layer, view in bench.views(_FAMILY):
         with bench.step(sheet, _FAMILY, layer):
@@ -110,7 +110,7 @@ def _alignments(
         sheet.warn(layer, (_FAMILY, "cka_target"), text)
     kernel = Centered.of(view.gram, view.eps)
     why = "the features are constant" if n >= 4 else "fewer than four examples"
-    columns = bench.label_columns(_FAMILY)
+    columns = bench.probe.label_columns(bench.count(_FAMILY))
     for measure, reference in references.items():
         null: Tensor | None = None
         targets = columns.get(measure.removeprefix("cka_"))

@@ -59,6 +59,12 @@ class Probe:
         """The first examples and their targets."""
         return self.batch.take(slice(0, count)), self.task.take(count)
 
+    def label_columns(self, count: int) -> dict[str, Tensor]:
+        """Labels of the first examples as columns: the targets, and true labels beside them."""
+        known = {"target": self.task, "truth": self.truth}
+        taken = {name: task.take(count).columns for name, task in known.items() if task is not None}
+        return {name: columns for name, columns in taken.items() if columns is not None}
+
 
 def reusable(data: Any) -> Any:
     """Data that can be gone through more than once: an iterator is read into a list."""
