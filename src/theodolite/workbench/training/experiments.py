@@ -41,8 +41,10 @@ __all__ = ["MODELS", "Experiment", "read_experiment", "run_experiment"]
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "conv_net": models.conv_net,
     "densenet121": models.densenet121,
+    "efficientnet_lite0": models.efficientnet_lite0,
     "kernel_resnet": models.kernel_resnet,
     "mlp": models.mlp,
+    "mobilenet_v2": models.mobilenet_v2,
     "ntk_mlp": models.ntk_mlp,
     "resnet18": models.resnet18,
     "resnet18_v2": models.resnet18_v2,
