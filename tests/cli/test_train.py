@@ -131,5 +131,9 @@ def test_a_missing_file(tmp_path):
 def test_every_network_builder_is_offered():
     from theodolite.workbench import models
 
-    builders = {name for name in models.__all__ if name.islower()} - {"activation", "fans", "pretrained_keys"}
+    builders = {name for name in models.__all__ if name.islower()} - {
+        "activation",
+        "fans",
+        "pretrained_keys",
+    }
     assert {name for name in builders if not name.endswith("_")} == set(MODELS)

@@ -67,7 +67,8 @@ def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
     with driver.running_browser(tmp_path / "profile") as window:
         window.navigate(made_ledger)
         wait = """const done = arguments[arguments.length - 1], end = Date.now() + 20000;
-            const look = () => { const n = document.querySelectorAll('.scatterlayer path.js-line').length;
+            const lines = '.scatterlayer path.js-line';
+            const look = () => { const n = document.querySelectorAll(lines).length;
             n === 5 || Date.now() > end ? done(n) : setTimeout(look, 50) }; look()"""
         assert window.asynchronous(wait) == 5
         assert window.texts("tr[data-status] > td > .verdict") == ["mixed"]
