@@ -104,6 +104,12 @@ class TestRuns:
         with pytest.raises(StudyError, match=r"1 of 5 runs failed.*102.*out of luck"):
             run_study(study, results=tmp_path)
         assert len(load_results(tmp_path, study, "lite")) == 4
+        kept = tmp_path / study.id / "lite" / "seed-102" / "error.txt"
+        assert kept.read_text() == "RuntimeError: out of luck\n"
+        findable(made_study())
+        run_study(made_study(), results=tmp_path)
+        assert not kept.exists()
+        assert len(load_results(tmp_path, study, "lite")) == 5
 
     def test_an_interrupted_run_keeps_what_was_done(self, tmp_path, findable):
         def interrupted(config, trial):

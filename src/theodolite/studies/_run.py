@@ -29,6 +29,7 @@ from theodolite.sweeps.work import Keep, Work
 
 __all__ = ["Engine", "check_study", "jobs_of", "run_jobs", "run_study"]
 
+_ERROR = "error.txt"  # of a run that failed, where its record would be
 Engine = Callable[[Work, Sequence[Job], Keep, Report], list[Failure]]
 
 
@@ -114,16 +115,21 @@ def run_jobs(
 
     def keep(job: Job, outcome: tuple[Measured, Seconds]) -> None:
         save_result(results, job, study, *outcome)
+        (run_folder(results, job) / _ERROR).unlink(missing_ok=True)
         work.forget(job)
 
     failures = engine(work, waiting, keep, report)
+    for failure in failures:
+        folder = run_folder(results, failure.job)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _ERROR).write_text(failure.reason + "\n", encoding="utf-8")
     if failures:
         lines = "; ".join(
             f"seed {f.job.seed} {dict(f.job.point) or ''}: {f.reason}" for f in failures[:3]
         )
         raise StudyError(
             f"{study.id}: {len(failures)} of {len(waiting)} runs failed ({lines}); the others are "
-            f"in {results}, and running it again tries only the failed ones"
+            f"in {results} beside the errors of these, and running it again tries these alone"
         )
 
 
