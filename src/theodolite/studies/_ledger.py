@@ -49,7 +49,8 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
         "# Ledger",
         "",
         "What the five papers claim, and what was measured here. Written by `theodolite study "
-        "ledger` from the records in `records/`; the page `index.html` beside it has the pictures.",
+        "ledger` from the records in `records/`, together with the page `index.html`, which has "
+        "the pictures and is not kept in the repository.",
         "Numbers are the middle value over the seeds (smallest to largest); a claim that fails "
         "stays, with what was measured.",
         "",
