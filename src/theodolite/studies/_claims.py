@@ -8,7 +8,7 @@ import numpy as np
 
 from theodolite.studies._results import Number, Results
 
-__all__ = ["Claim", "Judgment", "Verdict", "judge", "verdict_of"]
+__all__ = ["Claim", "Judgment", "Verdict", "judge", "run_label", "verdict_of"]
 
 Scope = Literal["run", "seed", "all"]
 
@@ -89,10 +89,11 @@ def _parts(scope: Scope, results: Results) -> list[tuple[str, Results]]:
         return [("all runs", results)]
     if scope == "seed":
         return [(f"seed {seed}", part) for seed, part in results.by_seed().items()]
-    return [(_label(run.seed, run.point), Results((run,))) for run in results]
+    return [(run_label(run.seed, run.point), Results((run,))) for run in results]
 
 
-def _label(seed: int, point: Mapping[str, object]) -> str:
+def run_label(seed: int, point: Mapping[str, object]) -> str:
+    """What a run is called where it is told of: its seed, and its settings if any."""
     settings = ", ".join(f"{name} {value}" for name, value in point.items())
     return f"seed {seed}, {settings}" if settings else f"seed {seed}"
 

@@ -12,7 +12,7 @@ import torch
 
 from theodolite.checks import require_count
 from theodolite.errors import StudyError
-from theodolite.studies._claims import Verdict, verdict_of
+from theodolite.studies._claims import Verdict, run_label, verdict_of
 from theodolite.studies._registry import find_study
 from theodolite.studies._results import Measured, Results
 from theodolite.studies._store import (
@@ -124,9 +124,7 @@ def run_jobs(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ERROR).write_text(failure.reason + "\n", encoding="utf-8")
     if failures:
-        lines = "; ".join(
-            f"seed {f.job.seed} {dict(f.job.point) or ''}: {f.reason}" for f in failures[:3]
-        )
+        lines = "; ".join(f"{run_label(f.job.seed, f.job.point)}: {f.reason}" for f in failures[:3])
         raise StudyError(
             f"{study.id}: {len(failures)} of {len(waiting)} runs failed ({lines}); the others are "
             f"in {results} beside the errors of these, and running it again tries these alone"
