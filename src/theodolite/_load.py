@@ -3,16 +3,11 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from theodolite._monitor import History
-from theodolite._survey import Survey, frame_of
+from theodolite._survey import Shown, Survey
 from theodolite.errors import DomainError
 from theodolite.records import Run, load_run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Comparison", "compare", "load"]
 
@@ -32,7 +27,7 @@ def load(folder: str | os.PathLike[str]) -> Survey | History:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Several surveys, or several histories, side by side.
 
     Args:
@@ -46,26 +41,8 @@ class Comparison:
         """What the runs are called."""
         return [run.name for run in self.runs]
 
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per (run, layer, family, measure), for histories also per step."""
-        return frame_of(self.runs, names=True)
-
-    def plot(self, name: str, **options: Any) -> Any:
-        """A Plotly figure of a family, a measure or a curve, with all runs in it."""
-        from theodolite.report import plot
-
-        return plot(list(self.runs), name, **options)
-
-    def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write a page that needs nothing else; returns its path."""
-        from theodolite.report import write_html
-
-        return Path(write_html(list(self.runs), path, title=title))
-
-    def _repr_html_(self) -> str:
-        from theodolite.report import notebook_html
-
-        return str(notebook_html(list(self.runs)))
+    def _shown(self) -> Sequence[Run]:
+        return self.runs
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.names)})"

@@ -1,22 +1,19 @@
 """What a monitor leaves behind: a survey per step."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from theodolite._survey import Survey, frame_of, headline_text
+from theodolite._survey import Shown, Survey, headline_text
 from theodolite.errors import UnknownNameError
 from theodolite.records import Run, save_run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["History"]
 
 
 @dataclass(frozen=True)
-class History:
+class History(Shown):
     """All that was measured while a model trained.
 
     Args:
@@ -48,10 +45,6 @@ class History:
                 return Survey(record, writes=self.writes)
         raise UnknownNameError("step", str(step), map(str, self.steps))
 
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per (step, layer, family, measure)."""
-        return frame_of([self.run])
-
     def summary(self) -> str:
         """The headline numbers of the last step, as text."""
         if not self.run.steps:
@@ -59,28 +52,12 @@ class History:
         last = self.run.steps[-1]
         return headline_text(last, title=f"step {self.steps[-1]}, {len(self.steps)} measured")
 
-    def plot(self, name: str, **options: Any) -> Any:
-        """A Plotly figure of a family, a measure or a curve over the steps."""
-        from theodolite.report import plot
-
-        return plot([self.run], name, **options)
-
-    def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write a page that needs nothing else; returns its path."""
-        if not self.writes:
-            return Path(path)
-        from theodolite.report import write_html
-
-        return Path(write_html([self.run], path, title=title))
-
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a folder of records; :func:`theodolite.load` reads it back."""
         return save_run(self.run, folder) if self.writes else Path(folder)
 
-    def _repr_html_(self) -> str:
-        from theodolite.report import notebook_html
-
-        return str(notebook_html([self.run]))
+    def _shown(self) -> Sequence[Run]:
+        return [self.run]
 
     def __repr__(self) -> str:
         return f"History({len(self.steps)} steps, {len(self.layers)} layers)"

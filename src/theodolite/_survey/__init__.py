@@ -4,8 +4,9 @@ from theodolite._survey._measure import measure_model, versions
 from theodolite._survey._probe import Probe, draw_probe
 from theodolite._survey._result import Survey
 from theodolite._survey._settings import FAMILIES, SIZES, Labeling, Loss, Pool, Settings
+from theodolite._survey._shown import Shown
 from theodolite._survey._survey import place_of, survey
-from theodolite._survey._tables import HEADLINES, frame_of, headline_text
+from theodolite._survey._tables import HEADLINES, headline_text
 
 __all__ = [
     "FAMILIES",
@@ -16,9 +17,9 @@ __all__ = [
     "Pool",
     "Probe",
     "Settings",
+    "Shown",
     "Survey",
     "draw_probe",
-    "frame_of",
     "headline_text",
     "measure_model",
     "place_of",

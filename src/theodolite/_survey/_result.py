@@ -1,25 +1,23 @@
 """What ``theodolite.survey`` returns: numbers, curves, pictures and words about one moment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from theodolite._survey._tables import frame_of, headline_text
+from theodolite._survey._shown import Shown
+from theodolite._survey._tables import headline_text
 from theodolite.errors import UnknownNameError
 from theodolite.records import Estimate, Record, Run, save_run
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Survey"]
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(Shown):
     """All that was measured of one model on one set of examples.
 
     Args:
@@ -79,10 +77,6 @@ class Survey:
                 return {role: self.record.arrays[key] for role, key in curve["arrays"].items()}
         raise UnknownNameError("curve", name, [curve["name"] for curve in curves])
 
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per (layer, family, measure): value, error, null, method, reason."""
-        return frame_of([self.run])
-
     def summary(self) -> str:
         """The headline number of every family and layer, and what to beware of, as text."""
         data = self.record.contents["data"]
@@ -90,28 +84,12 @@ class Survey:
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
         return headline_text(self.record, title=f"{title}{data['task']}, labels {data['labels']}")
 
-    def plot(self, name: str, **options: Any) -> Any:
-        """A Plotly figure of a family, a measure or a curve."""
-        from theodolite.report import plot
-
-        return plot([self.run], name, **options)
-
-    def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write a page that needs nothing else; returns its path."""
-        if not self.writes:
-            return Path(path)
-        from theodolite.report import write_html
-
-        return Path(write_html([self.run], path, title=title))
-
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the record; :func:`theodolite.load` reads it back."""
         return save_run(self.run, folder) if self.writes else Path(folder)
 
-    def _repr_html_(self) -> str:
-        from theodolite.report import notebook_html
-
-        return str(notebook_html([self.run]))
+    def _shown(self) -> Sequence[Run]:
+        return [self.run]
 
     def __repr__(self) -> str:
         contents: Mapping[str, Any] = self.record.contents
