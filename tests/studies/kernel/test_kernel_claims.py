@@ -1,5 +1,7 @@
 """Claims of the grid: each holds in a world made for it, and fails when that world is changed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -199,3 +201,16 @@ def test_every_figure_and_the_table_are_drawn():
     for shown in ("1a", "1b", "1c", "2a", "2b", "3", "4", "5", "6a", "6b"):
         assert f"Figure {shown}" in titles
     assert "Table I, over 48 runs" in titles
+
+
+@pytest.mark.parametrize(("weak", "holds"), [(1, True), (2, False)], ids=["one", "most"])
+def test_one_model_is_judged_by_the_median_over_seeds(weak, holds):
+    def seed(number, gap):
+        runs = made_grid(change=lambda point: {"gap_9_end": gap})
+        return [replace(run, seed=number) for run in runs]
+
+    gaps = [1.5] * weak + [3.0] * (3 - weak)
+    runs = Results(tuple(run for k, gap in enumerate(gaps) for run in seed(101 + k, gap)))
+    found = judged("fig4-best", runs)
+    assert found.holds is holds
+    assert (found.numbers["seeds"], found.numbers["passed"]) == (3, 3 - weak)

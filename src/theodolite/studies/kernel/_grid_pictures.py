@@ -6,7 +6,7 @@ from theodolite.studies import Heat, Line, Panel, Points, Results, mean_and_erro
 from theodolite.studies.kernel._grid_runs import profiles, setting_text, shown
 from theodolite.studies.kernel._profiles import DEBIASED, NULL
 from theodolite.studies.kernel._spectrum_claims import chosen_models
-from theodolite.studies.kernel._table_claims import COLUMNS, ROWS, coefficients
+from theodolite.studies.kernel._table_claims import COLUMNS, PUBLISHED, ROWS, coefficients
 
 __all__ = ["draw"]
 
@@ -111,5 +111,8 @@ def _table_1(runs: Results) -> list[Panel]:
         return []
     rows = [_WORDS.get(row, row.replace("_", " ")) for row in ROWS]
     columns = [column.replace("_", " ") for column in COLUMNS]
-    heat = Heat(coefficients(runs), rows, columns, diverging=True)
-    return [Panel(f"Table I, over {len(runs)} runs", [heat])]
+    tables = {f"over {len(runs)} runs": coefficients(runs), "published": PUBLISHED}
+    return [
+        Panel(f"Table I, {name}", [Heat(table, rows, columns, diverging=True)])
+        for name, table in tables.items()
+    ]

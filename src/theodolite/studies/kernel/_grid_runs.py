@@ -12,6 +12,7 @@ from theodolite.studies.kernel._profiles import BIASED
 
 __all__ = [
     "FACTORS",
+    "FEWEST",
     "STUDY_ID",
     "correlation",
     "kept",
@@ -25,7 +26,7 @@ __all__ = [
 STUDY_ID = "canatar2022.fig1-6-table1"
 FACTORS = ("skip", "augmentation", "batch_size", "learning_rate", "momentum")
 FITTED = 0.95  # training accuracy above which the paper keeps a run
-_FEWEST = 4  # runs, below which correlations over runs say nothing
+FEWEST = 4  # runs, below which correlations over runs say nothing
 
 
 def kept(runs: Results) -> Results:
@@ -52,7 +53,7 @@ def of_kept(check: Callable[[Results], Judgment]) -> Callable[[Results], Judgmen
 
     def checked(runs: Results) -> Judgment:
         chosen = kept(runs)
-        if len(chosen) < _FEWEST:
+        if len(chosen) < FEWEST:
             return judge(None, kept=len(chosen))
         found = check(chosen)
         if found.holds is False and np.isnan(list(found.numbers.values())).any():

@@ -146,10 +146,10 @@ STUDY = Study(
         "lite": Cell(),
         "paper": Cell(
             data="cifar10",
-            train=1000,
+            train=2000,
             test=10_000,
             probe=1000,
-            epochs=40,
+            epochs=60,
             middle=4,
             permutations=5,
             batch_size=25,
@@ -174,8 +174,8 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits, 300 for training, and ten fully connected layers of 64 units stand in "
         "for CIFAR-10 and the eleven convolutions; 100 epochs, batches of 25, 75 and 150",
-        "paper": "1,000 images of CIFAR-10 and 40 epochs instead of 50,000 and 5,000; batches of "
+        "paper": "2,000 images of CIFAR-10 and 60 epochs instead of 50,000 and 5,000; batches of "
         "25, 100 and 200 instead of 512, 2048 and 4096; outputs times 0.2; the second spectrum "
-        "after 4 epochs instead of 25; one seed",
+        "after 4 epochs instead of 25; kernels on 1,000 images of each set; one seed",
     },
 )

@@ -1,6 +1,7 @@
 """Networks of many depths: where their alignment peaks, and which line describes the peaks."""
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from theodolite.workbench.training import DivergenceError, TrainingLog, train_en
 __all__ = ["balance_line", "depth_fit", "law_line", "mean_cosine", "measure_depth", "peaks_of"]
 
 _EXPONENT = 0.6  # Corollary 1
-_CONVERGED = 0.05  # training loss of the last epoch where runs stop at 0.02
 _LEVEL = 0.95  # of the interval of the slope
 
 
@@ -44,6 +44,7 @@ def measure_depth(config: Tabled, trial: Trial) -> Measured:
         "curves": curves.astype(np.float16),
         "peaks": as_array([shape_of(curve)["peak"] for curve in curves]),
         "final_losses": as_array([o["last_epoch_loss"] for o in outcomes]),
+        "test_accuracies": as_array([o["test_accuracy"] for o in outcomes]),
     }
     return Measured(numbers, arrays)
 
@@ -67,13 +68,13 @@ def mean_cosine(ground: Ground) -> float:
     return float((gram.sum() - gram.diagonal().sum()) / (count * (count - 1)))
 
 
-def peaks_of(runs: Results, *, converged: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Depth and peak of every network; on request only of those that fitted their data."""
+def peaks_of(runs: Results, most_loss: float = inf) -> tuple[np.ndarray, np.ndarray]:
+    """Depth and peak of every network whose last epoch's training loss was at most that."""
     pairs = [
         (float(run.arrays["curves"].shape[1]), float(peak))
         for run in runs
         for peak, loss in zip(run.arrays["peaks"], run.arrays["final_losses"], strict=True)
-        if np.isfinite(peak) and np.isfinite(loss) and (loss <= _CONVERGED or not converged)
+        if np.isfinite(peak) and np.isfinite(loss) and loss <= most_loss
     ]
     depths, peaks = zip(*pairs, strict=True) if pairs else ((), ())
     return np.asarray(depths), np.asarray(peaks)

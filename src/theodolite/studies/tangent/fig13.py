@@ -23,7 +23,7 @@ STUDY = Study(
         "smoke": Optimized(
             architecture="small_conv", examples=64, batch_size=64, epochs=1, probe=10
         ),
-        "lite": Optimized(architecture="small_conv", examples=400),
+        "lite": Optimized(architecture="small_conv", examples=400, epochs=100),
         "paper": Optimized(architecture="vgg19", data="cifar10", epochs=60, probe=200),
     },
     spaces={

@@ -49,7 +49,7 @@ def _constants(runs: Results) -> dict[str, float]:
     """C of the line with slope 3/5, for each way."""
     found = {}
     for panel, part in by_setting(runs, "panel").items():
-        depths, peaks = peaks_of(part, converged=False)
+        depths, peaks = peaks_of(part)
         if len(np.unique(depths)) > 1:
             found[str(panel)] = depth_fit(depths, peaks, 0.0)["constant"]
     return found
@@ -77,7 +77,7 @@ def draw(runs: Results) -> list[Panel]:
     """Peaks against depth, one panel per way."""
     panels = []
     for panel, part in by_setting(runs, "panel", "a").items():
-        depths, peaks = peaks_of(part, converged=False)
+        depths, peaks = peaks_of(part)
         marks: list[Points | Line] = [Points("peaks", depths, peaks)]
         if len(np.unique(depths)) > 1:
             constant = depth_fit(depths, peaks, 0.0)["constant"]
