@@ -17,6 +17,7 @@ __all__ = [
     "ShapeError",
     "StudyError",
     "TheodoliteError",
+    "TrackingError",
     "UnknownNameError",
 ]
 
@@ -59,6 +60,10 @@ class RecordError(TheodoliteError, ValueError):
 
 class StudyError(TheodoliteError, RuntimeError):
     """Runs of a study or sweep failed; what succeeded is on disk, and running again resumes."""
+
+
+class TrackingError(TheodoliteError, ConnectionError):
+    """A tracking server or its database cannot be used; the message says which, and why."""
 
 
 class UnknownNameError(TheodoliteError, LookupError):

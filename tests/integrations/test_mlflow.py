@@ -91,7 +91,7 @@ def test_a_given_run_stays_open(server, small_history):
     assert client.get_run(given).info.status == "RUNNING"
 
 
-def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path, report_file):
+def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path):
     from mlflow import MlflowClient
 
     from theodolite.studies import SweepSettings, sweep_study
@@ -103,7 +103,6 @@ def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path, report_file):
     results = sweep_study(
         "imani2022.fig4", "smoke", results=tmp_path, settings=one_worker, tracker=tracker
     )
-    tracker.log_report(report_file)
     tracker.close()
     client = MlflowClient(server)
     parent = client.get_run(tracker.run_id)
@@ -118,3 +117,5 @@ def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path, report_file):
     }
     assert read == pytest.approx(written)
     assert len(read) == 4
+    copied = client.download_artifacts(tracker.run_id, "gallery.html", str(tmp_path))
+    assert "imani2022.fig4" in Path(copied).read_text()

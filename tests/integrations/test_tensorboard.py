@@ -23,3 +23,5 @@ def test_scalars_and_report_come_back(tmp_path, small_history, report_file):
         assert read == pytest.approx(written, rel=1e-6)
     assert (tmp_path / "logs" / "report.html").read_text() == report_file.read_text()
     assert "theodolite/report/text_summary" in events.Tags()["tensors"]
+    (settings,) = events.Tensors("theodolite/parameters/text_summary")
+    assert b"    config.families = kernel, gradient" in settings.tensor_proto.string_val[0]

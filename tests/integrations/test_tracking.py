@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from theodolite.integrations.tracking import require_package, scalars, track
+from theodolite.integrations.tracking import parameters, require_package, scalars, track
 from theodolite.records import Record
 
 
@@ -44,6 +44,9 @@ class Notebook:
     def __init__(self):
         self.told = []
 
+    def log_parameters(self, values):
+        self.told.append(values)
+
     def log(self, values, step):
         self.told.append((step, values))
 
@@ -58,7 +61,10 @@ def test_a_finished_run_is_sent_step_by_step(small_history, report_file):
     notebook = Notebook()
     track(small_history.run, notebook, report=report_file)
     steps = [(step, scalars(small_history.survey(step).record)) for step in (0, 1, 2)]
-    assert notebook.told == [*steps, report_file]
+    settings = parameters(small_history.run.head)
+    assert notebook.told == [settings, *steps, report_file]
+    assert settings["config.families"] == "kernel, gradient"
+    assert settings["data.n"] == "48"
     assert steps[0][1] != steps[2][1]
 
 

@@ -59,7 +59,10 @@ def trained(sentences, folder, callbacks):
 
 class Notebook:
     def __init__(self):
-        self.steps, self.reports, self.closed = {}, [], False
+        self.steps, self.reports, self.closed, self.settings = {}, [], False, []
+
+    def log_parameters(self, values):
+        self.settings.append(values)
 
     def log(self, values, step):
         self.steps[step] = values
@@ -88,6 +91,7 @@ def test_steps_are_measured_tracked_and_saved(sentences, tmp_path):
         assert notebook.steps[step] == scalars(callback.history.survey(step).record)
     assert any(tag.startswith("kernel/cka_target/bert.encoder") for tag in notebook.steps[0])
     assert notebook.reports == [tmp_path / "history" / "report.html"]
+    assert [values["config.families"] for values in notebook.settings] == ["kernel, gradient"]
     assert notebook.closed
     assert len(load_run(tmp_path / "history").steps) == 3
     alone = trained(sentences, tmp_path, [])

@@ -81,3 +81,5 @@ def test_scalars_and_report_come_back(tmp_path, run, small_history, report_file)
     assert "theodolite-report" in names
     axes = {r.metric.glob_name or r.metric.name: r.metric.step_metric for r in records}
     assert axes["kernel/*"] == "alignment/step"
+    written = {item.key: item.value_json for r in records for item in r.config.update}
+    assert json.loads(written["alignment"])["config.families"] == "kernel, gradient"

@@ -1,5 +1,6 @@
 """``theodolite sweep STUDY``: a study at every point of its space."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 from theodolite.cli.study import Json, Results, Size, StudyName, seeds_from, show_verdicts
 
 if TYPE_CHECKING:
+    from theodolite.integrations.mlflow import MLflowSweep
     from theodolite.sweeps import Space
 
 __all__ = ["sweep"]
@@ -39,8 +41,21 @@ def sweep(  # noqa: PLR0913
     gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each run (Ray).")] = 0.0,
     device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
     track: Annotated[
+        bool,
+        typer.Option(
+            "--track",
+            help="Log to MLflow: a run for the sweep with a gallery of its records, and below it "
+            "one for each point with its settings and numbers.",
+        ),
+    ] = False,
+    tracking_uri: Annotated[
         str | None,
-        typer.Option(help="MLflow tracking URI, such as sqlite:///runs.db; a run per point."),
+        typer.Option(
+            metavar="URI",
+            help="MLflow server or database to log to; implies --track. [default: "
+            "MLFLOW_TRACKING_URI, or sqlite:///RESULTS/mlflow.db]",
+            show_default=False,
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -50,7 +65,7 @@ def sweep(  # noqa: PLR0913
     same command goes on where it stopped.
     """
     from theodolite.cli.progress import progress_bar
-    from theodolite.studies import SweepSettings, sweep_study
+    from theodolite.studies import SweepSettings, find_study, sweep_study
     from theodolite.sweeps import RayResources
 
     chosen = SweepSettings(
@@ -60,22 +75,30 @@ def sweep(  # noqa: PLR0913
         seeds=seeds_from(seeds),
         space=_space(settings or []),
     )
-    tracker = _tracker(track, study)
-    try:
-        with progress_bar(shown=not json_) as report:
-            sweep_study(
-                study, size, results=results, settings=chosen, tracker=tracker, report=report
-            )
-    finally:
-        if tracker is not None:
-            tracker.close()
+    find_study(study).config_at(size)  # before a run is opened that would stay empty
+    with ExitStack() as stack:
+        tracker = None
+        if track or tracking_uri:
+            about = {"study": study, "size": size, "device": device}
+            tracker = stack.enter_context(_tracker(tracking_uri, results, about))
+        report = stack.enter_context(progress_bar(shown=not json_))
+        sweep_study(study, size, results=results, settings=chosen, tracker=tracker, report=report)
     show_verdicts(study, size, results, json_)
+    if tracker is not None:
+        typer.echo(f"tracked in {tracker.tracking_uri}, run {tracker.run_id}", err=True)
 
 
-def _tracker(uri: str | None, study: str) -> Any:
-    from theodolite.integrations.mlflow import MLflowSweep
+def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSweep":
+    from theodolite.cli.failures import CommandError
 
-    return None if uri is None else MLflowSweep(study, uri)
+    try:
+        from theodolite.integrations.mlflow import MLflowSweep, default_tracking_uri
+
+        place = uri or default_tracking_uri(results)
+        key = f"{about['study']} {about['size']} {results.resolve()}"
+        return MLflowSweep(about["study"], place, key=key, parameters=about)
+    except ImportError as error:
+        raise CommandError(f"--track: {error}") from error
 
 
 def _space(settings: list[str]) -> "Space | None":

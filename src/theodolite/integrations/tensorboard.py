@@ -10,7 +10,7 @@ __all__ = ["TensorBoardTracker"]
 
 
 class TensorBoardTracker:
-    """Writes scalars to an event file; the report is copied beside it and named in the text tab.
+    """Writes scalars to an event file; settings, and where the report was copied, to the text tab.
 
     Args:
         folder: the log directory.
@@ -26,6 +26,12 @@ class TensorBoardTracker:
 
         self.folder = Path(folder)
         self._writer = SummaryWriter(str(folder))
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Keep the settings in the text tab."""
+        lines = [f"{name} = {value}" for name, value in values.items()]
+        # Indented by four: a block that the tab shows as it is.
+        self._writer.add_text("theodolite/parameters", "\n".join(f"    {line}" for line in lines))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""

@@ -1,22 +1,25 @@
-"""What trackers get: a number per layer, family and measure at every step, and the report."""
+"""What trackers get: settings, a number per layer, family and measure at every step, a report."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from theodolite.records import Record, Run
 
-__all__ = ["Tracker", "require_package", "scalars", "track"]
+__all__ = ["Tracker", "parameters", "require_package", "scalars", "track"]
 
 _FOREIGN = re.compile(r"[^\w\-. /]")
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A place that keeps numbers by step and files."""
+    """A place that keeps settings, numbers by step, and files."""
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Keep the settings of a run; told once, before its numbers."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""
@@ -47,6 +50,31 @@ def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, 
     }
 
 
+def parameters(record: Record) -> dict[str, str]:
+    """How and on what a survey was made, by dotted names; what was not set is left out.
+
+    Args:
+        record: of a survey, or the head or one step of a history.
+
+    Example:
+        >>> config = {"seed": 0, "sizes": {"kernel": 2000, "pairs": None}}
+        >>> parameters(Record({"config": config, "data": {"n": 30, "input_shape": [4]}}))
+        {'config.seed': '0', 'config.sizes.kernel': '2000', 'data.n': '30', 'data.input_shape': '4'}
+    """
+    parts = {name: record.contents.get(name, {}) for name in ("config", "data")}
+    return dict(_flat("", parts))
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{prefix}{name}.", value)
+        elif isinstance(value, list):
+            yield f"{prefix}{name}", ", ".join(str(item) for item in value)
+        elif value is not None:
+            yield f"{prefix}{name}", str(value)
+
+
 def _tag(row: Mapping[str, Any]) -> str:
     # Trackers accept letters, digits, dashes, dots, blanks and slashes, and nothing else in common.
     layer = "model" if row.get("layer") is None else row["layer"] or "(model)"
@@ -54,7 +82,7 @@ def _tag(row: Mapping[str, Any]) -> str:
 
 
 def track(run: Run, *trackers: Tracker, report: Path | None = None) -> None:
-    """Send every step of a saved or finished run, and its report, to trackers.
+    """Send the settings of a saved or finished run, every step, and its report to trackers.
 
     Args:
         run: e.g. ``history.run`` or ``theodolite.records.load_run(folder)``.
@@ -62,6 +90,7 @@ def track(run: Run, *trackers: Tracker, report: Path | None = None) -> None:
         report: an HTML file to keep beside the numbers.
     """
     for tracker in trackers:
+        tracker.log_parameters(parameters(run.head))
         for step in run.steps:
             tracker.log(scalars(step), step.contents.get("step") or 0)
         if report is not None:

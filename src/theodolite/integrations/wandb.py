@@ -13,7 +13,7 @@ _FAMILIES = ("representation", "covariance", "kernel", "tangent", "gradient")
 
 
 class WandbTracker:
-    """Logs scalars with an axis of their own, and the report as an artifact.
+    """Logs settings, scalars with an axis of their own, and the report as an artifact.
 
     The run's step counter belongs to the training loop, which may be ahead: W&B drops numbers of
     earlier steps. So the alignment numbers carry their step themselves.
@@ -28,6 +28,10 @@ class WandbTracker:
         run.define_metric(_STEP, hidden=True)
         for family in _FAMILIES:
             run.define_metric(f"{family}/*", step_metric=_STEP)
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Keep the settings in the run's config, under "alignment"."""
+        self.run.config.update({"alignment": dict(values)}, allow_val_change=True)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""

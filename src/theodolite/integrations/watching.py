@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from theodolite._monitor import History, Monitor
-from theodolite.integrations.tracking import Tracker, scalars
+from theodolite.integrations.tracking import Tracker, parameters, scalars
 from theodolite.records import Record
 
 __all__ = ["Watch"]
@@ -18,7 +18,8 @@ class Watch:
 
     Args:
         probe: inputs and targets to measure on.
-        trackers: get the numbers of each step when it is measured, and the report at the end.
+        trackers: get the settings, the numbers of each step when it is measured, and the report at
+            the end.
         folder: where every step is written at once, and ``report.html`` at the end.
         **options: of :class:`theodolite.Monitor`, e.g. ``every``, ``families``, ``loss``.
     """
@@ -85,6 +86,9 @@ class Watch:
         return values
 
     def _send(self, record: Record) -> dict[str, float]:
+        if self._tracked is None:
+            for tracker in self.trackers:
+                tracker.log_parameters(parameters(record))
         self._tracked = record.contents["step"]
         values = scalars(record)
         for tracker in self.trackers:

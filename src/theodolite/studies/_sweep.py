@@ -4,14 +4,18 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, runtime_checkable
 
 from theodolite.checks import require_choice, require_count
 from theodolite.errors import StudyError
+from theodolite.report import find_exhibits, write_gallery
+from theodolite.studies._claims import run_label
 from theodolite.studies._registry import find_study
 from theodolite.studies._results import Measured, Results
 from theodolite.studies._run import Engine, jobs_of, run_jobs
-from theodolite.studies._store import Job, Seconds, load_results
+from theodolite.studies._store import Job, Seconds, load_results, stored_result
 from theodolite.studies._study import Study
 from theodolite.sweeps import Failure, RayResources, Report, Space, run_in_processes, run_on_ray
 from theodolite.sweeps.work import Keep, Work
@@ -25,10 +29,16 @@ ENGINES = ("auto", "ray", "processes")
 class SweepTracker(Protocol):
     """Where runs of a sweep are logged besides their records."""
 
+    def has_run(self, name: str) -> bool:
+        """Whether a run of this name was kept before."""
+
     def log_run(
         self, name: str, parameters: Mapping[str, Any], numbers: Mapping[str, float]
     ) -> None:
         """Keep one run."""
+
+    def log_report(self, path: Path) -> None:
+        """Keep a page about all of them."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,8 @@ def sweep_study(
         size: "smoke", "lite" or "paper".
         results: folder of records; one per point and seed.
         settings: engine, resources, and another space than the declared one.
-        tracker: is told of every run that is kept.
+        tracker: is told of every run, those of an earlier call that it does not have included,
+            and gets a gallery of all records at the end, also where runs failed.
         report: function of (share done, text).
 
     Returns:
@@ -81,9 +92,41 @@ def sweep_study(
     chosen = settings or SweepSettings()
     points = None if chosen.space is None else chosen.space.points()
     jobs = jobs_of(found, size, chosen.seeds, points)
+    if tracker is not None:
+        _send_stored(found, jobs, results, tracker)
     engine = _engine(chosen, _Tracked(found, tracker))
-    run_jobs(found, jobs, results, device=chosen.device, engine=engine, report=report)
+    try:
+        run_jobs(found, jobs, results, device=chosen.device, engine=engine, report=report)
+    finally:
+        if tracker is not None:
+            _send_gallery(Path(results) / found.id / size, tracker)
     return load_results(results, found, size)
+
+
+def _send_stored(
+    study: Study, jobs: Sequence[Job], results: str | os.PathLike[str], tracker: SweepTracker
+) -> None:
+    for job in jobs:
+        if not tracker.has_run(run_label(job.seed, job.point)):
+            stored = stored_result(results, job, study)
+            if stored is not None:
+                _send(tracker, study, job, stored.numbers, stored.seconds)
+
+
+def _send(
+    tracker: SweepTracker, study: Study, job: Job, numbers: Mapping[str, Any], seconds: float
+) -> None:
+    parameters = {**vars(study.config_at(job.size, job.point)), "seed": job.seed, "size": job.size}
+    values = {name: float(value) for name, value in numbers.items()}
+    tracker.log_run(run_label(job.seed, job.point), parameters, {**values, "seconds": seconds})
+
+
+def _send_gallery(records: Path, tracker: SweepTracker) -> None:
+    """A page of all records of the study at this size; none where no run was kept."""
+    if not any(records.rglob("record.json")):
+        return
+    with TemporaryDirectory() as folder:
+        tracker.log_report(write_gallery(find_exhibits(records), Path(folder) / "gallery.html"))
 
 
 @dataclass(frozen=True)
@@ -99,11 +142,7 @@ class _Tracked:
 
         def kept(job: Job, outcome: tuple[Measured, Seconds]) -> None:
             keep(job, outcome)
-            config = study.config_at(job.size, job.point)
-            parameters = {**vars(config), "seed": job.seed, "size": job.size}
-            numbers = {name: float(value) for name, value in outcome[0].numbers.items()}
-            name = " ".join([f"seed {job.seed}", *(f"{k}={v}" for k, v in job.point.items())])
-            tracker.log_run(name, parameters, {**numbers, "seconds": outcome[1].wall})
+            _send(tracker, study, job, outcome[0].numbers, outcome[1].wall)
 
         return kept
 

@@ -1,0 +1,141 @@
+"""What ``theodolite sweep --track`` and trackers leave where no server is named: a SQLite file."""
+
+import pytest
+from typer.testing import CliRunner
+
+from theodolite.cli import app
+from theodolite.errors import TrackingError
+from theodolite.integrations.mlflow import MLflowSweep, MLflowTracker, default_tracking_uri
+from theodolite.integrations.mlflow_store import RunStore
+from theodolite.integrations.tracking import parameters, scalars, track
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the client's many dependencies
+STUDY = "imani2022.fig4"
+
+
+@pytest.fixture(autouse=True)
+def _unset(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def swept(results, points, *more):
+    words = ["sweep", STUDY, "--size", "smoke", "--seeds", "1,2", "--engine", "processes"]
+    words += ["--workers", "1", "--results", str(results), "--set", f"points={points}", "--json"]
+    result = CliRunner().invoke(app, [*words, *more])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A folder with two records that no tracker was told of."""
+    folder = tmp_path_factory.mktemp("swept") / "results"
+    swept(folder, "20")
+    assert not list(folder.glob("mlflow*"))
+    return folder
+
+
+def client_of(folder):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("theodolite").experiment_id
+    return client, experiment
+
+
+def runs_of(folder, query=""):
+    client, experiment = client_of(folder)
+    return {run.info.run_name: run for run in client.search_runs([experiment], query)}
+
+
+def test_track_alone_makes_a_database_beside_the_records(results):
+    assert "mlflow.db, run " in swept(results, "20,30", "--track").stderr
+    client, _ = client_of(results)
+    parent = runs_of(results)[STUDY]
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params == {"study": STUDY, "size": "smoke", "device": "cpu"}
+    below = runs_of(results, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    assert set(below) == {f"seed {s}, points {p}" for s in (1, 2) for p in (20, 30)}
+    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["gallery.html"]
+    (page,) = (results / "mlflow-artifacts").rglob("gallery.html")
+    records = [path.name for path in (results / STUDY / "smoke").glob("seed-*")]
+    assert len(records) == 4
+    assert all(record in page.read_text() for record in records)
+
+
+def test_a_sweep_that_goes_on_stays_one_run_and_counts_none_twice(results):
+    before = runs_of(results)
+    swept(results, "20,30,40", "--track")
+    client, experiment = client_of(results)
+    names = [run.info.run_name for run in client.search_runs([experiment])]
+    assert len(names) == len(set(names)) == 7
+    after = runs_of(results)
+    assert after[STUDY].info.run_id == before[STUDY].info.run_id
+    again = "seed 1, points 20"
+    assert after[again].info.run_id == before[again].info.run_id
+    assert after["seed 2, points 40"].data.params["points"] == "40"
+
+
+def test_a_run_that_is_made_again_takes_the_place_of_the_old_one(results):
+    uri = f"sqlite:///{results}/mlflow.db"
+    for value in (1.0, 2.0):
+        with MLflowSweep("twice", uri, "again", key="the same") as sweep:
+            assert sweep.has_run("seed 1") == (value == 2.0)
+            sweep.log_run("seed 1", {"lr": 0.1}, {"loss": value, "undefined": float("nan")})
+    client, _ = client_of(results)
+    found = client.search_runs([client.get_experiment_by_name("again").experiment_id])
+    assert sorted(run.info.run_name for run in found) == ["seed 1", "twice"]
+    (child,) = (run for run in found if run.info.run_name == "seed 1")
+    assert child.data.metrics == {"loss": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")]
+)
+def test_the_run_of_a_sweep_says_how_it_ended(results, error, status):
+    sweep = MLflowSweep(status, f"sqlite:///{results}/mlflow.db", "ends")
+    with pytest.raises(error), sweep:
+        raise error
+    client, _ = client_of(results)
+    assert client.get_run(sweep.run_id).info.status == status
+
+
+def test_a_tracker_without_an_address_takes_the_file_in_the_working_directory(
+    results, small_history, report_file, monkeypatch
+):
+    monkeypatch.chdir(results)
+    tracker = MLflowTracker()
+    track(small_history.run, tracker, report=report_file)
+    tracker.close()
+    client, experiment = client_of(results)
+    run = client.get_run(tracker.run_id)
+    assert run.info.experiment_id == experiment
+    assert run.data.metrics == pytest.approx(scalars(small_history.survey(2).record))
+    written = parameters(small_history.run.head)
+    assert run.data.params == {name: text[:500] for name, text in written.items()}
+    assert (written["config.every"], written["data.n"]) == ("1", "48")
+    assert [file.path for file in client.list_artifacts(tracker.run_id)] == ["report.html"]
+    assert not (results / "mlruns").exists()
+
+
+def test_settings_that_a_run_has_stay(results):
+    store = RunStore(f"sqlite:///{results}/mlflow.db")
+    run = store.start()
+    store.log_parameters(run, {"a:b": 1})
+    store.log_parameters(run, {"a:b": 2, **{f"p{k}": k for k in range(150)}})
+    client, _ = client_of(results)
+    found = client.get_run(run).data.params
+    assert (found["a_b"], found["p149"], len(found)) == ("1", "149", 151)
+
+
+def test_the_setting_of_mlflow_comes_before_the_file(monkeypatch, tmp_path):
+    assert default_tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert default_tracking_uri(tmp_path) == "http://127.0.0.1:5000"
+
+
+def test_passwords_are_not_shown():
+    with pytest.raises(TrackingError, match="'nowhere://host/db' failed") as caught:
+        RunStore("nowhere://me:secret@host/db").start()
+    assert "secret" not in str(caught.value).partition(" failed")[0]
