@@ -12,7 +12,7 @@ from theodolite.capture.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities import _plan, _products, _sweep, tangent_kernels
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
-from theodolite.quantities._factors import tap_groups
+from theodolite.quantities._patch_views import tap_groups
 from theodolite.quantities._plan import Settings
 from theodolite.quantities._products import Products, _equal_pieces, _leading
 from theodolite.quantities._routes import Problem, choose_route, costs

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from theodolite.quantities._aside import Aside
 from theodolite.quantities._collection import weighted_gradients
 from theodolite.quantities._outputs import OutputChoice
 from theodolite.quantities._self_check import check_quadratic_forms, require_independent_examples
@@ -39,6 +40,7 @@ class CheckWeights:
         draws = torch.Generator().manual_seed(0)
         self._u = self._draw(len(self._left.indices), draws)
         self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
+        self._aside = Aside(sweep.device)
 
     def _draw(self, examples: int, draws: torch.Generator) -> Tensor:
         weights = torch.randn(examples, self._sweep.outputs, generator=draws, dtype=torch.float64)
@@ -64,9 +66,7 @@ class CheckWeights:
             }
             exact = {layer: self._form(trace) for layer, trace in traces.items()}
         else:
-            first = self._left.gradients(self._sweep, self._u)
-            second = first if self._other is None else self._right.gradients(self._sweep, self._v)
-            exact = self._inner(first, second)
+            exact = self._from_gradients()
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
         if len(outputs) > 1:
@@ -93,6 +93,12 @@ class CheckWeights:
         if self._mode == "full":
             return self._u.flatten() @ (part @ self._v.flatten())
         return self._u[:, 0] @ (part @ self._v[:, 0])
+
+    def _from_gradients(self) -> dict[str, Tensor]:
+        with self._aside.work():
+            first = self._left.gradients(self._sweep, self._u)
+            second = first if self._other is None else self._right.gradients(self._sweep, self._v)
+            return self._inner(first, second)
 
     def _inner(self, first: dict[str, Tensor], second: dict[str, Tensor]) -> dict[str, Tensor]:
         """Inner products of gradients, layer by layer."""

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from theodolite.quantities._blocks import KernelBlock, spans
 from theodolite.quantities._dense_factors import DenseFactors
-from theodolite.quantities._factors import Factors, LookupFactors, OuterFactors, tap_groups
+from theodolite.quantities._factors import Factors, LookupFactors, OuterFactors
 from theodolite.quantities._mixed_factors import MixedFactors, crossed
+from theodolite.quantities._patch_views import tap_groups
 from theodolite.quantities._position_grams import PositionGram
 from theodolite.quantities._products import Products
 from theodolite.quantities._routes import pairs_at_once

@@ -1,7 +1,7 @@
 """What is kept of each atom between the backward passes and the contraction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,15 +11,14 @@ from theodolite.capture.forms import Geometry, Lookup, Outer
 from theodolite.capture.uses import Use
 from theodolite.errors import ShapeError
 from theodolite.quantities._atoms import Atom
-from theodolite.quantities._patch_views import has_strips, strip_windows
+from theodolite.quantities._patch_views import TapColumns, has_strips, strip_windows
 from theodolite.quantities._routes import Route
 
-__all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors", "tap_groups"]
+__all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors"]
 
 Gradients = tuple[Tensor | None, ...]
 
 _WAITING_BYTES = 2**26  # signals that wait to be turned into gradients
-_WIDE = 192  # columns that make a product efficient
 
 
 @dataclass(frozen=True)
@@ -62,15 +61,6 @@ class Factors(ABC):
     @abstractmethod
     def release(self) -> None:
         """Let go of everything, after the contraction."""
-
-
-def tap_groups(geometry: Geometry, channels: int, columns: int) -> list[slice]:
-    """Taps of a kernel in equal groups of at most this many columns, and at least one tap."""
-    taps = geometry.taps
-    size = max(
-        k for k in range(1, taps + 1) if taps % k == 0 and (k == 1 or k * channels <= columns)
-    )
-    return [slice(start, start + size) for start in range(0, taps, size)]
 
 
 def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
@@ -241,8 +231,7 @@ class OuterFactors(_Positions):
             return
         form = self._uses[0].form
         assert isinstance(form, Outer)
-        parts = [form.signals(part) for part in gradients[0][0]]
-        signals = torch.stack(parts, 1).to(self.frame.dtype)  # (n, outputs, C, T)
+        signals = _joint_signals(form, gradients[0][0]).to(self.frame.dtype)
         if self.eager:
             self._waiting, self._first = signals, outputs.start
             self._flush()
@@ -268,7 +257,7 @@ class OuterFactors(_Positions):
             return [self._inputs.transpose(1, 2)]
         if has_strips(self.geometry):
             return strip_windows(self._inputs, self.geometry)
-        return _TapColumns(self.geometry, self._inputs)
+        return TapColumns(self.geometry, self._inputs)
 
     def end(self) -> None:
         """Forget the graph and the inputs of the last run."""
@@ -284,12 +273,15 @@ class OuterFactors(_Positions):
         self.gradients = []
 
 
-class _TapColumns:
-    """Patches of images, a group of taps at a time: (n, taps * channels, T)."""
+def _joint_signals(form: Outer, gradients: Tensor) -> Tensor:
+    """Signals of several outputs, from (outputs, n, ...) to (n, outputs, C, T).
 
-    def __init__(self, geometry: Geometry, images: Tensor) -> None:
-        self._geometry, self._images = geometry, images
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for taps in tap_groups(self._geometry, self._images.shape[1], _WIDE):
-            yield self._geometry.columns(self._images, taps).flatten(1, 2)
+    Those of the first output are a view in most cases. All others then lie in the same way, each at
+    its place, and nothing has to be asked for output by output.
+    """
+    first = form.signals(gradients[0])
+    if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
+        return torch.stack([first, *(form.signals(part) for part in gradients[1:])], 1)
+    shape, steps = (len(gradients), *first.shape), (gradients.stride(0), *first.stride())
+    whole = gradients.as_strided(shape, steps, first.storage_offset())
+    return whole.transpose(0, 1).contiguous()

@@ -1,11 +1,15 @@
 """Patches of images as strided views, with as few copies as the products on them allow."""
 
+from collections.abc import Iterator
+
 from torch import Tensor
 from torch.nn import functional
 
 from theodolite.capture.forms import Geometry
 
-__all__ = ["has_strips", "patch_views", "strip_windows"]
+__all__ = ["TapColumns", "has_strips", "patch_views", "strip_windows", "tap_groups"]
+
+_WIDE = 192  # columns that make a product efficient
 
 
 def patch_views(images: Tensor, geometry: Geometry, *, examples_inside: bool) -> Tensor:
@@ -55,3 +59,23 @@ def strip_windows(images: Tensor, geometry: Geometry) -> list[Tensor]:
 def _padded(images: Tensor, geometry: Geometry) -> Tensor:
     edges = [edge for width in reversed(geometry.padding) for edge in (width, width)]
     return functional.pad(images, edges) if any(edges) else images
+
+
+def tap_groups(geometry: Geometry, channels: int, columns: int) -> list[slice]:
+    """Taps of a kernel in equal groups of at most this many columns, and at least one tap."""
+    taps = geometry.taps
+    size = max(
+        k for k in range(1, taps + 1) if taps % k == 0 and (k == 1 or k * channels <= columns)
+    )
+    return [slice(start, start + size) for start in range(0, taps, size)]
+
+
+class TapColumns:
+    """Patches of images, a group of taps at a time: (n, taps * channels, T)."""
+
+    def __init__(self, geometry: Geometry, images: Tensor) -> None:
+        self._geometry, self._images = geometry, images
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for taps in tap_groups(self._geometry, self._images.shape[1], _WIDE):
+            yield self._geometry.columns(self._images, taps).flatten(1, 2)

@@ -104,7 +104,7 @@ def _equal_pieces(shape: tuple[int, ...], summands: int) -> int:
 
 def _cut(rows: Tensor, pieces: int) -> Tensor:
     """Rows (m, k) as (pieces, m, k / pieces), a view."""
-    return rows.unflatten(1, (pieces, -1)).transpose(0, 1)
+    return torch.unflatten(rows, 1, (pieces, -1)).transpose(0, 1)
 
 
 def _leading(tensor: Tensor) -> Tensor:
