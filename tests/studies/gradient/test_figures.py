@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from theodolite.studies import Result, Results, Trial
-from theodolite.studies.gradient import fig3, fig5, figs1_2, figs8_9, theorem1
+from theodolite.studies.gradient import fig3, fig5, figs1_2, figs4_12, figs8_9, theorem1
 
 SIGMAS = (0.001, 0.01, 0.1, 1.0, 10.0)
 
@@ -109,20 +109,32 @@ def test_order_of_architectures(values, expected):
     assert holds(fig5.STUDY, "alignment", architectures(**values)) is expected
 
 
-def at_step(case, step, train, value=0.5):
-    values = {"best_test": value, "alignment": value, "contrast": value}
-    numbers = {**values, "steps": float(step), "train": train}
-    return Result(numbers, point={"case": case}, size="paper", config={"steps": 100})
+def over_scales(activation, accuracy, alignment):
+    sigma = np.array([0.01, 1.0])
+    numbers = {f"best_test@{s:g}": a for s, a in zip(sigma, accuracy, strict=True)}
+    numbers |= {f"representation_end@{s:g}": a for s, a in zip(sigma, alignment, strict=True)}
+    return Result(numbers, {"sigma": sigma}, point={"activation": activation})
 
 
 @pytest.mark.parametrize(
-    ("deep", "expected"),
-    [((100, 0.4), True), ((20, 1.0), True), ((20, 0.4), None)],
-    ids=["all steps", "learnt early", "out of time"],
-)
-def test_architectures_that_still_learn_have_no_order(deep, expected):
-    runs = Results((at_step("mlp", 100, 0.9, 0.3), at_step("resnet50", *deep)))
-    assert holds(fig5.STUDY, "accuracy", runs) is expected
+    ("accuracy", "alignment", "expected"),
+    [((0.5, 0.3), (0.4, 0.3), True), ((0.5, 0.1), (0.4, 0.3), False),
+     ((0.5, 0.3), (0.4, 0.0), False)],
+    ids=["smaller", "accuracy as much", "alignment as much"],
+)  # fmt: skip
+def test_relu_falls_less_than_sin(accuracy, alignment, expected):
+    relu = over_scales("relu", accuracy, alignment)
+    sin = over_scales("sin", (0.5, 0.1), (0.2, 0.0))
+    assert holds(figs4_12.STUDY, "smaller", Results((relu, sin))) is expected
+    assert holds(figs4_12.STUDY, "smaller", Results((relu,))) is None
+
+
+def test_claims_about_relu_do_not_read_its_control():
+    falling, flat = (over_scales("relu", (0.5, last), (0.4, 0.3)) for last in (0.3, 0.5))
+    sin = over_scales("sin", (0.5, 0.1), (0.2, 0.0))
+    assert holds(figs4_12.STUDY, "test", Results((sin, falling))) is True
+    assert holds(figs4_12.STUDY, "test", Results((sin, flat))) is False
+    assert holds(figs4_12.STUDY, "test", Results((sin,))) is None
 
 
 def test_a_missing_case_leaves_the_other_curves():

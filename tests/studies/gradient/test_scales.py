@@ -1,22 +1,27 @@
 """Data, networks and summaries of the experiments over scales."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from theodolite.errors import UnknownNameError
 from theodolite.studies import Trial
+from theodolite.studies.gradient import _sets
 from theodolite.studies.gradient._probe import QUANTITIES, Probe
 from theodolite.studies.gradient._scales import (
     Course,
     Scales,
     chance_of,
+    courses,
     measure_scales,
     measured_steps,
     network,
     numbers_of,
 )
 from theodolite.studies.gradient._sets import standardized_set
+from theodolite.workbench.data import Dataset
 from theodolite.workbench.training import Hinge, Softmax
 
 
@@ -87,10 +92,35 @@ def test_chance_of_balanced_classes(digits):
     assert chance_of(digits) == {"chance": 0.1, "test_size": 797.0}
 
 
-def test_a_run_has_every_quantity_and_ends_in_time():
-    config = Scales(hidden=(8,), sigmas=(0.01, 1.0), steps=20, points=3, probe=50, seconds=0.0)
+def test_a_run_has_every_quantity():
+    config = Scales(hidden=(8,), sigmas=(0.01, 1.0), steps=4, points=2, probe=50)
     found = measure_scales(config, Trial(0))
-    assert found.numbers["steps"] == 0  # the first look is late already
-    assert found.arrays["hidden"].shape == (2, 1)
+    assert found.arrays["step"].tolist() == [0, 1, 4]
+    assert found.arrays["hidden"].shape == (2, 3)
     assert set(QUANTITIES) <= set(found.arrays)
     assert np.isfinite(found.arrays["hidden"]).all()
+
+
+@pytest.mark.parametrize(
+    ("until_fit", "ends"), [(False, 4), (True, 3), ("one", 2)], ids=["steps", "all", "one"]
+)
+def test_a_run_ends_at_the_fit(digits, until_fit, ends):
+    """The first network has learnt all after two steps, the second after three."""
+    config = Scales(hidden=(4,), sigmas=(0.01, 1.0), steps=4, points=4, until_fit=until_fit)
+    learnt = itertools.cycle([2, 3])
+
+    def read(probe, model, step):
+        return {"train": float(step >= next(learnt))}
+
+    steps, _ = courses(config, Trial(0), digits, read)
+    assert steps[-1] == ends
+
+
+def test_a_part_has_equally_many_training_images_of_each_class(monkeypatch):
+    labels = torch.arange(2).repeat(3000)
+    images = torch.randn(6000, 3, 2, 2, generator=Trial(0).generator())
+    whole = Dataset("cifar10", images, labels, images[:10], labels[:10])
+    monkeypatch.setattr(_sets, "_whole", lambda name: whole)
+    part = standardized_set("cifar10_20k", Trial(0).generator())
+    assert torch.bincount(part.y_train).tolist() == [2000, 2000]
+    assert len(part.y_test) == 10

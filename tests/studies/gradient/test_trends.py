@@ -20,13 +20,12 @@ from theodolite.studies.gradient._trends import (
 SIGMAS = (0.001, 0.01, 0.1, 1.0)
 
 
-def results(size="lite", point=None, steps=(100, 100), **columns):
-    numbers = {"chance": 0.1, "test_size": 1000.0, "steps": float(steps[0])}
+def results(size="lite", point=None, **columns):
+    numbers = {"chance": 0.1, "test_size": 1000.0}
     for name, column in columns.items():
         numbers |= {f"{name}@{s:g}": float(v) for s, v in zip(SIGMAS, column, strict=True)}
     sigma = np.array(SIGMAS, dtype=np.float32)
-    run = Result(numbers, {"sigma": sigma}, {}, point or {}, 1, size, config={"steps": steps[1]})
-    return Results((run,))
+    return Results((Result(numbers, {"sigma": sigma}, {}, point or {}, 1, size),))
 
 
 def test_values_come_in_order_of_sigma():
@@ -54,20 +53,6 @@ def test_accuracy_falls(accuracy, holds):
 )
 def test_fits(size, share, holds):
     assert fits(results(size, train=[1, 1, 1, share])).holds is holds
-
-
-@pytest.mark.parametrize(("share", "holds"), [(1.0, True), (0.9, None)])
-def test_a_run_out_of_time_cannot_refute_the_fit(share, holds):
-    train = [1, 1, 1, share]
-    cut = results("paper", steps=(50, 100), train=train)
-    assert fits(cut).holds is holds
-    assert fits(results("paper", train=train)).holds is bool(holds)
-    assert on_each(fits)(cut).holds is holds
-
-
-@pytest.mark.parametrize(("share", "holds"), [(1.0, False), (0.9, None)])
-def test_a_run_out_of_time_cannot_show_that_nothing_fits(share, holds):
-    assert never_fits(results(steps=(50, 100), train=[0.5, 0.5, 0.5, share])).holds is holds
 
 
 def test_never_fits():

@@ -7,7 +7,7 @@ from theodolite.studies.gradient._pictures import scale_panels
 from theodolite.studies.gradient._scales import Scales, measure_scales
 from theodolite.sweeps import Space
 
-__all__ = ["PAPER", "SIX_PANELS", "SMOKE", "Family", "family_study"]
+__all__ = ["PAPER", "PART", "PART_TEXT", "SIX_PANELS", "SMOKE", "Family", "family_study"]
 
 SMOKE = Scales(hidden=(32,), sigmas=(0.01, 0.1, 1.0), steps=20, points=3, probe=50)
 PAPER = Scales(
@@ -19,8 +19,10 @@ PAPER = Scales(
     points=32,
     probe=500,
     until_fit=True,
-    seconds=300.0,
 )
+# A part of the data that every network learns to the last example long before the steps end.
+PART = replace(PAPER, data="cifar10_20k", steps=60_000, points=24)
+PART_TEXT = "20,000 training images of CIFAR-10, so that every network learns them all"
 SIX_PANELS = (
     *("hidden", "hidden_contrast", "top", "test", "train"),
     *("representation", "representation_contrast", "logit"),

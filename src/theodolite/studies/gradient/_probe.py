@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from theodolite.capture.state import exact_arithmetic
 from theodolite.measures.gradient import alignment_contrast, confusion_of_gram, in_class_alignment
 from theodolite.quantities import features, gradient_alignment, tangent_kernels
 from theodolite.workbench.data import Dataset, balanced_rows
@@ -80,7 +81,8 @@ class Probe:
     def representation(self, model: nn.Module) -> dict[str, float]:
         """Alignment and contrast of the last hidden layer; a class of zeros counts as 0."""
         x, y = self.data.x_train[self.rows], self.data.y_train[self.rows]
-        hidden = features(model, x, [self.layers[2]])[self.layers[2]]
+        with exact_arithmetic(x.device):
+            hidden = features(model, x, [self.layers[2]])[self.layers[2]]
         return {
             "representation": float(in_class_alignment(hidden, y, zero="zero")),
             "representation_contrast": float(alignment_contrast(hidden, y, zero="zero")),

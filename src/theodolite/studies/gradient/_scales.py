@@ -1,9 +1,9 @@
 """Networks that differ in the scale of their first layer only, trained side by side and probed."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -55,8 +55,7 @@ class Scales:
         steps: at most so many.
         points: log-spaced steps that are measured; a quarter as many equally spaced ones join.
         probe: examples of the fixed, class-balanced probe set.
-        until_fit: stop when every network has learnt its whole training set.
-        seconds: stop after so long, so that a run on a borrowed machine ends with a record.
+        until_fit: stop when every network (or ``"one"``) has learnt its whole training set.
     """
 
     data: str = "digits"
@@ -70,8 +69,7 @@ class Scales:
     steps: int = 1500
     points: int = 20
     probe: int = 250
-    until_fit: bool = False
-    seconds: float | None = None
+    until_fit: bool | Literal["one"] = False
 
 
 @dataclass
@@ -152,15 +150,13 @@ def courses(
     nets = [network(config, placed, s, trial.generator(2)).to(trial.device) for s in config.sigmas]
     found = [Course(sigma) for sigma in config.sigmas]
     steps: list[int] = []
-    start = time.monotonic()
 
     def look(step: int, networks: Sequence[nn.Module]) -> bool:
         for course, model in zip(found, networks, strict=True):
             course.add(read(probe, model, step))
         steps.append(step)
         trial.report(step / config.steps, f"step {step}")
-        late = config.seconds is not None and time.monotonic() - start > config.seconds
-        return late or (config.until_fit and all(c.values["train"][-1] >= 1 for c in found))
+        return config.until_fit is not False and _fit(config, found)
 
     train_ensemble(
         nets,
@@ -170,6 +166,11 @@ def courses(
         watch=Watch(frozenset(measured_steps(config.steps, config.points)), look),
     )
     return steps, found
+
+
+def _fit(config: Scales, found: Sequence[Course]) -> bool:
+    learnt = [course.values["train"][-1] >= 1 for course in found]
+    return any(learnt) if config.until_fit == "one" else all(learnt)
 
 
 def numbers_of(course: Course, steps: Sequence[int], points: int, total: int) -> dict[str, float]:

@@ -25,8 +25,10 @@ PER_CLASS = 200  # examples of each class of the small image sets, in training a
 _NOISE = 2.0  # of the many-class mixture, in deviations of its centers: hard enough to fail at
 # name -> (image set, side of the squares that become one pixel)
 _POOLED = {"cifar8": ("cifar10", 4), "cifar16": ("cifar10", 2), "fashion14": ("fashion_mnist", 2)}
+# name -> (image set, training examples of each class); all test examples
+_PARTS = {"cifar10_10k": ("cifar10", 1000), "cifar10_20k": ("cifar10", 2000)}
 _WHOLE = ("cifar10", "cifar100", "svhn")
-SETS = ("digits", "mixture50", *_POOLED, *_WHOLE)
+SETS = ("digits", "mixture50", *_POOLED, *_PARTS, *_WHOLE)
 
 
 def standardized_set(name: str, generator: torch.Generator) -> Dataset:
@@ -34,8 +36,8 @@ def standardized_set(name: str, generator: torch.Generator) -> Dataset:
 
     Args:
         name: "digits" (1000 + 797), "mixture50" (50 Gaussian classes in 64 dimensions), "cifar8",
-            "cifar16", "fashion14" (image sets shrunk to that side, 200 + 200 of each class), or a
-            whole image set.
+            "cifar16", "fashion14" (image sets shrunk to that side, 200 + 200 of each class),
+            "cifar10_10k", "cifar10_20k" (so many training images), or a whole image set.
         generator: draws the split or the rows.
 
     Raises:
@@ -51,6 +53,9 @@ def standardized_set(name: str, generator: torch.Generator) -> Dataset:
     elif name in _POOLED:
         source, factor = _POOLED[name]
         chosen = _shrunk(_whole(source), factor, generator)
+    elif name in _PARTS:
+        source, each = _PARTS[name]
+        chosen = _part(_whole(source), each, generator)
     else:
         chosen = _whole(name)
     return chosen.mapped(image_standardized, "image")
@@ -66,6 +71,11 @@ def _shrunk(whole: Dataset, factor: int, generator: torch.Generator) -> Dataset:
     train = balanced_rows(whole.y_train, size, generator=generator)
     test = balanced_rows(whole.y_test, size, generator=generator)
     return whole.take(train, test).mapped(lambda x: average_pooled(x, factor), f"mean of {factor}")
+
+
+def _part(whole: Dataset, each: int, generator: torch.Generator) -> Dataset:
+    rows = balanced_rows(whole.y_train, each * whole.num_classes, generator=generator)
+    return whole.take(rows)
 
 
 def _mixture(

@@ -1,6 +1,5 @@
 """The standard claims: how accuracy and alignment change with the scale of initialisation."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,7 +12,7 @@ from theodolite.studies import Claim, Judgment, Result, Results, judge
 __all__ = [
     "accuracy_falls",
     "alignment_falls",
-    "cut_short",
+    "drop",
     "falls",
     "fits",
     "memorizes",
@@ -69,10 +68,9 @@ def accuracy_falls(least: float) -> Check:
     def check(runs: Results) -> Judgment:
         run = _one(runs)
         start, accuracy = low(run), values(run, "best_test")
-        fall = accuracy[start] - accuracy[-1]
         rise = float(np.diff(accuracy[start:]).max())
         return judge(
-            fall >= least and rise <= _NOISE,
+            drop(run, "best_test") >= least and rise <= _NOISE,
             small_sigma=accuracy[start],
             largest_sigma=accuracy[-1],
             largest_rise=rise,
@@ -81,24 +79,18 @@ def accuracy_falls(least: float) -> Check:
     return check
 
 
-def cut_short(run: Result) -> bool:
-    """Whether a run has fewer steps than planned: it was out of time, or had nothing to learn."""
-    return run.numbers.get("steps", math.inf) < run.config.get("steps", 0)
-
-
 def fits(runs: Results) -> Judgment:
-    """FIT: every network learns its training set; undecided if time was up before it did."""
+    """FIT: every network learns its training set."""
     run = _one(runs)
     share = values(run, "train").min()
-    fitted = bool(share >= _FIT.get(run.size, 0.99))
-    return judge(None if cut_short(run) and not fitted else fitted, lowest_train_accuracy=share)
+    return judge(share >= _FIT.get(run.size, 0.99), lowest_train_accuracy=share)
 
 
 def never_fits(runs: Results) -> Judgment:
-    """No network learns its whole training set; undecided if time was up before one did."""
+    """No network learns its whole training set."""
     run = _one(runs)
     share = values(run, "train").max()
-    return judge(None if cut_short(run) and share < 1 else share < 1, highest_train_accuracy=share)
+    return judge(share < 1, highest_train_accuracy=share)
 
 
 def memorizes(since: float | None = None) -> Check:
@@ -121,15 +113,23 @@ def memorizes(since: float | None = None) -> Check:
     return check
 
 
+def drop(run: Result, name: str, *, relative: bool = False) -> float:
+    """What a value loses from the small sigma to the largest, or the share of it (of 0: nan)."""
+    found = values(run, name)
+    start, fall = found[low(run)], found[low(run)] - found[-1]
+    if not relative:
+        return float(fall)
+    return float(fall / abs(start)) if start else float("nan")
+
+
 def falls(name: str, share: float, runs: Results) -> Judgment:
     """The value at the small sigma exceeds that at the largest by a share, with falling ranks."""
     run = _one(runs)
-    start, found = low(run), values(run, name)
+    found = values(run, name)
     rank = spearman(run.arrays["sigma"], found)
-    drop = found[start] - found[-1]
     return judge(
-        bool(drop >= share * abs(found[start]) and rank <= -0.7),
-        small_sigma=found[start],
+        drop(run, name, relative=True) >= share and rank <= -0.7,
+        small_sigma=found[low(run)],
         largest_sigma=found[-1],
         rank_correlation=rank,
     )

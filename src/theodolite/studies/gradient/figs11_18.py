@@ -15,7 +15,7 @@ _REP = (
     "sigma by 5 % and falls with sigma (rank correlation at most -0.7)"
 )
 _WEAK = "expected, but weak in the last hidden layer: the upper layers learn"
-_PAPER = "a run ends when every network has learnt its training set or after 300 seconds"
+_PAPER = "a run ends when every network has learnt its training set"
 
 _SIN = Family(
     id="mehta2021.fig11",

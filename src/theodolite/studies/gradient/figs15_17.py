@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from theodolite.studies.gradient._families import PAPER, Family, family_study
+from theodolite.studies.gradient._families import PART, PART_TEXT, Family, family_study
 from theodolite.studies.gradient._scales import Scales
 from theodolite.studies.gradient._trends import standard_claims
 
@@ -23,12 +23,11 @@ STUDY = family_study(
             steps=2500,
             points=12,
         ),
-        paper=replace(PAPER, activation="relu", loss="hinge", seconds=150.0),
-        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
+        paper=replace(PART, activation="relu", loss="hinge"),
+        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
         claims=standard_claims(_ID, 0.03),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "
         "0.02; sigma up to 1",
-        paper_data="CIFAR-10 (Figure 15) alone: SVHN and CIFAR-100 could not be had; a run ends "
-        "when every network has learnt its training set or after 150 seconds",
+        paper_data=f"{PART_TEXT} (Figure 15); SVHN and CIFAR-100 could not be had",
     )
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from theodolite.studies import Claim, Judgment, Results, judge
-from theodolite.studies.gradient._families import PAPER, Family, family_study
+from theodolite.studies.gradient._families import PART, Family, family_study
 from theodolite.studies.gradient._scales import Scales
 from theodolite.studies.gradient._trends import spearman, standard_claims, values
 
@@ -51,8 +51,8 @@ STUDY = family_study(
             steps=5000,
             points=12,
         ),
-        paper=replace(PAPER, activation="sigmoid", hidden=(2048,), seconds=150.0),
-        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
+        paper=replace(PART, activation="sigmoid", hidden=(2048,), steps=30_000, until_fit="one"),
+        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
         claims=(
             *standard_claims(_ID, 0.03, ("hidden",)),
             Claim(
@@ -75,7 +75,7 @@ STUDY = family_study(
         ),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 64 hidden units, rate "
         "1; sigma from 0.01 to 10",
-        paper_data="CIFAR-10 (Figure 25) alone: CIFAR-100 and SVHN could not be had; a run ends "
-        "after 150 seconds, or when every network has learnt its training set",
+        paper_data="20,000 training images of CIFAR-10 (Figure 25), until one network has learnt "
+        "them, at most 30,000 steps; CIFAR-100 and SVHN could not be had",
     )
 )
