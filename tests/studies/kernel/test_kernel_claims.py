@@ -120,7 +120,7 @@ def test_too_few_fitted_runs_decide_nothing(name):
         ("table1-momentum", "momentum", 0.9),
         ("table1-momentum-pooled", "momentum", 0.9),
         ("table1-weak", "skip", True),
-        ("table1-weak", "batch_size", 25),
+        ("table1-weak", "batch_size", 20),
     ],
 )
 def test_a_factor_that_all_kept_runs_share_decides_nothing(name, factor, value):
