@@ -21,7 +21,7 @@ def status(study, name, runs, size="lite"):
     return verdict_of(claim, size, runs).status
 
 
-def tables(**changes):
+def tables(random_accuracy=1.0, **changes):
     values = np.full((7, 4, 4), 0.3)
     values[:4, 1:, 0] = (0.31, 0.35, 0.40)
     values[:4, 1:, 2] = 0.5
@@ -30,7 +30,7 @@ def tables(**changes):
     values[6, 3] = (0.41, 0.4, 0.6, 0.5)
     for place, value in changes.items():
         values[tuple(int(k) for k in place[1:].split("_"))] = value
-    return made({"random_accuracy": 1.0}, arrays={"accuracies": values})
+    return made({"random_accuracy": random_accuracy}, arrays={"accuracies": values})
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,11 @@ def tables(**changes):
 def test_tables(name, change):
     assert status("table1-7", name, tables()) == "holds"
     assert status("table1-7", name, tables(**change)) == "fails"
+
+
+@pytest.mark.parametrize("name", ["like-pretrained", "pretrained-later"])
+def test_layers_that_have_not_fitted_random_labels_decide_nothing(name):
+    assert status("table1-7", name, tables(random_accuracy=0.4)) == "undecided"
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(-1.1, "holds"), (-0.5, "fails")])
@@ -167,14 +172,18 @@ def _means(at_20, later=0.5):
 
 @pytest.mark.parametrize(("gains", "verdict"), [((0.1, 0.2), "holds"), ((0.1, -0.2), "fails")])
 def test_cases_of_transfer(gains, verdict):
-    one = {"real_gain": gains[0], "random_gain": gains[1]}
-    other = {"real_gain": -gains[0], "random_gain": -gains[1]}
+    one = {"real_gain": gains[0], "random_gain": gains[1], "upstream": 0.9}
+    other = {"real_gain": -gains[0], "random_gain": -gains[1], "upstream": 0.9}
     points = [{"case": "positive"}, {"case": "negative"}]
-    runs = made(one, other, points=points, arrays={"real": np.array([[0.1, 0.9]])})
+    learned, chance = np.array([[0.1, 0.1], [0.1, 0.9]]), np.full((2, 2), 0.1)
+    arrays = {"real": learned, "random": learned}
+    runs = made(one, other, points=points, arrays=arrays)
     assert status("fig1-7-10-11", "positive", runs) == verdict
     assert status("fig1-7-10-11", "negative", runs) == verdict
-    untrained = made(one, other, points=points, arrays={"real": np.array([[0.1, 0.1]])})
-    assert status("fig1-7-10-11", "positive", untrained) == "undecided"
+    untrained = made(one, other, points=points, arrays=arrays | {"random": chance})
+    unfitted = made(one | {"upstream": 0.2}, other, points=points, arrays=arrays)
+    for runs in (untrained, unfitted):
+        assert status("fig1-7-10-11", "positive", runs) == "undecided"
 
 
 @pytest.mark.parametrize(("partners", "quality", "verdict"), [(1, 0.9, "holds"), (0, 0.9, "fails"),

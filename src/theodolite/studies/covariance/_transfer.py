@@ -197,8 +197,11 @@ class Protocol:
         return tuple(self.upstream[0].shape[1:])
 
     def _fresh(self, classes: int, stream: int) -> nn.Module:
-        generator = self._trial.generator(stream)
-        return self.setting.network.build(classes, self._shape, generator).to(self._trial.device)
+        generator, network = self._trial.generator(stream), self.setting.network
+        model = network.build(classes, self._shape, generator).to(self._trial.device)
+        if network.architecture == "vgg16" and self._trial.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
 
     @cached_property
     def pretrained(self) -> nn.Module:

@@ -125,7 +125,9 @@ STUDY = Study(
         "lite": Widths(_small(500, 500, (400, 200), 100, Images(pool=4)), (16, 64, 512)),
         "paper": replace(
             Widths(),
-            transfer=replace(Widths().transfer, downstream=Stage(25_000, epochs=20)),
+            transfer=replace(
+                Widths().transfer, downstream=Stage(10_000, epochs=50), test_examples=2_000
+            ),
         ),
     },
     claims=(
@@ -153,6 +155,7 @@ STUDY = Study(
     stand_in={
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "500 + 500 images averaged to 8x8, widths 16, 64 and 512",
-        "paper": "25,000 downstream examples are assumed (not printed); 20 epochs of them, not 200",
+        "paper": "10,000 downstream examples for 50 epochs (not printed; elsewhere 25,000, 200), "
+        "as many runs as there are records, not 3",
     },
 )

@@ -1,6 +1,7 @@
 """Figures 1, 7, 10, 11: positive and negative transfer, and the activations behind them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -28,6 +29,7 @@ __all__ = ["STUDY", "Cases"]
 _ID = "maennel2020.fig1-7-10-11"
 _MOMENTS = ("initial", "pretrained", "real", "random")
 _FIGURES = {"positive": "Figure 11", "negative": "Figure 10", "wide": "Figure 11"}
+_LEFT_CHANCE, _FITTED = 0.15, 0.5  # accuracies on 10 classes, and on the upstream labels
 
 
 @dataclass(frozen=True)
@@ -35,26 +37,18 @@ class Cases:
     """Size of the experiment.
 
     Args:
-        case: which of the transfers.
         positive: transfer that speeds up downstream training (experiments 1 and 2).
         negative: transfer that slows it down (experiments 3 and 4).
         wide: counterpart of the negative case for comparing activations, where the positive case
             is another network.
+        case: which of these.
         activation_images: test images on which activations are counted.
     """
 
-    case: str = "positive"
-    positive: Transfer = field(
-        default_factory=lambda: Transfer(
-            Network("vgg16", init_scale=0.526), Stage(20_000, 5, epochs=120)
-        )
-    )
-    negative: Transfer = field(
-        default_factory=lambda: Transfer(
-            Network("vgg16", init_scale=0.612), Stage(20_000, 50, epochs=80), learning_rate=0.009
-        )
-    )
+    positive: Transfer
+    negative: Transfer
     wide: Transfer | None = None
+    case: str = "positive"
     activation_images: int = 5_000
 
 
@@ -89,31 +83,35 @@ def _of(runs: Results, case: str) -> Result | None:
     return next((r for r in runs if r.point.get("case", "positive") == case), None)
 
 
-def _trained(run: Result) -> float:
-    """Final training accuracy from scratch on real labels; nothing is decided below 0.2."""
-    return float(run.arrays["real"][0, -1])
-
-
 def _untrained(*found: Result | None) -> bool:
-    return any(run is None or _trained(run) < 0.2 for run in found)
+    """Nothing is decided by runs that are missing, or that have not learned what they should."""
+    return any(run is None or not _has_learned(run) for run in found)
 
 
-def _positive(runs: Results) -> Judgment:
-    run = _of(runs, "positive")
+def _has_learned(run: Result) -> bool:
+    """Half of the random labels upstream; downstream more than chance, from one of the starts."""
+    reached = [run.arrays[labels][:2, -1].max() for labels in LABELS]
+    return run["upstream"] > _FITTED and bool(min(reached) > _LEFT_CHANCE)
+
+
+def _changed(runs: Results, case: str, sign: int) -> Judgment:
+    """Whether pre-training changes both areas in one direction."""
+    run = _of(runs, case)
     if run is None:
         return judge(None, cases=len(runs))
-    holds = min(run["real_gain"], run["random_gain"]) > 0
     gains = {labels: run[f"{labels}_gain"] for labels in LABELS}
-    return judge(None if _untrained(run) else holds, **gains, scratch_accuracy=_trained(run))
+    holds = None if _untrained(run) else min(sign * gain for gain in gains.values()) > 0
+    return judge(holds, **gains, upstream_accuracy=run["upstream"], **_reached(run))
 
 
-def _negative(runs: Results) -> Judgment:
-    run = _of(runs, "negative")
-    if run is None:
-        return judge(None, cases=len(runs))
-    holds = max(run["real_gain"], run["random_gain"]) < 0
-    gains = {labels: run[f"{labels}_gain"] for labels in LABELS}
-    return judge(None if _untrained(run) else holds, **gains, scratch_accuracy=_trained(run))
+def _reached(run: Result) -> dict[str, float]:
+    """Final training accuracies, for the reader to see how far the runs got."""
+    starts = ("scratch", "pretrained")
+    return {
+        f"{labels}_{start}": float(run.arrays[labels][row, -1])
+        for labels in LABELS
+        for row, start in enumerate(starts)
+    }
 
 
 def _test_accuracy(runs: Results) -> Judgment:
@@ -207,15 +205,18 @@ def _title(moment: str) -> str:
     return {"initial": "initialisation", "pretrained": "pre-trained", **tuned}[moment]
 
 
-_SHORT = Stage(25_000, epochs=12)
+_SUBSET = Stage(5_000, steps=3_000)
 _PAPER = Cases(
     positive=Transfer(
-        Network("vgg16", init_scale=0.526), Stage(20_000, 5, epochs=60), _SHORT, test_examples=5_000
+        Network("vgg16", init_scale=0.526**0.5),
+        Stage(5_000, 5, steps=5_000),
+        _SUBSET,
+        test_examples=5_000,
     ),
     negative=Transfer(
-        Network("vgg16", init_scale=0.612),
-        Stage(20_000, 50, epochs=60),
-        _SHORT,
+        Network("vgg16", init_scale=0.612**0.5),
+        Stage(5_000, 50, steps=4_000),
+        _SUBSET,
         learning_rate=0.009,
         test_examples=5_000,
     ),
@@ -276,13 +277,13 @@ STUDY = Study(
             f"{_ID}.positive",
             "positive case: pre-training on random labels enlarges the area under the training "
             "curve, for real and random labels",
-            _positive,
+            partial(_changed, case="positive", sign=1),
             scope="seed",
         ),
         Claim(
             f"{_ID}.negative",
             "negative case: it makes that area smaller, for real and random labels",
-            _negative,
+            partial(_changed, case="negative", sign=-1),
             scope="seed",
         ),
         Claim(
@@ -325,8 +326,10 @@ STUDY = Study(
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "Simple CNNs on 500 + 500 images averaged to 8x8: the positive case is that of "
         "Figure 6, the negative one the narrow network of Figure 8",
-        "paper": "60 upstream epochs, not 120 and 80; 12 downstream epochs, not 200; 5,000 test "
-        "images; as many runs as there are records, not 12. Nothing is decided where the network "
-        "from scratch has not left chance, as in so few epochs",
+        "paper": "init scales 0.526 and 0.612 are taken as factors of the variance: as factors of "
+        "the standard deviation the networks stayed at chance for 60 upstream and 12 downstream "
+        "epochs of 20,000 and 25,000 images. 5,000 + 5,000 images, not 20,000 + 25,000, for 5,000 "
+        "(positive) and 4,000 (negative) upstream and 3,000 downstream steps, not 9,360 and 6,240 "
+        "and 19,400; 5,000 test images; as many runs as there are records, not 12",
     },
 )

@@ -167,7 +167,7 @@ STUDY = Study(
                 (32, 16),
                 64,
                 4096,
-                1000,
+                400,
                 learning_rate=0.1,
                 batch_size=32,
                 first_scale=0.3,
