@@ -317,8 +317,8 @@ STUDIES = (
         draw=draw,
         stand_in={
             "smoke": "8x8 digits in the place of CIFAR-10",
-            "lite": "images averaged to 8x8, 1500 examples (500 with random labels), batch 64, marks at "
-            "80 and 160 steps",
+            "lite": "images averaged to 8x8, 1500 examples (500 with random labels), batch 64, "
+            "marks at 80 and 160 steps",
             "paper": _OPEN,
         },
     ),
