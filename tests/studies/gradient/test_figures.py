@@ -137,6 +137,14 @@ def test_claims_about_relu_do_not_read_its_control():
     assert holds(figs4_12.STUDY, "test", Results((sin,))) is None
 
 
+@pytest.mark.parametrize(
+    ("case", "steps"), [("mlp", 500), ("resnet50", 50), ("densenet121", 50), ("shuffled", 70)]
+)
+def test_deep_nets_have_a_tenth_of_the_steps(case, steps):
+    config = fig5.Architectures(case, steps=500, label_steps=70)
+    assert fig5.total_steps(config) == steps
+
+
 def test_a_missing_case_leaves_the_other_curves():
     arrays = {"step": np.arange(3)}
     arrays |= {key: np.ones(3) for key in ("test", "representation", "representation_contrast")}
