@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from theodolite.errors import DomainError
-from theodolite.studies import PAPERS, Trial, all_studies
+from theodolite.studies import PAPERS, Result, Results, Trial, all_studies
+from theodolite.studies.tangent import _depths
 from theodolite.studies.tangent._conv import Architecture, build
-from theodolite.studies.tangent._depths import depth_fit, mean_cosine
+from theodolite.studies.tangent._depths import depth_fit, mean_cosine, measure_depth, peaks_of
 from theodolite.studies.tangent._errata import ERRATA
 from theodolite.studies.tangent._hierarchy import (
     Watch,
@@ -133,6 +134,32 @@ def test_fit_of_the_exact_balance():
     assert fit["slope"] == pytest.approx(fit["balance_slope"])
     assert fit["low"] < fit["slope"] < fit["high"]
     assert fit["law_scaled"] > 0
+
+
+def test_a_network_that_diverges_does_not_cost_the_others(monkeypatch):
+    def build(setting, ground, trial, stream):
+        model = fully_connected(setting, ground, trial, stream)
+        with torch.no_grad():
+            model[1].weight.mul_(1e38 if stream == 11 else 1.0)
+        return model
+
+    monkeypatch.setattr(_depths, "fully_connected", build)
+    config = Tabled(depth=4, most_epochs=1, examples=128, probe=20, networks=3)
+    found = measure_depth(config, Trial(0)).arrays
+    assert np.isfinite(found["test_accuracies"]).tolist() == [True, False, True]
+    assert np.isfinite(found["curves"]).all(1).tolist() == [True, False, True]
+
+
+def test_peaks_of_networks_that_fitted_their_data():
+    arrays = {
+        "curves": np.zeros((4, 10)),
+        "peaks": np.asarray([3.0, 4.0, np.nan, 5.0]),
+        "final_losses": np.asarray([0.02, 0.06, 0.01, 2.3]),
+    }
+    runs = Results((Result({}, arrays),))
+    assert [peaks.tolist() for peaks in peaks_of(runs)] == [[10.0] * 3, [3.0, 4.0, 5.0]]
+    assert peaks_of(runs, 1.0)[1].tolist() == [3.0, 4.0]
+    assert peaks_of(runs, 0.05)[1].tolist() == [3.0]
 
 
 def test_tabled_settings():

@@ -1,6 +1,7 @@
 """Networks of many depths: where their alignment peaks, and which line describes the peaks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -11,7 +12,14 @@ from torch import nn
 from theodolite.measures.tangent import fit_equilibrium
 from theodolite.studies import Measured, Results, Trial
 from theodolite.studies.tangent._hierarchy import alignments, as_array, shape_of
-from theodolite.studies.tangent._setting import Ground, fully_connected, outcome, prepare, recipe_of
+from theodolite.studies.tangent._setting import (
+    Ground,
+    fully_connected,
+    learned,
+    outcome,
+    prepare,
+    recipe_of,
+)
 from theodolite.studies.tangent._tables import Tabled
 from theodolite.theory.infinite_width import asymptotic_equilibrium_layer, equilibrium_layer
 from theodolite.workbench.training import DivergenceError, TrainingLog, train_ensemble
@@ -56,8 +64,9 @@ def _trained(
     seeds = [1000 * trial.seed + index for index in range(len(models))]
     try:
         return [*train_ensemble(models, ground.train, recipe, seeds=seeds, test=ground.test)]
-    except DivergenceError:
-        return [None for _ in models]
+    except DivergenceError:  # of one of them, which must not cost the others
+        alone = zip(models, seeds, strict=True)
+        return [learned(model, ground, replace(recipe, seed=seed)) for model, seed in alone]
 
 
 def mean_cosine(ground: Ground) -> float:

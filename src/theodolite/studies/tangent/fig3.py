@@ -148,9 +148,12 @@ def _map(name: str, part: Results) -> Panel:
     columns = sorted({run.arrays["curves"].shape[1] for run in part})
     values = np.full((max(columns), len(columns)), np.nan)
     for index, depth in enumerate(columns):
-        curves = [r.arrays["curves"] for r in part if r.arrays["curves"].shape[1] == depth]
-        mean = torch.as_tensor(np.concatenate(curves).astype(np.float64).mean(0))
-        values[:depth, index] = relative_alignment(mean).numpy()
+        same = [r.arrays["curves"] for r in part if r.arrays["curves"].shape[1] == depth]
+        curves = np.concatenate(same).astype(np.float64)
+        curves = curves[np.isfinite(curves).all(1)]  # those of networks that did not diverge
+        if len(curves):
+            mean = torch.as_tensor(curves.mean(0))
+            values[:depth, index] = relative_alignment(mean).numpy()
     rows = [str(layer) for layer in range(1, max(columns) + 1)]
     heat = Heat(values, rows, [str(depth) for depth in columns])
     return Panel(f"{name}, alignment over its maximum", [heat], "depth", "layer")
