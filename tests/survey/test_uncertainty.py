@@ -32,7 +32,7 @@ def test_permuted_cka_is_the_cka_of_permuted_labels(draws, generator):
         kernel.cka(gram, kernel.target_gram(labels[order]).double()).item()
         for order in draws.orders(24)
     ]
-    found = permuted_cka(Centered.of(gram, 1e-16).gram, shuffled)
+    found = permuted_cka(Centered.of(gram[None], [1e-16]).grams[0], shuffled)
     assert found.tolist() == pytest.approx(expected, abs=1e-10)
 
 

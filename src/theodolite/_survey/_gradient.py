@@ -11,6 +11,7 @@ from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
 from theodolite._survey._memory import engine_options
 from theodolite._survey._sheet import Sheet, spread
+from theodolite._survey._views import stackable
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
 from theodolite.quantities import GradientAlignment, gradient_alignment
@@ -213,22 +214,37 @@ def _warn_classes(sheet: Sheet, labels: Tensor | None) -> None:
 def measure_features(bench: Bench, sheet: Sheet) -> None:
     """Omega of the features, overall and within classes: cheap, and the same for every loss."""
     labels = bench.examples(_FAMILY)[1].labels
-    for layer, view in bench.views(_FAMILY):
-        with bench.step(sheet, _FAMILY, layer):
-            n = len(view)
-            groups = torch.zeros(n, dtype=torch.long) if labels is None else labels
-            one_hot = torch.nn.functional.one_hot(groups).double().to(view.gram.device)
-            found = grouped_alignment(view.gram, one_hot.unsqueeze(0))
-            why = "all features are zero, or every class has a single example"
-            omega = Estimate(float(found.omega))
-            sheet.row(layer, (_FAMILY, "feature_omega"), omega, n, why)
-            if labels is None:
-                continue
-            null = grouped_alignment(view.gram, bench.draws.shuffled(one_hot))
-            for measure, value, draws in (
-                ("feature_omega_in_class", found.in_class[0], null.in_class),
-                ("feature_omega_contrast", found.contrast[0], null.contrast),
-            ):
-                estimate = Estimate(float(value), None, *spread(draws))
-                sheet.row(layer, (_FAMILY, measure), estimate, n, why)
-            _class_curves(sheet, layer, "feature_class", found.classes[0], found.omega)
+    groups = torch.zeros(bench.count(_FAMILY), dtype=torch.long) if labels is None else labels
+    one_hot = torch.nn.functional.one_hot(groups).double()
+    shuffled = bench.draws.shuffled(one_hot)
+    for group in stackable(bench.views(_FAMILY)):
+        with sheet.timed(_FAMILY):
+            grams = torch.stack([view.gram for _, view in group])
+            found = grouped_alignment(grams, one_hot.unsqueeze(0).to(grams.device)).rows()
+            nulls = [GroupAlignment.nothing()] * len(group)
+            if labels is not None and len(shuffled):
+                nulls = grouped_alignment(grams, shuffled.to(grams.device)).rows()
+        for (layer, _), values, null in zip(group, found, nulls, strict=True):
+            with bench.step(sheet, _FAMILY, layer):
+                _feature_rows(sheet, layer, (values, null), len(groups), labels is not None)
+
+
+def _feature_rows(
+    sheet: Sheet,
+    layer: Layer,
+    parts: tuple[GroupAlignment, GroupAlignment],
+    n: int,
+    labeled: bool,
+) -> None:
+    found, null = parts
+    why = "all features are zero, or every class has a single example"
+    sheet.row(layer, (_FAMILY, "feature_omega"), Estimate(float(found.omega)), n, why)
+    if not labeled:
+        return
+    for measure, value, draws in (
+        ("feature_omega_in_class", found.in_class[0], null.in_class),
+        ("feature_omega_contrast", found.contrast[0], null.contrast),
+    ):
+        estimate = Estimate(float(value), None, *spread(draws))
+        sheet.row(layer, (_FAMILY, measure), estimate, n, why)
+    _class_curves(sheet, layer, "feature_class", found.classes[0], found.omega)

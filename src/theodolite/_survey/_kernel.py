@@ -1,19 +1,19 @@
 """Kernel: alignment of each layer's kernel with target and input, its spectrum and power."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from theodolite._survey._bench import Bench
 from theodolite._survey._layers import Layer
 from theodolite._survey._sheet import Sheet, spread
-from theodolite._survey._views import View, input_view
+from theodolite._survey._views import View, input_view, stackable
 from theodolite.capture.batches import Batch
 from theodolite.linalg import (
-    centered_products,
+    KernelProducts,
     debiased_product,
     double_center,
     ratio_or_nan,
@@ -39,39 +39,54 @@ _FEW = 50  # examples, below which chance alone moves CKA visibly
 
 @dataclass(frozen=True)
 class Centered:
-    """A Gram matrix centred once, for all that it is compared with."""
+    """Gram matrices of the same examples, centred once for all that they are compared with."""
 
-    gram: Float[Tensor, "n n"]
-    defined: Tensor
-    eps: float
+    grams: Float[Tensor, "m n n"]
+    defined: Bool[Tensor, " m"]
+    eps: Sequence[float]
 
     @classmethod
-    def of(cls, gram: Float[Tensor, "n n"], eps: float) -> "Centered":
+    def of(cls, grams: Float[Tensor, "m n n"], eps: Sequence[float]) -> "Centered":
         """Centre, in float64, and see whether anything but rounding is left."""
-        scaled = unit_peak(gram)
+        scaled = unit_peak(grams)
         centered = double_center(scaled)
-        return cls(centered, ~vanishes_when_centered(centered, scaled, eps), eps)
+        noise = torch.tensor(eps, dtype=grams.dtype).to(grams.device)
+        return cls(centered, ~vanishes_when_centered(centered, scaled, noise, (1, 2)), eps)
 
     def take(self, indices: Tensor) -> "Centered":
         """Some of the examples, centred anew."""
-        return Centered.of(self.gram[indices][:, indices], self.eps)
+        return Centered.of(self.grams[:, indices][:, :, indices], self.eps)
 
-    def cka(self, other: "Centered") -> Float[Tensor, ""]:
-        """Debiased CKA, the number of :func:`theodolite.measures.kernel.cka`."""
-        products = centered_products(self.gram, other.gram)
-        defined = self.defined & other.defined
-        return products.cka(debiased=True, eps=max(self.eps, other.eps), defined=defined)[0, 1]
+    def cka(self, other: "Centered") -> Float[Tensor, "m k"]:
+        """Debiased CKA of all pairs, the number of :func:`theodolite.measures.kernel.cka`."""
+        own = len(self.grams)
+        both = torch.cat([self.grams, other.grams])
+        flat = both.flatten(1)
+        products = KernelProducts.of(flat @ flat.mT, both.diagonal(dim1=1, dim2=2))
+        defined = torch.cat([self.defined, other.defined])
+        eps = max(*self.eps, *other.eps)
+        return products.cka(debiased=True, eps=eps, defined=defined)[:own, own:]
+
+
+@dataclass(frozen=True)
+class References:
+    """What every layer is compared with: names of measures, and kernels in the same order."""
+
+    names: list[str]
+    kernels: Centered
 
 
 def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     """Rows and curves of all layers."""
     batch, task = bench.examples(_FAMILY)
-    columns = bench.probe.label_columns(bench.count(_FAMILY))
-    references: dict[str, Centered] = {}
-    for layer, view in bench.views(_FAMILY):
-        with bench.step(sheet, _FAMILY, layer):
-            references = references or _references(batch, columns, view.gram.device)
-            _alignments(bench, sheet, layer, (view, references))
+    references: References | None = None
+    for group in stackable(bench.views(_FAMILY)):
+        with sheet.timed(_FAMILY):
+            grams = torch.stack([view.gram for _, view in group])
+            references = references or _references(bench, batch, grams.device)
+            kernels = Centered.of(grams, [view.eps for _, view in group])
+        if references is not None:
+            _alignments(bench, sheet, [layer for layer, _ in group], (kernels, references))
     sheet.section()
     for layer, view in bench.spectrum_views() if bench.settings.curves else ():
         with bench.step(sheet, _FAMILY, layer):
@@ -86,49 +101,58 @@ def measure_kernel(bench: Bench, sheet: Sheet) -> None:
     }
 
 
-def _references(
-    batch: Batch, columns: Mapping[str, Tensor], device: torch.device
-) -> dict[str, Centered]:
-    """What every layer is compared with."""
-    found: dict[str, Centered] = {}
-    for name, targets in columns.items():
-        Y = targets.to(device)
-        found[f"cka_{name}"] = Centered.of(Y @ Y.mT, torch.finfo(torch.float64).eps)
+def _references(bench: Bench, batch: Batch, device: torch.device) -> References | None:
+    columns = bench.probe.label_columns(bench.count(_FAMILY))
+    grams = {f"cka_{name}": Y @ Y.mT for name, Y in columns.items()}
+    eps = [torch.finfo(torch.float64).eps] * len(grams)
     inputs = input_view(batch)
     if inputs is not None:
-        found["cka_input"] = Centered.of(inputs.gram.to(device), inputs.eps)
-    return found
+        grams["cka_input"] = inputs.gram
+        eps.append(inputs.eps)
+    if not grams:
+        return None
+    stacked = torch.stack([gram.to(device) for gram in grams.values()])
+    return References(list(grams), Centered.of(stacked, eps))
 
 
 def _alignments(
-    bench: Bench, sheet: Sheet, layer: Layer, parts: tuple[View, dict[str, Centered]]
+    bench: Bench, sheet: Sheet, layers: list[Layer], parts: tuple[Centered, References]
 ) -> None:
-    view, references = parts
-    n = len(view)
-    if n < _FEW:
-        text = f"{n} examples: chance alone moves this number, read it beside its null"
-        sheet.warn(layer, (_FAMILY, "cka_target"), text)
-    kernel = Centered.of(view.gram, view.eps)
-    why = "the features are constant" if n >= 4 else "fewer than four examples"
+    """Rows of layers side by side: one copy from the device for all of them."""
+    kernels, references = parts
+    n = kernels.grams.shape[1]
     columns = bench.probe.label_columns(bench.count(_FAMILY))
-    for measure, reference in references.items():
-        null: Tensor | None = None
-        targets = columns.get(measure.removeprefix("cka_"))
-        if targets is not None:
-            shuffled = bench.draws.shuffled(targets.to(kernel.gram.device))
-            null = permuted_cka(kernel.gram, shuffled)
-        error = _error(bench, kernel, reference)
-        method = "exact" if error is None else "half-sampling"
-        estimate = Estimate(float(kernel.cka(reference)), error, *spread(null), method)
-        sheet.row(layer, (_FAMILY, measure), estimate, n, why)
+    with sheet.timed(_FAMILY):
+        values = kernels.cka(references.kernels).tolist()
+        errors = _errors(bench, kernels, references.kernels)
+    method = "exact" if errors is None else "half-sampling"
+    why = "the features are constant" if n >= 4 else "fewer than four examples"
+    for row, layer in enumerate(layers):
+        with bench.step(sheet, _FAMILY, layer):
+            if n < _FEW:
+                text = f"{n} examples: chance alone moves this number, read it beside its null"
+                sheet.warn(layer, (_FAMILY, "cka_target"), text)
+            for column, measure in enumerate(references.names):
+                targets = columns.get(measure.removeprefix("cka_"))
+                null = _null(bench, kernels.grams[row], targets)
+                error = None if errors is None else errors[row][column]
+                estimate = Estimate(values[row][column], error, *spread(null), method)
+                sheet.row(layer, (_FAMILY, measure), estimate, n, why)
 
 
-def _error(bench: Bench, kernel: Centered, reference: Centered) -> float | None:
-    halves = bench.draws.halves(len(kernel.gram)).to(kernel.gram.device)
+def _null(bench: Bench, centered: Tensor, targets: Tensor | None) -> Tensor | None:
+    if targets is None or bench.settings.nulls == 0:
+        return None
+    return permuted_cka(centered, bench.draws.shuffled(targets.to(centered.device)))
+
+
+def _errors(bench: Bench, kernels: Centered, references: Centered) -> list[list[float]] | None:
+    halves = bench.draws.halves(kernels.grams.shape[1]).to(kernels.grams.device)
     if len(halves) < 2:
         return None
-    draws = [kernel.take(half).cka(reference.take(half)) for half in halves]
-    return float(torch.stack(draws).std())
+    draws = [kernels.take(half).cka(references.take(half)) for half in halves]
+    found: list[list[float]] = torch.stack(draws).std(0).tolist()
+    return found
 
 
 def permuted_cka(

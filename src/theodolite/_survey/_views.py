@@ -1,6 +1,6 @@
 """Features of every layer on the probe: what representation, kernel and feature Omega read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,17 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite._survey._layers import Layout
+from theodolite._survey._layers import Layer, Layout
 from theodolite._survey._settings import Pool, Settings
 from theodolite.capture.batches import Batch
 from theodolite.linalg import eps_of, numerical_rank, symmetric_eigen, thin_svd
 from theodolite.measures.representation import prepare_features
 from theodolite.quantities import feature_grams, features
 
-__all__ = ["Basis", "View", "input_view", "read_views", "spectrum_views"]
+__all__ = ["Basis", "View", "input_view", "read_views", "spectrum_views", "stackable"]
 
 _DEFAULT_LIMIT = 2 * 2**30
 _SMALL = 512  # examples
+_STACKED = 2**23  # bytes of inner products that are worked on side by side
 _KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
 
 
@@ -189,6 +190,22 @@ def _largest(view: View, shape: tuple[int, ...]) -> View | None:
         return None
     rows = view.rows.reshape(len(view), shape[0], -1).amax(2)
     return View(rows.shape[1], rows)
+
+
+def stackable(views: Iterable[tuple[Layer, View]]) -> Iterator[list[tuple[Layer, View]]]:
+    """Layers whose inner products are small enough to be worked on side by side.
+
+    A call for a stack of small matrices costs what one for a single matrix does.
+    """
+    group: list[tuple[Layer, View]] = []
+    for layer, view in views:
+        fits = (len(group) + 1) * 8 * len(view) ** 2 <= _STACKED
+        if group and not fits:
+            yield group
+            group = []
+        group.append((layer, view))
+    if group:
+        yield group
 
 
 def input_view(batch: Batch) -> View | None:

@@ -31,9 +31,19 @@ def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n 
     return rows - rows.mean(-2, keepdim=True)
 
 
-def vanishes_when_centered(centered: Tensor, raw: Tensor, eps: float) -> Tensor:
-    """Whether what is left after centring is rounding noise: ``|HKH|_F <= 8 eps |K|_F``."""
-    return torch.linalg.vector_norm(centered) <= 8 * eps * torch.linalg.vector_norm(raw)
+def vanishes_when_centered(
+    centered: Tensor, raw: Tensor, eps: float | Tensor, dim: tuple[int, ...] | None = None
+) -> Tensor:
+    """Whether what is left after centring is rounding noise: ``|HKH|_F <= 8 eps |K|_F``.
+
+    Args:
+        centered: what is left.
+        raw: what it was before.
+        eps: rounding; one number for each where there are several.
+        dim: axes of one matrix; None for all.
+    """
+    norm = torch.linalg.vector_norm
+    return norm(centered, dim=dim) <= 8 * eps * norm(raw, dim=dim)
 
 
 def gram_cosine(

@@ -17,7 +17,7 @@ Method = Literal["exact", "sketch"]
 
 @dataclass(frozen=True)
 class TangentAlignment:
-    r"""Alignment of one layer's tangent kernel with the labels, in float64.
+    r"""Alignment of one layer's tangent kernel with the labels, in float64 on the CPU.
 
     Args:
         alignment: :math:`A_l`, nan where the centred kernel or the labels are zero.

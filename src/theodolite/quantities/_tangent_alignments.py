@@ -244,8 +244,9 @@ def _assemble(
     labels: Tensor,
     covariance: Tensor,
 ) -> TangentAlignments:
-    energies, norms, noise = parts
-    size = labels.square().sum()
+    # One copy from the device: what follows, and what callers read, are single numbers.
+    energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
+    covariance = covariance.cpu()
     defined = (norms > _ZERO * noise) & (size > 0)
     alignments = torch.where(defined, energies / (norms * size), torch.nan)
     errors = covariance.diagonal().sqrt()
