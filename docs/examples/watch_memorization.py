@@ -19,7 +19,8 @@ def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: 
     torch.manual_seed(0)
     model = mlp([64, 128, 128, 10])
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    with th.Monitor(model, (x, y), every=every, name=name, labels="trained-on") as monitor:
+    options = {"every": every, "cadence": 1, "name": name, "labels": "trained-on"}
+    with th.Monitor(model, (x, y), **options) as monitor:
         monitor.step(0)
         for step in range(1, steps + 1):
             rows = torch.randint(len(x), (128,))

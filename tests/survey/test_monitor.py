@@ -191,3 +191,107 @@ def test_true_labels_of_the_probe_are_watched_and_saved(tmp_path):
         given = untold.estimate("cka_target", layer).value
         assert told.estimate("cka_target", layer).value == given != true
     assert "cka_truth" not in {row["measure"] for row in untold.record.contents["rows"]}
+
+
+def measured_at(history, measure):
+    """Steps at which a measure has rows."""
+    return [
+        record.contents["step"]
+        for record in history.run.steps
+        if any(row["measure"] == measure for row in record.contents["rows"])
+    ]
+
+
+def watched(steps, **options):
+    with th.Monitor(mlp(), blobs(), **options) as monitor:
+        for step in range(steps):
+            monitor.step(step)
+    return monitor.history
+
+
+def test_what_takes_time_is_measured_at_one_step_in_eight():
+    history = watched(20, every=1)
+    for measure in ("cka_target", "misalignment", "feature_omega_contrast"):
+        assert measured_at(history, measure) == list(range(20))
+    for measure in ("alignment_area", "tangent_alignment", "omega_contrast", "loss"):
+        assert measured_at(history, measure) == [0, 8, 16, 19]
+    assert [r.contents["step"] for r in history.run.steps if r.contents["curves"]] == [0, 16, 19]
+    light, full = (history.survey(step).record.contents for step in (9, 16))
+    reason = "taken at one measurement in 8, and at the last"
+    assert light["skipped"] == dict.fromkeys(("representation", "tangent", "gradient"), reason)
+    assert full["skipped"] == {}
+    cadence = {"representation": 8, "tangent": 8, "gradient": 8, "curves": 16}
+    assert history.run.head.contents["config"]["cadence"] == cadence
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"every": 1, "cadence": 1}, [0, 1, 2, 3, 4, 5]),
+        ({"every": 1, "cadence": {"tangent": 3}}, [0, 3, 5]),
+        ({"every": 2, "cadence": {"tangent": 2}}, [0, 4, 5]),
+        ({"every": 1, "cadence": {"curves": 3}}, [0, 1, 2, 3, 4, 5]),
+        ({"every": 1, "families": ["kernel", "tangent"]}, [0, 1, 2, 3, 4, 5]),
+        ({"every": [1, 2, 3]}, [1, 2, 3, 5]),
+        ({"every": "log"}, [0, 1, 2, 3, 4, 5]),
+    ],
+    ids=["number", "family", "of the measured", "curves", "named families", "named steps", "log"],
+)
+def test_cadences(options, expected):
+    assert measured_at(watched(6, **options), "tangent_alignment") == expected
+
+
+def test_a_step_at_which_nothing_is_due_is_left_out():
+    history = watched(7, every=1, families="tangent", cadence={"tangent": 3})
+    assert history.steps == [0, 3, 6]
+    features = watched(3, every=1, families="gradient", cadence={"gradient": 5})
+    assert features.steps == measured_at(features, "feature_omega") == [0, 1, 2]
+    assert measured_at(features, "omega") == [0, 2]
+
+
+def test_measuring_by_hand_is_complete():
+    monitor = th.Monitor(mlp(), blobs(), every=1)
+    monitor.step(0)
+    assert "tangent" in monitor.step(1).record.contents["skipped"]
+    assert monitor.measure(2).record.contents["skipped"] == {}
+
+
+def test_numbers_do_not_depend_on_the_cadence():
+    sparse, dense = watched(10, every=1), watched(10, every=1, cadence=1)
+    pairs = zip(sparse.run.steps, dense.run.steps, strict=True)
+    for first, second in pairs:
+        known = {(r["family"], r["measure"], r["layer"]): r for r in second.contents["rows"]}
+        for row in first.contents["rows"]:
+            assert row == pytest.approx(
+                known[row["family"], row["measure"], row["layer"]], nan_ok=True
+            )
+
+
+class Shifted(nn.Module):
+    """Adds a number that is learned, or none, before the first matrix; may write to its input."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.shift = kind, nn.Parameter(torch.ones(6))
+        self.matrix = nn.Linear(6, 12)
+
+    def forward(self, x):
+        if self.kind == "written to":
+            x = x.clone().mul_(self.shift)
+        elif self.kind == "learned":
+            x = x * self.shift
+        return self.matrix(x)
+
+
+@pytest.mark.parametrize("kind", ["data", "learned", "written to"])
+def test_inputs_of_the_first_layer_are_remembered_only_where_weights_cannot_change_them(kind):
+    x, y = blobs()
+    model = Shifted(kind)
+    monitor = th.Monitor(model, (x, y), every=1, families="covariance")
+    before = monitor.step(0).estimate("relative_misalignment", "matrix").value
+    with torch.no_grad():
+        model.shift.copy_(torch.tensor([5.0, 0.1, 1.0, 1.0, 3.0, 0.2]))
+    after = monitor.step(1).estimate("relative_misalignment", "matrix").value
+    fresh = th.Monitor(model, (x, y), every=1, families="covariance").step(0)
+    assert after == pytest.approx(fresh.estimate("relative_misalignment", "matrix").value)
+    assert (after == before) == (kind == "data")

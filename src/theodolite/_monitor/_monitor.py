@@ -15,7 +15,7 @@ from torch import nn
 
 from theodolite._distributed import Group, Processes
 from theodolite._monitor._history import History
-from theodolite._monitor._schedule import Every, described, draws_curves, schedule
+from theodolite._monitor._schedule import Cadence, Every, described, schedule
 from theodolite._survey import (
     FAMILIES,
     Labeling,
@@ -66,6 +66,10 @@ class Monitor:
         loss: (outputs, targets) -> one number per example, or a loss of torch.
         every: a number of steps, the steps themselves, a function of the step, or ``"log"`` for
             steps that grow by a quarter.
+        cadence: family, or ``"curves"``, -> k: taken at one measurement in k, the first and the
+            last among them; one number for all. By default 1 for what is named, be it steps or
+            families; with all families at a number of steps 8 for representation, tangent and
+            gradient (Omega of features is always taken) and 16 for curves.
         truth: true labels of the probe's examples in the order given, where the probe has others,
             such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
         families: which families to measure.
@@ -94,7 +98,7 @@ class Monitor:
 
     Raises:
         DomainError: If a setting is out of range.
-        UnknownNameError: If a family does not exist.
+        UnknownNameError: If a family, or a part of the cadence, does not exist.
 
     Example:
         >>> model = nn.Linear(2, 2)
@@ -113,6 +117,7 @@ class Monitor:
         loss: Loss | None = None,
         every: Every = 100,
         *,
+        cadence: int | Mapping[str, int] | None = None,
         truth: Any = None,
         families: str | Sequence[str] = FAMILIES,
         layers: Layers | None = None,
@@ -142,6 +147,7 @@ class Monitor:
         self._labeling = Labeling(name, split, labels, classes)
         self._folder = None if folder is None else Path(folder)
         self._records: list[Record] = []
+        self._count = 0  # of measurements that were due
         self._last: int | None = None
         self._processes = Processes.of(group)
         with self._processes.together(), undisturbed(unwrap(model)):
@@ -167,7 +173,8 @@ class Monitor:
                 seed=seed,
                 processes=self._processes,
             )
-            self._settings.require_common(call="Monitor", every=self._every)
+            self._cadence = Cadence.of(cadence, every, self._settings.families)
+            self._settings.require_common(call="Monitor", **self._schedule())
             place = place_of(unwrap(model), device)
             drawn = draw_probe(probe, self._settings, device=place, truth=truth)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
@@ -192,12 +199,23 @@ class Monitor:
                     f"step: expected more than {self._last}, got {step}; steps increase"
                 )
             self._last = step
-            return self.measure(step) if due else None
+            if not due:
+                return None
+            families = self._settings.families
+            resting = self._cadence.resting(self._count, families)
+            if "gradient" not in families and len(resting) == len(families):
+                self._count += 1
+                return None
+            return self._counted(step, resting)
 
     def measure(self, step: int) -> Survey:
-        """Measure now, whatever the schedule says."""
-        curves = draws_curves(len(self._records))
-        return self._measure(step, replace(self._settings, curves=curves))
+        """Measure all families now, whatever the schedule says."""
+        return self._counted(step, {})
+
+    def _counted(self, step: int, resting: Mapping[str, str]) -> Survey:
+        curves = self._cadence.draws_curves(self._count)
+        self._count += 1
+        return self._measure(step, replace(self._settings, curves=curves, resting=resting))
 
     @property
     def history(self) -> History:
@@ -248,8 +266,11 @@ class Monitor:
                 save_step(record, self._folder)
         return Survey(record, writes=self._processes.rank == 0)
 
+    def _schedule(self) -> dict[str, Any]:
+        return {"every": self._every, "cadence": self._cadence.describe()}
+
     def _head(self) -> Record:
-        config = self._settings.describe() | {"every": self._every}
+        config = self._settings.describe() | self._schedule()
         head: dict[str, Any] = {"kind": "history", "name": self._labeling.name, "config": config}
         if self._records:
             first = self._records[0].contents

@@ -1,14 +1,20 @@
-"""When a monitor measures."""
+"""When a monitor measures, and how much of it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from theodolite._survey import FAMILIES
 from theodolite.checks import require_count
-from theodolite.errors import DomainError
+from theodolite.errors import DomainError, UnknownNameError
 
-__all__ = ["Every", "described", "draws_curves", "schedule"]
+__all__ = ["SPARSE", "Cadence", "Every", "described", "schedule"]
 
 _LAST_DOUBLING = 2**8  # with the last step in full that makes eleven steps with curves
+
+# What takes most of the time of a measurement: decompositions, backward passes, and curves.
+SPARSE: Mapping[str, int] = {"representation": 8, "tangent": 8, "gradient": 8, "curves": 16}
+_PARTS = (*FAMILIES, "curves")
 
 Every = int | Collection[int] | Callable[[int], bool] | str
 
@@ -45,6 +51,53 @@ def described(every: Every) -> Any:
     return every if isinstance(every, (int, str)) else sorted(every)
 
 
-def draws_curves(index: int) -> bool:
-    """Whether the measurement of this index keeps curves: 0, 1, 2, 4, ..., ten at most."""
-    return index < 2 or (index & (index - 1) == 0 and index <= _LAST_DOUBLING)
+@dataclass(frozen=True)
+class Cadence:
+    """Which parts of a measurement are due: a part of k at measurements 0, k, 2 k, ...
+
+    Args:
+        parts: family, or "curves", -> k; 1 for those that are not named.
+    """
+
+    parts: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, cadence: int | Mapping[str, int] | None, every: Every, families: Sequence[str]
+    ) -> "Cadence":
+        """What the user asked for, or the default.
+
+        The default is sparse only for all families at a fixed distance: there the number of
+        measurements grows with the training, and nobody has asked for a family by name.
+
+        Raises:
+            DomainError: If a number is below 1.
+            UnknownNameError: If a part does not exist.
+        """
+        if cadence is None:
+            everything = isinstance(every, int) and set(families) == set(FAMILIES)
+            return cls(dict(SPARSE) if everything else {})
+        chosen = dict.fromkeys(_PARTS, cadence) if isinstance(cadence, int) else dict(cadence)
+        for part, distance in chosen.items():
+            if part not in _PARTS:
+                raise UnknownNameError("part of cadence", part, _PARTS)
+            require_count(1, **{f"cadence[{part!r}]": distance})
+        return cls(chosen)
+
+    def resting(self, index: int, families: Sequence[str]) -> dict[str, str]:
+        """Families that are not due at the measurement of this index, with the reason."""
+        distances = {family: self.parts.get(family, 1) for family in families}
+        return {
+            family: f"taken at one measurement in {distance}, and at the last"
+            for family, distance in distances.items()
+            if index % distance
+        }
+
+    def draws_curves(self, index: int) -> bool:
+        """Whether the measurement of this index keeps curves: k times 0, 1, 2, 4, ..., 256."""
+        turn, rest = divmod(index, self.parts.get("curves", 1))
+        return not rest and (turn < 2 or (turn & (turn - 1) == 0 and turn <= _LAST_DOUBLING))
+
+    def describe(self) -> dict[str, int]:
+        """Plain data for the record: every part that is not always due."""
+        return {part: distance for part, distance in self.parts.items() if distance > 1}

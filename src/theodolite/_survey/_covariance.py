@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from theodolite.records import Estimate
 __all__ = ["measure_covariance"]
 
 Result = TypeVar("Result")
+
+# For later steps of a monitor: model -> moments of the inputs of its first layer.
+_FIXED: WeakKeyDictionary[nn.Module, tuple[object, Moments]] = WeakKeyDictionary()
 
 _FAMILY = "covariance"
 _SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how many in large layers
@@ -155,9 +159,24 @@ def _moments(bench: Bench, group: list[Layer], data: object) -> dict[str, Moment
     return shared_moments(processes, own, owners(bench, group), device)
 
 
+def _remembered(bench: Bench, group: list[Layer], data: object) -> dict[str, Moments]:
+    """Moments; those of a layer that takes the data as they are do not change while it trains."""
+    (layer, *others), settings = group, bench.settings
+    columns = _weight(bench, layer).shape[1]
+    fixed = layer.name in bench.layout.fed and settings.sizes[_FAMILY] is not None
+    if others or not fixed or columns > _LARGE or not settings.processes.alone:
+        return _moments(bench, group, data)
+    key = (bench.probe.digest, layer.name, bench.count(_FAMILY), columns)
+    known = _FIXED.get(bench.model)
+    if known is None or settings.check or known[0] != key:
+        known = key, _moments(bench, group, data)[layer.name]
+        _FIXED[bench.model] = known
+    return {layer.name: known[1]}
+
+
 def _measure_group(bench: Bench, sheet: Sheet, group: list[Layer], data: object) -> None:
     with bench.step(sheet, _FAMILY):
-        moments = _moments(bench, group, data)
+        moments = _remembered(bench, group, data)
     first = next(iter(matrix_layers(bench)), None)
     for layer in own_layers(bench, group):
         with bench.step(sheet, _FAMILY, layer):

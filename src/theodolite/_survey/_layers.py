@@ -13,6 +13,7 @@ from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers, select_layers
 from theodolite.capture.outputs import first_tensor
 from theodolite.capture.readouts import Readout, read_outputs, resolve_readout
+from theodolite.capture.sites import tensors_in
 from theodolite.errors import DomainError, ShapeError
 
 __all__ = ["Layer", "Layout", "survey_layers"]
@@ -69,6 +70,7 @@ class Layout:
     outputs: int | None  # columns after the readout; None if it does not give (n, c)
     problem: str | None = None  # why there are none
     footprint: Footprint = field(default_factory=Footprint)  # of a pass of a few examples
+    fed: frozenset[str] = frozenset()  # layers whose input is the data itself, whatever the weights
 
     def with_features(self) -> list[str]:
         """Layers that give one row per example."""
@@ -97,7 +99,7 @@ def survey_layers(
     names = _default(model, blocks, most) if layers is None else _selected(model, layers)
     trial = batch.take(slice(0, min(_TRIAL, len(batch))))
     with torch.no_grad(), footprint_of(len(trial)) as footprint:
-        output, shapes = _trial(model, trial, names)
+        output, shapes, fed = _trial(model, trial, names)
     ran = [*shapes, *(name for name in names if name not in shapes and layers is not None)]
     found = tuple(
         _layer(model, index, name, blocks, shapes.get(name, (None, None)))
@@ -108,20 +110,26 @@ def survey_layers(
     try:
         outputs = read_outputs(output, trial, resolve_readout(readout)).shape[1]
     except (ShapeError, TypeError) as error:
-        return Layout(found, None, str(error), footprint)
-    return Layout(found, int(outputs), footprint=footprint)
+        return Layout(found, None, str(error), footprint, fed)
+    return Layout(found, int(outputs), None, footprint, fed)
 
 
 def _trial(
     model: nn.Module, batch: Batch, names: list[str]
-) -> tuple[Any, dict[str, tuple[Shape, Shape]]]:
-    """What the model gives; what its layers take and give, as shapes, in order of execution."""
+) -> tuple[Any, dict[str, tuple[Shape, Shape]], frozenset[str]]:
+    """What the model gives; shapes of what its layers take and give, in order of execution.
+
+    Also the layers that take the data as they are: views of it that nothing has written to.
+    """
     shapes: dict[str, tuple[Shape, Shape]] = {}
+    takes: dict[str, list[bool]] = {name: [] for name in names}
+    given = {_identity(tensor) for tensor in tensors_in((batch.args, dict(batch.kwargs)))}
 
     def hook_for(name: str) -> Any:
         def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             inputs = [*args, *kwargs.values()]
             shapes[name] = (_shape(output, len(batch)), _shape(inputs, len(batch)))
+            takes[name].append({_identity(tensor) for tensor in tensors_in(inputs)} <= given)
 
         return hook
 
@@ -130,7 +138,15 @@ def _trial(
             module = model.get_submodule(name)
             handle = module.register_forward_hook(hook_for(name), with_kwargs=True)
             hooks.callback(handle.remove)
-        return batch.run(model), shapes
+        output = batch.run(model)
+    return output, shapes, frozenset(name for name, fed in takes.items() if fed and all(fed))
+
+
+def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """The same for views of one tensor that keep all its numbers, until it is written to."""
+    if tensor.is_nested:
+        return id(tensor), 0, 0
+    return tensor.untyped_storage().data_ptr(), tensor.numel(), tensor._version
 
 
 def _shape(output: Any, count: int) -> Shape:

@@ -68,7 +68,7 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
         settings = fitted.settings
         draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded(1))
         shown = progress if processes.rank == 0 else False
-        costs = predicted_costs(inner, layout, probe, settings)
+        costs = predicted_costs(inner, layout, probe, settings) if shown else {}
         with watched(shown, costs) as report:
             bench = Bench(inner, data, probe, layout, settings, draws, report)
             _run(bench, sheet)
@@ -131,6 +131,8 @@ def _tried(measure: Callable[[Bench, Sheet], None], bench: Bench, sheet: Sheet) 
 def _why_not(bench: Bench, family: str) -> str | None:
     """Why a family does not apply, in a sentence; None if it does."""
     task, layout = bench.probe.task, bench.layout
+    if family in bench.settings.resting:
+        return bench.settings.resting[family]
     if family in ("representation", "tangent") and task.columns is None:
         return f"{task.kind} data: there are no targets to align with"
     if family == "covariance":

@@ -81,6 +81,8 @@ class Settings:
     room: int | None = None  # bytes for the work of one family; chosen from the limit
     most_layers: int = 40  # with more than this, layers inside blocks are left out
     processes: Processes = ALONE
+    # Families that a monitor does not take at this step -> why; the Omega of features has no rest.
+    resting: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for family in self.families:

@@ -36,7 +36,7 @@ class Watch:
         self.folder = None if folder is None else Path(folder)
         self.monitor: Monitor | None = None
         self._latest: int | None = None
-        self._tracked: int | None = None
+        self._tracked: tuple[int, set[str]] | None = None  # the last step sent, and its numbers
 
     @property
     def history(self) -> History:
@@ -68,14 +68,13 @@ class Watch:
         """Measure the last step if it was not, then write and send the report.
 
         Returns:
-            The numbers of the last step if they are new.
+            The numbers of the last step that are new: it is measured in full.
         """
         if self.monitor is None:
             return {}
         self.monitor.__exit__(None, None, None)
         steps = self.history.run.steps
-        fresh = bool(steps) and steps[-1].contents["step"] != self._tracked
-        values = self._send(steps[-1]) if fresh else {}
+        values = self._send(steps[-1]) if steps else {}
         report = None
         if self.folder is not None and steps:
             report = self.history.to_html(self.folder / "report.html")
@@ -86,11 +85,11 @@ class Watch:
         return values
 
     def _send(self, record: Record) -> dict[str, float]:
-        if self._tracked is None:
-            for tracker in self.trackers:
-                tracker.log_parameters(parameters(record))
-        self._tracked = record.contents["step"]
-        values = scalars(record)
-        for tracker in self.trackers:
-            tracker.log(values, record.contents["step"])
+        """Numbers of a step that trackers do not have yet."""
+        step = record.contents["step"]
+        known = self._tracked[1] if self._tracked and self._tracked[0] == step else set()
+        values = {name: value for name, value in scalars(record).items() if name not in known}
+        self._tracked = step, known | values.keys()
+        for tracker in self.trackers if values else ():
+            tracker.log(values, step)
         return values

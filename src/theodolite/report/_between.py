@@ -19,7 +19,7 @@ TRUTH = "cka_truth"  # CKA to the true labels, where the target has others
 
 def loss_figure(group: Group) -> Figure | None:
     """Loss on the probe over steps, one line a run."""
-    if not any(run.last.index("gradient", "loss", None) is not None for run in group.runs):
+    if not any(run.measured("gradient", "loss") for run in group.runs):
         return None
 
     def draw(_: int | None) -> list[Trace]:
@@ -117,7 +117,8 @@ def _over_steps(
 
 
 def _loss_sentence(run: RunView) -> str:
-    first, last = (m.value("gradient", "loss", None) for m in (run.moments[0], run.last))
+    moments = (run.moments[0], run.holding(None, "gradient", "loss"))
+    first, last = (moment.value("gradient", "loss", None) for moment in moments)
     if not (finite(first) and finite(last)):
         return ""
     return f"{plain(run.name)}: {shown(first)} → {shown(last)}."
@@ -125,7 +126,7 @@ def _loss_sentence(run: RunView) -> str:
 
 def balance_mark(run: RunView, step: int | None, layers: list[str]) -> list[Trace]:
     """Where theory puts the balance of forward and backward information; plain stacks only."""
-    moment = run.at(step)
+    moment = run.holding(step, "tangent", "equilibrium_layer")
     index = moment.index("tangent", "equilibrium_layer", None)
     value = moment.value("tangent", "equilibrium_layer", None)
     if index is None or not finite(value) or not layers:
@@ -182,14 +183,18 @@ def _depth_figure(groups: Sequence[Group], family: str) -> Figure | None:
         " different depth can be laid over each other. Numbers of the latest step.",
         (Panel("", draw, layout, fixed=True, height=320),),
         finding=lambda _: joined(
-            [_mean_sentence(run.last, run.name, family, ls) for run, ls in present]
+            [
+                _mean_sentence(run.holding(None, family, words.headline), run.name, family, ls)
+                for run, ls in present
+            ]
         ),
     )
 
 
 def _depth_line(run: RunView, layers: list[str], family: str, order: int) -> Trace:
     line = Line(FAMILIES[family].headline)
-    trace = profile_trace(run, run.last, family, line, layers, order)
+    moment = run.holding(None, family, line.measure)
+    trace = profile_trace(run, moment, family, line, layers, order)
     trace.pop("error_y", None)
     trace["meta"]["source"].pop("error_y", None)
     # Depth among all layers: a family may have measured only some of them.

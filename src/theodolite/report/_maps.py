@@ -89,7 +89,8 @@ def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
 
 
 def _step_table(run: RunView, family: str, measure: str, layers: Sequence[str]) -> Table:
-    moments = [run.moments[i] for i in spaced(len(run.moments), _MOST_COLUMNS)]
+    known = [m for m in run.moments if any(m.row(family, measure, la) for la in layers)]
+    moments = [known[i] for i in spaced(len(known), _MOST_COLUMNS)]
     positions = [moment.position for moment in moments]
     values = [[m.value(family, measure, layer) for m in moments] for layer in layers]
     # A step without this layer leaves a gap, and no path.

@@ -70,7 +70,7 @@ def memorization_sentence(group: Group, step: int | None = None) -> str:
 
 
 def _verdict(group: Group, run: RunView, step: int | None) -> str:
-    moment = run.at(step)
+    moment = run.holding(step, _FAMILY, _GRADIENTS)
     layers = [name for name in group.layers if finite(moment.value(_FAMILY, _FEATURES, name))]
     if len(layers) < 2:
         return ""

@@ -87,7 +87,8 @@ def _cell(
     if all(number is None for number in numbers):
         return Cell(quiet="not measured here")
     first = numbers[0] or ("–", "")
-    row = run.last.row(family.key, family.headline, layer) or {}
+    moment = run.holding(None, family.key, family.headline)
+    row = moment.row(family.key, family.headline, layer) or {}
     picture = spark(strokes, limits, band=band, label=f"{family.title} of {plain(layer)}") if any(
         stroke.points() for stroke in strokes
     ) else ""  # fmt: skip
@@ -118,11 +119,12 @@ def whole_numbers(group: Group, family: str) -> list[tuple[str, list[tuple[str, 
 
 
 def _number(run: RunView, family: str, measure: str, layer: str | None) -> tuple[str, str] | None:
-    index = run.last.index(family, measure, layer)
+    moment = run.holding(None, family, measure)
+    index = moment.index(family, measure, layer)
     if index is None:
         return None
-    row = run.last.record.contents["rows"][index]
-    source = {"run": run.index, "step": run.last.position, "path": ["rows", index, "value"]}
+    row = moment.record.contents["rows"][index]
+    source = {"run": run.index, "step": moment.position, "path": ["rows", index, "value"]}
     return shown(row["value"]), json.dumps(source)
 
 
@@ -190,7 +192,7 @@ def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> Stroke:
 
 
 def _band(run: RunView, family: Family, layer: str) -> tuple[float, float] | None:
-    row = run.last.row(family.key, family.headline, layer)
+    row = run.holding(None, family.key, family.headline).row(family.key, family.headline, layer)
     if row is None or not finite(row.get("null_mean")):
         return None
     half = 2.0 * row["null_sd"] if finite(row.get("null_sd")) else 0.0

@@ -54,12 +54,12 @@ def _profiles(
     nulls: list[Trace | None] = []
     traces: list[Trace] = []
     for order, run in enumerate(group.runs):
-        moment = run.at(step)
         # Nulls of several runs stand beside each other: each belongs to its own run.
         offset = _DODGE * (order - (len(group.runs) - 1) / 2)
         for line in lines:
             if not run.measured(family, line.measure):
                 continue
+            moment = run.holding(step, family, line.measure)
             if line.with_null:
                 nulls.append(null_trace(run, moment, family, line.measure, layers, offset))
             traces.append(profile_trace(run, moment, family, line, layers, order))

@@ -93,8 +93,7 @@ class RunView:
 
     def measured(self, family: str, measure: str) -> bool:
         """Whether any layer carries this number at any step."""
-        wanted = (family, measure)
-        return any((f, m) == wanted for moment in self.moments for f, m, _ in moment.measures())
+        return (family, measure) in self._holders
 
     def drawn(self, family: str, name: str) -> bool:
         """Whether any layer carries this curve at any step that is shown."""
@@ -110,6 +109,24 @@ class RunView:
         """The latest moment that is not after the step (the latest of all for None)."""
         before = [m for m in self.moments if step is None or m.step <= step]
         return before[-1] if before else self.moments[0]
+
+    def holding(self, step: int | None, family: str, measure: str) -> Moment:
+        """The latest moment not after the step with this number; without any, that of the step.
+
+        A monitor takes what is costly at some of its steps only.
+        """
+        known = self._holders.get((family, measure), [])
+        before = [m for m in known if step is None or m.step <= step]
+        return before[-1] if before else self.at(step)
+
+    @cached_property
+    def _holders(self) -> dict[tuple[str, str], list[Moment]]:
+        """Moments that carry a number, by family and measure."""
+        found: dict[tuple[str, str], list[Moment]] = {}
+        for moment in self.moments:
+            for name in dict.fromkeys((family, m) for family, m, _ in moment.measures()):
+                found.setdefault(name, []).append(moment)
+        return found
 
     @cached_property
     def curved(self) -> list[Moment]:
@@ -184,7 +201,8 @@ class Group:
         rows = {
             m: None
             for run in self.runs
-            for f, m, layer in run.last.measures()
+            for moment in run.moments
+            for f, m, layer in moment.measures()
             if f == family and layer is None
         }
         return list(rows)
@@ -203,10 +221,23 @@ def groups_of(runs: Sequence[Run], most_steps: int) -> list[Group]:
 
 
 def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
-    kept = spaced(len(run.steps), most_steps)
+    every = [Moment(index, i, record) for i, record in enumerate(run.steps)]
     # Steps that kept their curves stay in: the sliders of curves stop there.
-    kept = sorted({*kept, *(i for i, s in enumerate(run.steps) if s.contents.get("curves"))})
-    return tuple(Moment(index, i, run.steps[i]) for i in kept)
+    kept = {moment.position for moment in every if moment.has_curves}
+    if len(every) > most_steps:
+        for positions in _sparse(every):
+            kept |= {positions[i] for i in spaced(len(positions), most_steps // 2)}
+    kept |= set(spaced(len(every), max(2, most_steps - len(kept))))
+    return tuple(every[i] for i in sorted(kept))
+
+
+def _sparse(moments: Sequence[Moment]) -> set[tuple[int, ...]]:
+    """Positions of the steps with what is not measured at all of them."""
+    holders: dict[tuple[str, str], list[int]] = {}
+    for moment in moments:
+        for name in dict.fromkeys((family, m) for family, m, _ in moment.measures()):
+            holders.setdefault(name, []).append(moment.position)
+    return {tuple(found) for found in holders.values() if len(found) < len(moments)}
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -29,11 +29,13 @@ def headline_sentence(group: Group, family: str, step: int | None = None) -> str
     measure = FAMILIES[family].headline
     parts = []
     for run in group.runs:
-        values = _values(group, run.at(step), family, measure)
+        moment = run.holding(step, family, measure)
+        values = _values(group, moment, family, measure)
         if values:
             who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-            chance = _against_chance(group, run.at(step), family, measure)
-            parts.append(who + _CORE[family](values) + chance + _since_start(run, step, family))
+            chance = _against_chance(group, moment, family, measure)
+            told = _CORE[family](values) + chance + _since_start(run, step, family)
+            parts.append(who + told + _dated(run, moment, step))
     if len(group.runs) > 1:
         parts.append(_between_runs(group, family, measure, step))
     if family == "tangent":
@@ -45,15 +47,16 @@ def overview_sentence(group: Group, family: str) -> str:
     """One sentence about the first run at its latest step, and how the others differ."""
     measure = FAMILIES[family].headline
     run = group.runs[0]
-    values = _values(group, run.last, family, measure)
+    moment = run.holding(None, family, measure)
+    values = _values(group, moment, family, measure)
     if not values:
         return f"Not shown: {quiet_reason(group, family).rstrip('.')}."
     parts = [_CORE[family](values)]
     if len(group.runs) > 1:
         parts.append(_between_runs(group, family, measure, None))
     else:
-        chance = _against_chance(group, run.last, family, measure)
-        parts[0] += chance + _since_start(run, None, family)
+        chance = _against_chance(group, moment, family, measure)
+        parts[0] += chance + _since_start(run, None, family) + _dated(run, moment, None)
     text = "; ".join(part for part in parts if part)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -62,7 +65,7 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
     """Where a measure is highest and lowest, for every run."""
     parts = []
     for run in group.runs:
-        moment = run.at(step)
+        moment = run.holding(step, family, measure)
         values = _values(group, moment, family, measure)
         endless = [
             _layer(name) for name in group.layers
@@ -71,7 +74,7 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
         told = [_extremes(values)] if values else []
         told += [f"infinite in {', '.join(endless)}"] if endless else []
         who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-        parts += [who + "; ".join(told)] if told else []
+        parts += [who + "; ".join(told) + _dated(run, moment, step)] if told else []
     if not parts and group.is_history:
         return f"Not measured at step {group.steps[-1] if step is None else step}."
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
@@ -110,6 +113,11 @@ def quiet_reason(group: Group, family: str) -> str:
         if text:
             return plain(str(text))
     return "not measured"
+
+
+def _dated(run: RunView, moment: Moment, step: int | None) -> str:
+    """Says so where numbers are of another step than the one asked for."""
+    return "" if moment is run.at(step) else f" (step {moment.step})"
 
 
 def _values(group: Group, moment: Moment, family: str, measure: str) -> Values:
@@ -199,10 +207,10 @@ def _score(row: Mapping[str, Any]) -> float | None:
 
 
 def _since_start(run: RunView, step: int | None, family: str) -> str:
-    start, now = run.moments[0], run.at(step)
+    layers, measure = run.layers, FAMILIES[family].headline
+    start, now = run.moments[0], run.holding(step, family, measure)
     if start is now:
         return ""
-    layers, measure = run.layers, FAMILIES[family].headline
     pairs = [
         (start.value(family, measure, name), now.value(family, measure, name)) for name in layers
     ]
@@ -217,10 +225,10 @@ def _since_start(run: RunView, step: int | None, family: str) -> str:
 
 
 def _between_runs(group: Group, family: str, measure: str, step: int | None) -> str:
-    first = dict(_values(group, group.runs[0].at(step), family, measure))
+    first = dict(_values(group, group.runs[0].holding(step, family, measure), family, measure))
     parts = []
     for run in group.runs[1:]:
-        other = dict(_values(group, run.at(step), family, measure))
+        other = dict(_values(group, run.holding(step, family, measure), family, measure))
         both = [layer for layer in first if layer in other]
         if both:
             where = _of(sum(other[layer] < first[layer] for layer in both), len(both))
@@ -229,7 +237,7 @@ def _between_runs(group: Group, family: str, measure: str, step: int | None) -> 
 
 
 def _balance(group: Group, step: int | None) -> str:
-    moment = group.runs[0].at(step)
+    moment = group.runs[0].holding(step, "tangent", "equilibrium_layer")
     value = moment.value("tangent", "equilibrium_layer", None)
     if not finite(value):
         return ""
@@ -238,7 +246,8 @@ def _balance(group: Group, step: int | None) -> str:
 
 
 def _losses(group: Group) -> str:
-    losses = [(run, run.last.value("gradient", "loss", None)) for run in group.runs]
+    moments = [(run, run.holding(None, "gradient", "loss")) for run in group.runs]
+    losses = [(run, moment.value("gradient", "loss", None)) for run, moment in moments]
     known = [(run, loss) for run, loss in losses if finite(loss)]
     if not known:
         return ""
