@@ -86,6 +86,9 @@ class Watch:
 
     def _send(self, record: Record) -> dict[str, float]:
         """Numbers of a step that trackers do not have yet."""
+        if self._tracked is None:
+            for tracker in self.trackers:
+                tracker.log_parameters(parameters(record))
         step = record.contents["step"]
         known = self._tracked[1] if self._tracked and self._tracked[0] == step else set()
         values = {name: value for name, value in scalars(record).items() if name not in known}
