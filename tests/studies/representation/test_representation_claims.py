@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from theodolite.studies import Results
 from theodolite.studies.representation import (
     fig2,
     fig4,
@@ -157,6 +158,47 @@ def test_fig14_means_may_not_dip(lowest, verdict):
     mean[2, 7] = lowest
     runs = made_runs({}, arrays={"mean": mean}, notes={"data": "peaks"})
     assert status(figs14_15_21.STUDY, "curves", runs) == verdict
+
+
+def _two_networks(transformer, mean):
+    """ResNet as printed; the transformer with these accuracies and this mean difference."""
+    networks = {"resnet18": (0.9455, 0.957, 0.9049, 0.9714), "t2t_vit_14": transformer}
+    keys = [f"result_{a}_on_{b}" for a in ("natural", "artificial")
+            for b in ("natural", "artificial")]  # fmt: skip
+    areas = {f"area_{k}": 0.1 * k for k in (1, 2, 3, 4)}
+    falling = {f"area_{k}": -0.1 * k for k in (1, 2, 3, 4)}
+    parts = [
+        made_runs(
+            dict(zip(keys, row, strict=True)) | (areas if name == "resnet18" else falling),
+            arrays={"mean": np.full((4, 50), 0.1) if name == "resnet18" else mean},
+            notes={"data": "imagenet", "network": name},
+        )
+        for name, row in networks.items()
+    ]
+    return Results(tuple(run for part in parts for run in part))
+
+
+@pytest.mark.parametrize(
+    ("below", "natural", "curves", "accuracy"),
+    [(20, 0.8433, "holds", "holds"), (30, 0.8433, "fails", "holds"), (20, 0.83, "holds", "fails")],
+    ids=["printed", "narrow", "dissimilar"],
+)
+def test_fig14_with_both_networks(below, natural, curves, accuracy):
+    mean = np.full((4, 50), 0.1)
+    mean[1, :below] = -0.1
+    runs = _two_networks((natural, 0.91, 0.831, 0.928), mean)
+    study = figs14_15_21.STUDY
+    assert status(study, "curves", runs, "paper") == curves
+    assert status(study, "accuracy", runs, "paper") == accuracy
+    assert status(study, "depth", runs, "paper") == "holds"  # a claim about the ResNet alone
+
+
+def test_fig14_prints_all_eight_accuracies():
+    (claim,) = (c for c in figs14_15_21.STUDY.claims if c.id.endswith(".accuracy"))
+    assert len(claim.published) == 8
+    assert claim.published["t2t_vit_14_artificial_on_natural"] == 83.1
+    judged = claim.check(_two_networks((0.8, 0.9, 0.7, 0.95), np.zeros((4, 50))))
+    assert set(claim.published) == set(judged.numbers)
 
 
 def test_fig16_orders_of_area_and_accuracy_must_agree():

@@ -1,5 +1,7 @@
 """Private parts of spec 1's studies against plain loops, and loaders of data that is not here."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,18 @@ from theodolite.studies import Trial
 from theodolite.studies.representation import _image_pairs
 from theodolite.studies.representation._classifiers import best_classifier
 from theodolite.studies.representation._domains import OfficeDomains, office_domains
-from theodolite.studies.representation._imagenet_sources import ImageNetSplit, image_sources
+from theodolite.studies.representation._imagenet_sources import (
+    NETWORKS,
+    ImageNetSplit,
+    image_sources,
+)
 from theodolite.studies.representation._peaks import draw_tasks
 from theodolite.studies.representation._pretrained import published_network
 from theodolite.studies.representation._profiles import profile
 from theodolite.studies.representation._readouts import Split, best_readout
 from theodolite.studies.representation._tasks import load_task
 from theodolite.workbench.data import Dataset
+from theodolite.workbench.models import T2TViT
 
 
 def _split(generator):
@@ -127,23 +134,49 @@ def _folder(root, classes, count):
             Image.fromarray(pixels).save(root / name / f"{k}.png")
 
 
-def test_imagenet_halves_from_a_folder(tmp_path, monkeypatch):
+@pytest.fixture
+def made_imagenet(tmp_path, monkeypatch):
+    """Four classes of five images in the data folder, and targets of four classes."""
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
     _folder(tmp_path / "imagenet", ("dog", "cat", "car", "cup"), 5)
     labels = torch.arange(4).repeat(10)
     images = torch.randint(0, 256, (40, 3, 32, 32), generator=torch.Generator()).to(torch.uint8)
-    targets = Dataset("made", images, labels, images, labels, ("bird", "cat", "ship", "truck"),
-                      peak=255)  # fmt: skip
-    split = ImageNetSplit(per_class=5, size=32, epochs=1, fine_tuning_epochs=1, batch_size=8,
+    return Dataset("made", images, labels, images, labels, ("bird", "cat", "ship", "truck"),
+                   peak=255)  # fmt: skip
+
+
+@pytest.mark.parametrize("network", ["resnet18", "t2t_vit_14"])
+def test_imagenet_halves_from_a_folder(tmp_path, made_imagenet, network, monkeypatch):
+    slim = replace(NETWORKS["t2t_vit_14"], build=lambda classes, size, _generator: T2TViT(
+        classes, width=24, depth=14, heads=2, hidden=24, image_size=size))  # fmt: skip
+    monkeypatch.setitem(NETWORKS, "t2t_vit_14", slim)
+    split = ImageNetSplit(per_class=5, size=32, epochs=1, fine_tuning_epochs=1, batch_size=40,
                           examples=20)  # fmt: skip
-    with pytest.raises(DataError, match=r"natural\.txt"):
-        image_sources(split, Trial(0), bias=True, targets=targets)
     (tmp_path / "imagenet" / "natural.txt").write_text("dog\ncat\n")
-    found = image_sources(split, Trial(0), bias=True, targets=targets)
+    found = image_sources(split, Trial(0), network, bias=True, targets=made_imagenet)
     assert found.curves.shape[:2] == found.areas.shape == (2, 4)
     assert found.curves.abs().max() > 0
     assert all(0 <= value <= 1 for value in found.results.values())
     assert len(found.results) == 4
+
+
+def test_imagenet_asks_for_its_halves_and_knows_two_networks(made_imagenet):
+    split = ImageNetSplit(per_class=5, size=32)
+    with pytest.raises(DataError, match=r"natural\.txt"):
+        image_sources(split, Trial(0), bias=True, targets=made_imagenet)
+    with pytest.raises(UnknownNameError, match="did you mean one of 't2t_vit_14'"):
+        image_sources(split, Trial(0), "t2t", bias=True, targets=made_imagenet)
+
+
+@pytest.mark.parametrize(
+    ("name", "trained"), [("resnet18", (40, 1024, 0.1)), ("t2t_vit_14", (30, 256, 0.01))]
+)
+def test_the_published_training_of_either_network(name, trained):
+    kind = NETWORKS[name]
+    assert (kind.epochs, kind.batch_size, kind.rate) == trained
+    layers = dict(kind.build(449, 32, torch.Generator()).named_modules())
+    assert set(kind.layers) <= set(layers)
+    assert list(layers).index(kind.layers[0]) < list(layers).index(kind.layers[3])
 
 
 def test_office_folders_are_asked_for(tmp_path, monkeypatch):

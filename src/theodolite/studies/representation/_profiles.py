@@ -52,11 +52,13 @@ def _curve(found: LabelProjections, points: int) -> Tensor:
     return curve_from_projections(found, grid, scale="normalized").values.cpu()
 
 
-def hidden_layers(model: nn.Module, inputs: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
-    """Outputs of named layers in evaluation mode, where the model is."""
+def hidden_layers(
+    model: nn.Module, inputs: Tensor, layers: Sequence[str], pool: str = "flatten"
+) -> dict[str, Tensor]:
+    """Outputs of named layers in evaluation mode, where the model is; one vector per example."""
     device = next(model.parameters()).device
     was_training = model.training
-    found = features(model.eval(), inputs.to(device), list(layers))
+    found = features(model.eval(), inputs.to(device), list(layers), pool)
     model.train(was_training)
     return {name: found[name] for name in layers}
 

@@ -39,7 +39,12 @@ class Comparison:
 
 
 def compare_sources(
-    models: Mapping[str, nn.Module], layers: Sequence[str], targets: Sequence[Target], *, bias: bool
+    models: Mapping[str, nn.Module],
+    layers: Sequence[str],
+    targets: Sequence[Target],
+    *,
+    bias: bool,
+    pool: str = "flatten",
 ) -> tuple[Tensor, Tensor]:
     """Curves and areas of :class:`Comparison`; both networks see the same examples.
 
@@ -48,13 +53,14 @@ def compare_sources(
         layers: from the input on.
         targets: the tasks.
         bias: whether representations get a constant column.
+        pool: how the output of a layer becomes a vector.
     """
     curves, areas = [], []
     for target in targets:
         (other,) = (group for group in GROUPS if group != target.group)
         found = []
         for group in (target.group, other):
-            rows = hidden_layers(models[group], target.inputs, layers)
+            rows = hidden_layers(models[group], target.inputs, layers, pool)
             found.append([profile(rows[name], target.labels, bias=bias) for name in layers])
         pairs = list(zip(*found, strict=True))
         curves.append(torch.stack([first.curve - second.curve for first, second in pairs]))

@@ -27,6 +27,7 @@ from theodolite.workbench.models.mobile import (
 )
 from theodolite.workbench.models.preactivation import PreActivationNet, resnet18_v2, wide_resnet
 from theodolite.workbench.models.resnets import ResNet, resnet18, resnet50
+from theodolite.workbench.models.t2t import T2TViT, t2t_vit_14
 
 __all__ = [
     "ACTIVATIONS",
@@ -39,6 +40,7 @@ __all__ = [
     "PreActivationNet",
     "ResNet",
     "Sin",
+    "T2TViT",
     "activation",
     "conv_net",
     "densenet121",
@@ -57,6 +59,7 @@ __all__ = [
     "simple_cnn",
     "simple_cnn_pooled",
     "strided_cnn",
+    "t2t_vit_14",
     "vgg16",
     "vgg19",
     "wide_resnet",
