@@ -82,12 +82,12 @@ class CheckWeights:
 
     def _part(self, kernel: Tensor) -> Tensor:
         """The entries of a kernel that are checked, as a matrix."""
-        rows, columns = self._left.indices, self._right.indices
+        rows, columns = self._left.indices[:, None], self._right.indices
         if self._mode == "full":
-            part = kernel[rows][:, :, columns]
+            part = kernel[rows, :, columns].transpose(1, 2)  # (rows, c, columns, c)
             return part.flatten(2).flatten(0, 1)
         matrix = kernel[0] if self._mode == "diagonal" else kernel
-        return matrix[rows][:, columns]
+        return matrix[rows, columns]
 
     def _form(self, part: Tensor) -> Tensor:
         if self._mode == "full":

@@ -114,10 +114,10 @@ class Contraction:
         H = [self.products.right(y) for y in block.signals(right.signals.squeeze(3))]
         width = block.width
         for rows, columns in self._ranges(len(B[0]), len(H[0]), left is right):
-            forward = gram.block(rows, columns)  # (nx, 1, ny, 1)
+            forward = _repeated(gram.block(rows, columns), width)  # (nx, 1, ny * width)
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, B, H, strict=True):
-                pairs = torch.unflatten(torch.unflatten(target, 1, (-1, width)), 0, (-1, width))
+                pairs = torch.unflatten(target, 0, (-1, width))
                 first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
                 if fresh:
                     self.products.into(target, first, second, True)
@@ -183,6 +183,15 @@ class Contraction:
             for x in spans(rows.stop, height):
                 for y in spans(length, -(-length // parts)):
                     yield x, slice(columns.start + y.start, columns.start + y.stop)
+
+
+def _repeated(forward: Tensor, width: int) -> Tensor:
+    """A kernel (nx, 1, ny, 1) with every column as often as an example has outputs.
+
+    A factor that lies along the rows as its partner does is multiplied twice as fast.
+    """
+    columns = forward.flatten(2)
+    return columns.repeat_interleave(width, 2) if width > 1 else columns
 
 
 def _by_position(signals: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ _PARTS: dict[Route, tuple[int, float]] = {
 }
 _MOST_PARTS = 32
 _TILE_ROWS = 128  # rows of a product that a GPU handles as one
-_CPU_PART_COST = 2e7
+_CPU_PART_COST = 3.3e7
 
 
 @dataclass(frozen=True)
