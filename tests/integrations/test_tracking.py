@@ -5,6 +5,7 @@ import math
 import pytest
 
 from theodolite.integrations.tracking import parameters, require_package, scalars, track
+from theodolite.integrations.watching import Watch
 from theodolite.records import Record
 
 
@@ -66,6 +67,19 @@ def test_a_finished_run_is_sent_step_by_step(small_history, report_file):
     assert settings["config.families"] == "kernel, gradient"
     assert settings["data.n"] == "48"
     assert steps[0][1] != steps[2][1]
+
+
+def test_what_the_last_step_adds_is_sent_once(small_data, small_net):
+    notebook = Notebook()
+    watch = Watch(small_data, trackers=[notebook], every=1, cadence={"gradient": 2})
+    watch.start(small_net())
+    watch.step(0)
+    sent = watch.step(1)
+    added = watch.finish()
+    assert notebook.told[-2:] == [(1, added), "closed"]
+    assert not sent.keys() & added.keys()
+    assert sent.keys() | added.keys() == scalars(watch.history.run.steps[-1]).keys()
+    assert "gradient/omega/model" in added
 
 
 def test_missing_packages_name_the_extra():

@@ -124,6 +124,12 @@ def test_monitor():
         th.Monitor(model(), (X, Y), every="sometimes")
     with pytest.raises(DomainError, match="every: expected an integer of at least 1, got 0"):
         th.Monitor(model(), (X, Y), every=0)
+    with pytest.raises(UnknownNameError, match="unknown part of cadence 'gradients'; did you mean"):
+        th.Monitor(model(), (X, Y), cadence={"gradients": 2})
+    with pytest.raises(
+        DomainError, match=r"cadence\['curves'\]: expected an integer of at least 1"
+    ):
+        th.Monitor(model(), (X, Y), cadence={"curves": 0})
     monitor = th.Monitor(model(), (X, Y), every=10, families="kernel")
     monitor.step(3)
     with pytest.raises(DomainError, match="step: expected more than 3, got 3; steps increase"):

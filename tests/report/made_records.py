@@ -214,3 +214,21 @@ def history_run(
     kept = ("name", "config", "data", "layers", "versions")
     head = {"kind": "history"} | {key: records[0].contents[key] for key in kept}
     return Run(name, Record(head), records)
+
+
+def sparse_run(distance=4, layers=("fc1", "fc2", "fc3"), *, last=True, **options):
+    """A history whose tangent family, and gradients of weights, are taken at some steps only."""
+    run = history_run(layers, **options)
+    steps = []
+    for place, record in enumerate(run.steps):
+        contents = dict(record.contents)
+        if place % distance and not (last and place == len(run.steps) - 1):
+            contents["rows"] = [
+                item for item in contents["rows"]
+                if item["family"] != "tangent"
+                and (item["family"] != "gradient" or item["measure"].startswith("feature"))
+            ]  # fmt: skip
+            contents["curves"] = []
+            contents["skipped"] = dict.fromkeys(("tangent", "gradient"), "taken at some steps")
+        steps.append(Record(contents, record.arrays if contents["curves"] else {}))
+    return Run(run.name, run.head, tuple(steps))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.report.made_records import history_run, survey_run, with_truth
+from tests.report.made_records import history_run, sparse_run, survey_run, with_truth
 from tests.report.paths import numbers_at
 from theodolite.records import Record, Run
 from theodolite.report import plot
@@ -12,6 +12,7 @@ from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import states_of
+from theodolite.report._maps import step_maps
 from theodolite.report._reading import groups_of
 
 RUNS = [
@@ -138,6 +139,23 @@ def test_the_slider_sees_every_step_and_curves_where_they_were_kept():
     states, frames = states_of(figures["kernel-spectrum"].panels[0], group.steps)
     assert (len(states), frames) == (2, [0, 0, 0, 1])
     assert figures["kernel-spectrum"].finding(100) == "Curves of step 0."
+
+
+def test_a_family_of_some_steps_is_drawn_at_its_own():
+    group = groups_of([sparse_run(steps=tuple(range(0, 1000, 100)))], 60)[0]
+    maps = {family: step_maps(group, family).panels[0] for family in ("kernel", "tangent")}
+    columns = {family: panel.layout["xaxis"]["ticktext"] for family, panel in maps.items()}
+    assert columns["kernel"] == [str(step) for step in range(0, 1000, 100)]
+    assert columns["tangent"] == ["0", "400", "800", "900"]
+    (trace,) = maps["tangent"].draw(None)
+    assert all(value is not None for row in trace["z"] for value in row)
+    profile = family_figures(group, "tangent")[0]
+    states, frames = states_of(profile.panels[0], group.steps)
+    assert (len(states), frames) == (4, [0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
+    assert profile.finding(700).endswith(" (step 400).")
+    assert "(step" not in profile.finding(800)
+    features = step_maps(group, "gradient", "feature_omega_contrast").panels[0]
+    assert features.layout["xaxis"]["ticktext"] == columns["kernel"]
 
 
 def test_nulls_belong_to_their_own_run():

@@ -12,12 +12,20 @@ from importlib import resources
 
 import pytest
 
-from tests.report.made_records import NASTY, history_run, survey_record, survey_run
+from tests.report.made_records import (
+    NASTY,
+    history_run,
+    sparse_run,
+    survey_record,
+    survey_run,
+)
 from tests.report.paths import numbers_at
 from theodolite.records import Record, Run, load_run, save_run
 from theodolite.report import notebook_html, write_html
 from theodolite.report._numbers import shown
+from theodolite.report._overview import overview_of
 from theodolite.report._page import page_html
+from theodolite.report._reading import groups_of
 
 
 class Parsed(HTMLParser):
@@ -171,6 +179,25 @@ def test_long_runs_are_thinned_and_keep_both_ends():
     shown_steps = json.loads(data)["steps"][0]
     assert len(shown_steps) <= 62
     assert (shown_steps[0], shown_steps[-1]) == (0, 89)
+
+
+def test_long_runs_keep_steps_at_which_a_family_was_taken():
+    run = sparse_run(8, ("a", "b"), steps=tuple(range(200)))
+    (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
+    shown_steps = json.loads(data)["steps"][0]
+    assert len(shown_steps) <= 62
+    assert set(shown_steps) >= {*range(0, 200, 8), 199}
+
+
+def test_a_run_that_was_not_closed_shows_the_latest_numbers_of_every_family():
+    run = sparse_run(4, last=False, steps=(0, 1, 2, 3, 4, 5))
+    overview = overview_of(groups_of([run], 60)[0])
+    columns = {column.family.key: column for column in overview.columns}
+    row = next(r for r in run.steps[4].contents["rows"] if r["measure"] == "tangent_alignment")
+    assert columns["tangent"].cells[0].number == shown(row["value"])
+    assert json.loads(columns["tangent"].cells[0].source)["step"] == 4
+    assert columns["tangent"].sentence.endswith(" (step 4).")
+    assert "(step" not in columns["kernel"].sentence
 
 
 def without(record, *families):
