@@ -139,4 +139,11 @@ ERRATA: tuple[Erratum, ...] = (
         "with momentum and batches of 256 the standard start is faster than printed (.38 and .69, "
         "not .31 and .58), and three set layers are unsteady; a control has a third of the rate",
     ),
+    Erratum(
+        "E28",
+        "A.3: whether the init scale multiplies the standard deviation or the variance of the "
+        "weights is not said",
+        "the standard deviation, but in Figure 1: there VGG16 at 0.526 and 0.612 of it stays at "
+        "chance for tens of epochs, and as factors of the variance both train",
+    ),
 )
