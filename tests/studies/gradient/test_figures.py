@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from theodolite.studies import Result, Results, Trial
-from theodolite.studies.gradient import fig3, fig5, figs1_2, figs4_12, figs8_9, theorem1
+from theodolite.studies.gradient import fig3, fig5, figs1_2, figs4_12, figs8_9, measures, theorem1
 
 SIGMAS = (0.001, 0.01, 0.1, 1.0, 10.0)
 
@@ -188,3 +188,31 @@ def test_range_of_first_rates(train, expected):
     runs = Results((Result(numbers, {"rate": rates}, size="lite"),))
     assert holds(figs8_9.STUDY, "range", runs) is expected
     assert holds(figs8_9.STUDY, "large", runs)
+
+
+def compared(seed, alignment):
+    sigma = np.array([0.01, 0.1, 1.0])
+    columns = dict.fromkeys(("hidden_contrast", "diversity", "stiffness", "confusion"), (1, 3, 2))
+    columns |= {"best_test": (0.9, 0.5, 0.1), "hidden": alignment}
+    numbers = {
+        f"{name}@{s:g}": float(v)
+        for name, column in columns.items()
+        for s, v in zip(sigma, column, strict=True)
+    }
+    return Result(numbers, {"sigma": sigma}, point={"family": "sin"}, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("claim", "alignments", "expected"),
+    [
+        ("alignment", [(3, 2, 1), (3, 2, 1)], True),
+        ("alignment", [(3, 2, 1), (1, 2, 3)], False),
+        ("alignment", [(3, 2, 1)], None),
+        ("best", [(3, 2, 1)], True),
+        ("best", [(1, 3, 2)], False),
+    ],
+    ids=["follows", "one seed against", "no interval", "best of all", "no better"],
+)
+def test_measures_compared(claim, alignments, expected):
+    runs = Results(tuple(compared(seed, values) for seed, values in enumerate(alignments)))
+    assert holds(measures.STUDY, claim, runs) is expected

@@ -4,6 +4,13 @@ import numpy as np
 import pytest
 
 from theodolite.studies import Judgment, Result, Results, judge
+from theodolite.studies.gradient._standard import (
+    accuracy_claim,
+    memorization_claim,
+    on_each_set,
+    representation_claim,
+    standard_claims,
+)
 from theodolite.studies.gradient._trends import (
     accuracy_falls,
     alignment_falls,
@@ -13,7 +20,6 @@ from theodolite.studies.gradient._trends import (
     on_each,
     pearson,
     spearman,
-    standard_claims,
     values,
 )
 
@@ -108,3 +114,25 @@ def test_correlations_leave_out_what_is_undefined():
 def test_standard_claims_are_those_asked_for():
     claims = standard_claims("mehta2021.x", 0.1, ("fit", "logit"))
     assert [claim.id for claim in claims] == [f"mehta2021.x.{n}" for n in ("test", "fit", "logit")]
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.05, True), (0.75, False)])
+def test_representations_fall_by_the_share_that_is_asked_for(share, holds):
+    runs = results(best_test=[0.9, 0.8, 0.5, 0.4], representation_end=[0.4, 0.39, 0.35, 0.3])
+    claim = representation_claim("mehta2021.x", share)
+    assert claim.check(runs).holds is holds
+    assert f"by {100 * share:g} %" in claim.text
+
+
+@pytest.mark.parametrize(("since", "where"), [(None, "the largest sigma"), (1.0, "sigma 1 and")])
+def test_memorization_says_where(since, where):
+    assert where in memorization_claim("mehta2021.x", since).text
+
+
+def test_a_claim_on_each_set_fails_with_one_of_them():
+    claim = on_each_set(accuracy_claim("mehta2021.x", 0.2))
+    falling = results(point={"data": "a"}, best_test=[0.8, 0.9, 0.5, 0.4])
+    flat = results(point={"data": "b"}, best_test=[0.8, 0.8, 0.8, 0.8])
+    assert claim.scope == "seed"
+    assert claim.check(falling).holds
+    assert not claim.check(Results((*falling, *flat))).holds

@@ -1,4 +1,4 @@
-"""The standard claims: how accuracy and alignment change with the scale of initialisation."""
+"""Checks of how accuracy and alignment change with the scale of initialisation."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +7,10 @@ import torch
 
 from theodolite.measures.gradient import is_extreme_memorization
 from theodolite.measures.kernel import correlation_table
-from theodolite.studies import Claim, Judgment, Result, Results, judge
+from theodolite.studies import Judgment, Result, Results, judge
 
 __all__ = [
+    "Check",
     "accuracy_falls",
     "alignment_falls",
     "drop",
@@ -20,7 +21,6 @@ __all__ = [
     "on_each",
     "pearson",
     "spearman",
-    "standard_claims",
     "values",
 ]
 
@@ -161,57 +161,3 @@ def on_each(check: Check, *names: str) -> Check:
         return judge(None if None in outcomes else True, **numbers)
 
     return checked
-
-
-_TEXTS = {
-    "hidden": "hidden-layer gradients",
-    "top": "top-layer gradients",
-    "logit": "logit gradients",
-}
-
-
-def standard_claims(
-    study: str, least: float, kinds: Sequence[str] = ("fit", "hidden", "top", "logit", "rep"),
-    fragile: dict[str, str] | None = None, scope: str = "run",
-) -> tuple[Claim, ...]:  # fmt: skip
-    """TEST(least) and the named ones of FIT, HID, TOP, LOGIT and REP (5 %)."""
-    weak = fragile or {}
-    wrap: Callable[[Check], Check] = on_each if scope == "seed" else lambda check: check
-    found = [_claim(study, "test", _test_text(least), wrap(accuracy_falls(least)), weak, scope)]
-    if "fit" in kinds:
-        text = "training accuracy reaches 1 (lite: 0.99) for every sigma"
-        found.append(_claim(study, "fit", text, wrap(fits), weak, scope))
-    for name in (kind for kind in ("hidden", "top", "logit") if kind in kinds):
-        text = (
-            f"in-class alignment of {_TEXTS[name]}, mean until the fit, is lower at the largest "
-            "sigma by 15 % and falls with sigma (rank correlation at most -0.7)"
-        )
-        found.append(_claim(study, name, text, wrap(alignment_falls(name)), weak, scope))
-    if "rep" in kinds:
-        text = (
-            "in-class alignment of the trained representations is lower at the largest sigma by "
-            "5 % and falls with sigma (rank correlation at most -0.7)"
-        )
-        check = wrap(alignment_falls("representation_end", 0.05))
-        found.append(_claim(study, "rep", text, check, weak, scope))
-    return tuple(found)
-
-
-def _test_text(least: float) -> str:
-    return (
-        f"best test accuracy falls by at least {least:g} from the better of the two smallest "
-        "sigmas to the largest, without a rise above 0.02 on the way"
-    )
-
-
-def _claim(
-    study: str, name: str, text: str, check: Check, fragile: dict[str, str], scope: str
-) -> Claim:
-    assert scope in ("run", "seed")
-    return Claim(
-        f"{study}.{name}",
-        text,
-        check,
-        scope="seed" if scope == "seed" else "run",
-        fragile=fragile.get(name, ""),
-    )

@@ -1,6 +1,5 @@
 """Figure 5: architectures, and true against shuffled labels."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,18 +18,18 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
+from theodolite.studies.gradient._architectures import DEEP, build
 from theodolite.studies.gradient._probe import Probe
 from theodolite.studies.gradient._scales import chance_of, measured_steps
 from theodolite.studies.gradient._sets import standardized_set
+from theodolite.studies.gradient._trends import Check
 from theodolite.sweeps import Space
-from theodolite.workbench.data import Dataset, shuffled_labels
-from theodolite.workbench.models import conv_net, densenet121, initialize_, mlp, resnet50
+from theodolite.workbench.data import shuffled_labels
 from theodolite.workbench.training import Recipe, Softmax, TrainingState, train
 
 __all__ = ["STUDY", "Architectures"]
 
 _LABELS = ("true", "shuffled")  # cases of panels (c) and (d); the others are architectures
-_DEEP = ("resnet50", "densenet121")  # learn in a tenth of the steps, each far more costly
 
 
 @dataclass(frozen=True)
@@ -63,42 +62,6 @@ class Architectures:
     probe: int = 250
 
 
-def small_conv_net(num_classes: int, generator: torch.Generator) -> nn.Sequential:
-    """The paper's ConvNet for 16x16 images: half the channels, a smaller second filter."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(3, 16, 5, padding=2),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(3, stride=2),
-        conv2=nn.Conv2d(16, 32, 3),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(3, stride=2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(128, 256),
-        relu_fc=nn.ReLU(),
-        fc2=nn.Linear(256, num_classes),
-    )
-    net = nn.Sequential(layers)
-    initialize_(net, "glorot", 1.0, generator)
-    return net
-
-
-def build(
-    config: Architectures, data: Dataset, generator: torch.Generator
-) -> tuple[nn.Module, str]:
-    """The network of a case, Glorot uniform with zero biases, and its last hidden activation."""
-    if config.case == "small_convnet":
-        return small_conv_net(data.num_classes, generator), "relu_fc"
-    if config.case == "convnet":
-        net = conv_net(data.num_classes, generator=generator)
-        return net, [name for name, part in net.named_children() if isinstance(part, nn.ReLU)][-1]
-    if config.case in _DEEP:
-        deep = (resnet50 if config.case == "resnet50" else densenet121)(data.num_classes)
-        return initialize_(deep, "glorot", 1.0, generator), "flatten"
-    inputs = int(np.prod(data.shape))
-    sizes = [inputs, config.hidden, data.num_classes]
-    return mlp(sizes, initializer="glorot", generator=generator), "act1"
-
-
 def measure(config: Architectures, trial: Trial) -> Measured:
     """Accuracies, alignment and contrast of the last hidden layer along training."""
     labels = config.case in _LABELS
@@ -107,7 +70,7 @@ def measure(config: Architectures, trial: Trial) -> Measured:
     if config.case == "shuffled":
         data = data.with_labels(shuffled_labels(data.y_train, trial.generator(3)))
     data = data.to(trial.device)
-    net, hidden = build(config, data, trial.generator(2))
+    net, hidden = build(config.case, config.hidden, data, trial.generator(2))
     net = net.to(trial.device)
     if trial.device.type == "cuda":  # where convolutions are faster so
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -128,10 +91,10 @@ def measure(config: Architectures, trial: Trial) -> Measured:
 
 
 def total_steps(config: Architectures) -> int:
-    """Steps of the case at most."""
+    """Steps of the case at most; the deep nets learn in fewer, and each costs far more."""
     if config.case in _LABELS:
         return config.label_steps
-    return config.steps // 10 if config.case in _DEEP else config.steps
+    return config.steps // 10 if config.case in DEEP else config.steps
 
 
 def _train(
@@ -178,28 +141,20 @@ def _by_case(runs: Results) -> dict[str, dict[str, float]]:
 _ORDER = ("mlp", "small_convnet", "convnet", "resnet50", "densenet121")
 
 
-def _ordered(runs: Results, name: str) -> Judgment:
-    cases = _by_case(runs)
-    shown = {case: cases[case][name] for case in _ORDER if case in cases}
-    if "mlp" not in shown or len(shown) < 2:
-        return judge(None, **shown)
-    middle = [shown[c] for c in ("small_convnet", "convnet") if c in shown]
-    deep = [shown[c] for c in _DEEP if c in shown]
-    holds = all(shown["mlp"] < v for v in (*middle, *deep))
-    holds = holds and all(m < d for m in middle for d in deep)
-    return judge(holds, **shown)
+def _ordered(name: str) -> Check:
+    """From the fully connected net to the ConvNet to both deep nets; of those that were run."""
 
+    def check(runs: Results) -> Judgment:
+        cases = _by_case(runs)
+        shown = {case: cases[case][name] for case in _ORDER if case in cases}
+        if "mlp" not in shown or len(shown) < 2:
+            return judge(None, **shown)
+        middle = [shown[c] for c in ("small_convnet", "convnet") if c in shown]
+        deep = [shown[c] for c in DEEP if c in shown]
+        holds = all(shown["mlp"] < v for v in (*middle, *deep))
+        return judge(holds and all(m < d for m in middle for d in deep), **shown)
 
-def _accuracy(runs: Results) -> Judgment:
-    return _ordered(runs, "best_test")
-
-
-def _alignment(runs: Results) -> Judgment:
-    return _ordered(runs, "alignment")
-
-
-def _contrast(runs: Results) -> Judgment:
-    return _ordered(runs, "contrast")
+    return check
 
 
 def _labels_accuracy(runs: Results) -> Judgment:
@@ -289,21 +244,21 @@ STUDY = Study(
         Claim(
             f"{_ID}.accuracy",
             "test accuracy rises from the fully connected net to the ConvNet to the deep nets",
-            _accuracy,
+            _ordered("best_test"),
             scope="seed",
             fragile="plain SGD with an ImageNet stem may leave the deep nets below the ConvNet",
         ),
         Claim(
             f"{_ID}.alignment",
             "in-class alignment of the trained representations rises in the same order",
-            _alignment,
+            _ordered("alignment"),
             scope="seed",
             fragile="alignment is not centred: architectures differ before training",
         ),
         Claim(
             f"{_ID}.contrast",
             "in-class minus overall alignment rises in the same order (not in the paper)",
-            _contrast,
+            _ordered("contrast"),
             scope="seed",
             fragile="not a claim of the paper",
         ),

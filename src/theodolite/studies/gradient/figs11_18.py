@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 
-from theodolite.studies import Claim
 from theodolite.studies.gradient._families import PAPER, Family, family_study
 from theodolite.studies.gradient._scales import Scales
-from theodolite.studies.gradient._trends import alignment_falls, memorizes, standard_claims
+from theodolite.studies.gradient._standard import (
+    accuracy_claim,
+    memorization_claim,
+    representation_claim,
+)
 
 __all__ = ["STUDIES"]
 
 _PANELS = ("test", "train", "representation", "representation_contrast")
-_REP = (
-    "in-class alignment of the last hidden layer's trained representations is lower at the largest "
-    "sigma by 5 % and falls with sigma (rank correlation at most -0.7)"
-)
 _WEAK = "expected, but weak in the last hidden layer: the upper layers learn"
 _PAPER = "a run ends when every network has learnt its training set"
 
@@ -32,19 +31,9 @@ _SIN = Family(
     paper=replace(PAPER, activation="sin", hidden=(1024, 1024, 1024)),
     sets={"smoke": ["digits"], "lite": ["digits"], "paper": ["cifar10"]},
     claims=(
-        *standard_claims("mehta2021.fig11", 0.2, ()),
-        Claim(
-            "mehta2021.fig11.memo",
-            "at the largest sigma training accuracy is perfect (lite: 0.99) and test accuracy at "
-            "chance, within three standard errors",
-            memorizes(),
-        ),
-        Claim(
-            "mehta2021.fig11.rep",
-            _REP,
-            alignment_falls("representation_end", 0.05),
-            fragile=_WEAK,
-        ),
+        accuracy_claim("mehta2021.fig11", 0.2),
+        memorization_claim("mehta2021.fig11"),
+        replace(representation_claim("mehta2021.fig11"), fragile=_WEAK),
     ),
     panels=_PANELS,
     lite_data="8x8 digits, 256 units in each hidden layer, sigma from 0.01 to 1",
@@ -67,13 +56,8 @@ _RELU = Family(
     paper=replace(PAPER, activation="relu", hidden=(1024, 1024, 1024)),
     sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
     claims=(
-        *standard_claims("mehta2021.fig18", 0.03, ()),
-        Claim(
-            "mehta2021.fig18.rep",
-            _REP,
-            alignment_falls("representation_end", 0.05),
-            fragile=_WEAK,
-        ),
+        accuracy_claim("mehta2021.fig18", 0.03),
+        replace(representation_claim("mehta2021.fig18"), fragile=_WEAK),
     ),
     panels=_PANELS,
     lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 192 units in each hidden "

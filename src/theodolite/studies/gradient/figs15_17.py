@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from theodolite.studies.gradient._families import PART, PART_TEXT, Family, family_study
 from theodolite.studies.gradient._scales import Scales
-from theodolite.studies.gradient._trends import standard_claims
+from theodolite.studies.gradient._standard import standard_claims
 
 __all__ = ["STUDY"]
 

@@ -7,7 +7,8 @@ from theodolite.studies import Claim, Judgment, Measured, Results, Trial, judge
 from theodolite.studies.gradient._families import PART, Family, family_study
 from theodolite.studies.gradient._scales import Scales, courses, measure_scales
 from theodolite.studies.gradient._sets import standardized_set
-from theodolite.studies.gradient._trends import accuracy_falls, spearman, values
+from theodolite.studies.gradient._standard import accuracy_claim
+from theodolite.studies.gradient._trends import spearman, values
 from theodolite.workbench.data import Dataset
 from theodolite.workbench.training import DivergenceError
 
@@ -80,12 +81,7 @@ STUDY = replace(
             ),
             sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
             claims=(
-                Claim(
-                    f"{_ID}.test",
-                    "best test accuracy falls by at least 0.02 from the better of the two smallest "
-                    "sigmas to the largest, without a rise above 0.02 on the way",
-                    accuracy_falls(0.02),
-                ),
+                accuracy_claim(_ID, 0.02),
                 *(
                     Claim(
                         f"{_ID}.{name.split('_')[0]}",

@@ -3,18 +3,18 @@
 import numpy as np
 
 from theodolite.studies import Claim, Judgment, Panel, Points, Results, Study, judge
+from theodolite.studies.gradient._families import PAPER
 from theodolite.studies.gradient._pictures import scale_panels
 from theodolite.studies.gradient._scales import Scales, measure_scales
-from theodolite.studies.gradient._trends import (
-    alignment_falls,
-    fits,
-    memorizes,
-    on_each,
-    pearson,
-    spearman,
-    standard_claims,
-    values,
+from theodolite.studies.gradient._standard import (
+    accuracy_claim,
+    alignment_claim,
+    fit_claim,
+    memorization_claim,
+    on_each_set,
+    representation_claim,
 )
+from theodolite.studies.gradient._trends import on_each, pearson, spearman, values
 from theodolite.sweeps import Space
 
 __all__ = ["CONTRAST", "STUDY", "extreme_errors"]
@@ -128,14 +128,8 @@ def draw(runs: Results) -> list[Panel]:
 
 
 _CLAIMS = (
-    *standard_claims(_ID, 0.2, (), scope="seed"),
-    Claim(
-        f"{_ID}.memo",
-        "at sigma 1 and above training accuracy is perfect (lite: 0.99) and test accuracy at "
-        "chance, within three standard errors",
-        on_each(memorizes(1.0)),
-        scope="seed",
-    ),
+    on_each_set(accuracy_claim(_ID, 0.2)),
+    on_each_set(memorization_claim(_ID, 1.0)),
     Claim(
         f"{_ID}.follows",
         "best test accuracy follows the alignment of hidden-layer gradients: rank correlation at "
@@ -150,12 +144,7 @@ _CLAIMS = (
         on_each(_sweet_spot, *_MAIN),
         scope="seed",
     ),
-    Claim(
-        f"{_ID}.fit",
-        "training accuracy reaches 1 (lite: 0.99) for every sigma",
-        on_each(fits, *_MAIN),
-        scope="seed",
-    ),
+    on_each_set(fit_claim(_ID), *_MAIN),
     Claim(
         f"{_ID}.lazy",
         "gradient norm over weight norm of the first layer falls with sigma, at the start and on "
@@ -163,20 +152,8 @@ _CLAIMS = (
         on_each(_lazier, *_MAIN),
         scope="seed",
     ),
-    Claim(
-        f"{_ID}.hidden",
-        "in-class alignment of hidden-layer gradients, mean until the fit, is lower at the largest "
-        "sigma by 15 % and falls with sigma (rank correlation at most -0.7)",
-        on_each(alignment_falls("hidden"), *_MAIN),
-        scope="seed",
-    ),
-    Claim(
-        f"{_ID}.rep",
-        "in-class alignment of the trained representations is lower at the largest sigma by 75 % "
-        "and falls with sigma (rank correlation at most -0.7)",
-        on_each(alignment_falls("representation_end", 0.75), *_MAIN),
-        scope="seed",
-    ),
+    on_each_set(alignment_claim(_ID, "hidden"), *_MAIN),
+    on_each_set(representation_claim(_ID, 0.75), *_MAIN),
     Claim(
         f"{_ID}.vanishes",
         "at the largest sigma gradients and representations have alignments below 0.05",
@@ -209,16 +186,7 @@ STUDY = Study(
     configs={
         "smoke": Scales(hidden=(64,), steps=30, points=4, probe=50),
         "lite": _LITE,
-        "paper": Scales(
-            data="cifar10",
-            hidden=(1024,),
-            rate=0.01,
-            batch_size=256,
-            steps=100_000,
-            points=32,
-            probe=500,
-            until_fit=True,
-        ),
+        "paper": PAPER,
     },
     spaces={
         "smoke": Space({"data": ["digits"]}),

@@ -5,7 +5,8 @@ from dataclasses import replace
 from theodolite.studies import Claim
 from theodolite.studies.gradient._families import PAPER, Family, family_study
 from theodolite.studies.gradient._scales import Scales
-from theodolite.studies.gradient._trends import never_fits, standard_claims
+from theodolite.studies.gradient._standard import standard_claims
+from theodolite.studies.gradient._trends import never_fits
 
 __all__ = ["STUDY"]
 

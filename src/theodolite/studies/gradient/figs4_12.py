@@ -15,7 +15,8 @@ from theodolite.studies.gradient._families import (
 )
 from theodolite.studies.gradient._pictures import scale_panels
 from theodolite.studies.gradient._scales import Scales
-from theodolite.studies.gradient._trends import drop, standard_claims, values
+from theodolite.studies.gradient._standard import standard_claims
+from theodolite.studies.gradient._trends import drop, values
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
-from theodolite.studies import Claim
 from theodolite.studies.gradient._families import PAPER, Family, family_study
 from theodolite.studies.gradient._scales import Scales
-from theodolite.studies.gradient._trends import alignment_falls, memorizes, standard_claims
+from theodolite.studies.gradient._standard import (
+    memorization_claim,
+    representation_claim,
+    standard_claims,
+)
 
 __all__ = ["STUDY"]
 
@@ -21,18 +24,8 @@ STUDY = family_study(
         sets={"smoke": ["mixture50"], "lite": ["mixture50"], "paper": ["cifar100", "svhn"]},
         claims=(
             *standard_claims(_ID, 0.05, ("fit", "hidden", "top")),
-            Claim(
-                f"{_ID}.memo",
-                "at the largest sigma training accuracy is perfect (lite: 0.99) and test accuracy "
-                "at chance, within three standard errors",
-                memorizes(),
-            ),
-            Claim(
-                f"{_ID}.rep",
-                "in-class alignment of the trained representations is lower at the largest sigma "
-                "by 75 % and falls with sigma (rank correlation at most -0.7)",
-                alignment_falls("representation_end", 0.75),
-            ),
+            memorization_claim(_ID),
+            representation_claim(_ID, 0.75),
         ),
         panels=(
             *("hidden", "hidden_contrast", "top", "test", "train"),

@@ -17,6 +17,7 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
+from theodolite.studies.gradient._families import PAPER
 from theodolite.studies.gradient._scales import Scales, chance_of, courses
 from theodolite.studies.gradient._sets import standardized_set
 from theodolite.sweeps import Space
@@ -124,17 +125,7 @@ STUDY = Study(
         "lite": FirstRates(
             Scales(hidden=(512,), steps=1000, points=4), (1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2)
         ),
-        "paper": FirstRates(
-            Scales(
-                hidden=(1024,),
-                rate=0.01,
-                batch_size=256,
-                steps=100_000,
-                points=32,
-                until_fit=True,
-            ),
-            (1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1),
-        ),
+        "paper": FirstRates(PAPER, (1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1)),
     },
     spaces={
         "smoke": Space({"data": ["digits"]}),

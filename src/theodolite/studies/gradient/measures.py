@@ -15,6 +15,7 @@ from theodolite.studies import (
     Trial,
     judge,
 )
+from theodolite.studies.gradient._families import PAPER
 from theodolite.studies.gradient._scales import PAPER_SIGMAS, Scales, measure_scales
 from theodolite.studies.gradient._trends import pearson, spearman, values
 from theodolite.sweeps import Space
@@ -86,13 +87,14 @@ def _alignment(runs: Results) -> Judgment:
     found, accuracy, seeds = _pooled(runs)
     r, low, high = correlation_interval(found["hidden"], accuracy, seeds)
     rank = spearman(found["hidden"], accuracy)
-    return judge(r > 0.5 and not low <= 0, correlation=r, low=low, high=high, rank=rank)
+    holds = None if np.isnan(low) else r > 0.5 and low > 0  # one seed has no interval
+    return judge(holds, correlation=r, low=low, high=high, rank=rank)
 
 
 def _best(runs: Results) -> Judgment:
     found, accuracy, seeds = _pooled(runs)
     numbers: dict[str, float] = {}
-    for name in ("hidden", "hidden_contrast", "diversity", "stiffness", "confusion"):
+    for name in _MEASURES:
         r, low, high = correlation_interval(found[name], accuracy, seeds)
         numbers |= {name: r, f"{name}_low": low, f"{name}_high": high}
         numbers[f"{name}_rank"] = spearman(found[name], accuracy)
@@ -143,19 +145,7 @@ STUDY = Study(
         "lite": Comparison(
             "sin", Scales(hidden=(128,), sigmas=PAPER_SIGMAS[:4], steps=600, points=8, probe=100)
         ),
-        "paper": Comparison(
-            "sin",
-            Scales(
-                data="cifar10_10k",
-                hidden=(1024,),
-                rate=0.01,
-                batch_size=256,
-                steps=12_000,
-                points=16,
-                probe=500,
-                until_fit=True,
-            ),
-        ),
+        "paper": Comparison("sin", replace(PAPER, data="cifar10_10k", steps=12_000, points=16)),
     },
     spaces={"smoke": Space({"family": ["sin", "hinge"]}), "lite": _EVERY, "paper": _EVERY},
     claims=(

@@ -1,6 +1,6 @@
 """Section 4's remedies: temperature, margin and target scale undo the scale of a ReLU layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
+from theodolite.studies.gradient._families import PAPER
 from theodolite.studies.gradient._probe import Probe
 from theodolite.studies.gradient._scales import Scales, layers_of, measured_steps, network
 from theodolite.studies.gradient._sets import standardized_set
@@ -181,15 +182,7 @@ STUDY = Study(
             Scales(data="cifar8", activation="relu", hidden=(128,), steps=1000, points=6, probe=100)
         ),
         "paper": Remedies(
-            Scales(
-                data="cifar10",
-                activation="relu",
-                hidden=(1024,),
-                batch_size=256,
-                steps=20_000,
-                points=16,
-                probe=500,
-            )
+            replace(PAPER, activation="relu", steps=20_000, points=16, until_fit=False)
         ),
     },
     claims=(
