@@ -1,6 +1,6 @@
 """CKA of layers with a reference: as the paper takes it, debiased, and by chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -36,8 +36,3 @@ def profile_rows(
 def rounded(values: Tensor) -> np.ndarray:
     """For a record: float32 on the CPU."""
     return values.detach().float().cpu().numpy()
-
-
-def as_arrays(named: Mapping[str, Sequence[float]]) -> dict[str, np.ndarray]:
-    """Curves over time, ready for a record."""
-    return {name: np.asarray(values, dtype=np.float32) for name, values in named.items()}

@@ -22,6 +22,8 @@ __all__ = [
     "as_array",
     "by_setting",
     "hierarchy_line",
+    "measurable",
+    "settings_of",
     "shape_of",
     "spearman",
     "weight_layers",
@@ -35,20 +37,26 @@ def weight_layers(model: nn.Module) -> list[str]:
     ]
 
 
-def alignments(model: nn.Module, ground: Ground, params: str | None = None) -> np.ndarray:
-    """Alignment of every layer with the labels of the probe, in order of execution.
-
-    Of all its parameters, or of those that a pattern selects.
+def measurable(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy of a network in evaluation mode, and its inputs, in the precision to measure in.
 
     Networks of linear layers are measured in float64: their tangent kernels at initialisation are
     so nearly constant that single precision would be lost in the centring.
     """
     copy = deepcopy(model).eval()
-    x, y = ground.probe
-    if not any(isinstance(part, nn.Conv2d) for part in copy.modules()):
-        copy, x = copy.double(), x.double()
+    if any(isinstance(part, nn.Conv2d) for part in copy.modules()):
+        return copy, x
+    return copy.double(), x.double()
+
+
+def alignments(model: nn.Module, ground: Ground, params: str | None = None) -> np.ndarray:
+    """Alignment of every layer with the labels of the probe, in order of execution.
+
+    Of all its parameters, or of those that a pattern selects.
+    """
+    copy, x = measurable(model, ground.probe[0])
     with unfrozen(copy):
-        found = tangent_alignments(copy, x, y, weight_layers(copy), params=params)
+        found = tangent_alignments(copy, x, ground.probe[1], weight_layers(copy), params=params)
     return found.curve.cpu().numpy()
 
 
@@ -96,6 +104,11 @@ def by_setting(runs: Results, name: str, default: Any = None) -> dict[Any, Resul
         value: Results(tuple(run for run in runs if run.point.get(name, default) == value))
         for value in values
     }
+
+
+def settings_of(runs: Results, name: str) -> np.ndarray:
+    """The value of a swept setting in every run."""
+    return np.asarray([run.point[name] for run in runs], dtype=np.float64)
 
 
 def hierarchy_line(name: str, runs: Results, key: str, *, dashed: bool = False) -> Line:

@@ -1,5 +1,6 @@
 """Random networks at their initialisation, and what two inputs have in common in each layer."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,10 +8,22 @@ import torch
 from torch import Tensor
 
 from theodolite.quantities import backward_kernel, forward_kernel
-from theodolite.studies import Trial
+from theodolite.studies import Judgment, Line, Results, Trial, judge, mean_and_error
+from theodolite.studies.tangent._hierarchy import as_array
 from theodolite.workbench.models import mlp
 
-__all__ = ["RandomNets", "finite_cosines", "log_slope", "sphere_pair"]
+__all__ = [
+    "CONFIGS",
+    "LITE",
+    "RandomNets",
+    "finite_cosines",
+    "largest_error",
+    "log_slope",
+    "pair_arrays",
+    "pair_lines",
+    "sphere_pair",
+    "within_limits",
+]
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,14 @@ class RandomNets:
     networks: int = 10
     inputs: int = 10
     cosines: tuple[float, ...] = (-0.9, 0.0, 0.5)
+
+
+CONFIGS: Mapping[str, RandomNets] = {
+    "smoke": RandomNets(recursion=1000, depth=5, width=32, networks=1),
+    "lite": RandomNets(),
+    "paper": RandomNets(depth=50, width=2048, networks=16),
+}
+LITE = "10 networks of width 400 and depth 20"  # what stands in at lite
 
 
 def sphere_pair(cosine: float, size: int) -> Tensor:
@@ -73,6 +94,42 @@ def _gram(net: torch.nn.Module, x: Tensor, layer: str, kind: str) -> np.ndarray:
 def _normalized(sums: np.ndarray) -> np.ndarray:
     lengths = np.sqrt(sums[:, 0, 0] * sums[:, 1, 1])
     return np.asarray(sums[:, 0, 1] / lengths)
+
+
+def pair_arrays(
+    measured: Mapping[float, np.ndarray], theory: Mapping[float, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Both curves of every pair of inputs, for a record."""
+    arrays = {}
+    for index, cosine in enumerate(measured):
+        arrays[f"measured_{index}"] = as_array(measured[cosine])
+        arrays[f"theory_{index}"] = as_array(theory[cosine])
+    return arrays
+
+
+def largest_error(
+    measured: Mapping[float, np.ndarray], theory: Mapping[float, np.ndarray]
+) -> float:
+    """Of any layer and pair of inputs."""
+    return max(float(np.abs(values - theory[c]).max()) for c, values in measured.items())
+
+
+def within_limits(runs: Results) -> Judgment:
+    """Finite networks of the sizes used are within 0.15 of infinitely wide ones."""
+    return judge(runs["finite_error"][0] < 0.15, largest_error=runs["finite_error"][0])
+
+
+def pair_lines(runs: Results, shown: Callable[[np.ndarray], np.ndarray]) -> list[Line]:
+    """Finite networks with their standard error, and the recursion; one color per pair."""
+    lines = []
+    pairs = sum(name.startswith("theory") for name in runs.runs[0].arrays)
+    for index in range(pairs):
+        mean, error = mean_and_error(shown(runs.array(f"measured_{index}")))
+        x = np.arange(1, len(mean) + 1)
+        lines.append(Line(f"finite networks, pair {index + 1}", x, mean, error, color=index))
+        theory = shown(runs.runs[0].arrays[f"theory_{index}"])
+        lines.append(Line(f"recursion, pair {index + 1}", x, theory, dashed=True, color=index))
+    return lines
 
 
 def log_slope(x: np.ndarray, y: np.ndarray) -> float:

@@ -1,11 +1,9 @@
 """Approximations 1 and 2: the gradient points along the labels; features move to first order."""
 
-from copy import deepcopy
 from dataclasses import dataclass
 from math import nan
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from theodolite.measures.tangent import cross_entropy_gradient, label_gradient_correlation
@@ -21,6 +19,7 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
+from theodolite.studies.tangent._descent import stepped, with_head
 from theodolite.studies.tangent._hierarchy import as_array
 from theodolite.studies.tangent._random_nets import log_slope
 from theodolite.studies.tangent._setting import Setting, fully_connected, prepare
@@ -57,10 +56,10 @@ def measure(config: Approximate, trial: Trial) -> Measured:
     deep = fully_connected(config, ground, trial).double()
     correlations, cosines = [], []
     for scale in config.heads:
-        net = _scaled(deep, scale)
+        net = with_head(deep, scale)
         w = cross_entropy_gradient(net(x).detach(), targets)
         correlations.append(-float(label_gradient_correlation(targets, w)))
-        after = _stepped(net, x, w, _LARGE_STEP)
+        after = stepped(net, x, targets, _LARGE_STEP)
         cosines.append(float(feature_update_correlation(net, after, x, targets).cosine))
     large = _change(deep, x, (y, targets), _LARGE_STEP)
     numbers = {"large_error": float(large.relative_error), "large_flips": float(large.flips)}
@@ -71,28 +70,9 @@ def measure(config: Approximate, trial: Trial) -> Measured:
     return Measured(numbers, {name: as_array([*values]) for name, values in arrays.items()})
 
 
-def _scaled(net: nn.Module, scale: float) -> nn.Module:
-    copy = deepcopy(net)
-    with torch.no_grad():
-        [*copy.parameters()][-1].mul_(scale)
-    return copy
-
-
-def _stepped(net: nn.Module, x: Tensor, w: Tensor, rate: float) -> nn.Module:
-    """The network after one step of gradient descent along ``Psi w``."""
-    after = deepcopy(net)
-    parameters = [*after.parameters()]
-    gradients = torch.autograd.grad(after(x), parameters, w)
-    with torch.no_grad():
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.sub_(rate * gradient)
-    return after
-
-
 def _change(net: nn.Module, x: Tensor, labels: tuple[Tensor, Tensor], rate: float) -> FeatureChange:
     y, targets = labels
-    w = cross_entropy_gradient(net(x).detach(), targets)
-    return feature_change(net, _stepped(net, x, w, rate), x, y)
+    return feature_change(net, stepped(net, x, targets, rate), x, y)
 
 
 def _first_order(net: nn.Module, x: Tensor, labels: tuple[Tensor, Tensor]) -> dict[str, float]:
@@ -104,7 +84,8 @@ def _first_order(net: nn.Module, x: Tensor, labels: tuple[Tensor, Tensor]) -> di
     rates = np.asarray(_SMALL_STEPS)[still]
     errors = np.asarray([float(changes[index].relative_error) for index in still])
     slope = log_slope(rates, errors) if len(still) > 2 else nan
-    return {f"order {depth}": slope, f"error {depth}": float(errors.max(initial=0.0))}
+    error = float(errors.max()) if len(still) else nan
+    return {f"order {depth}": slope, f"error {depth}": error}
 
 
 def _along_labels(runs: Results) -> Judgment:
@@ -119,7 +100,8 @@ def _moves(runs: Results) -> Judgment:
 
 
 def _exact(runs: Results) -> Judgment:
-    return judge(runs["error 2"][0] <= 1e-6, largest_error=runs["error 2"][0])
+    error = runs["error 2"][0]
+    return judge(None if np.isnan(error) else error <= 1e-6, largest_error=error)
 
 
 def _order(runs: Results) -> Judgment:

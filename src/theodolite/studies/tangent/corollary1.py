@@ -1,5 +1,6 @@
 """Corollary 1: forward and backward loss balance at a layer of order L^(3/5), for very large L."""
 
+from dataclasses import replace
 from math import isnan, nan
 
 import numpy as np
@@ -17,7 +18,13 @@ from theodolite.studies import (
     judge,
 )
 from theodolite.studies.tangent._hierarchy import as_array
-from theodolite.studies.tangent._random_nets import RandomNets, finite_cosines, log_slope
+from theodolite.studies.tangent._random_nets import (
+    CONFIGS,
+    LITE,
+    RandomNets,
+    finite_cosines,
+    log_slope,
+)
 from theodolite.theory.infinite_width import asymptotic_equilibrium_layer, equilibrium_layer
 
 __all__ = ["STUDY"]
@@ -105,11 +112,7 @@ STUDY = Study(
     title="The layer where both losses of information balance",
     shows=("Corollary 1",),
     measure=measure,
-    configs={
-        "smoke": RandomNets(recursion=1000, depth=5, width=32, networks=1),
-        "lite": RandomNets(),
-        "paper": RandomNets(recursion=300_000, depth=50, width=2048, networks=16),
-    },
+    configs={**CONFIGS, "paper": replace(CONFIGS["paper"], recursion=300_000)},
     seeds={"paper": (101, 102, 103)},
     claims=(
         Claim(
@@ -136,5 +139,5 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    stand_in={"lite": "10 networks of width 400 and depth 20"},
+    stand_in={"lite": LITE},
 )

@@ -1,10 +1,13 @@
 """Figure 11: VGG19 on CIFAR-100 for a fixed number of epochs at three learning rates."""
 
-import numpy as np
-
 from theodolite.studies import Claim, Judgment, Panel, Results, Study, judge
 from theodolite.studies.tangent._conv import Architecture, run_once
-from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, spearman
+from theodolite.studies.tangent._hierarchy import (
+    by_setting,
+    hierarchy_line,
+    settings_of,
+    spearman,
+)
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]
@@ -15,12 +18,8 @@ def _higher(runs: Results) -> Judgment:
         f"rate {rate:g}": part.mean("height")
         for rate, part in by_setting(runs, "learning_rate").items()
     }
-    rank = spearman(_rates(runs), runs["height"])
+    rank = spearman(settings_of(runs, "learning_rate"), runs["height"])
     return judge(rank > 0, rank=rank, **heights)
-
-
-def _rates(runs: Results) -> np.ndarray:
-    return np.asarray([run.point["learning_rate"] for run in runs], dtype=np.float64)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,6 +1,5 @@
 """Figures 19 to 23: spectra, ranks and correlations of three networks, one with noisy labels."""
 
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -30,6 +29,7 @@ from theodolite.studies.tangent._hierarchy import (
     as_array,
     by_setting,
     hierarchy_line,
+    measurable,
     weight_layers,
 )
 from theodolite.studies.tangent._setting import learned, outcome, prepare, recipe_of
@@ -91,10 +91,8 @@ def measure(config: Noisy, trial: Trial) -> Measured:
 
 
 def _fisher(model: nn.Module, x: Tensor) -> Fisher:
-    copy = deepcopy(model).eval()
-    if not any(isinstance(part, nn.Conv2d) for part in copy.modules()):
-        copy, x = copy.double(), x.double()
-    return fisher(copy, x, weight_layers(copy))
+    copy, inputs = measurable(model, x)
+    return fisher(copy, inputs, weight_layers(copy))
 
 
 def _spectrum(kernel: Tensor, count: int) -> np.ndarray:

@@ -14,7 +14,12 @@ from theodolite.studies import (
 )
 from theodolite.studies.tangent._conv import Architecture, converged, run_once
 from theodolite.studies.tangent._gaps import peak_between
-from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, spearman
+from theodolite.studies.tangent._hierarchy import (
+    by_setting,
+    hierarchy_line,
+    settings_of,
+    spearman,
+)
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]
@@ -29,23 +34,18 @@ def _correlated(runs: Results) -> Judgment:
 def _with_rate(runs: Results) -> Judgment:
     """At each batch size of 128 or more, the height rises with the learning rate."""
     ranks = {
-        f"batch {size}": spearman(_rates(part), part["height"])
+        f"batch {size}": spearman(settings_of(part, "learning_rate"), part["height"])
         for size, part in by_setting(converged(runs), "batch_size").items()
         if size >= 128 and len(part) > 1
     }
     return judge(min(ranks.values()) > 0 if ranks else None, rows=len(ranks), **ranks)
 
 
-def _rates(runs: Results) -> np.ndarray:
-    return np.asarray([run.point["learning_rate"] for run in runs], dtype=np.float64)
-
-
 def _with_batch(runs: Results) -> Judgment:
     ranks = {}
     for rate, part in by_setting(converged(runs), "learning_rate").items():
         if len(part) > 1:
-            sizes = np.asarray([run.point["batch_size"] for run in part], dtype=np.float64)
-            ranks[f"rate {rate:g}"] = spearman(sizes, part["height"])
+            ranks[f"rate {rate:g}"] = spearman(settings_of(part, "batch_size"), part["height"])
     mean = float(np.mean([*ranks.values()])) if ranks else np.nan
     return judge(mean < 0 if ranks else None, mean=mean, **ranks)
 
@@ -54,8 +54,8 @@ def _moves(runs: Results) -> Judgment:
     cells = converged(runs)
     if len(cells) < 3:
         return judge(None, cells=len(cells))
-    noise = [np.log(r.point["learning_rate"] / r.point["batch_size"]) for r in cells]
-    rank = spearman(np.asarray(noise), cells["peak"])
+    noise = settings_of(cells, "learning_rate") / settings_of(cells, "batch_size")
+    rank = spearman(noise, cells["peak"])
     return judge(rank > 0, rank=rank, cells=len(cells))  # nan: it does not move
 
 

@@ -4,20 +4,18 @@ from math import pi
 
 import numpy as np
 
-from theodolite.studies import (
-    Claim,
-    Judgment,
-    Line,
-    Measured,
-    Panel,
-    Results,
-    Study,
-    Trial,
-    judge,
-    mean_and_error,
+from theodolite.studies import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite.studies.tangent._random_nets import (
+    CONFIGS,
+    LITE,
+    RandomNets,
+    finite_cosines,
+    largest_error,
+    log_slope,
+    pair_arrays,
+    pair_lines,
+    within_limits,
 )
-from theodolite.studies.tangent._hierarchy import as_array
-from theodolite.studies.tangent._random_nets import RandomNets, finite_cosines, log_slope
 from theodolite.theory.infinite_width import forward_losses
 
 __all__ = ["STUDY"]
@@ -35,17 +33,17 @@ def measure(config: RandomNets, trial: Trial) -> Measured:
         numbers[f"exponent {cosine:g}"] = log_slope(layers[far], loss[far])
         numbers[f"constant {cosine:g}"] = float(layers[-1] ** 2 * loss[-1])
     measured = finite_cosines(config, trial, "forward")
-    arrays: dict[str, np.ndarray] = {}
-    errors, slopes = [], []
-    for index, (cosine, values) in enumerate(measured.items()):
-        theory = 1 - 2 * forward_losses(config.depth, cosine).numpy()
-        arrays[f"measured_{index}"], arrays[f"theory_{index}"] = as_array(values), as_array(theory)
-        errors.append(float(np.abs(values - theory).max()))
-        late = slice(config.depth // 4, None)
-        x = np.arange(1, config.depth + 1)[late]
-        slopes.append(log_slope(x, 1 - values[late]) - log_slope(x, 1 - theory[late]))
-    numbers |= {"finite_error": max(errors), "finite_slope": float(np.abs(slopes).max())}
-    return Measured(numbers, arrays)
+    theory = {c: 1 - 2 * forward_losses(config.depth, c).numpy() for c in measured}
+    slopes = [_late_slope(measured[c]) - _late_slope(theory[c]) for c in measured]
+    numbers["finite_error"] = largest_error(measured, theory)
+    numbers["finite_slope"] = float(np.abs(slopes).max())
+    return Measured(numbers, pair_arrays(measured, theory))
+
+
+def _late_slope(cosines: np.ndarray) -> float:
+    """Exponent of the loss over all but the first quarter of the layers."""
+    first = len(cosines) // 4
+    return log_slope(np.arange(first + 1, len(cosines) + 1), 1 - cosines[first:])
 
 
 def _rate(runs: Results) -> Judgment:
@@ -59,24 +57,13 @@ def _constant(runs: Results) -> Judgment:
     return judge(holds, limit=_LIMIT, **found)
 
 
-def _finite(runs: Results) -> Judgment:
-    return judge(runs["finite_error"][0] < 0.15, largest_error=runs["finite_error"][0])
-
-
 def _finite_rate(runs: Results) -> Judgment:
     return judge(runs["finite_slope"][0] <= 0.5, difference_of_slopes=runs["finite_slope"][0])
 
 
 def draw(runs: Results) -> list[Panel]:
     """Losses of finite networks and of the recursion, one color per pair of inputs."""
-    lines = []
-    pairs = sum(name.startswith("theory") for name in runs.runs[0].arrays)
-    for index in range(pairs):
-        mean, error = mean_and_error(1 - runs.array(f"measured_{index}"))
-        x = np.arange(1, len(mean) + 1)
-        lines.append(Line(f"finite networks, pair {index + 1}", x, mean, error, color=index))
-        theory = 1 - runs.runs[0].arrays[f"theory_{index}"]
-        lines.append(Line(f"recursion, pair {index + 1}", x, theory, dashed=True, color=index))
+    lines = pair_lines(runs, lambda cosines: 1 - cosines)
     return [Panel("Theorem 1", lines, "layer", "1 - cosine", "xy")]
 
 
@@ -85,11 +72,7 @@ STUDY = Study(
     title="Loss of forward information",
     shows=("Theorem 1",),
     measure=measure,
-    configs={
-        "smoke": RandomNets(recursion=1000, depth=5, width=32, networks=1),
-        "lite": RandomNets(),
-        "paper": RandomNets(depth=50, width=2048, networks=16),
-    },
+    configs=CONFIGS,
     seeds={"paper": (101, 102, 103)},
     claims=(
         Claim(
@@ -106,7 +89,7 @@ STUDY = Study(
         Claim(
             "lou2022.theorem1.finite",
             "cosines in finite networks are within 0.15 of the recursion in every layer",
-            _finite,
+            within_limits,
         ),
         Claim(
             "lou2022.theorem1.finite-rate",
@@ -116,5 +99,5 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    stand_in={"lite": "10 networks of width 400 and depth 20"},
+    stand_in={"lite": LITE},
 )

@@ -4,20 +4,18 @@ from math import log
 
 import numpy as np
 
-from theodolite.studies import (
-    Claim,
-    Judgment,
-    Line,
-    Measured,
-    Panel,
-    Results,
-    Study,
-    Trial,
-    judge,
-    mean_and_error,
+from theodolite.studies import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite.studies.tangent._random_nets import (
+    CONFIGS,
+    LITE,
+    RandomNets,
+    finite_cosines,
+    largest_error,
+    log_slope,
+    pair_arrays,
+    pair_lines,
+    within_limits,
 )
-from theodolite.studies.tangent._hierarchy import as_array
-from theodolite.studies.tangent._random_nets import RandomNets, finite_cosines, log_slope
 from theodolite.theory.infinite_width import (
     asymptotic_backward_information,
     backward_fraction_loss,
@@ -41,22 +39,16 @@ def measure(config: RandomNets, trial: Trial) -> Measured:
     early = np.unique(np.geomspace(deepest**0.4, deepest**0.7, 9).astype(int))
     values = information[early - 1]
     measured = finite_cosines(config, trial, "backward")
-    arrays: dict[str, np.ndarray] = {}
-    errors, steps = [], []
-    for index, (cosine, found) in enumerate(measured.items()):
-        theory = backward_losses(config.depth, cosine).numpy()
-        arrays[f"measured_{index}"], arrays[f"theory_{index}"] = as_array(found), as_array(theory)
-        errors.append(float(np.abs(found - theory).max()))
-        steps.append(float(np.diff(found).min()))
+    theory = {cosine: backward_losses(config.depth, cosine).numpy() for cosine in measured}
     numbers = {
         "fraction_exponent": log_slope(scale, np.asarray(excess)),
         "fraction_ratio": float(excess[-1] / expected),
         "early_exponent": log_slope(deepest / early, values),
         "early_constant": float(np.median((deepest / early) ** 3 * values)),
-        "finite_error": max(errors),
-        "finite_step": min(steps),
+        "finite_error": largest_error(measured, theory),
+        "finite_step": min(float(np.diff(found).min()) for found in measured.values()),
     }
-    return Measured(numbers, arrays)
+    return Measured(numbers, pair_arrays(measured, theory))
 
 
 def _fraction(runs: Results) -> Judgment:
@@ -69,24 +61,13 @@ def _early(runs: Results) -> Judgment:
     return judge(abs(exponent + 3) <= 0.1, exponent=exponent, constant=constant)
 
 
-def _finite(runs: Results) -> Judgment:
-    return judge(runs["finite_error"][0] < 0.15, largest_error=runs["finite_error"][0])
-
-
 def _rising(runs: Results) -> Judgment:
     return judge(runs["finite_step"][0] >= -0.05, smallest_step=runs["finite_step"][0])
 
 
 def draw(runs: Results) -> list[Panel]:
     """Backward information of finite networks and of the recursion."""
-    lines = []
-    pairs = sum(name.startswith("theory") for name in runs.runs[0].arrays)
-    for index in range(pairs):
-        mean, error = mean_and_error(runs.array(f"measured_{index}"))
-        x = np.arange(1, len(mean) + 1)
-        lines.append(Line(f"finite networks, pair {index + 1}", x, mean, error, color=index))
-        theory = runs.runs[0].arrays[f"theory_{index}"]
-        lines.append(Line(f"recursion, pair {index + 1}", x, theory, dashed=True, color=index))
+    lines = pair_lines(runs, lambda cosines: cosines)
     return [Panel("Theorem 2", lines, "layer", "cosine of gradients")]
 
 
@@ -95,11 +76,7 @@ STUDY = Study(
     title="Loss of backward information",
     shows=("Theorem 2",),
     measure=measure,
-    configs={
-        "smoke": RandomNets(recursion=1000, depth=5, width=32, networks=1),
-        "lite": RandomNets(),
-        "paper": RandomNets(depth=50, width=2048, networks=16),
-    },
+    configs=CONFIGS,
     seeds={"paper": (101, 102, 103)},
     claims=(
         Claim(
@@ -116,7 +93,7 @@ STUDY = Study(
         Claim(
             "lou2022.theorem2.finite",
             "cosines of gradients in finite networks are within 0.15 of the recursion",
-            _finite,
+            within_limits,
         ),
         Claim(
             "lou2022.theorem2.rising",
@@ -125,5 +102,5 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    stand_in={"lite": "10 networks of width 400 and depth 20"},
+    stand_in={"lite": LITE},
 )
