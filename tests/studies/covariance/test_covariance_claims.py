@@ -89,7 +89,9 @@ def test_sampled_filters_explain_the_gain(drawn, verdict):
             f"{labels}_conv_no_bias": 0.7,
             f"{labels}_covariance": drawn,
         }
-    assert status("fig5", "covariance-explains", made(one)) == verdict
+    learned, chance = ({name: np.array([0.1, end]) for name in one} for end in (0.9, 0.1))
+    assert status("fig5", "covariance-explains", made(one, arrays=learned)) == verdict
+    assert status("fig5", "covariance-explains", made(one, arrays=chance)) == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +110,12 @@ def test_more_layers(areas, monotone, above):
 @pytest.mark.parametrize(("narrow", "verdict"), [(-0.05, "holds"), (0.01, "fails")])
 def test_narrow_networks_are_slowed_down(narrow, verdict):
     one = {"real_0": narrow, "random_0": -0.1, "real_1": 0.02, "random_1": 0.0}
-    runs = made(one, arrays={"units": np.array([16.0, 512.0])})
+    units, curves = {"units": np.array([16.0, 512.0])}, np.array([[0.1, 0.1], [0.1, 0.9]])
+    learned, chance = (dict.fromkeys(one, curves[:rows]) for rows in (2, 1))
+    runs = made(one, arrays=units | learned)
     assert status("fig8", "narrow", runs) == verdict
     assert status("fig8", "wide", runs) == "holds"
+    assert status("fig8", "narrow", made(one, arrays=units | chance)) == "undecided"
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.1, "holds"), (-0.1, "fails")])

@@ -24,11 +24,12 @@ from theodolite.workbench.training import (
     train,
 )
 
-__all__ = ["LABELS", "Course", "Network", "Protocol", "Stage", "Transfer"]
+__all__ = ["LABELS", "Course", "Network", "Protocol", "Stage", "Transfer", "left_chance"]
 
 Labels = Literal["real", "random"]
 LABELS: tuple[Labels, ...] = ("real", "random")
 _CLASSES = 10  # of downstream labels
+_CHANCE = 0.15  # of so many classes, with room
 _POINTS, _FEW_POINTS = 25, 12  # of a curve; fewer where evaluating takes long
 _LONG = 5_000
 
@@ -175,6 +176,14 @@ class Course:
 
 def _area(steps: np.ndarray, values: np.ndarray) -> float:
     return float(area_under_curve(torch.tensor(steps), torch.tensor(values)))
+
+
+def left_chance(*curves: np.ndarray) -> bool:
+    """Whether training accuracy ends above chance in one of the curves at least.
+
+    Areas under curves that stay at chance differ by noise alone, and decide nothing.
+    """
+    return max(float(curve[-1]) for curve in curves) > _CHANCE
 
 
 class Protocol:

@@ -25,6 +25,7 @@ from theodolite.studies import (
     mean_and_error,
 )
 from theodolite.studies.covariance._gaussian import GaussianRuns, train_on_gaussians
+from theodolite.studies.covariance._ranks import rank_correlation
 
 __all__ = ["STUDY", "Panels"]
 
@@ -66,7 +67,7 @@ def _shape(sigma: torch.Tensor, tau: torch.Tensor) -> dict[str, float]:
     return {
         "defect": float(unimodality_defect(mean)),
         "correlation": _correlation(sigma, mean),
-        "rank_correlation": _correlation(_ranks(sigma), _ranks(mean)),
+        "rank_correlation": rank_correlation(sigma.numpy(), mean.numpy()),
         "spread": float(curve_deviation(tau, mean.expand_as(tau)).max()),
         "peak": float(mean.argmax()) / (len(mean) - 1),
         "end_to_peak": float(mean[-1] / mean.max()),
@@ -86,10 +87,6 @@ def _scores(setting: GaussianRuns, pooled: torch.Tensor, trial: Trial) -> dict[s
 
 def _correlation(first: torch.Tensor, second: torch.Tensor) -> float:
     return float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
-
-
-def _ranks(values: torch.Tensor) -> torch.Tensor:
-    return values.argsort().argsort().double()
 
 
 def _falls(runs: Results) -> Judgment:

@@ -20,7 +20,14 @@ from theodolite.studies import (
     mean_and_error,
 )
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite.studies.covariance._transfer import (
+    LABELS,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    left_chance,
+)
 from theodolite.workbench.interventions import covariance_init_
 
 __all__ = ["STUDY", "CovarianceTransfer"]
@@ -118,7 +125,15 @@ def _covariance_helps(runs: Results, prefix: str = "") -> Judgment:
         labels: run[f"{prefix}{labels}_covariance"] - run[f"{prefix}{labels}_scratch"]
         for labels in LABELS
     }
-    return judge(min(gains.values()) > 0, **gains)
+    return judge(min(gains.values()) > 0 if _learned(runs) else None, **gains)
+
+
+def _learned(runs: Results) -> bool:
+    return all(
+        left_chance(*(run.arrays[f"{labels}_{start}"] for start in _CORE))
+        for run in runs
+        for labels in LABELS
+    )
 
 
 def _covariance_explains(runs: Results, prefix: str = "") -> Judgment:
@@ -131,7 +146,7 @@ def _covariance_explains(runs: Results, prefix: str = "") -> Judgment:
         shares[f"{labels}_gain"] = conv - scratch
         shares[f"{labels}_missing"] = abs(drawn - conv)
     holds = all(shares[f"{labels}_missing"] < 0.25 * shares[f"{labels}_gain"] for labels in LABELS)
-    return judge(holds, **shares)
+    return judge(holds if _learned(runs) else None, **shares)
 
 
 def _rescaling_slows(runs: Results) -> Judgment:

@@ -17,7 +17,14 @@ from theodolite.studies import (
     mean_and_error,
 )
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite.studies.covariance._transfer import (
+    LABELS,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    left_chance,
+)
 
 __all__ = ["STUDY", "Widths"]
 
@@ -65,14 +72,21 @@ def _last(runs: Results) -> int:
     return len(next(iter(runs)).arrays["units"]) - 1
 
 
+def _learned(runs: Results, *names: str) -> bool:
+    return all(left_chance(*run.arrays[name]) for run in runs for name in names)
+
+
 def _narrow_hurts(runs: Results) -> Judgment:
     gains = {labels: runs.mean(f"{labels}_0") for labels in LABELS}
-    return judge(max(gains.values()) < 0, **gains)
+    learned = _learned(runs, *(f"{labels}_0" for labels in LABELS))
+    return judge(max(gains.values()) < 0 if learned else None, **gains)
 
 
 def _wide_does_not(runs: Results) -> Judgment:
-    gain = runs.mean(f"real_{_last(runs)}")
-    return judge(gain >= 0, real=gain, random=runs.mean(f"random_{_last(runs)}"))
+    real, random = (f"{labels}_{_last(runs)}" for labels in LABELS)
+    gain = runs.mean(real)
+    holds = gain >= 0 if _learned(runs, real) else None
+    return judge(holds, real=gain, random=runs.mean(random))
 
 
 def _grows(runs: Results) -> Judgment:
@@ -83,7 +97,7 @@ def _grows(runs: Results) -> Judgment:
         for labels in LABELS
         for k in places[:-1]
     ]
-    return judge(min(rises) > 0, **gains)
+    return judge(min(rises) > 0 if _learned(runs, *gains) else None, **gains)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -78,9 +78,13 @@ def measure(config: LargeTransfers, trial: Trial) -> Measured:
     return Measured(numbers, arrays)
 
 
+def _of(runs: Results, run: str) -> Results:
+    return runs.chosen(lambda result: result.point.get("run", "fig16") == run)
+
+
 def _gain(runs: Results, run: str, sign: int) -> Judgment:
     """Sign 0 reports without a verdict."""
-    part = Results(tuple(r for r in runs if r.point.get("run", "fig16") == run))
+    part = _of(runs, run)
     if not len(part):
         return judge(None, runs=0)
     gains = {labels: part.mean(f"{labels}_gain") for labels in LABELS}
@@ -92,7 +96,7 @@ def draw(runs: Results) -> list[Panel]:
     """Training accuracy from both starts."""
     panels = []
     for run in _RUNS:
-        part = Results(tuple(r for r in runs if r.point.get("run", "fig16") == run))
+        part = _of(runs, run)
         for labels in LABELS if len(part) else ():
             mean, error = mean_and_error(part.array(labels).astype(np.float64))
             steps = next(iter(part)).arrays["steps"]

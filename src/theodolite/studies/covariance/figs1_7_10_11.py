@@ -21,7 +21,14 @@ from theodolite.studies import (
 )
 from theodolite.studies.covariance._activations import fractions_of, histograms_of
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite.studies.covariance._transfer import (
+    LABELS,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    left_chance,
+)
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY", "Cases"]
@@ -29,7 +36,7 @@ __all__ = ["STUDY", "Cases"]
 _ID = "maennel2020.fig1-7-10-11"
 _MOMENTS = ("initial", "pretrained", "real", "random")
 _FIGURES = {"positive": "Figure 11", "negative": "Figure 10", "wide": "Figure 11"}
-_LEFT_CHANCE, _FITTED = 0.15, 0.5  # accuracies on 10 classes, and on the upstream labels
+_FITTED = 0.5  # share of the upstream labels
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,11 @@ def measure(config: Cases, trial: Trial) -> Measured:
 
 
 def _of(runs: Results, case: str) -> Result | None:
-    return next((r for r in runs if r.point.get("case", "positive") == case), None)
+    return next(iter(_runs(runs, case)), None)
+
+
+def _runs(runs: Results, case: str) -> Results:
+    return runs.chosen(lambda run: run.point.get("case", "positive") == case)
 
 
 def _untrained(*found: Result | None) -> bool:
@@ -90,8 +101,8 @@ def _untrained(*found: Result | None) -> bool:
 
 def _has_learned(run: Result) -> bool:
     """Half of the random labels upstream; downstream more than chance, from one of the starts."""
-    reached = [run.arrays[labels][:2, -1].max() for labels in LABELS]
-    return run["upstream"] > _FITTED and bool(min(reached) > _LEFT_CHANCE)
+    learned = all(left_chance(*run.arrays[labels][:2]) for labels in LABELS)
+    return run["upstream"] > _FITTED and learned
 
 
 def _changed(runs: Results, case: str, sign: int) -> Judgment:
@@ -163,7 +174,7 @@ def draw(runs: Results) -> list[Panel]:
     """Figure 1 by case and labels, layer means, and histograms of the last two layers."""
     panels = []
     for case in ("positive", "negative", "wide"):
-        part = Results(tuple(r for r in runs if r.point.get("case", "positive") == case))
+        part = _runs(runs, case)
         if len(part):
             panels += [_course_panel(part, case, labels) for labels in LABELS]
             panels += [_means_panel(part, case), _histogram_panel(part, case)]

@@ -18,6 +18,7 @@ from theodolite.studies import (
     mean_and_error,
 )
 from theodolite.studies.covariance._images import Images
+from theodolite.studies.covariance._ranks import rank_correlation
 from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
 from theodolite.sweeps import Space
 
@@ -104,13 +105,13 @@ def _areas(runs: Results, labels: str) -> np.ndarray:
 
 
 def _monotone(runs: Results) -> Judgment:
-    ranks = {labels: _rank_correlation(_areas(runs, labels)) for labels in LABELS}
+    ranks = {labels: _growth(_areas(runs, labels)) for labels in LABELS}
     return judge(min(ranks.values()) >= 0.8, **ranks)
 
 
-def _rank_correlation(values: np.ndarray) -> float:
-    ranks = values.argsort().argsort().astype(float)
-    return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
+def _growth(areas: np.ndarray) -> float:
+    """Rank correlation with the number of layers."""
+    return rank_correlation(np.arange(len(areas)), areas)
 
 
 def _above_scratch(runs: Results) -> Judgment:
@@ -133,11 +134,15 @@ def draw(runs: Results) -> list[Panel]:
     """Training accuracy (Figure 6: random labels; Figure 9: both) by number of layers."""
     panels = []
     for name in _ARCHITECTURES:
-        part = Results(tuple(r for r in runs if r.point.get("architecture", "simple_cnn") == name))
+        part = _of(runs, name)
         if len(part):
             for labels, figure in (("random", "Figures 6, 9"), ("real", "Figure 9")):
                 panels.append(_panel(part, labels, f"{figure}, {name}, {labels} labels"))
     return panels
+
+
+def _of(runs: Results, architecture: str) -> Results:
+    return runs.chosen(lambda run: run.point.get("architecture", "simple_cnn") == architecture)
 
 
 def _panel(runs: Results, labels: str, title: str) -> Panel:
