@@ -82,6 +82,29 @@ def test_options_reach_the_survey(data, tmp_path):
     assert {row["n"] for row in contents["rows"] if row["layer"] == "fc2"} == {9}
 
 
+@pytest.mark.parametrize("form", ["file.npy", "file.npz", "file.npz:labels", "labels"])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_true_labels_beside_those_of_the_data(tmp_path, split, form):
+    rng = np.random.default_rng(0)
+    truth = {name: rng.integers(0, 3, count) for name, count in (("train", 20), ("test", 12))}
+    x = {name: rng.normal(size=(len(y), 6)).astype(np.float32) for name, y in truth.items()}
+    given = {name: np.roll(y, 5) for name, y in truth.items()}
+    arrays = {f"x_{name}": x[name] for name in x} | {f"y_{name}": given[name] for name in x}
+    np.savez(tmp_path / "data.npz", **arrays, labels=truth[split])
+    np.save(tmp_path / "file.npy", truth[split])
+    own = {f"y_{name}": y for name, y in truth.items()}
+    np.savez(tmp_path / "file.npz", **own, labels=truth[split])
+    word = form if form == "labels" else tmp_path / form
+    words = ("--split", split, "--family", "kernel", "--truth", word, "-o", tmp_path / "run")
+    call("survey", MLP[0], tmp_path / "data.npz", *MLP[1:], *words)
+    torch.manual_seed(0)
+    pair = torch.from_numpy(x[split]), torch.from_numpy(given[split])
+    ours = th.survey(mlp([6, 5, 3]), pair, truth=truth[split], families="kernel")
+    saved = th.load(tmp_path / "run")
+    for measure in ("cka_target", "cka_truth"):
+        assert saved.estimate(measure, "fc1") == ours.estimate(measure, "fc1")
+
+
 def test_weights_come_from_the_checkpoint(data, tmp_path):
     model = mlp([6, 5, 3], generator=torch.Generator().manual_seed(9))
     torch.save(model.state_dict(), tmp_path / "net.pt")

@@ -120,6 +120,47 @@ def test_npz_with_other_keys(tmp_path):
     assert "found X, y" in said
 
 
+def with_array(folder, name, array):
+    np.save(folder / name, array, allow_pickle=True)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("no-such-file.npy", "there is no such file; expected FILE.npy, FILE.npz, FILE.npz:KEY"),
+        ("no-such-file.npz:y", "no-such-file.npz: there is no such file"),
+        ("y_true", "has no array 'y_true'; found x_train, y_train, x_test, y_test"),
+        ("data.npz:y_true", "has no array 'y_true'; found x_train"),
+        ("damaged.npz", "cannot be read as plain numbers (BadZipFile)"),
+        ("pickled.npy", "cannot be read as plain numbers (ValueError)"),
+        ("few.npy", "expected 30 labels, as many as data has train examples, got 7"),
+        ("words.npy", "got an array of <U1 and shape (30,)"),
+        ("single.npy", "got an array of int64 and shape ()"),
+        ("", "expected FILE.npy"),
+        ("data.npz:", "expected FILE.npy"),
+    ],
+    ids=["file", "archive", "key", "file and key", "damaged", "pickled", "few", "words", "single",
+         "empty", "no key"],
+)  # fmt: skip
+def test_true_labels_that_cannot_be_had(data, folder, monkeypatch, word, part):
+    monkeypatch.chdir(data.parent)
+    written(data.parent / "damaged.npz", "PK\x03\x04 no zip at all")
+    with_array(data.parent, "pickled.npy", np.array([{}], dtype=object))
+    with_array(data.parent, "few.npy", np.arange(7))
+    with_array(data.parent, "words.npy", np.array(list("abc") * 10))
+    with_array(data.parent, "single.npy", np.array(3))
+    assert part in refused("survey", MLP, data, *SIZES, "--truth", word, "-o", folder)
+    assert not folder.exists()
+
+
+def test_true_labels_without_a_file_of_data_or_a_family_for_them(data, tmp_path):
+    words = ("--arg", "sizes=[64,4,10]", "--truth", "y_true")
+    assert "got 'y_true'" in refused("survey", MLP, "digits", *words)
+    words = (*SIZES, "--truth", data, "--family", "tangent")
+    assert "add --family kernel" in refused("survey", MLP, data, *words)
+
+
 def test_unknown_layer(data, folder):
     said = refused("survey", MLP, data, *SIZES, "--layer", "fc9", "-o", folder)
     assert "'fc9'" in said

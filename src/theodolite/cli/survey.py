@@ -20,6 +20,7 @@ _DATA = (
 EXAMPLES = """\b
 theodolite survey theodolite.workbench.models:mlp digits --arg sizes=[64,128,10]
 theodolite survey net.py:Net data.npz --checkpoint net.pt --split test -o runs/net
+theodolite survey net.py:Net shuffled.npz --checkpoint net.pt --truth original.npz
 """
 
 
@@ -34,6 +35,15 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
         typer.Option(metavar="NAME=VALUE", help="Argument of CALLABLE, e.g. num_classes=10."),
     ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:KEY]",
+            help="True labels, where DATA has others (shuffled, noisy): FILE.npy, FILE.npz "
+            "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. Adds cka_truth beside "
+            "cka_target.",
+        ),
+    ] = None,
     scale: Annotated[
         str, typer.Option(help="Scaling of the inputs; auto takes pixels to [0, 1].")
     ] = "auto",
@@ -107,6 +117,7 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
         memory_limit=memory_limit,
         device=device,
         name=name,
+        truth=truth,
     )
     folder = output or Path("runs") / f"{_word(model)}-{_word(data)}"
     run, report = survey_model(

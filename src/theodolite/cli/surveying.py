@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from theodolite._survey import SIZES, survey
 from theodolite.cli.failures import CommandError
 from theodolite.cli.models import ModelSource, build_model
@@ -19,6 +21,7 @@ from theodolite.cli.probes import (
 )
 from theodolite.cli.processes import is_first, process_group
 from theodolite.cli.progress import progress_bar
+from theodolite.cli.truth import load_truth
 from theodolite.records import Run
 
 __all__ = ["Options", "image_sides", "memory_bytes", "require_writable", "survey_model"]
@@ -41,6 +44,7 @@ class Options:
     memory_limit: str | None = None
     device: str | None = None
     name: str = ""
+    truth: str | None = None
 
 
 def survey_model(
@@ -60,8 +64,9 @@ def survey_model(
     with process_group(resolve_device(options.device)) as device:
         model = build_model(source).to(device)
         examples = in_precision_of(model, load_examples(data))
+        truth = _truth(options, data, examples)
         require_fit(model, examples, options.readout)
-        keywords = _keywords(options, examples, source.seed)
+        keywords = _keywords(options, examples, source.seed) | {"truth": truth}
         with progress_bar(shown=progress and is_first()) as show:
             pairs = (examples.inputs, examples.targets)
             result = survey(model, pairs, device=device, progress=show, **keywords)
@@ -102,6 +107,14 @@ def _keywords(options: Options, examples: Examples, seed: int) -> dict[str, Any]
     if options.examples is not None:
         keywords["sizes"] = _sizes(options.examples)
     return keywords
+
+
+def _truth(options: Options, data: DataSource, examples: Examples) -> Tensor | None:
+    if options.truth is None:
+        return None
+    if options.families and "kernel" not in options.families:
+        raise CommandError("--truth: true labels are for the kernel family; add --family kernel")
+    return load_truth(options.truth, data, examples)
 
 
 def _sizes(limit: int) -> dict[str, int]:
