@@ -152,8 +152,8 @@ def test_a_family_of_some_steps_is_drawn_at_its_own():
     profile = family_figures(group, "tangent")[0]
     states, frames = states_of(profile.panels[0], group.steps)
     assert (len(states), frames) == (4, [0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
-    assert profile.finding(700).endswith(" (step 400).")
-    assert "(step" not in profile.finding(800)
+    assert profile.finding(700).endswith("; numbers of step 400.")
+    assert "numbers of" not in profile.finding(800)
     features = step_maps(group, "gradient", "feature_omega_contrast").panels[0]
     assert features.layout["xaxis"]["ticktext"] == columns["kernel"]
 

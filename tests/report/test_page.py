@@ -196,8 +196,8 @@ def test_a_run_that_was_not_closed_shows_the_latest_numbers_of_every_family():
     row = next(r for r in run.steps[4].contents["rows"] if r["measure"] == "tangent_alignment")
     assert columns["tangent"].cells[0].number == shown(row["value"])
     assert json.loads(columns["tangent"].cells[0].source)["step"] == 4
-    assert columns["tangent"].sentence.endswith(" (step 4).")
-    assert "(step" not in columns["kernel"].sentence
+    assert columns["tangent"].sentence.endswith("; numbers of step 4.")
+    assert "numbers of" not in columns["kernel"].sentence
 
 
 def without(record, *families):

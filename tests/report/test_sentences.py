@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.report.made_records import history_run, row, survey_record, survey_run
+from tests.report.made_records import history_run, row, sparse_run, survey_record, survey_run
 from theodolite.records import Record, Run
 from theodolite.report._numbers import shown, shown_error, spaced
 from theodolite.report._reading import groups_of
@@ -95,6 +95,13 @@ def test_a_measure_of_some_steps_says_where_it_is_missing():
     group = groups_of([run], 60)[0]
     assert profile_sentence(group, "gradient", "stiffness", 0) == "Not measured at step 0."
     assert "ighest in" in profile_sentence(group, "gradient", "stiffness", 10)
+
+
+def test_the_opening_tells_which_families_were_taken_at_some_steps():
+    run = sparse_run(4, steps=(0, 10, 20, 30, 40, 50))
+    opening = opening_sentence(groups_of([run], 60)[0])
+    assert "at 6 steps from 0 to 50 (tangent, gradient at 3 of 6)." in opening
+    assert " of " not in opening_sentence(groups_of([history_run()], 60)[0]).partition("steps")[2]
 
 
 def test_infinite_numbers_are_told():

@@ -17,6 +17,7 @@ __all__ = ["class_map", "kernel_maps", "step_maps"]
 
 _MOST_COLUMNS = 24
 _TEXT_COLUMNS = 13
+_FEW_TICKS = 7
 _MOST_EXAMPLES = 40
 _MOST_KERNELS = 4
 _ROW_HEIGHT, _MARGINS = 24, 64
@@ -154,7 +155,8 @@ def _fixed_map(title: str, table: Table, family: str, limits: Limits) -> Panel:
 
 def _map_layout(layers: Sequence[str], columns: Sequence[str], across: str) -> dict[str, Any]:
     # Numbered positions with texts: "0" and "10" as categories would become numbers.
-    named = spaced(len(columns), _TEXT_COLUMNS)
+    many = len(columns) > _TEXT_COLUMNS  # then no two labels may stand side by side
+    named = spaced(len(columns), _FEW_TICKS if many else len(columns))
     texts = [plotly_text(short(columns[i], 10)) for i in named]
     ticks: dict[str, Any] = {"tickvals": named, "ticktext": texts}
     rows = layer_ticks(layers, most=40)

@@ -99,11 +99,21 @@ def opening_sentence(group: Group) -> str:
         pieces.append(f"measured on {examples}{kind} examples{labels}")
     if group.is_history:
         pieces.append(f"at {len(group.steps)} steps from {group.steps[0]} to {group.steps[-1]}")
-    text = ", ".join(pieces) + "."
+    text = ", ".join(pieces) + _some_steps(run) + "."
     if len(group.runs) > 1:
         names = ", ".join(f"“{plain(r.name)}”" for r in group.runs)
         text += f" {len(group.runs)} runs side by side: {names}."
     return text + _losses(group)
+
+
+def _some_steps(run: RunView) -> str:
+    """Which families were taken at fewer steps than the others."""
+    counts = {family: run.count(family, words.headline) for family, words in FAMILIES.items()}
+    most = max(counts.values())
+    some = sorted({count for count in counts.values() if 0 < count < most})
+    names = {count: ", ".join(f for f in counts if counts[f] == count) for count in some}
+    parts = [f"{names[count]} at {count}" for count in some]
+    return f" ({'; '.join(parts)} of {most})" if parts else ""
 
 
 def quiet_reason(group: Group, family: str) -> str:
@@ -117,7 +127,7 @@ def quiet_reason(group: Group, family: str) -> str:
 
 def _dated(run: RunView, moment: Moment, step: int | None) -> str:
     """Says so where numbers are of another step than the one asked for."""
-    return "" if moment is run.at(step) else f" (step {moment.step})"
+    return "" if moment is run.at(step) else f"; numbers of step {moment.step}"
 
 
 def _values(group: Group, moment: Moment, family: str, measure: str) -> Values:
