@@ -79,6 +79,15 @@ def test_accuracy_beside_the_table(data, close):
     assert holds("lou2022.fig3.accuracy", far) is False
 
 
+def test_accuracies_are_drawn_beside_the_table():
+    runs = made_runs(*[depth_run(depth, 5, data="mnist") for depth in (10, 20, 30)])
+    table = find_study("lou2022.fig3").draw(runs)[-1]
+    measured, published = table.marks
+    assert table.title == "Table 3, mnist"
+    assert list(measured.x) == [10, 20, 30]
+    assert dict(zip(published.x, published.y, strict=True))[70] == 94.8
+
+
 def cell(batch, rate, height, loss, converged=1.0):
     numbers = {"height": height, "test_loss": loss, "converged": converged, "peak": 3.0}
     arrays = {"after": np.linspace(0, height, 4)}

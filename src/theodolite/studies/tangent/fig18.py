@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from theodolite.studies import (
     Claim,
     Judgment,
+    Line,
     Measured,
     Panel,
     Points,
@@ -39,8 +40,10 @@ from theodolite.workbench.training import train
 __all__ = ["STUDY", "Frozen"]
 
 _CHUNK = 4096
-_TABLE = {"2048 test": 91.9, "10000 test": 95.6, "75000 test": 96.4}
-_TABLE_TRAIN = {"2048 train": 92.6, "10000 train": 96.4, "75000 train": 97.6}
+_TABLE = {  # Table 4, by width
+    "train": {2048: 92.6, 10_000: 96.4, 75_000: 97.6},
+    "test": {2048: 91.9, 10_000: 95.6, 75_000: 96.4},
+}
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,14 @@ def draw(runs: Results) -> list[Panel]:
         lines.append(hierarchy_line("before", part, "before", dashed=True))
         panels.append(Panel(f"Figure 18, width {width}", lines, "layer", "alignment"))
     widths = [run.point["width"] for run in runs]
-    marks = [Points(name, widths, runs[f"{name}_accuracy"]) for name in ("train", "test")]
+    marks: list[Points | Line] = []
+    for color, (name, row) in enumerate(_TABLE.items()):
+        marks.append(Points(name, widths, runs[f"{name}_accuracy"], color=color))
+        if runs.runs[0].size == "paper":
+            published = Line(
+                f"{name}, published", [*row], [*row.values()], dashed=True, color=color
+            )
+            marks.append(published)
     panels.append(Panel("Table 4", marks, "width", "accuracy (percent)", "x"))
     return panels
 
@@ -158,7 +168,7 @@ STUDY = Study(
             "training and test accuracy grow with the width (noise scale 1)",
             _wider,
             scope="seed",
-            published={**_TABLE, **_TABLE_TRAIN},
+            published={f"{w} {key}": v for key, row in _TABLE.items() for w, v in row.items()},
         ),
         Claim(
             "lou2022.fig18.hidden",

@@ -17,13 +17,13 @@ from theodolite.studies import (
 )
 from theodolite.studies.tangent._depths import balance_line, depth_fit, measure_depth, peaks_of
 from theodolite.studies.tangent._hierarchy import by_setting, spearman
-from theodolite.studies.tangent._tables import Tabled
+from theodolite.studies.tangent._tables import ROWS, Tabled
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]
 
 _DEPTHS = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10]  # longest first
-_SETS = ["mnist", "fashion_mnist", "cifar10"]
+_TABLES = {"mnist": "Table 3", "fashion_mnist": "Table 2", "cifar10": "Table 1"}
 _CONVERGED = 0.05  # training loss of the last epoch, of runs that stop at 0.02
 _LEARNED = 1.0  # of runs of tabled length: a network that stays at chance has no hierarchy
 _POINTS = {"mnist": 2.0, "fashion_mnist": 2.0, "cifar10": 3.0}  # tolerance of accuracies
@@ -122,26 +122,44 @@ def _accuracy(runs: Results) -> Judgment:
 
 
 def draw(runs: Results) -> list[Panel]:
-    """Per data set: peaks with the three lines, and the map of relative alignments."""
-    panels = []
-    for name, part in _sets(runs).items():
-        depths, peaks = _peaks(name, part)
-        if not len(depths):  # what there is, where no network fitted its data
-            depths, peaks = peaks_of(part)
-        if not len(depths):
-            continue
-        x = np.unique(depths)
-        marks: list[Line | Points] = [Points("peaks", depths, peaks)]
-        cosine = part.mean("cosine")
-        marks.append(Line("exact balance", x, balance_line(x, cosine)))
-        if len(x) > 1:
-            fit = depth_fit(depths, peaks, cosine)
-            marks.append(Line("slope 3/5", x, np.exp(fit["constant"]) * x**0.6, dashed=True))
-            offset = float(np.mean(np.log(peaks) - fit["slope"] * np.log(depths)))
-            marks.append(Line(f"slope {fit['slope']:.2f}", x, np.exp(offset) * x ** fit["slope"]))
-        panels.append(Panel(f"Figure 3, {name}", marks, "depth", "layer of the peak", "xy"))
-        panels.append(_map(name, part))
-    return panels
+    """Per data set: peaks with the three lines, the map of alignments, the table's accuracies."""
+    return [
+        panel
+        for name, part in _sets(runs).items()
+        for panel in (*_figure(name, part), _map(name, part), *_table(name, part))
+    ]
+
+
+def _figure(name: str, part: Results) -> list[Panel]:
+    depths, peaks = _peaks(name, part)
+    if not len(depths):  # what there is, where no network fitted its data
+        depths, peaks = peaks_of(part)
+    if not len(depths):
+        return []
+    x = np.unique(depths)
+    cosine = part.mean("cosine")
+    marks: list[Line | Points] = [Points("peaks", depths, peaks)]
+    marks.append(Line("exact balance", x, balance_line(x, cosine)))
+    if len(x) > 1:
+        fit = depth_fit(depths, peaks, cosine)
+        marks.append(Line("slope 3/5", x, np.exp(fit["constant"]) * x**0.6, dashed=True))
+        offset = float(np.mean(np.log(peaks) - fit["slope"] * np.log(depths)))
+        marks.append(Line(f"slope {fit['slope']:.2f}", x, np.exp(offset) * x ** fit["slope"]))
+    return [Panel(f"Figure 3, {name}", marks, "depth", "layer of the peak", "xy")]
+
+
+def _table(name: str, part: Results) -> list[Panel]:
+    """Test accuracy beside the published one, where there is one."""
+    if name not in _TABLES:
+        return []
+    rows = dict(sorted(ROWS[name].items()))
+    published = [row.accuracy for row in rows.values()]
+    depths = [run.arrays["curves"].shape[1] for run in part]
+    marks: list[Line | Points] = [
+        Points("measured", depths, part["test_accuracy"]),
+        Line("published", [*rows], published, dashed=True),
+    ]
+    return [Panel(f"{_TABLES[name]}, {name}", marks, "depth", "test accuracy (percent)")]
 
 
 def _map(name: str, part: Results) -> Panel:
@@ -172,7 +190,7 @@ STUDY = Study(
     spaces={
         "smoke": Space({"depth": [4, 6]}),
         "lite": Space({"depth": [6, 10, 15, 20, 30, 40]}),
-        "paper": Space({"data": _SETS, "depth": _DEPTHS}),
+        "paper": Space({"data": list(_TABLES), "depth": _DEPTHS}),
     },
     seeds={"paper": (101,)},
     claims=(
