@@ -10,11 +10,11 @@ from tests.tolerances import assert_close
 from theodolite.capture.forms import Geometry
 from theodolite.capture.state import untouched
 from theodolite.errors import MemoryLimitError
-from theodolite.quantities import _plan, _products, _sweep, tangent_kernels
+from theodolite.quantities import _plan, _sweep, tangent_kernels
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._patch_views import tap_groups
 from theodolite.quantities._plan import Settings
-from theodolite.quantities._products import Products, _equal_pieces, _leading
+from theodolite.quantities._products import Products, _leading
 from theodolite.quantities._routes import Problem, choose_route, costs
 from theodolite.quantities._sweep import Data, Request, prepare
 from theodolite.quantities._tangents import kernels_of
@@ -135,24 +135,6 @@ def test_products_from_two_short_numbers_are_as_good_as_float32(monkeypatch):
     products.into(target, left, right, fresh=False)
     assert_close(target, 2 * exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32)
     assert products.room(a, 70) == 10
-
-
-@pytest.mark.parametrize("fresh", [True, False], ids=["overwritten", "added to"])
-def test_small_products_of_long_rows_are_cut_into_sums(fresh, monkeypatch):
-    monkeypatch.setattr(_products, "_pieces", lambda target, summands: 4)
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(m, 60, generator=generator, dtype=torch.float64) for m in (5, 7))
-    whole = torch.randn(9, 9, generator=generator, dtype=torch.float64)
-    wanted = a @ b.T + (0.0 if fresh else whole[:5, 1:8])
-    Products().into(whole[:5, 1:8], a, b, fresh)
-    assert_close(whole[:5, 1:8], wanted, scale=10.0)
-
-
-def test_pieces_fill_the_machine_and_stay_long():
-    assert _equal_pieces((2560, 256), 98304) == 12  # 40 tiles each
-    assert _equal_pieces((2560, 256), 12288) == 6  # 2048 summands each
-    assert _equal_pieces((2560, 2560), 98304) == 1  # fills it by itself
-    assert _equal_pieces((1000, 250), 4099) == 1  # a prime
 
 
 def test_the_leading_part_is_a_short_number():

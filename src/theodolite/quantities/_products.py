@@ -1,6 +1,5 @@
 """Inner products of rows at the precision asked for."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -13,10 +12,6 @@ __all__ = ["Precision", "Products"]
 Precision = Literal["float32", "3xtf32"]
 
 _KEPT_BITS = -(1 << 13)  # sign, exponent and the 10 leading bits of the fraction: a TF32 number
-# A GPU computes a product in tiles of so many rows and columns; so many of them keep it busy.
-_TILE = 128
-_ENOUGH_TILES = 512
-_FEWEST_SUMMANDS = 2048  # per number that is written, so that writing it takes no time
 
 
 class Products:
@@ -50,11 +45,6 @@ class Products:
 
     def into(self, target: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
         """``target = left @ right.T`` of prepared factors, or added to it where it is not fresh."""
-        pieces = _pieces(target, left.shape[-1])
-        if pieces > 1:
-            found = self.of(_cut(left, pieces), _cut(right, pieces))
-            torch.sum(found, 0, out=target) if fresh else target.add_(found.sum(0))
-            return
         with self._allowed(left):
             if target.dim() == 3 and fresh:
                 torch.bmm(left, right.mT, out=target)
@@ -87,24 +77,6 @@ class Products:
             yield
         finally:
             backend.fp32_precision = saved
-
-
-def _pieces(target: Tensor, summands: int) -> int:
-    """In how many sums of equal length, side by side, a small product of long rows is cut."""
-    if not target.is_cuda or target.dim() == 3:
-        return 1
-    return _equal_pieces(tuple(target.shape), summands)
-
-
-def _equal_pieces(shape: tuple[int, ...], summands: int) -> int:
-    tiles = math.prod(-(-size // _TILE) for size in shape)
-    most = min(_ENOUGH_TILES // tiles, summands // _FEWEST_SUMMANDS)
-    return max((k for k in range(1, most + 1) if summands % k == 0), default=1)
-
-
-def _cut(rows: Tensor, pieces: int) -> Tensor:
-    """Rows (m, k) as (pieces, m, k / pieces), a view."""
-    return torch.unflatten(rows, 1, (pieces, -1)).transpose(0, 1)
 
 
 def _leading(tensor: Tensor) -> Tensor:

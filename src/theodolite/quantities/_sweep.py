@@ -29,7 +29,7 @@ _HALF = (torch.float16, torch.bfloat16)
 # Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one (products must
 # not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
 _PARTS: dict[Route, tuple[int, float]] = {
-    "hadamard": (1000, 4e9),
+    "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
     "positions": (120, 2e10),
 }
