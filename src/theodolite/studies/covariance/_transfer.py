@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from theodolite.errors import UnknownNameError
 from theodolite.studies import Trial
+from theodolite.studies.covariance._courses import Comparison, Course
 from theodolite.studies.covariance._images import Images, Labeled, draw_images
 from theodolite.workbench.data import random_labels
 from theodolite.workbench.interventions import layer_norms, rescale_to_, transfer_layers_
@@ -19,17 +20,15 @@ from theodolite.workbench.training import (
     Callback,
     Recipe,
     TrainingLog,
-    area_under_curve,
     steps_per_epoch,
     train,
 )
 
-__all__ = ["LABELS", "Course", "Network", "Protocol", "Stage", "Transfer", "left_chance"]
+__all__ = ["LABELS", "Network", "Protocol", "Stage", "Transfer"]
 
 Labels = Literal["real", "random"]
 LABELS: tuple[Labels, ...] = ("real", "random")
 _CLASSES = 10  # of downstream labels
-_CHANCE = 0.15  # of so many classes, with room
 _POINTS, _FEW_POINTS = 25, 12  # of a curve; fewer where evaluating takes long
 _LONG = 5_000
 
@@ -70,6 +69,11 @@ class Network:
 
     def _drawn(self, classes: int, shape: tuple[int, ...], generator: torch.Generator) -> nn.Module:
         channels, height, width = shape
+        drawn: dict[str, Any] = {
+            "initializer": self.initializer,
+            "scale": self.init_scale,
+            "generator": generator,
+        }
         if self.architecture == "simple_cnn":
             return simple_cnn(
                 classes,
@@ -78,27 +82,12 @@ class Network:
                 units=self.units,
                 padding=self.padding,
                 input_shape=(channels, height, width),
-                initializer=self.initializer,
-                scale=self.init_scale,
-                generator=generator,
+                **drawn,
             )
         if self.architecture == "vgg16":
-            return vgg16(
-                classes,
-                in_channels=channels,
-                width=self.width,
-                initializer=self.initializer,
-                scale=self.init_scale,
-                generator=generator,
-            )
+            return vgg16(classes, in_channels=channels, width=self.width, **drawn)
         if self.architecture == "resnet18_v2":
-            return resnet18_v2(
-                classes,
-                in_channels=channels,
-                initializer=self.initializer,
-                scale=self.init_scale,
-                generator=generator,
-            )
+            return resnet18_v2(classes, in_channels=channels, **drawn)
         known = ("simple_cnn", "vgg16", "resnet18_v2")
         raise UnknownNameError("architecture", self.architecture, known)
 
@@ -153,37 +142,6 @@ class Transfer:
             seed=seed,
             log=max(1, total // (points or few)),
         )
-
-
-@dataclass(frozen=True)
-class Course:
-    """Accuracies over the steps of a fine-tuning."""
-
-    steps: np.ndarray
-    train: np.ndarray
-    test: np.ndarray
-
-    @property
-    def auc(self) -> float:
-        """Area under the curve of training accuracy, divided by its length."""
-        return _area(self.steps, self.train)
-
-    @property
-    def test_auc(self) -> float:
-        """The same for test accuracy."""
-        return _area(self.steps, self.test)
-
-
-def _area(steps: np.ndarray, values: np.ndarray) -> float:
-    return float(area_under_curve(torch.tensor(steps), torch.tensor(values)))
-
-
-def left_chance(*curves: np.ndarray) -> bool:
-    """Whether training accuracy ends above chance in one of the curves at least.
-
-    Areas under curves that stay at chance differ by noise alone, and decide nothing.
-    """
-    return max(float(curve[-1]) for curve in curves) > _CHANCE
 
 
 class Protocol:
@@ -278,3 +236,8 @@ class Protocol:
         steps, accuracy = log.curve("train", "accuracy")
         _, test = log.curve("test", "accuracy")
         return Course(np.array(steps, dtype=np.float64), np.array(accuracy), np.array(test))
+
+    def compare(self, labels: Labels) -> Comparison:
+        """Both trainings on the downstream task."""
+        scratch, model = self.finetune(self.scratch(), labels), self.start("all")
+        return Comparison(scratch, self.finetune(model, labels), model)

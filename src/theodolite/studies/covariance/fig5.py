@@ -19,15 +19,9 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
+from theodolite.studies.covariance._courses import left_chance
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import (
-    LABELS,
-    Network,
-    Protocol,
-    Stage,
-    Transfer,
-    left_chance,
-)
+from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
 from theodolite.workbench.interventions import covariance_init_
 
 __all__ = ["STUDY", "CovarianceTransfer"]

@@ -16,15 +16,9 @@ from theodolite.studies import (
     judge,
     mean_and_error,
 )
+from theodolite.studies.covariance._courses import left_chance
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import (
-    LABELS,
-    Network,
-    Protocol,
-    Stage,
-    Transfer,
-    left_chance,
-)
+from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
 
 __all__ = ["STUDY", "Widths"]
 
@@ -58,12 +52,11 @@ def measure(config: Widths, trial: Trial) -> Measured:
         network = replace(config.transfer.network, units=units)
         protocol = Protocol(replace(config.transfer, network=network), trial)
         for labels in LABELS:
-            scratch = protocol.finetune(protocol.scratch(), labels)
-            transferred = protocol.finetune(protocol.start("all"), labels)
-            numbers[f"{labels}_{place}"] = transferred.auc - scratch.auc
-            curves = np.stack([scratch.train, transferred.train])
+            compared = protocol.compare(labels)
+            numbers[f"{labels}_{place}"] = compared.gain
+            curves = np.stack([compared.scratch.train, compared.transferred.train])
             arrays[f"{labels}_{place}"] = curves.astype(np.float16)
-            arrays["steps"] = scratch.steps.astype(np.float32)
+            arrays["steps"] = compared.scratch.steps.astype(np.float32)
         trial.report((place + 1) / len(config.units), f"{units} units")
     return Measured(numbers, arrays)
 

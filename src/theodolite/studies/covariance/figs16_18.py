@@ -69,12 +69,12 @@ def measure(config: LargeTransfers, trial: Trial) -> Measured:
     numbers: dict[str, float] = {}
     arrays: dict[str, np.ndarray] = {}
     for labels in LABELS:
-        scratch = protocol.finetune(protocol.scratch(), labels)
-        transferred = protocol.finetune(protocol.start("all"), labels)
-        numbers[f"{labels}_gain"] = transferred.auc - scratch.auc
-        numbers[f"{labels}_test_gain"] = float(transferred.test[-1] - scratch.test[-1])
+        compared = protocol.compare(labels)
+        numbers[f"{labels}_gain"] = compared.gain
+        numbers[f"{labels}_test_gain"] = compared.test_gain
+        scratch, moved = compared.scratch, compared.transferred
         arrays["steps"] = scratch.steps.astype(np.float32)
-        arrays[labels] = np.stack([scratch.train, transferred.train]).astype(np.float16)
+        arrays[labels] = np.stack([scratch.train, moved.train]).astype(np.float16)
     return Measured(numbers, arrays)
 
 

@@ -20,15 +20,9 @@ from theodolite.studies import (
     mean_and_error,
 )
 from theodolite.studies.covariance._activations import fractions_of, histograms_of
+from theodolite.studies.covariance._courses import left_chance
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._transfer import (
-    LABELS,
-    Network,
-    Protocol,
-    Stage,
-    Transfer,
-    left_chance,
-)
+from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY", "Cases"]
@@ -70,14 +64,13 @@ def measure(config: Cases, trial: Trial) -> Measured:
     numbers: dict[str, float] = {"upstream": protocol.upstream_log.final.train.accuracy}
     arrays: dict[str, np.ndarray] = {}
     for labels in LABELS:
-        scratch = protocol.finetune(protocol.scratch(), labels)
-        model = protocol.start("all")
-        transferred = protocol.finetune(model, labels)
-        found[labels] = fractions_of(model, images)
-        numbers[f"{labels}_gain"] = transferred.auc - scratch.auc
-        numbers[f"{labels}_test_gain"] = float(transferred.test[-1] - scratch.test[-1])
+        compared = protocol.compare(labels)
+        found[labels] = fractions_of(compared.model, images)
+        numbers[f"{labels}_gain"] = compared.gain
+        numbers[f"{labels}_test_gain"] = compared.test_gain
+        scratch, moved = compared.scratch, compared.transferred
         arrays["steps"] = scratch.steps.astype(np.float32)
-        curves = [scratch.train, transferred.train, scratch.test, transferred.test]
+        curves = [scratch.train, moved.train, scratch.test, moved.test]
         arrays[labels] = np.stack(curves).astype(np.float16)
     for moment, fractions in found.items():
         arrays[f"histogram_{moment}"] = histograms_of(fractions)
