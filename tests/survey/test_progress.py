@@ -78,16 +78,29 @@ def test_the_fraction_never_falls_and_reaches_the_end(monkeypatch):
 
 
 def test_families_that_do_not_run_do_not_count(monkeypatch):
-    monkeypatch.setattr(_progress, "perf_counter", iter([0.0, 1.0, 2.0, 3.0]).__next__)
+    monkeypatch.setattr(_progress, "perf_counter", iter([0.0, 1.0, 2.0, 2.5, 3.0]).__next__)
     told = []
     costs = {("kernel", "a"): [1.0, 1.0], ("tangent", ""): [2.0], ("tangent", "a"): [4.0]}
-    with _progress.watched(lambda done, text: told.append((done, text)), costs) as report:
-        report("kernel", "a")
-        report("tangent", "")
-        report("tangent", "a")
+    with _progress.watched(lambda done, text: told.append((done, text)), costs) as steps:
+        steps.begin("kernel", "a")
+        steps.begin("tangent", "")
+        steps.within(0.5)
+        steps.begin("tangent", "a")
     assert [text for _, text in told] == [
         "kernel a",
         "tangent (12 s left)",
+        "tangent (6 s left)",
         "tangent a (4 s left)",
     ]
-    assert [done for done, _ in told] == pytest.approx([0.0, 1 / 7, 3 / 7])
+    assert [done for done, _ in told] == pytest.approx([0.0, 1 / 7, 2 / 7, 3 / 7])
+
+
+def test_long_steps_tell_how_far_they_are(monkeypatch):
+    told = []
+    options = {"families": ["tangent", "gradient"], "batch_size": 10}
+    show = lambda done, text: told.append((text.split()[0], done))  # noqa: E731
+    th.survey(mlp(), blobs(60), progress=show, memory_limit=10**7, **options)
+    for family in ("tangent", "gradient"):
+        fractions = [done for name, done in told if name == family]
+        assert fractions == sorted(fractions)
+        assert len(set(fractions[:4])) > 2, "more than one before the first layer"

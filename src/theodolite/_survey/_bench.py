@@ -1,6 +1,6 @@
 """The model on the bench: what all families read, computed once and on demand."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from theodolite._survey._draws import Draws
 from theodolite._survey._layers import Layer, Layout
 from theodolite._survey._probe import Probe
+from theodolite._survey._progress import Steps, Watch
 from theodolite._survey._settings import Loss, Settings
 from theodolite._survey._sheet import Sheet
 from theodolite._survey._tasks import Task, example_loss
@@ -20,8 +21,6 @@ from theodolite._survey._views import View, read_views, spectrum_views
 from theodolite.capture.batches import Batch
 
 __all__ = ["Bench", "own_layers", "owners"]
-
-Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Bench:
         layout: the layers.
         settings: what was asked for.
         draws: permutations and half-samples.
-        report: called with a family and what is being done.
+        steps: is told what is being done.
     """
 
     model: nn.Module
@@ -44,7 +43,7 @@ class Bench:
     layout: Layout
     settings: Settings
     draws: Draws
-    report: Report
+    steps: Steps
 
     def count(self, family: str) -> int:
         """Examples that a family takes."""
@@ -88,10 +87,15 @@ class Bench:
         for name, view in pooled.items():
             yield self.layout[name], view.fresh()
 
+    @property
+    def within(self) -> Watch | None:
+        """For a long step to tell how far it is; several processes are not at the same place."""
+        return self.steps.within if self.settings.processes.alone else None
+
     @contextmanager
     def step(self, sheet: Sheet, family: str, layer: Layer | None = None) -> Iterator[None]:
         """One piece of work, timed and reported."""
-        self.report(family, "" if layer is None else layer.name)
+        self.steps.begin(family, "" if layer is None else layer.name)
         with sheet.timed(family):
             yield
 

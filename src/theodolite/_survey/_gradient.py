@@ -45,6 +45,7 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
             stiffness=bench.settings.stiffness,
             batch_size=_backward_batch(bench),
             check=bench.settings.check,
+            progress=bench.within,
             processes=bench.settings.processes,
         )
     pairs = _pairs(bench, sheet, layers)
@@ -101,6 +102,7 @@ def _pairs(bench: Bench, sheet: Sheet, layers: list[Layer]) -> Mapping[str, Tens
                     readout=bench.settings.readout,
                     **engine_options(bench.settings, bench.layout, 1),
                     check=bench.settings.check,
+                    progress=bench.within,
                 )
         except MemoryLimitError as error:
             sheet.warn(None, (_FAMILY, "gradient_confusion"), f"not measured: {error}")

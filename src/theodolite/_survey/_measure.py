@@ -69,8 +69,8 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
         draws = Draws.of(len(probe), settings.nulls, settings.bootstrap, settings.seeded(1))
         shown = progress if processes.rank == 0 else False
         costs = predicted_costs(inner, layout, probe, settings) if shown else {}
-        with watched(shown, costs) as report:
-            bench = Bench(inner, data, probe, layout, settings, draws, report)
+        with watched(shown, costs) as steps:
+            bench = Bench(inner, data, probe, layout, settings, draws, steps)
             _run(bench, sheet)
         for family, note in fitted.notes.items():
             sheet.warn(None, (family, "examples"), note)

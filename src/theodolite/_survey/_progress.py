@@ -6,7 +6,7 @@ from time import perf_counter
 
 from theodolite._survey._costs import Costs
 
-__all__ = ["Progress", "Watch", "time_left", "watched"]
+__all__ = ["Progress", "Steps", "Watch", "time_left", "watched"]
 
 Watch = Callable[[float, str], None]
 Progress = bool | Watch
@@ -16,13 +16,13 @@ _HOUR = 3600.0
 
 
 @contextmanager
-def watched(progress: Progress, costs: Costs) -> Iterator[Callable[[str, str], None]]:
-    """A function of (family, layer) to call before each piece of work."""
+def watched(progress: Progress, costs: Costs) -> Iterator["Steps"]:
+    """What to tell before each piece of work, and within long ones."""
     with _display(progress) as show:
-        yield _Counter(show, costs).report
+        yield Steps(show, costs)
 
 
-class _Counter:
+class Steps:
     """Adds up the predicted costs of steps as they begin."""
 
     def __init__(self, show: Watch, costs: Costs) -> None:
@@ -31,10 +31,10 @@ class _Counter:
         self._total = sum(map(sum, costs.values()))
         self._left = self._total
         self._running = 0.0
-        self._family = ""
+        self._family = self._layer = ""
         self._start = perf_counter()
 
-    def report(self, family: str, layer: str) -> None:
+    def begin(self, family: str, layer: str) -> None:
         """A step begins, so the one before is done."""
         if self._family not in ("", family):  # steps that a family left out will not come
             missing = [key for key in self._waiting if key[0] == self._family]
@@ -43,10 +43,16 @@ class _Counter:
         self._left -= self._running
         steps = self._waiting.get((family, layer), [])
         self._running = steps.pop(0) if steps else 0.0
-        self._family = family
-        done = 1.0 - max(0.0, self._left) / self._total if self._total else 1.0
-        left = time_left(done, perf_counter() - self._start)
-        self._show(min(done, 1.0), " ".join(part for part in (family, layer, left) if part))
+        self._family, self._layer = family, layer
+        self.within(0.0)
+
+    def within(self, share: float, _what: str = "") -> None:
+        """A share of the step that runs is done."""
+        left = max(0.0, self._left - share * self._running)
+        done = 1.0 - left / self._total if self._total else 1.0
+        told = time_left(done, perf_counter() - self._start)
+        words = (self._family, self._layer, told)
+        self._show(min(done, 1.0), " ".join(word for word in words if word))
 
 
 def time_left(done: float, elapsed: float) -> str:

@@ -83,6 +83,7 @@ def _exact(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> None:
             readout=bench.settings.readout,
             **engine_options(bench.settings, bench.layout, targets.shape[1]),
             check=bench.settings.check,
+            progress=bench.within,
         )
     curve: dict[int, float] = {}
     for layer in layers:
