@@ -14,7 +14,7 @@ from theodolite._survey._draws import Draws
 from theodolite._survey._layers import Layer, Layout
 from theodolite._survey._probe import Probe
 from theodolite._survey._progress import Steps, Watch
-from theodolite._survey._settings import Loss, Settings
+from theodolite._survey._settings import FEATURE_READERS, Loss, Settings
 from theodolite._survey._sheet import Sheet
 from theodolite._survey._tasks import Task, example_loss
 from theodolite._survey._views import View, read_views, spectrum_views
@@ -67,7 +67,7 @@ class Bench:
     @cached_property
     def held(self) -> dict[str, View]:
         """Features of this process's layers, for as many examples as any family takes."""
-        readers = {"representation", "kernel", "gradient"} & set(self.settings.families)
+        readers = set(FEATURE_READERS) & set(self.settings.families)
         family = max(sorted(readers), key=self.count)
         batch, _ = self.examples(family)
         return read_views(self.model, batch, self.layout, self.settings)

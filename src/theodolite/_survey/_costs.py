@@ -11,7 +11,7 @@ from torch import nn
 
 from theodolite._survey._layers import Layer, Layout
 from theodolite._survey._probe import Probe
-from theodolite._survey._settings import MANY_OUTPUTS, Settings
+from theodolite._survey._settings import FEATURE_READERS, MANY_OUTPUTS, Settings
 from theodolite.quantities._routes import Problem, costs
 
 __all__ = ["Costs", "predicted_costs"]
@@ -42,6 +42,9 @@ def predicted_costs(model: nn.Module, layout: Layout, probe: Probe, settings: Se
             table.setdefault((family, layer), []).append(cost + _STEP)
 
     counts = {family: settings.size(family, len(probe)) for family in settings.families}
+    read = max((counts[family] for family in FEATURE_READERS if family in counts), default=0)
+    if read:
+        table["features", ""] = [read * single + _STEP]
     n, few = counts.get("covariance", 0), counts.get("tangent", 0)
     if settings.sizes["covariance"] is None:
         n = probe.given

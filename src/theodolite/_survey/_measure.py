@@ -21,7 +21,7 @@ from theodolite._survey._probe import Probe
 from theodolite._survey._progress import Progress, watched
 from theodolite._survey._replicas import alike
 from theodolite._survey._representation import measure_representation
-from theodolite._survey._settings import Labeling, Settings
+from theodolite._survey._settings import FEATURE_READERS, Labeling, Settings
 from theodolite._survey._sheet import Sheet
 from theodolite._survey._tangent import measure_tangent
 from theodolite._version import __version__
@@ -93,8 +93,8 @@ def _layout(model: nn.Module, probe: Probe, settings: Settings) -> Layout:
 
 def _run(bench: Bench, sheet: Sheet) -> None:
     families = bench.settings.families
-    if {"representation", "kernel", "gradient"} & set(families):
-        with sheet.timed("features"):
+    if set(FEATURE_READERS) & set(families):
+        with bench.step(sheet, "features"):
             _ = bench.held
             freed(bench.settings)
     for family in families:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from theodolite._survey._layers import Layout
 from theodolite._survey._probe import Probe
-from theodolite._survey._settings import Settings
+from theodolite._survey._settings import FEATURE_READERS, Settings
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities._plan import available_bytes
 
@@ -33,7 +33,6 @@ _NULL_COPIES = 6 * 8  # bytes of a number of permuted targets, intermediate resu
 _PLANNED = 0.5  # of the room: libraries below torch keep copies in layouts of their own
 _SHARE = 8  # one part of so many is for the gradients of one pass
 _BACKWARD = 5  # results of a backward pass that exist at a time
-_READERS = ("representation", "kernel", "gradient")
 _FEWEST = 4
 
 
@@ -72,7 +71,7 @@ def fit_settings(settings: Settings, model: nn.Module, layout: Layout, probe: Pr
     batch = max(1, min(settings.batch_size, free // (_STAYING * single)))
     most = _most_examples(settings, layout, probe, free // _STAYING)
     sizes, notes = dict(settings.sizes), {}
-    for family in _READERS:
+    for family in FEATURE_READERS:
         wanted = settings.size(family, len(probe))
         if family in settings.families and wanted > most:
             sizes[family] = most
@@ -106,7 +105,7 @@ def _pass_bytes(layout: Layout) -> int:
 
 def _held_bytes(settings: Settings, layout: Layout, examples: int) -> int:
     """Features of all layers in float32, or their products in float64, whichever is kept."""
-    if not set(_READERS) & set(settings.families):
+    if not set(FEATURE_READERS) & set(settings.families):
         return 0
     return sum(8 * examples * min(layer.width, examples) for layer in layout.layers)
 

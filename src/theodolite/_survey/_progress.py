@@ -11,6 +11,7 @@ __all__ = ["Progress", "Steps", "Watch", "time_left", "watched"]
 Watch = Callable[[float, str], None]
 Progress = bool | Watch
 
+_TELLING = 0.01
 _MINUTE = 60.0
 _HOUR = 3600.0
 
@@ -58,11 +59,13 @@ class Steps:
 def time_left(done: float, elapsed: float) -> str:
     """What to say about the rest of the work, from the time of the part that is done.
 
+    Nothing at the start: from a thousandth of the work one cannot tell.
+
     Example:
-        >>> time_left(0.25, 40.0), time_left(0.5, 600.0), time_left(0.0, 1.0)
+        >>> time_left(0.25, 40.0), time_left(0.5, 600.0), time_left(0.001, 1.0)
         ('(2 min left)', '(10 min left)', '')
     """
-    if done <= 0.0 or done >= 1.0:
+    if done < _TELLING or done >= 1.0:
         return ""
     seconds = elapsed * (1.0 - done) / done
     if seconds < 1.5 * _MINUTE:

@@ -14,12 +14,22 @@ from theodolite.capture.readouts import Readout
 from theodolite.checks import require_choice, require_count
 from theodolite.errors import DomainError, UnknownNameError
 
-__all__ = ["FAMILIES", "MANY_OUTPUTS", "SIZES", "Labeling", "Loss", "Pool", "Settings"]
+__all__ = [
+    "FAMILIES",
+    "FEATURE_READERS",
+    "MANY_OUTPUTS",
+    "SIZES",
+    "Labeling",
+    "Loss",
+    "Pool",
+    "Settings",
+]
 
 Loss = Callable[[Tensor, Any], Tensor]
 Pool = str | Callable[[Tensor], Tensor]
 
 FAMILIES = ("representation", "covariance", "kernel", "tangent", "gradient")
+FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read layers' outputs
 
 # Largest number of examples of each family; None takes all the data that was given.
 SIZES: Mapping[str, int | None] = {
