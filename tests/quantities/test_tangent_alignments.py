@@ -1,5 +1,7 @@
 """Alignments without kernels against the measure on the kernel itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,10 @@ from theodolite.capture.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.tangent import tangent_alignment
 from theodolite.quantities import tangent_alignments, tangent_kernels
+from theodolite.quantities._gradient_moments import GradientMoments, shorter_sides
 from theodolite.quantities._kernel_moments import KernelMoments
+from theodolite.quantities._sweep import Data, Request, prepare
+from theodolite.quantities._tangent_alignments import _block_plan
 
 
 def model_and_data(examples=12, outputs=3):
@@ -54,6 +59,72 @@ def test_exact_alignments_of_other_architectures(name):
     found = tangent_alignments(made.model, made.inputs, y)
     for layer, kernel in kernels.items():
         assert_close(found[layer].alignment, tangent_alignment(kernel, y))
+
+
+SIDES = "theodolite.quantities._tangent_alignments.shorter_sides"
+
+
+@pytest.mark.parametrize("block", [2, 4])
+@pytest.mark.parametrize("name", ["resnet", "vit", "lenet", "reused module", "depthwise", "lstm"])
+def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
+    made = specimen(name)
+    kernels = tangent_kernels(made.model, made.inputs)
+    c = kernels.total.shape[1]
+    y = torch.randn(4, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    monkeypatch.setattr("theodolite.quantities._tangent_alignments._BLOCK_ROWS", c * block)
+    monkeypatch.setattr(SIDES, lambda sweep, plan, examples: _on_gradients(sweep))
+    found = tangent_alignments(made.model, made.inputs, y)
+    for layer, kernel in kernels.items():
+        norm = centered_norm(kernel)
+        assert abs(found[layer].norm - norm) <= 1e-10 * norm
+        assert_close(found[layer].alignment, tangent_alignment(kernel, y))
+
+
+def _on_gradients(sweep):
+    """All layers but those with tables, whose gradients are never formed."""
+    kinds = {layer: {sweep.atoms[k].kind for k in sweep.atoms_of(layer)} for layer in sweep.layers}
+    return [layer for layer, found in kinds.items() if found and found <= {"outer", "dense"}]
+
+
+def test_the_shorter_side_is_chosen_by_count():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
+    model = model.double()
+    for examples, expected in ((8, []), (400, ["0", "1"])):
+        data = Data.of(torch.randn(examples, 3).double(), None, None, torch.device("cpu"))
+        with untouched(model):
+            sweep = prepare(model, data, Request())
+            plan = _block_plan(sweep, examples)
+            assert shorter_sides(sweep, plan, examples) == expected
+            small = replace(plan, tile_bytes=4 * 8 * 10 * 10)  # 16 parameters no longer fit
+            assert shorter_sides(sweep, small, examples) == expected[1:]
+
+
+def test_both_sides_together_equal_kernels_alone(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
+    model, x = model.double(), torch.randn(400, 3).double()
+    y = torch.arange(400) % 3
+    mixed = tangent_alignments(model, x, y)
+    monkeypatch.setattr(SIDES, lambda *given: [])
+    alone = tangent_alignments(model, x, y)
+    for layer in alone:
+        assert abs(mixed[layer].norm - alone[layer].norm) <= 1e-10 * alone[layer].norm
+        assert_close(mixed[layer].alignment, alone[layer].alignment)
+
+
+def test_gradients_that_hardly_differ_keep_their_digits():
+    generator = torch.Generator().manual_seed(0)
+    J = 1e3 + 1e-4 * torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    moments = GradientMoments(torch.ones(12))
+    for start in (0, 5):
+        rows = slice(start, start + 7 if start else 5)
+        moments.add(J[rows], rows)
+    C = torch.eye(12, dtype=torch.float64) - 1 / 12
+    exact = (C @ (J - 1e3) @ (J - 1e3).T @ C).norm()
+    assert_close(moments.centered / exact, 1.0, scale=1e4)
+    assert_close(moments.uncentered, (J @ J.T).norm(), scale=1e8)
+    assert_close(moments.form, J.sum(0).square().sum(), scale=1e10)
 
 
 def test_nearly_constant_kernels_keep_their_digits():

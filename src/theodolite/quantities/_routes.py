@@ -7,7 +7,7 @@ bytes moved: on every machine some routes are bound by one and some by the other
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Problem", "Route", "choose_route", "costs", "pairs_at_once"]
+__all__ = ["Problem", "Route", "choose_route", "costs", "pairs_at_once", "scatter_cost"]
 
 Route = Literal["positions", "gradients", "hadamard"]
 
@@ -83,6 +83,14 @@ def costs(problem: Problem) -> dict[Route, float]:
 def pairs_at_once(outputs: int, positions: int) -> bool:
     """Whether products of signals at all pairs of positions cost less than going through G."""
     return outputs == 1 or outputs * positions <= _FEW_ROWS
+
+
+def scatter_cost(rows: int, columns: int) -> float:
+    """Predicted time of products of gradients with each other's columns, in float64.
+
+    In multiply-adds of float32, of which two run in the time of one.
+    """
+    return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
 
 
 def choose_route(problem: Problem) -> Route:

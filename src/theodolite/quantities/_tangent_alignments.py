@@ -17,6 +17,7 @@ from theodolite.errors import DomainError, MemoryLimitError, ShapeError
 from theodolite.quantities._alignment_set import Method, TangentAlignment, TangentAlignments
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._collection import Collected
+from theodolite.quantities._gradient_moments import GradientMoments, gradient_rows, shorter_sides
 from theodolite.quantities._kernel_moments import KernelMoments
 from theodolite.quantities._plan import Plan, Settings, available_bytes
 from theodolite.quantities._products import Precision
@@ -30,6 +31,8 @@ from theodolite.quantities._sketches import (
 from theodolite.quantities._sweep import Data, Request, Sweep, model_device, prepare
 
 __all__ = ["tangent_alignments"]
+
+_Moments = KernelMoments | GradientMoments
 
 _BLOCK_ROWS = 8192  # rows (example, output) of a block: large products, small blocks
 _ZERO = 1e-12  # of the norm before centring: a kernel that is constant up to rounding
@@ -60,8 +63,10 @@ def tangent_alignments(  # noqa: PLR0913
               \qquad \tilde Y = C Y
 
     The numerator takes one backward pass for all layers. The norm is added up over blocks of the
-    kernel, in float64, so that memory does not grow with the square of the number of examples; or
-    it is estimated from pairs of common random probes, one backward pass each.
+    kernel, in float64, so that memory does not grow with the square of the number of examples. For
+    a layer with fewer parameters than the kernel has rows it is that of the parameters' side of the
+    same product, where that is cheaper. Or it is estimated from pairs of common random probes, one
+    backward pass each.
 
     Range: [0, 1].
     Undefined (``nan``): the kernel is constant up to rounding, or the targets are.
@@ -138,8 +143,11 @@ def centered_labels(data: Data, outputs: int) -> Tensor:
 
 def _exact(sweep: Sweep, data: Data, labels: Tensor) -> TangentAlignments:
     plan = _block_plan(sweep, len(data))
-    moments = {
-        layer: KernelMoments(labels.numel(), sweep.device, labels.flatten())
+    short, flat = shorter_sides(sweep, plan, len(data)), labels.flatten()
+    moments: dict[str, _Moments] = {
+        layer: GradientMoments(flat)
+        if layer in short
+        else KernelMoments(labels.numel(), sweep.device, flat)
         for layer in sweep.layers
     }
     outputs, gradients = _stream(sweep, data, plan, labels, moments)
@@ -175,22 +183,37 @@ def _block_plan(sweep: Sweep, examples: int) -> Plan:
 
 
 def _stream(
-    sweep: Sweep, data: Data, plan: Plan, labels: Tensor, moments: dict[str, KernelMoments]
+    sweep: Sweep, data: Data, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Go through all blocks; returns outputs and the gradient of the outputs along the labels."""
     outputs: list[Tensor] = []
     total: dict[str, Tensor] = {}
+    kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
     for rows, batches in sweep.blocks(data, plan):
         left = sweep.collect(batches, plan, labels[rows])
         outputs.append(left.outputs)
         for name, gradient in left.gradients.items():
             total[name] = total[name] + gradient if name in total else gradient
-        _add_blocks(sweep, plan, (left, left), (rows, rows), moments)
+        for layer, entry in moments.items():
+            if isinstance(entry, GradientMoments):
+                _add_gradients(sweep, plan, (left, rows), layer, entry)
+        if kernels:
+            _add_blocks(sweep, plan, (left, left), (rows, rows), kernels)
         for columns, others in sweep.blocks(data, plan):
-            if columns.start > rows.start:
+            if kernels and columns.start > rows.start:
                 right = sweep.collect(others, plan)
-                _add_blocks(sweep, plan, (left, right), (rows, columns), moments)
+                _add_blocks(sweep, plan, (left, right), (rows, columns), kernels)
     return torch.cat(outputs), total
+
+
+def _add_gradients(
+    sweep: Sweep, plan: Plan, side: tuple[Collected, slice], layer: str, entry: GradientMoments
+) -> None:
+    collected, place = side
+    start = place.start * sweep.outputs
+    factors = [collected.factors[index] for index in sweep.atoms_of(layer)]
+    for rows, J in gradient_rows(factors, plan):
+        entry.add(J, slice(start + rows.start, start + rows.stop))
 
 
 def _add_blocks(
