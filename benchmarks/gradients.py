@@ -72,6 +72,24 @@ def with_opacus(model: nn.Module, data: Data) -> dict[str, Tensor]:
     return by_layer(model, rows, data[1])
 
 
+def with_backpack(model: nn.Module, data: Data) -> dict[str, Tensor]:
+    """Convolutions and the classifier only: BackPACK has no gradients of examples for GroupNorm."""
+    from backpack import backpack, extend
+    from backpack.extensions import BatchGrad
+
+    plain = ResNet18(group_norm, inplace=False).to(data[0].device).eval()
+    plain.load_state_dict(model.state_dict())
+    for module in plain.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            extend(module)
+        elif isinstance(module, nn.GroupNorm):
+            module.requires_grad_(False)
+    with backpack(BatchGrad()):
+        losses(plain(data[0]), data[1]).sum().backward()
+    rows = {name: p.grad_batch for name, p in plain.named_parameters() if p.requires_grad}
+    return by_layer(plain, rows, data[1])
+
+
 def one_at_a_time(model: nn.Module, data: Data) -> dict[str, Tensor]:
     """The definition: one backward pass per example, in float64."""
     rows: dict[str, list[Tensor]] = {name: [] for name, _ in model.named_parameters()}
@@ -173,6 +191,7 @@ def main() -> None:
     if options.profile:
         profile(model, data, device)
     attempt("Opacus", lambda: with_opacus(model, data), device, base)
+    attempt("BackPACK, without GroupNorm", lambda: with_backpack(model, data), device, base)
     attempt("torch.func, chunks of 64", lambda: with_torch_func(model, data, 64), device, base)
     if device.startswith("cuda"):
         attempt("torch.func", lambda: with_torch_func(model, data, None), device, base)
