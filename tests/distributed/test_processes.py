@@ -28,21 +28,10 @@ def started(tmp_path_factory):
     running = {}
     for size in SHARES:
         folder = tmp_path_factory.mktemp(f"processes-{size}")
-        running[size] = folder, _launch(size, ["tests.distributed.worker", str(folder)])
+        running[size] = folder, _launch(size, folder)
     yield running
     for _, process in running.values():
         process.kill()
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory):
-    """What ``theodolite survey`` prints and writes in two processes."""
-    folder = tmp_path_factory.mktemp("command")
-    words = ["theodolite.cli", "survey", "theodolite.workbench.models:mlp", "digits"]
-    words += ["--arg", "sizes=[64,8,10]", "--examples", "40", "--family", "kernel", "--json"]
-    process = _launch(2, [*words, "--output", str(folder)], errors=subprocess.DEVNULL)
-    yield folder, process
-    process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +43,9 @@ def launched(started, single):
     return {size: folder for size, (folder, _) in started.items()}
 
 
-def _launch(size, words, errors=subprocess.STDOUT):
+def _launch(size, folder):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(size), "-m", *words]
+    command += ["--nproc-per-node", str(size), "-m", "tests.distributed.launched", str(folder)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     return subprocess.Popen(
@@ -64,7 +53,7 @@ def _launch(size, words, errors=subprocess.STDOUT):
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
-        stderr=errors,
+        stderr=subprocess.STDOUT,
         text=True,
     )
 
@@ -247,9 +236,9 @@ def test_one_process_among_several_measures_alone_without_a_group(found, single,
     require_equal(found[size][0]["alone"], single["all families"])
 
 
-def test_the_command_measures_in_all_processes_and_speaks_in_one(command):
-    folder, process = command
-    printed, _ = process.communicate(timeout=900)
-    document = json.loads(printed)  # one document, from the first process
-    assert document["folder"] == str(folder)
+def test_the_command_measures_in_all_processes_and_speaks_in_one(found, launched):
+    (code, printed), (other_code, silence) = (found[2][rank]["command"] for rank in range(2))
+    assert (code, other_code, silence) == (0, 0, "")
+    folder = launched[2] / "command"
+    assert json.loads(printed)["folder"] == str(folder)
     assert theodolite.load(folder).record.contents["config"]["processes"] == 2

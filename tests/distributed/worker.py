@@ -1,7 +1,7 @@
 """One of several processes that ``torchrun`` starts: measures its part, saves what it got."""
 
 import datetime
-import sys
+import os
 import time
 import warnings
 from pathlib import Path
@@ -18,7 +18,7 @@ from theodolite._distributed import Processes
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities import _shared_tangents
 
-RANK, SIZE = 0, 1
+RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def numbers(record) -> dict:
@@ -179,8 +179,25 @@ def alone() -> dict:
     return numbers(found.record)
 
 
+def command(folder: Path) -> tuple[int, str]:
+    """Exit code and words of ``theodolite survey``, which makes and leaves a group by itself."""
+    from typer.testing import CliRunner
+
+    from theodolite.cli import app
+
+    words = ["survey", "theodolite.workbench.models:mlp", "digits", "--arg", "sizes=[64,8,10]"]
+    words += ["--examples", "40", "--family", "kernel", "--json", "--output", str(folder)]
+    result = CliRunner().invoke(app, words)
+    return result.exit_code, result.stdout
+
+
 def main(folder: Path) -> None:
-    found = {
+    torch.set_num_threads(1)
+    found = {"command": command(folder / "command")} if SIZE == 2 else {}
+    # A launcher's meeting point serves one group only.
+    meeting = (folder / "meeting").as_uri()
+    dist.init_process_group("gloo", init_method=meeting, rank=RANK, world_size=SIZE)
+    found |= {
         "surveys": surveys(),
         "copies": copies(),
         "monitor": monitor(folder),
@@ -191,10 +208,3 @@ def main(folder: Path) -> None:
     found["copies again"] = copies()  # after all these failures nobody is out of step
     found["absent"] = absent()
     torch.save(found, folder / f"found-{RANK}.pt")
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    RANK, SIZE = dist.get_rank(), dist.get_world_size()
-    main(Path(sys.argv[1]))

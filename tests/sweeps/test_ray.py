@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.sweeps.test_processes import Write, done, quiet
+from theodolite.cli import app
 from theodolite.errors import StudyError
 from theodolite.sweeps import RayResources, run_on_ray
 
@@ -22,7 +24,8 @@ POINTS = 6
 def address():
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    head = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     yield cluster.address
@@ -70,8 +73,8 @@ def test_a_killed_driver_resumes_where_it_stopped(address, tmp_path):
     driver.wait()
     before = records(results)
     assert before
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert again.returncode == 0, again.stderr[-2000:]
+    again = CliRunner().invoke(app, command[3:])
+    assert again.exit_code == 0, again.stderr[-2000:]
     after = records(results)
     assert len(after) == POINTS
     assert {path: after[path] for path in before} == before

@@ -13,29 +13,31 @@ from theodolite.studies._study import Study
 __all__ = ["all_studies", "find_study"]
 
 
-@cache
 def all_studies() -> Mapping[str, Study]:
     """Id -> study, paper by paper and figure by figure."""
-    found: dict[str, Study] = {}
-    for paper in PAPERS.values():
-        package = importlib.import_module(f"theodolite.studies.{paper.family}")
-        names = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name[0] != "_"]
-        modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
-        studies = [study for module in modules for study in _studies_in(module)]
-        found |= {study.id: study for study in sorted(studies, key=_order)}
-    return found
+    return {id_: study for key in PAPERS for id_, study in _studies_of(key).items()}
 
 
 def find_study(name: str) -> Study:
-    """The study of this id.
+    """The study of this id; imports the studies of its paper only.
 
     Raises:
         UnknownNameError: If there is none; the message lists the nearest ids.
     """
-    studies = all_studies()
+    key = name.partition(".")[0]
+    studies = _studies_of(key) if key in PAPERS else {}
     if name not in studies:
-        raise UnknownNameError("study", name, studies)
+        raise UnknownNameError("study", name, all_studies())
     return studies[name]
+
+
+@cache
+def _studies_of(key: str) -> Mapping[str, Study]:
+    package = importlib.import_module(f"theodolite.studies.{PAPERS[key].family}")
+    names = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name[0] != "_"]
+    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+    studies = [study for module in modules for study in _studies_in(module)]
+    return {study.id: study for study in sorted(studies, key=_order)}
 
 
 def _studies_in(module: object) -> tuple[Study, ...]:
