@@ -174,19 +174,25 @@ class _Accumulation:
         while last < len(self.batches) and stop + len(self.batches[last]) - start <= most:
             stop += len(self.batches[last])
             last += 1
-        buffers = {
-            name: gram.new_empty(stop - start, self.widths[name])
-            for name, gram in self.grams.items()
-        }
-        position = 0
-        for batch in range(index, last):
-            for name, rows in self._rows(batch).items():
-                buffers[name][position : position + len(rows)] = rows
-            position += len(self.batches[batch])
+        buffers = self._buffers(range(index, last), stop - start)
         for name, buffer in buffers.items():
             _fill_square(self.grams[name][start:stop, start:stop], buffer)
         self._fill_beside(buffers, last, start, stop)
         return last, stop
+
+    def _buffers(self, batches: range, length: int) -> dict[str, Tensor]:
+        """Features of the batches of a tile, one matrix per layer; a single batch is not copied."""
+        if len(batches) == 1:
+            return self._rows(batches[0])
+        buffers = {
+            name: gram.new_empty(length, self.widths[name]) for name, gram in self.grams.items()
+        }
+        position = 0
+        for batch in batches:
+            for name, rows in self._rows(batch).items():
+                buffers[name][position : position + len(rows)] = rows
+            position += len(self.batches[batch])
+        return buffers
 
     def _fill_beside(self, buffers: dict[str, Tensor], last: int, start: int, stop: int) -> None:
         position = stop
