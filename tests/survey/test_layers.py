@@ -80,3 +80,38 @@ def test_unknown_layers_are_named():
 
 def test_a_single_layer_is_a_model():
     assert th.survey(nn.Linear(6, 3), blobs(), families="kernel").layers == [""]
+
+
+class Fed(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.change = change
+
+    def forward(self, x):
+        return self.second(self.first(self.change(x)))
+
+
+@pytest.mark.parametrize(
+    ("change", "fed"),
+    [
+        (lambda x: x, True),
+        (lambda x: x.flatten(1).reshape(-1, 6), True),
+        (lambda x: x.t().t(), True),
+        (lambda x: x + 0, False),
+        (lambda x: x[:, [5, 4, 3, 2, 1, 0]], False),
+        (lambda x: x.add_(0.0), False),
+    ],
+    ids=["itself", "reshaped", "turned", "copied", "picked", "written to"],
+)
+def test_layers_that_take_the_data_as_they_are(change, fed):
+    batch = Batch((torch.randn(5, 6),))
+    found = survey_layers(Fed(change), batch, None, None)
+    assert found.fed == ({"first"} if fed else set())
+
+
+def test_data_whose_changes_are_not_counted_are_not_taken_for_the_same():
+    with torch.inference_mode():
+        batch = Batch((torch.randn(5, 6),))
+        found = survey_layers(Fed(lambda x: x), batch, None, None)
+    assert found.fed == set()

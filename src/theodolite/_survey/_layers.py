@@ -129,7 +129,8 @@ def _trial(
         def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             inputs = [*args, *kwargs.values()]
             shapes[name] = (_shape(output, len(batch)), _shape(inputs, len(batch)))
-            takes[name].append({_identity(tensor) for tensor in tensors_in(inputs)} <= given)
+            taken = {_identity(tensor) for tensor in tensors_in(inputs)}
+            takes[name].append(None not in taken and taken <= given)
 
         return hook
 
@@ -142,10 +143,13 @@ def _trial(
     return output, shapes, frozenset(name for name, fed in takes.items() if fed and all(fed))
 
 
-def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """The same for views of one tensor that keep all its numbers, until it is written to."""
-    if tensor.is_nested:
-        return id(tensor), 0, 0
+def _identity(tensor: torch.Tensor) -> tuple[int, int, int] | None:
+    """The same for views of one tensor that keep all its numbers, until it is written to.
+
+    None where that cannot be seen.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_inference():
+        return None
     return tensor.untyped_storage().data_ptr(), tensor.numel(), tensor._version
 
 
