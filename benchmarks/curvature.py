@@ -6,6 +6,7 @@ are estimates from random vectors, ours are exact and per layer.
 """
 
 import argparse
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,16 @@ from torch.nn import functional
 
 from benchmarks.resnet import ResNet18, images
 from benchmarks.stopwatch import attempt, measure
+from theodolite.capture.state import exact_arithmetic
 from theodolite.quantities import gauss_newton, output_hessian
 
 Data = tuple[Tensor, Tensor]
 
 
 def plain_pass(model: nn.Module, data: Data) -> None:
-    loss = functional.cross_entropy(model(data[0]), data[1])
-    torch.autograd.grad(loss, list(model.parameters()))
+    with exact_arithmetic(data[0].device):  # TF32 off, as in our products
+        loss = functional.cross_entropy(model(data[0]), data[1])
+        torch.autograd.grad(loss, list(model.parameters()))
 
 
 def peers(model: nn.Module, data: Data) -> tuple[object, object]:
@@ -32,6 +35,11 @@ def peers(model: nn.Module, data: Data) -> tuple[object, object]:
         GGNLinearOperator(*arguments, check_deterministic=False),
         HessianLinearOperator(*arguments, check_deterministic=False),
     )
+
+
+def peer_product(model: nn.Module, data: Data, which: int, vector: Tensor) -> Tensor:
+    with exact_arithmetic(data[0].device):
+        return peers(model, data)[which] @ vector
 
 
 def check(device: str) -> None:
@@ -72,7 +80,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = ResNet18().to(device).eval()
     data = images(options.count, device)
-    print(f"ResNet-18 in evaluation mode, n={options.count}, float32")
+    print(f"ResNet-18 in evaluation mode, n={options.count}, float32, TF32 off")
     base = measure(lambda: plain_pass(model, data), device, repeats=3)
     print(base.line("floor: one plain pass"))
     newton = gauss_newton(model, data[0], batch_size=250)
@@ -81,8 +89,9 @@ def main() -> None:
     attempt("Gauss-Newton product", lambda: newton @ vector, device, base)
     attempt("output Hessian product", lambda: hessian @ vector, device, base)
     attempt("Fisher trace of every layer, exact", newton.layer_traces, device, base)
-    attempt("curvlinops GGN product", lambda: peers(model, data)[0] @ vector, device, base)
-    attempt("curvlinops Hessian product", lambda: peers(model, data)[1] @ vector, device, base)
+    for which, name in enumerate(("GGN", "Hessian")):
+        call = partial(peer_product, model, data, which, vector)
+        attempt(f"curvlinops {name} product", call, device, base)
 
 
 if __name__ == "__main__":
