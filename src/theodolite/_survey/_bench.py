@@ -20,7 +20,7 @@ from theodolite._survey._tasks import Task, example_loss
 from theodolite._survey._views import View, read_views, spectrum_views
 from theodolite.capture.batches import Batch
 
-__all__ = ["Bench", "own_layers", "owners"]
+__all__ = ["Bench", "own_layers", "owners", "within_step"]
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class Bench:
         for name, view in pooled.items():
             yield self.layout[name], view.fresh()
 
-    @property
-    def within(self) -> Watch | None:
-        """For a long step to tell how far it is; several processes are not at the same place."""
-        return self.steps.within if self.settings.processes.alone else None
-
     @contextmanager
     def step(self, sheet: Sheet, family: str, layer: Layer | None = None) -> Iterator[None]:
         """One piece of work, timed and reported."""
         self.steps.begin(family, "" if layer is None else layer.name)
         with sheet.timed(family):
             yield
+
+
+def within_step(bench: Bench) -> Watch | None:
+    """For a long step to tell how far it is; several processes are not at the same place."""
+    return bench.steps.within if bench.settings.processes.alone else None
 
 
 def owners(bench: Bench, layers: Sequence[Layer]) -> dict[str, int]:

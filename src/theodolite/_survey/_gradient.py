@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from theodolite._survey._bench import Bench, own_layers, owners
+from theodolite._survey._bench import Bench, own_layers, owners, within_step
 from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
 from theodolite._survey._memory import engine_options
@@ -45,7 +45,7 @@ def measure_gradient(bench: Bench, sheet: Sheet) -> None:
             stiffness=bench.settings.stiffness,
             batch_size=_backward_batch(bench),
             check=bench.settings.check,
-            progress=bench.within,
+            progress=within_step(bench),
             processes=bench.settings.processes,
         )
     pairs = _pairs(bench, sheet, layers)
@@ -102,7 +102,7 @@ def _pairs(bench: Bench, sheet: Sheet, layers: list[Layer]) -> Mapping[str, Tens
                     readout=bench.settings.readout,
                     **engine_options(bench.settings, bench.layout, 1),
                     check=bench.settings.check,
-                    progress=bench.within,
+                    progress=within_step(bench),
                 )
         except MemoryLimitError as error:
             sheet.warn(None, (_FAMILY, "gradient_confusion"), f"not measured: {error}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from theodolite._survey._bench import Bench, own_layers, owners
+from theodolite._survey._bench import Bench, own_layers, owners, within_step
 from theodolite._survey._layers import Layer
 from theodolite._survey._memory import engine_options
 from theodolite._survey._settings import MANY_OUTPUTS
@@ -83,7 +83,7 @@ def _exact(bench: Bench, sheet: Sheet, layers: list[Layer], count: int) -> None:
             readout=bench.settings.readout,
             **engine_options(bench.settings, bench.layout, targets.shape[1]),
             check=bench.settings.check,
-            progress=bench.within,
+            progress=within_step(bench),
         )
     curve: dict[int, float] = {}
     for layer in layers:

@@ -95,14 +95,6 @@ class RunView:
         """Whether any layer carries this number at any step."""
         return (family, measure) in self._holders
 
-    def count(self, family: str, measure: str) -> int:
-        """Steps of the whole run, shown or not, at which a layer carries this number."""
-        wanted = (family, measure)
-        return sum(
-            any((row["family"], row["measure"]) == wanted for row in record.contents["rows"])
-            for record in self.run.steps
-        )
-
     def drawn(self, family: str, name: str) -> bool:
         """Whether any layer carries this curve at any step that is shown."""
         wanted = (family, name)

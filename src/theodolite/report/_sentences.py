@@ -108,12 +108,19 @@ def opening_sentence(group: Group) -> str:
 
 def _some_steps(run: RunView) -> str:
     """Which families were taken at fewer steps than the others."""
-    counts = {family: run.count(family, words.headline) for family, words in FAMILIES.items()}
+    counts = {family: _taken(run, family) for family in FAMILIES}
     most = max(counts.values())
     some = sorted({count for count in counts.values() if 0 < count < most})
     names = {count: ", ".join(f for f in counts if counts[f] == count) for count in some}
     parts = [f"{names[count]} at {count}" for count in some]
     return f" ({'; '.join(parts)} of {most})" if parts else ""
+
+
+def _taken(run: RunView, family: str) -> int:
+    """Steps of the whole run, shown or not, at which a family has its headline."""
+    headline = FAMILIES[family].headline
+    rows = (record.contents["rows"] for record in run.run.steps)
+    return sum(any(row["measure"] == headline for row in step) for step in rows)
 
 
 def quiet_reason(group: Group, family: str) -> str:
