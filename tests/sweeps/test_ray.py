@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -88,14 +87,11 @@ def test_no_cluster_is_said_so():
         run_on_ray(Write("nowhere"), [1], quiet, resources=resources, report=quiet)
 
 
-def test_workers_need_no_ray(tmp_path):
+def test_workers_need_no_ray(tmp_path, monkeypatch):
     """Processes serve where Ray is not installed."""
-    blocked = "import sys; sys.modules['ray'] = None; from theodolite.cli.app import main; main()"
-    command = sweep_command("unused", tmp_path / "results")[3:-3]
-    command[-2:] = []
-    arguments = [*command, "--results", str(tmp_path / "results"), "--engine", "processes"]
-    run = subprocess.run(
-        [sys.executable, "-c", blocked, *arguments], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert len(records(Path(tmp_path / "results"))) == POINTS
+    monkeypatch.setitem(sys.modules, "ray", None)
+    command = sweep_command("unused", tmp_path)[3:]
+    where = command.index("--address")
+    run = CliRunner().invoke(app, command[:where] + command[where + 2 :])
+    assert run.exit_code == 0, run.stderr[-2000:]
+    assert len(records(tmp_path)) == POINTS
