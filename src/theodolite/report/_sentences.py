@@ -110,17 +110,15 @@ def _some_steps(run: RunView) -> str:
     """Which families were taken at fewer steps than the others."""
     counts = {family: _taken(run, family) for family in FAMILIES}
     most = max(counts.values())
-    some = sorted({count for count in counts.values() if 0 < count < most})
-    names = {count: ", ".join(f for f in counts if counts[f] == count) for count in some}
-    parts = [f"{names[count]} at {count}" for count in some]
+    fewer = sorted({count for count in counts.values() if 0 < count < most})
+    parts = [f"{', '.join(f for f in counts if counts[f] == n)} at {n}" for n in fewer]
     return f" ({'; '.join(parts)} of {most})" if parts else ""
 
 
 def _taken(run: RunView, family: str) -> int:
     """Steps of the whole run, shown or not, at which a family has its headline."""
-    headline = FAMILIES[family].headline
-    rows = (record.contents["rows"] for record in run.run.steps)
-    return sum(any(row["measure"] == headline for row in step) for step in rows)
+    headline, steps = FAMILIES[family].headline, run.run.steps
+    return sum(any(row["measure"] == headline for row in s.contents["rows"]) for s in steps)
 
 
 def quiet_reason(group: Group, family: str) -> str:
