@@ -27,20 +27,26 @@ class CheckWeights:
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
     form; it is compared with the full kernel of two examples, which is checked in this way.
 
-    Made before the kernels, so that nothing waits for them until all is asked for.
+    Made when the kernels are asked for. What needs no kernel goes beside them.
+
+    Args:
+        sweep: The sweep.
+        data: Its examples.
+        other: Those of the second side, if there is one.
+        aside: Made before the kernels were asked for.
     """
 
-    def __init__(self, sweep: Sweep, data: Data, other: Data | None) -> None:
-        self._sweep, self._other = sweep, other
+    def __init__(self, sweep: Sweep, data: Data, other: Data | None, aside: Aside) -> None:
+        self._sweep, self._other, self._aside = sweep, other, aside
         self._mode = sweep.subject.choice.mode
         self._traced = self._mode == "trace" and sweep.outputs > 1
         count = _FEW if self._traced else _MANY
-        self._left = _Side.of(data, count, sweep.device)
-        self._right = self._left if other is None else _Side.of(other, count, sweep.device)
         draws = torch.Generator().manual_seed(0)
-        self._u = self._draw(len(self._left.indices), draws)
-        self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
-        self._aside = Aside(sweep.device)
+        with aside.work():
+            self._left = _Side.of(data, count, sweep.device)
+            self._right = self._left if other is None else _Side.of(other, count, sweep.device)
+            self._u = self._draw(len(self._left.indices), draws)
+            self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
 
     def _draw(self, examples: int, draws: torch.Generator) -> Tensor:
         weights = torch.randn(examples, self._sweep.outputs, generator=draws, dtype=torch.float64)

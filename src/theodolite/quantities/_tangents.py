@@ -11,6 +11,7 @@ from theodolite.capture.batches import Batch
 from theodolite.capture.layers import Layers, Parameters, unwrap
 from theodolite.capture.readouts import Readout
 from theodolite.capture.state import exact_arithmetic, untouched
+from theodolite.quantities._aside import Aside
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._checked_weights import CheckWeights
 from theodolite.quantities._collection import Collected
@@ -110,10 +111,10 @@ def kernels_of(
     plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
     shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
     kernels = _Kernels(shape, sweep, Steps(progress, _pieces(sweep, plan, data, other)))
-    checked = CheckWeights(sweep, data, other) if sweep.settings.check else None
+    aside = Aside(sweep.device)
     values = _fill_all(sweep, plan, data, other, kernels)
-    if checked is not None:
-        checked.compare(kernels, values, kernels_of)
+    if sweep.settings.check:
+        CheckWeights(sweep, data, other, aside).compare(kernels, values, kernels_of)
     return TangentKernels(dict(kernels), coverage_of(sweep, plan), values, plan.predicted_bytes)
 
 
