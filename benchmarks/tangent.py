@@ -167,20 +167,16 @@ def synchronized(device: str) -> float:
     return time.perf_counter()
 
 
-def profile(name: str, device: str, precision: str = "float32") -> None:
-    """Passes and products apart; every matrix by both routes, with the counted multiply-adds."""
+def profile(name: str, device: str, both: bool = False) -> None:
+    """Passes and products apart: route and time of every layer, by both routes if wanted."""
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
         data = Data.of(x, None, None, torch.device(device))
-        settings = Settings(precision=precision, check=False)
-        request = Request(params=matrices, settings=settings)
-        sweep = prepare(model, data, request)
+        sweep = prepare(model, data, Request(params=matrices, settings=Settings(check=False)))
         plan = sweep.plan(len(x), len(x), True, len(sweep.layers))
         batches = next(iter(sweep.blocks(data, plan)))[1]
-        for _ in range(2):
-            started = synchronized(device)
-            collected = sweep.collect(batches, plan)
-            passes = synchronized(device) - started
+        collected = timed(lambda: sweep.collect(batches, plan), device)[1]  # algorithms are chosen
+        passes, collected = timed(lambda: sweep.collect(batches, plan), device)
         planned = plan.predicted_bytes / GIB
         print(f"  passes {passes * 1e3:8.2f} ms in runs of {plan.run}, plan {planned:.2f} GiB")
         shape = kernel_shape("full", len(x), len(x), sweep.outputs)
@@ -188,31 +184,31 @@ def profile(name: str, device: str, precision: str = "float32") -> None:
         total = 0.0
         for layer in sweep.layers:
             index = sweep.atoms_of(layer)[0]
-            factors = collected.factors[index]
+            entry, factors = plan.atoms[index], collected.factors[index]
             times = {}
-            routes = ["gradients", "positions"] if not getattr(factors, "eager", True) else [""]
-            if plan.atoms[index].route == "hadamard":
-                routes = [""]
-            for route in routes:
-                if route and isinstance(factors, OuterFactors):
-                    if factors.signals is None or factors.signals.shape[3] == 1:
-                        routes = [""]
-                    chosen = factors.route
-                    factors.route = route
-                for _ in range(3):
-                    started = synchronized(device)
-                    sweep.fill(layer, (collected, collected), kernel, plan)
-                    times[route or "chosen"] = synchronized(device) - started
-                if route and isinstance(factors, OuterFactors):
-                    factors.route = chosen
-            spent = times.get(plan.atoms[index].route or "", min(times.values()))
-            total += spent
+            for route in routes(entry, factors, both):
+                factors.route = route
+                fill = partial(sweep.fill, layer, (collected, collected), kernel, plan)
+                times[route] = min(timed(fill, device)[0] for _ in range(3))
+            factors.route = entry.route
+            total += times[entry.route]
             listed = "  ".join(f"{key} {value * 1e3:8.2f} ms" for key, value in times.items())
-            sizes = describe(factors)
-            entry = plan.atoms[index]
             way = f"{entry.route}{', eager' if entry.eager else ''}"
-            print(f"  {layer:22s} {sizes:36s} plan {way:16s} {listed}")
+            print(f"  {layer:22s} {describe(factors):36s} plan {way:16s} {listed}")
         print(f"  products {total * 1e3:8.2f} ms by the planned routes")
+
+
+def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
+    started = synchronized(device)
+    result = call()
+    return synchronized(device) - started, result
+
+
+def routes(entry: Any, factors: Any, both: bool) -> list[str]:
+    """The planned route, and the other one where there is a choice."""
+    free = isinstance(factors, OuterFactors) and not factors.eager and entry.route != "hadamard"
+    other = {"gradients": "positions", "positions": "gradients"}
+    return [entry.route, other[entry.route]] if both and free else [entry.route]
 
 
 def busiest(name: str, device: str) -> None:
@@ -347,7 +343,7 @@ def main() -> None:
                     print(f"{'theodolite / floor':44s} {seconds / least:10.2f} x")
             del model, x
         if "profile" in wanted:
-            profile(name, device)
+            profile(name, device, both="routes" in wanted)
         if "kernels" in wanted:
             busiest(name, device)
     if "peers" in wanted:
