@@ -78,6 +78,15 @@ def single(started):
     return records
 
 
+@pytest.fixture(scope="module")
+def drawn(started):
+    """The record of one process with all the data and a generator of its own."""
+    case = CASES["all families"]
+    generator = torch.Generator().manual_seed(5)
+    options = case.options | {"generator": generator, "truth": case.truth(case.data()[0])}
+    return theodolite.survey(case.model(), case.data(), **options).record
+
+
 def require_equal(numbers, record, *, within=1e-10):
     """The same rows in the same order, the same curves, words and arrays."""
     expected = record.contents
@@ -124,13 +133,9 @@ def test_cases_cover_all_families_and_both_routes(found, single, size):
 
 @pytest.mark.parametrize("size", SHARES)
 @pytest.mark.parametrize("when", ["copies", "copies again"])
-def test_the_same_data_everywhere_counts_once(found, size, when):
-    case = CASES["all families"]
-    generator = torch.Generator().manual_seed(5)
-    options = case.options | {"generator": generator, "truth": case.truth(case.data()[0])}
-    expected = theodolite.survey(case.model(), case.data(), **options).record
+def test_the_same_data_everywhere_counts_once(found, drawn, size, when):
     for rank in range(size):
-        require_equal(found[size][rank][when], expected)
+        require_equal(found[size][rank][when], drawn)
 
 
 @pytest.mark.parametrize("size", SHARES)
