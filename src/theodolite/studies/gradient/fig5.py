@@ -152,7 +152,8 @@ def _ordered(name: str) -> Check:
         middle = [shown[c] for c in ("small_convnet", "convnet") if c in shown]
         deep = [shown[c] for c in DEEP if c in shown]
         holds = all(shown["mlp"] < v for v in (*middle, *deep))
-        return judge(holds and all(m < d for m in middle for d in deep), **shown)
+        holds = holds and all(m < d for m in middle for d in deep)
+        return judge(holds, **shown, lowest_train=min(cases[case]["train"] for case in shown))
 
     return check
 
