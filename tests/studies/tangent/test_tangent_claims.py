@@ -88,6 +88,14 @@ def test_accuracies_are_drawn_beside_the_table():
     assert dict(zip(published.x, published.y, strict=True))[70] == 94.8
 
 
+def test_networks_that_did_not_fit_are_not_drawn():
+    runs = made_runs(depth_run(10, 3), depth_run(20, 5), depth_run(30, 29, loss=2.0))
+    figure, heat = find_study("lou2022.fig3").draw(runs)
+    assert list(figure.marks[0].x) == [10.0, 20.0]
+    assert np.isnan(heat.marks[0].values[:, 2]).all()
+    assert not np.isnan(heat.marks[0].values[:20, 1]).any()
+
+
 def cell(batch, rate, height, loss, converged=1.0):
     numbers = {"height": height, "test_loss": loss, "converged": converged, "peak": 3.0}
     arrays = {"after": np.linspace(0, height, 4)}
@@ -172,7 +180,15 @@ def test_gaps_are_drawn_in_order_of_the_setting():
     ]
     hierarchies, gaps = find_study("lou2022.fig12").draw(made_runs(*runs))
     assert [line.name for line in hierarchies.marks] == ["0.1", "0.2", "0.3"]
-    assert gaps.marks[0].y == [1.0, 2.0, 3.0]
+    (measured,) = gaps.marks
+    assert (measured.labels, measured.y) == (["0.1", "0.2", "0.3"], [1.0, 2.0, 3.0])
+
+
+def test_published_gaps_are_drawn_where_there_are_any():
+    arrays = {"after": np.arange(3.0)}
+    runs = [made_run({"loss_gap": 0.1}, arrays, learning_rate=rate) for rate in (0.01, 0.1)]
+    _, published = find_study("lou2022.fig12").draw(made_runs(*runs))[1].marks
+    np.testing.assert_array_equal(published.y, [0.224, np.nan])
 
 
 def trained_by(training, **numbers):

@@ -1,14 +1,14 @@
 """Generalisation gaps of convolutional networks trained to the same loss: checks and pictures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
 
 from theodolite.studies import (
+    Bars,
     Judgment,
-    Line,
     Measured,
     Panel,
     Results,
@@ -140,21 +140,23 @@ def peak_between(low: float, high: float) -> Check:
     return check
 
 
-def draw_gaps(figure: str, axis: str) -> Callable[[Results], list[Panel]]:
-    """Hierarchies and loss gaps at each value of the swept setting."""
+def draw_gaps(
+    figure: str, axis: str, published: Mapping[str, float]
+) -> Callable[[Results], list[Panel]]:
+    """Hierarchies at each value of the swept setting, and loss gaps beside the published ones."""
 
     def draw(runs: Results) -> list[Panel]:
         groups = dict(sorted(by_setting(runs, axis).items(), key=_rank))
         curves = [hierarchy_line(str(value), part, "after") for value, part in groups.items()]
-        labels = list(range(1, len(groups) + 1))
+        labels = [str(value) for value in groups]
         gaps = [mean_and_error(part["loss_gap"][:, None]) for part in groups.values()]
-        line = Line(
-            "loss gap", labels, [float(g[0][0]) for g in gaps], [float(g[1][0]) for g in gaps]
-        )
-        order = ", ".join(str(value) for value in groups)
+        means, errors = ([float(gap[k][0]) for gap in gaps] for k in (0, 1))
+        bars = [Bars("measured", labels, means, errors)]
+        if set(labels) & set(published):
+            bars.append(Bars("published", labels, [published.get(label, nan) for label in labels]))
         return [
             Panel(figure, curves, "layer", "alignment"),
-            Panel(f"{figure}, gap", [line], order, "test loss - training loss"),
+            Panel(f"{figure}, gap", bars, axis.replace("_", " "), "test loss - training loss"),
         ]
 
     return draw

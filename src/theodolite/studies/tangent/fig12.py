@@ -8,6 +8,7 @@ from theodolite.sweeps import Space
 __all__ = ["STUDY"]
 
 _AXIS = "learning_rate"
+_LOSS_GAPS = {"0.0005": 0.56, "0.001": 0.484, "0.0032": 0.357, "0.01": 0.224}
 STUDY = Study(
     id="lou2022.fig12",
     title="Gaps and alignment of VGG19 against the learning rate",
@@ -32,7 +33,7 @@ STUDY = Study(
             "the loss gap falls with the learning rate (sign of the rank correlation)",
             monotone(_AXIS, "loss_gap", -1),
             scope="seed",
-            published={"0.0005": 0.56, "0.001": 0.484, "0.0032": 0.357, "0.01": 0.224},
+            published=_LOSS_GAPS,
         ),
         Claim(
             "lou2022.fig12.accuracy-gap",
@@ -64,6 +65,6 @@ STUDY = Study(
             sizes=("paper",),
         ),
     ),
-    draw=draw_gaps("Figure 12", _AXIS),
+    draw=draw_gaps("Figure 12", _AXIS, _LOSS_GAPS),
     stand_in={"lite": "400 of the 8x8 digits, 9 convolutions of 16 channels", "paper": NOTE},
 )

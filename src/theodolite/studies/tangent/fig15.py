@@ -14,6 +14,7 @@ from theodolite.sweeps import Space
 __all__ = ["STUDY"]
 
 _AXIS = "learning_rate"
+_LOSS_GAPS = {"0.001": 0.395, "0.003": 0.397, "0.01": 0.152, "0.02": 0.182}
 STUDY = Study(
     id="lou2022.fig15",
     title="Gaps and alignment of ResNet18 against the learning rate",
@@ -38,7 +39,7 @@ STUDY = Study(
             "the loss gap falls with the learning rate (sign of the rank correlation)",
             monotone(_AXIS, "loss_gap", -1),
             scope="seed",
-            published={"0.001": 0.395, "0.003": 0.397, "0.01": 0.152, "0.02": 0.182},
+            published=_LOSS_GAPS,
         ),
         Claim(
             "lou2022.fig15.large",
@@ -77,7 +78,7 @@ STUDY = Study(
             sizes=("paper",),
         ),
     ),
-    draw=draw_gaps("Figure 15", _AXIS),
+    draw=draw_gaps("Figure 15", _AXIS, _LOSS_GAPS),
     stand_in={
         "lite": "400 of the 8x8 digits, a residual network of 10 layers, rates 0.01, 0.03, 0.1",
         "paper": NOTE,

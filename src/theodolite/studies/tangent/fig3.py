@@ -1,5 +1,7 @@
 """Figure 3 and Tables 1 to 3: where the alignment peaks in networks of 10 to 100 layers."""
 
+from math import inf
+
 import numpy as np
 import torch
 
@@ -33,16 +35,16 @@ def _sets(runs: Results) -> dict[str, Results]:
     return {str(name): part for name, part in by_setting(runs, "data", "digits").items()}
 
 
-def _peaks(name: str, part: Results) -> tuple[np.ndarray, np.ndarray]:
-    """Depths and peaks of the networks of a data set that fitted it."""
-    return peaks_of(part, _CONVERGED if name == "digits" else _LEARNED)
+def _most_loss(name: str) -> float:
+    """Training loss up to which a network of a data set has fitted it."""
+    return _CONVERGED if name == "digits" else _LEARNED
 
 
 def _fits(runs: Results) -> dict[str, dict[str, float]]:
     """The fit of each data set that has at least three depths."""
     found = {}
     for name, part in _sets(runs).items():
-        depths, peaks = _peaks(name, part)
+        depths, peaks = peaks_of(part, _most_loss(name))
         if len(np.unique(depths)) >= 3:
             fit = depth_fit(depths, peaks, part.mean("cosine"))
             found[name] = {**fit, "rank": spearman(depths, peaks), "networks": float(len(peaks))}
@@ -94,7 +96,7 @@ def _balance_better(runs: Results) -> Judgment:
 def _near_balance(runs: Results) -> Judgment:
     worst = {}
     for name, part in _sets(runs).items():
-        depths, peaks = _peaks(name, part)
+        depths, peaks = peaks_of(part, _most_loss(name))
         if len(depths):
             exact = balance_line(np.unique(depths), part.mean("cosine"))
             medians = np.asarray([np.median(peaks[depths == d]) for d in np.unique(depths)])
@@ -130,10 +132,14 @@ def draw(runs: Results) -> list[Panel]:
     ]
 
 
+def _shown(name: str, part: Results) -> float:
+    """Largest training loss of what is drawn: all networks where none fitted its data."""
+    most_loss = _most_loss(name)
+    return most_loss if len(peaks_of(part, most_loss)[0]) else inf
+
+
 def _figure(name: str, part: Results) -> list[Panel]:
-    depths, peaks = _peaks(name, part)
-    if not len(depths):  # what there is, where no network fitted its data
-        depths, peaks = peaks_of(part)
+    depths, peaks = peaks_of(part, _shown(name, part))
     if not len(depths):
         return []
     x = np.unique(depths)
@@ -148,33 +154,37 @@ def _figure(name: str, part: Results) -> list[Panel]:
     return [Panel(f"Figure 3, {name}", marks, "depth", "layer of the peak", "xy")]
 
 
-def _table(name: str, part: Results) -> list[Panel]:
-    """Test accuracy beside the published one, where there is one."""
-    if name not in _TABLES:
-        return []
-    rows = dict(sorted(ROWS[name].items()))
-    published = [row.accuracy for row in rows.values()]
-    depths = [run.arrays["curves"].shape[1] for run in part]
-    marks: list[Line | Points] = [
-        Points("measured", depths, part["test_accuracy"]),
-        Line("published", [*rows], published, dashed=True),
-    ]
-    return [Panel(f"{_TABLES[name]}, {name}", marks, "depth", "test accuracy (percent)")]
-
-
 def _map(name: str, part: Results) -> Panel:
+    """Mean alignment of the networks of each depth; blank where none is drawn."""
+    most_loss = _shown(name, part)
     columns = sorted({run.arrays["curves"].shape[1] for run in part})
     values = np.full((max(columns), len(columns)), np.nan)
     for index, depth in enumerate(columns):
-        same = [r.arrays["curves"] for r in part if r.arrays["curves"].shape[1] == depth]
-        curves = np.concatenate(same).astype(np.float64)
-        curves = curves[np.isfinite(curves).all(1)]  # those of networks that did not diverge
+        same = [run.arrays for run in part if run.arrays["curves"].shape[1] == depth]
+        losses = np.concatenate([arrays["final_losses"] for arrays in same])
+        curves = np.concatenate([arrays["curves"] for arrays in same]).astype(np.float64)
+        curves = curves[(losses <= most_loss) & np.isfinite(curves).all(1)]
         if len(curves):
             mean = torch.as_tensor(curves.mean(0))
             values[:depth, index] = relative_alignment(mean).numpy()
     rows = [str(layer) for layer in range(1, max(columns) + 1)]
     heat = Heat(values, rows, [str(depth) for depth in columns])
     return Panel(f"{name}, alignment over its maximum", [heat], "depth", "layer")
+
+
+def _table(name: str, part: Results) -> list[Panel]:
+    """Test accuracy of every network beside the published one, where there is one."""
+    if name not in _TABLES:
+        return []
+    rows = dict(sorted(ROWS[name].items()))
+    published = [row.accuracy for row in rows.values()]
+    accuracies = [run.arrays["test_accuracies"] for run in part]
+    depths = [run.arrays["curves"].shape[1] for run in part for _ in run.arrays["peaks"]]
+    marks: list[Line | Points] = [
+        Points("measured", depths, np.concatenate(accuracies)),
+        Line("published", [*rows], published, dashed=True),
+    ]
+    return [Panel(f"{_TABLES[name]}, {name}", marks, "depth", "test accuracy (percent)")]
 
 
 STUDY = Study(
