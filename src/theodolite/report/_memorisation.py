@@ -38,7 +38,7 @@ class Validation:
 
 # The studies mehta2021.memorisation and mehta2021.fig1-2; a test compares them with the records.
 VALIDATION = Validation(runs=50, wrong=0, at_most=0.058)
-GRADIENT_VALIDATION = Validation(runs=40, wrong=0, at_most=0.072)
+GRADIENT_VALIDATION = Validation(runs=44, wrong=1, at_most=0.103)
 
 MEANING = (
     "A network that learns builds on class structure that its inputs have: already its first layer "
