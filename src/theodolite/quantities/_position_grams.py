@@ -80,18 +80,42 @@ def _sum_of_shifts(gram: Tensor, geometry: Geometry, spatial: tuple[int, ...]) -
     """From inner products of pixels to inner products of patches around them."""
     left, right = gram.shape[0], gram.shape[2]
     pixels = gram.view(left, *spatial, right, *spatial)
-    for axis, size in enumerate(spatial):
-        reach = geometry.dilation[axis] * (geometry.kernel[axis] - 1) // 2
-        if geometry.kernel[axis] == 1:
+    for axis in range(len(spatial)):
+        taps = geometry.kernel[axis]
+        if taps == 1:
             continue
-        first, second = 1 + axis, 2 + len(spatial) + axis
-        total = pixels.clone() if geometry.kernel[axis] % 2 else torch.zeros_like(pixels)
-        for offset in range(-reach, reach + 1, geometry.dilation[axis]):
-            length = size - abs(offset)
-            if offset == 0 or length <= 0:
-                continue
-            source, target = max(0, offset), max(0, -offset)
-            shifted = pixels.narrow(first, source, length).narrow(second, source, length)
-            total.narrow(first, target, length).narrow(second, target, length).add_(shifted)
-        pixels = total
+        reach = geometry.dilation[axis] * (taps - 1) // 2
+        offsets = [*range(-reach, reach + 1, geometry.dilation[axis])]
+        pixels = _sum_along(pixels, (1 + axis, 2 + len(spatial) + axis), offsets)
     return pixels.view(gram.shape)
+
+
+def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Tensor:
+    """Sum of copies that are moved along two axes together; zeros come in from outside."""
+    size = pixels.shape[axes[0]]
+    moves = [offset for offset in offsets if 0 < abs(offset) < size]
+    if 0 in offsets and moves:  # the copy and the first shift in one pass
+        total = _with_moved(pixels, axes, moves.pop())
+    else:
+        total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
+    for offset in moves:
+        length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
+        _both(total, axes, target, length).add_(_both(pixels, axes, source, length))
+    return total
+
+
+def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
+    """A tensor plus itself moved by a positive offset."""
+    total, first = torch.empty_like(pixels), axes[0]
+    length = pixels.shape[first] - offset
+    here, there = _both(pixels, axes, 0, length), _both(pixels, axes, offset, length)
+    torch.add(here, there, out=_both(total, axes, 0, length))
+    # where nothing is added: the last lines along one axis, then the rest of those along the other
+    total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
+    beside = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
+    beside[0].copy_(beside[1])
+    return total
+
+
+def _both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
+    return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
