@@ -137,7 +137,8 @@ ERRATA: tuple[Erratum, ...] = (
         "E27",
         "E.3: learning rate 0.002; neither optimizer nor batch size is given",
         "with momentum and batches of 256 the standard start is faster than printed (.38 and .69, "
-        "not .31 and .58), and three set layers are unsteady; a control has a third of the rate",
+        "not .31 and .58), and three set layers are unsteady; at a third of the rate (the control) "
+        "it is as fast as printed",
     ),
     Erratum(
         "E28",

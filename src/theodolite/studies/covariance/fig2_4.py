@@ -295,7 +295,7 @@ STUDIES = (
             "scale: a change of setting; the control has the usual one",
             "paper": "batch 256 and init scale 1 are assumed; steps and samples of the Gaussian "
             "networks are ours (not printed). Nothing is decided where labels are not learned: "
-            "random ones are not within the printed 40 epochs",
+            "random ones are not within the printed 40 epochs (a control is slower)",
         },
     ),
     # At the printed rate the random labels of 50,000 images are not learned at all.
