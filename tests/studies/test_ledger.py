@@ -84,6 +84,10 @@ def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
 
 
 class TestPanels:
+    def test_bars_stand_at_their_labels(self):
+        panel = plotly_panel(Panel("t", [Bars("a", ["0.001", "0.01"], [1.0, 2.0])]))
+        assert panel["layout"]["xaxis"]["type"] == "category"
+
     def test_a_line_has_its_band(self):
         band, line = plotly_panel(Panel("t", [Line("a", [0, 1], [1, 2], [0.5, 0.5])]))["data"]
         assert line["y"] == [1, 2]

@@ -24,6 +24,8 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
     }
     for letter in panel.log:
         layout[f"{letter}axis"]["type"] = "log"
+    if any(isinstance(mark, Bars) for mark in panel.marks):
+        layout["xaxis"]["type"] = "category"  # labels that look like numbers are labels too
     if any(isinstance(mark, (Heat, Tiles)) for mark in panel.marks):
         layout["yaxis"]["autorange"] = "reversed"
     if any(isinstance(mark, Tiles) for mark in panel.marks):
