@@ -50,6 +50,12 @@ def test_networks_that_did_not_fit_are_left_out():
     ] == len(DEPTHS)
 
 
+def test_networks_that_fitted_are_counted():
+    runs = [depth_run(10, 5), depth_run(10, 5, loss=0.04), depth_run(20, 5, loss=0.06)]
+    judged = claim_of("lou2022.fig3.trained").check(made_runs(*runs))
+    assert judged.numbers == {"digits 10": 2.0, "digits 20": 0.0}
+
+
 def test_too_few_depths_decide_nothing():
     assert holds("lou2022.fig3.better", *balanced()[:2]) is None
 

@@ -10,8 +10,8 @@ from scipy import stats
 from torch import nn
 
 from theodolite.measures.tangent import fit_equilibrium
-from theodolite.studies import Measured, Results, Trial
-from theodolite.studies.tangent._hierarchy import alignments, as_array, shape_of
+from theodolite.studies import Measured, Result, Results, Trial
+from theodolite.studies.tangent._hierarchy import alignments, as_array, by_setting, shape_of
 from theodolite.studies.tangent._setting import (
     Ground,
     fully_connected,
@@ -24,9 +24,21 @@ from theodolite.studies.tangent._tables import Tabled
 from theodolite.theory.infinite_width import asymptotic_equilibrium_layer, equilibrium_layer
 from theodolite.workbench.training import DivergenceError, TrainingLog, train_ensemble
 
-__all__ = ["balance_line", "depth_fit", "law_line", "mean_cosine", "measure_depth", "peaks_of"]
+__all__ = [
+    "balance_line",
+    "by_depth",
+    "data_sets",
+    "depth_fit",
+    "fitted_loss",
+    "law_line",
+    "mean_cosine",
+    "measure_depth",
+    "peaks_of",
+]
 
 _EXPONENT = 0.6  # Corollary 1
+_CONVERGED = 0.05  # training loss of the last epoch, of runs that stop at 0.02
+_LEARNED = 1.0  # of runs of tabled length: a network that stays at chance has no hierarchy
 _LEVEL = 0.95  # of the interval of the slope
 
 
@@ -75,6 +87,24 @@ def mean_cosine(ground: Ground) -> float:
     gram = rows @ rows.mT
     count = len(rows)
     return float((gram.sum() - gram.diagonal().sum()) / (count * (count - 1)))
+
+
+def data_sets(runs: Results) -> dict[str, Results]:
+    """The runs of each data set."""
+    return {str(name): part for name, part in by_setting(runs, "data", "digits").items()}
+
+
+def by_depth(runs: Results) -> dict[int, Results]:
+    """The runs of each depth."""
+    found: dict[int, list[Result]] = {}
+    for run in runs:
+        found.setdefault(run.arrays["curves"].shape[1], []).append(run)
+    return {depth: Results(tuple(same)) for depth, same in found.items()}
+
+
+def fitted_loss(name: str) -> float:
+    """Training loss up to which a network of a data set has fitted it."""
+    return _CONVERGED if name == "digits" else _LEARNED
 
 
 def peaks_of(runs: Results, most_loss: float = inf) -> tuple[np.ndarray, np.ndarray]:

@@ -1,50 +1,33 @@
 """Figure 3 and Tables 1 to 3: where the alignment peaks in networks of 10 to 100 layers."""
 
-from math import inf
-
 import numpy as np
-import torch
 
-from theodolite.measures.tangent import relative_alignment
-from theodolite.studies import (
-    Claim,
-    Heat,
-    Judgment,
-    Line,
-    Panel,
-    Points,
-    Results,
-    Study,
-    judge,
+from theodolite.studies import Claim, Judgment, Results, Study, judge
+from theodolite.studies.tangent._depth_pictures import TABLES, draw
+from theodolite.studies.tangent._depths import (
+    balance_line,
+    by_depth,
+    data_sets,
+    depth_fit,
+    fitted_loss,
+    measure_depth,
+    peaks_of,
 )
-from theodolite.studies.tangent._depths import balance_line, depth_fit, measure_depth, peaks_of
-from theodolite.studies.tangent._hierarchy import by_setting, spearman
-from theodolite.studies.tangent._tables import ROWS, Tabled
+from theodolite.studies.tangent._hierarchy import spearman
+from theodolite.studies.tangent._tables import Tabled
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]
 
 _DEPTHS = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10]  # longest first
-_TABLES = {"mnist": "Table 3", "fashion_mnist": "Table 2", "cifar10": "Table 1"}
-_CONVERGED = 0.05  # training loss of the last epoch, of runs that stop at 0.02
-_LEARNED = 1.0  # of runs of tabled length: a network that stays at chance has no hierarchy
 _POINTS = {"mnist": 2.0, "fashion_mnist": 2.0, "cifar10": 3.0}  # tolerance of accuracies
-
-
-def _sets(runs: Results) -> dict[str, Results]:
-    return {str(name): part for name, part in by_setting(runs, "data", "digits").items()}
-
-
-def _most_loss(name: str) -> float:
-    """Training loss up to which a network of a data set has fitted it."""
-    return _CONVERGED if name == "digits" else _LEARNED
 
 
 def _fits(runs: Results) -> dict[str, dict[str, float]]:
     """The fit of each data set that has at least three depths."""
     found = {}
-    for name, part in _sets(runs).items():
-        depths, peaks = peaks_of(part, _most_loss(name))
+    for name, part in data_sets(runs).items():
+        depths, peaks = peaks_of(part, fitted_loss(name))
         if len(np.unique(depths)) >= 3:
             fit = depth_fit(depths, peaks, part.mean("cosine"))
             found[name] = {**fit, "rank": spearman(depths, peaks), "networks": float(len(peaks))}
@@ -95,8 +78,8 @@ def _balance_better(runs: Results) -> Judgment:
 
 def _near_balance(runs: Results) -> Judgment:
     worst = {}
-    for name, part in _sets(runs).items():
-        depths, peaks = peaks_of(part, _most_loss(name))
+    for name, part in data_sets(runs).items():
+        depths, peaks = peaks_of(part, fitted_loss(name))
         if len(depths):
             exact = balance_line(np.unique(depths), part.mean("cosine"))
             medians = np.asarray([np.median(peaks[depths == d]) for d in np.unique(depths)])
@@ -123,68 +106,14 @@ def _accuracy(runs: Results) -> Judgment:
     return judge(bool(close), accuracy=measured, tabled=tabled)
 
 
-def draw(runs: Results) -> list[Panel]:
-    """Per data set: peaks with the three lines, the map of alignments, the table's accuracies."""
-    return [
-        panel
-        for name, part in _sets(runs).items()
-        for panel in (*_figure(name, part), _map(name, part), *_table(name, part))
-    ]
-
-
-def _shown(name: str, part: Results) -> float:
-    """Largest training loss of what is drawn: all networks where none fitted its data."""
-    most_loss = _most_loss(name)
-    return most_loss if len(peaks_of(part, most_loss)[0]) else inf
-
-
-def _figure(name: str, part: Results) -> list[Panel]:
-    depths, peaks = peaks_of(part, _shown(name, part))
-    if not len(depths):
-        return []
-    x = np.unique(depths)
-    cosine = part.mean("cosine")
-    marks: list[Line | Points] = [Points("peaks", depths, peaks)]
-    marks.append(Line("exact balance", x, balance_line(x, cosine)))
-    if len(x) > 1:
-        fit = depth_fit(depths, peaks, cosine)
-        marks.append(Line("slope 3/5", x, np.exp(fit["constant"]) * x**0.6, dashed=True))
-        offset = float(np.mean(np.log(peaks) - fit["slope"] * np.log(depths)))
-        marks.append(Line(f"slope {fit['slope']:.2f}", x, np.exp(offset) * x ** fit["slope"]))
-    return [Panel(f"Figure 3, {name}", marks, "depth", "layer of the peak", "xy")]
-
-
-def _map(name: str, part: Results) -> Panel:
-    """Mean alignment of the networks of each depth; blank where none is drawn."""
-    most_loss = _shown(name, part)
-    columns = sorted({run.arrays["curves"].shape[1] for run in part})
-    values = np.full((max(columns), len(columns)), np.nan)
-    for index, depth in enumerate(columns):
-        same = [run.arrays for run in part if run.arrays["curves"].shape[1] == depth]
-        losses = np.concatenate([arrays["final_losses"] for arrays in same])
-        curves = np.concatenate([arrays["curves"] for arrays in same]).astype(np.float64)
-        curves = curves[(losses <= most_loss) & np.isfinite(curves).all(1)]
-        if len(curves):
-            mean = torch.as_tensor(curves.mean(0))
-            values[:depth, index] = relative_alignment(mean).numpy()
-    rows = [str(layer) for layer in range(1, max(columns) + 1)]
-    heat = Heat(values, rows, [str(depth) for depth in columns])
-    return Panel(f"{name}, alignment over its maximum", [heat], "depth", "layer")
-
-
-def _table(name: str, part: Results) -> list[Panel]:
-    """Test accuracy of every network beside the published one, where there is one."""
-    if name not in _TABLES:
-        return []
-    rows = dict(sorted(ROWS[name].items()))
-    published = [row.accuracy for row in rows.values()]
-    accuracies = [run.arrays["test_accuracies"] for run in part]
-    depths = [run.arrays["curves"].shape[1] for run in part for _ in run.arrays["peaks"]]
-    marks: list[Line | Points] = [
-        Points("measured", depths, np.concatenate(accuracies)),
-        Line("published", [*rows], published, dashed=True),
-    ]
-    return [Panel(f"{_TABLES[name]}, {name}", marks, "depth", "test accuracy (percent)")]
+def _trained(runs: Results) -> Judgment:
+    """Networks of each depth that fitted their data; the others have no part in the fits."""
+    found: dict[str, float] = {}
+    for name, part in data_sets(runs).items():
+        for depth, same in sorted(by_depth(part).items()):
+            losses = np.concatenate([run.arrays["final_losses"] for run in same])
+            found[f"{name} {depth}"] = float((losses <= fitted_loss(name)).sum())
+    return judge(None, **found)
 
 
 STUDY = Study(
@@ -200,7 +129,7 @@ STUDY = Study(
     spaces={
         "smoke": Space({"depth": [4, 6]}),
         "lite": Space({"depth": [6, 10, 15, 20, 30, 40]}),
-        "paper": Space({"data": list(_TABLES), "depth": _DEPTHS}),
+        "paper": Space({"data": list(TABLES), "depth": _DEPTHS}),
     },
     seeds={"paper": (101,)},
     claims=(
@@ -252,6 +181,14 @@ STUDY = Study(
             "the median peak is within a factor 1.6 of the exact balance at every depth",
             _near_balance,
             scope="all",
+        ),
+        Claim(
+            "lou2022.fig3.trained",
+            "how many networks of each depth fitted their data (training loss below 1, of the "
+            "digits 0.05): only these are in the fits",
+            _trained,
+            scope="all",
+            sizes=(),
         ),
         Claim(
             "lou2022.fig3.accuracy",
