@@ -1,0 +1,92 @@
+"""Batch norm with fixed statistics: the values of PyTorch, and its gradients."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.quantities.zoo import specimen
+from tests.tolerances import assert_close
+from theodolite.capture.fixed_norms import fixed_norm
+from theodolite.capture.uses import UseRecorder
+from theodolite.quantities import tangent_kernels
+
+SHAPES = {"vectors": (5, 4), "lines": (5, 4, 3), "images": (5, 4, 3, 2), "volumes": (2, 4, 2, 3, 2)}
+
+
+def made(shape, affine=True):
+    draws = torch.Generator().manual_seed(0)
+
+    def normal(*sizes):
+        return torch.randn(*sizes, generator=draws, dtype=torch.float64)
+
+    weights = (normal(4), normal(4)) if affine else (None, None)
+    return normal(*shape).requires_grad_(), normal(4), normal(4).square() + 0.1, *weights
+
+
+@pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_values_and_gradients_are_those_of_batch_norm(shape, affine):
+    given = made(shape, affine)
+    found = fixed_norm(functional.batch_norm, given, {"eps": 1e-3})
+    wanted = functional.batch_norm(*given, eps=1e-3)
+    assert torch.equal(found, wanted)
+    seed = torch.randn_like(wanted)
+    ours, theirs = (torch.autograd.grad(result, given[0], seed)[0] for result in (found, wanted))
+    assert_close(ours, theirs, scale=float(theirs.abs().max()))
+
+
+def test_gradients_of_several_outputs_go_through_together():
+    given = made((5, 4, 3, 2))
+    found, wanted = fixed_norm(functional.batch_norm, given, {}), functional.batch_norm(*given)
+    seeds = torch.randn(3, *wanted.shape, dtype=torch.float64)
+
+    def pull(result):
+        return torch.func.vmap(
+            lambda seed: torch.autograd.grad(result, given[0], seed, retain_graph=True)[0]
+        )(seeds)
+
+    assert_close(pull(found), pull(wanted), scale=10.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "change"),
+    [
+        (functional.layer_norm, {}),
+        (functional.batch_norm, {"training": True}),
+        (functional.batch_norm, {"running_mean": None, "running_var": None, "training": True}),
+        (functional.batch_norm, {"input": torch.randn(5, 4).double()}),
+        (functional.batch_norm, {"input": torch.randn(5, 4).requires_grad_()}),
+    ],
+    ids=["another function", "training", "no statistics", "no gradient", "another dtype"],
+)
+def test_other_calls_are_left_alone(function, change):
+    names = ("input", "running_mean", "running_var", "weight", "bias")
+    given = {**dict(zip(names, made((5, 4)), strict=True)), **change}
+    assert fixed_norm(function, (), given) is None
+
+
+@pytest.mark.parametrize("followed", [True, False], ids=["followed", "not followed"])
+def test_the_recorder_keeps_the_path_to_parameters_that_it_follows(followed):
+    norm = nn.BatchNorm2d(4).double().eval()
+    inputs = made((5, 4, 3, 2))[0]
+    parameters = dict(norm.named_parameters()) if followed else {}
+    with UseRecorder(parameters, inputs, 5):
+        result = norm(inputs)
+    assert ("FixedNorm" in result.grad_fn.name()) == (not followed)
+    assert torch.equal(result, norm(inputs))
+
+
+def test_kernels_of_matrices_in_a_network_with_batch_norm():
+    found = specimen("resnet")
+    some = tangent_kernels(found.model, found.inputs, params=lambda name, p: p.dim() > 1)
+    every = tangent_kernels(found.model, found.inputs)  # follows the norms too
+    sizes = {name: p.dim() for name, p in found.model.named_parameters()}
+    whole = [
+        layer
+        for layer in some
+        if all(sizes[entry.parameter] > 1 for entry in every.coverage[layer])
+    ]
+    assert len(whole) >= 3
+    for layer in whole:
+        assert_close(some[layer], every[layer], scale=float(every[layer].abs().max()))
