@@ -231,14 +231,17 @@ class OuterFactors(_Positions):
             return
         form = self._uses[0].form
         assert isinstance(form, Outer)
-        signals = _joint_signals(form, gradients[0][0]).to(self.frame.dtype)
+        signals = _joint_signals(form, gradients[0][0])  # (n, outputs, C, T)
         if self.eager:
-            self._waiting, self._first = signals, outputs.start
+            self._waiting, self._first = self._own(signals), outputs.start
             self._flush()
         elif len(outputs) == self.frame.outputs and len(signals) == self.frame.examples:
-            self.signals = signals
+            self.signals = self._own(signals)
         else:
             self._place(outputs, signals)
+
+    def _own(self, signals: Tensor) -> Tensor:
+        return signals.to(self.frame.dtype).contiguous()
 
     def _place(self, outputs: range, signals: Tensor) -> None:
         if self.signals is None:
@@ -274,7 +277,7 @@ class OuterFactors(_Positions):
 
 
 def _joint_signals(form: Outer, gradients: Tensor) -> Tensor:
-    """Signals of several outputs, from (outputs, n, ...) to (n, outputs, C, T).
+    """Signals of several outputs, from (outputs, n, ...) to (n, outputs, C, T), a view if possible.
 
     Those of the first output are a view in most cases. All others then lie in the same way, each at
     its place, and nothing has to be asked for output by output.
@@ -283,5 +286,4 @@ def _joint_signals(form: Outer, gradients: Tensor) -> Tensor:
     if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
         return torch.stack([first, *(form.signals(part) for part in gradients[1:])], 1)
     shape, steps = (len(gradients), *first.shape), (gradients.stride(0), *first.stride())
-    whole = gradients.as_strided(shape, steps, first.storage_offset())
-    return whole.transpose(0, 1).contiguous()
+    return gradients.as_strided(shape, steps, first.storage_offset()).transpose(0, 1)
