@@ -1,6 +1,7 @@
 """The papers' experiments as runnable, checked studies, and the ledger of their claims."""
 
 from theodolite.studies._claims import Claim, Judgment, Verdict, judge
+from theodolite.studies._correlations import pearson, spearman
 from theodolite.studies._ledger import write_ledger
 from theodolite.studies._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
 from theodolite.studies._papers import PAPERS, Erratum, Paper
@@ -38,7 +39,9 @@ __all__ = [
     "judge",
     "load_results",
     "mean_and_error",
+    "pearson",
     "run_study",
+    "spearman",
     "sweep_study",
     "write_ledger",
 ]

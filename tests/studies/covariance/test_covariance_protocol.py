@@ -11,7 +11,6 @@ from theodolite.studies.covariance._courses import left_chance
 from theodolite.studies.covariance._eigenpatches import as_images, eigenvectors, same_sign
 from theodolite.studies.covariance._images import Images, draw_images, halves
 from theodolite.studies.covariance._layerwise import RULES, LayerByLayer, Workshop
-from theodolite.studies.covariance._ranks import rank_correlation
 from theodolite.studies.covariance._sweeps import Group, sweep_space
 from theodolite.studies.covariance._transfer import Network, Protocol, Stage, Transfer
 from theodolite.studies.covariance.fig19 import wishart_covariances
@@ -61,13 +60,6 @@ def test_one_curve_above_chance_is_enough():
     low, high = np.array([0.9, 0.1]), np.array([0.1, 0.3])
     assert left_chance(low, high)
     assert not left_chance(low)
-
-
-def test_rank_correlation_sees_order_alone():
-    x = np.array([0.3, -1.0, 2.0, 5.0])
-    assert rank_correlation(x, np.exp(x)) == pytest.approx(1)
-    assert rank_correlation(x, -(x**3)) == pytest.approx(-1)
-    assert rank_correlation(x, np.array([1.0, 0.0, 2.0, 1.5])) == pytest.approx(0.8)
 
 
 def test_transferred_layers_have_the_initial_norms_and_the_rest_is_fresh():

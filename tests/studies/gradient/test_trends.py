@@ -18,8 +18,6 @@ from theodolite.studies.gradient._trends import (
     memorizes,
     never_fits,
     on_each,
-    pearson,
-    spearman,
     values,
 )
 
@@ -103,12 +101,6 @@ def test_on_each_needs_all_data_sets():
     assert not on_each(check)(both).holds
     assert on_each(check, "digits")(both).holds
     assert on_each(check)(both).numbers == {"digits_train": 1.0, "cifar8_train": 0.0}
-
-
-def test_correlations_leave_out_what_is_undefined():
-    assert pearson([1.0, 2.0, 3.0, np.nan], [2.0, 4.0, 6.0, 0.0]) == pytest.approx(1)
-    assert spearman([1.0, 2.0, 3.0], [1.0, 10.0, 5.0]) == pytest.approx(0.5)
-    assert np.isnan(pearson([1.0], [1.0]))
 
 
 def test_standard_claims_are_those_asked_for():

@@ -14,7 +14,6 @@ from theodolite.studies.tangent._hierarchy import (
     Watch,
     alignments,
     shape_of,
-    spearman,
     weight_layers,
 )
 from theodolite.studies.tangent._random_nets import log_slope, sphere_pair
@@ -119,11 +118,6 @@ def test_shape_of_a_curve():
     assert shape["peak"] == 2.0
     assert shape["height"] == pytest.approx(0.4)
     assert shape["prominence"] == pytest.approx(0.2)
-
-
-def test_spearman():
-    assert spearman(np.asarray([1.0, 2.0, 3.0]), np.asarray([1.0, 8.0, 9.0])) == pytest.approx(1.0)
-    assert np.isnan(spearman(np.asarray([1.0]), np.asarray([2.0])))
 
 
 def test_fit_of_the_exact_balance():

@@ -23,9 +23,9 @@ from theodolite.studies import (
     Trial,
     judge,
     mean_and_error,
+    spearman,
 )
 from theodolite.studies.covariance._gaussian import GaussianRuns, train_on_gaussians
-from theodolite.studies.covariance._ranks import rank_correlation
 
 __all__ = ["STUDY", "Panels"]
 
@@ -67,7 +67,7 @@ def _shape(sigma: torch.Tensor, tau: torch.Tensor) -> dict[str, float]:
     return {
         "defect": float(unimodality_defect(mean)),
         "correlation": _correlation(sigma, mean),
-        "rank_correlation": rank_correlation(sigma.numpy(), mean.numpy()),
+        "rank_correlation": spearman(sigma.numpy(), mean.numpy()),
         "spread": float(curve_deviation(tau, mean.expand_as(tau)).max()),
         "peak": float(mean.argmax()) / (len(mean) - 1),
         "end_to_peak": float(mean[-1] / mean.max()),

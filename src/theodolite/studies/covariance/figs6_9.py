@@ -16,9 +16,9 @@ from theodolite.studies import (
     Trial,
     judge,
     mean_and_error,
+    spearman,
 )
 from theodolite.studies.covariance._images import Images
-from theodolite.studies.covariance._ranks import rank_correlation
 from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
 from theodolite.sweeps import Space
 
@@ -111,7 +111,7 @@ def _monotone(runs: Results) -> Judgment:
 
 def _growth(areas: np.ndarray) -> float:
     """Rank correlation with the number of layers."""
-    return rank_correlation(np.arange(len(areas)), areas)
+    return spearman(np.arange(len(areas)), areas)
 
 
 def _above_scratch(runs: Results) -> Judgment:

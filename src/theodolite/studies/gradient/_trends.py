@@ -1,13 +1,11 @@
 """Checks of how accuracy and alignment change with the scale of initialisation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from theodolite.measures.gradient import is_extreme_memorization
-from theodolite.measures.kernel import correlation_table
-from theodolite.studies import Judgment, Result, Results, judge
+from theodolite.studies import Judgment, Result, Results, judge, spearman
 
 __all__ = [
     "Check",
@@ -19,8 +17,6 @@ __all__ = [
     "memorizes",
     "never_fits",
     "on_each",
-    "pearson",
-    "spearman",
     "values",
 ]
 
@@ -37,25 +33,6 @@ def values(run: Result, name: str) -> np.ndarray:
 def low(run: Result) -> int:
     """Position of the better of the two smallest sigmas by test accuracy."""
     return int(np.argmax(values(run, "best_test")[:2]))
-
-
-def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
-    """Rank correlation; nan where a list is constant or has fewer than two values."""
-    return _correlation(first, second, "spearman")
-
-
-def pearson(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
-    """Linear correlation; nan where a list is constant or has fewer than two values."""
-    return _correlation(first, second, "pearson")
-
-
-def _correlation(first: Sequence[float] | np.ndarray, second: object, method: str) -> float:
-    a, b = (torch.as_tensor(np.asarray(v, dtype=np.float64))[:, None] for v in (first, second))
-    keep = (a.isfinite() & b.isfinite())[:, 0]
-    if int(keep.sum()) < 2:
-        return float("nan")
-    table = correlation_table(a[keep], b[keep], "spearman" if method == "spearman" else "pearson")
-    return float(table.coefficients[0, 0])
 
 
 def _one(runs: Results) -> Result:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from theodolite.studies import Claim, Judgment, Measured, Results, Trial, judge
+from theodolite.studies import Claim, Judgment, Measured, Results, Trial, judge, spearman
 from theodolite.studies.gradient._families import PART, Family, family_study
 from theodolite.studies.gradient._scales import Scales, courses, measure_scales
 from theodolite.studies.gradient._sets import standardized_set
 from theodolite.studies.gradient._standard import accuracy_claim
-from theodolite.studies.gradient._trends import spearman, values
+from theodolite.studies.gradient._trends import values
 from theodolite.workbench.data import Dataset
 from theodolite.workbench.training import DivergenceError
 

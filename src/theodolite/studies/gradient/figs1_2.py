@@ -2,7 +2,17 @@
 
 import numpy as np
 
-from theodolite.studies import Claim, Judgment, Panel, Points, Results, Study, judge
+from theodolite.studies import (
+    Claim,
+    Judgment,
+    Panel,
+    Points,
+    Results,
+    Study,
+    judge,
+    pearson,
+    spearman,
+)
 from theodolite.studies.gradient._families import PAPER
 from theodolite.studies.gradient._pictures import scale_panels
 from theodolite.studies.gradient._scales import Scales, measure_scales
@@ -14,7 +24,7 @@ from theodolite.studies.gradient._standard import (
     on_each_set,
     representation_claim,
 )
-from theodolite.studies.gradient._trends import on_each, pearson, spearman, values
+from theodolite.studies.gradient._trends import on_each, values
 from theodolite.sweeps import Space
 
 __all__ = ["CONTRAST", "STUDY", "extreme_errors"]

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from theodolite.studies import Claim, Judgment, Results, judge
+from theodolite.studies import Claim, Judgment, Results, judge, spearman
 from theodolite.studies.gradient._families import PART, Family, family_study
 from theodolite.studies.gradient._scales import Scales
 from theodolite.studies.gradient._standard import standard_claims
-from theodolite.studies.gradient._trends import spearman, values
+from theodolite.studies.gradient._trends import values
 
 __all__ = ["STUDY"]
 

@@ -14,10 +14,12 @@ from theodolite.studies import (
     Study,
     Trial,
     judge,
+    pearson,
+    spearman,
 )
 from theodolite.studies.gradient._families import PAPER
 from theodolite.studies.gradient._scales import PAPER_SIGMAS, Scales, measure_scales
-from theodolite.studies.gradient._trends import pearson, spearman, values
+from theodolite.studies.gradient._trends import values
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY", "Comparison", "correlation_interval"]

@@ -15,9 +15,10 @@ from theodolite.studies import (
     Trial,
     judge,
     mean_and_error,
+    spearman,
 )
 from theodolite.studies.tangent._conv import Architecture, converged, run_once
-from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, spearman
+from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line
 
 __all__ = [
     "NOTE",

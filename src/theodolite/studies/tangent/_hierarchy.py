@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.measures.kernel import correlation_table
 from theodolite.measures.tangent import peak_layer, prominence
 from theodolite.quantities import tangent_alignments
 from theodolite.studies import Line, Results, mean_and_error
@@ -25,7 +24,6 @@ __all__ = [
     "measurable",
     "settings_of",
     "shape_of",
-    "spearman",
     "weight_layers",
 ]
 
@@ -87,14 +85,6 @@ def shape_of(curve: np.ndarray) -> dict[str, float]:
         "height": float(np.nanmax(curve)) if not np.isnan(curve).all() else float("nan"),
         "prominence": float(prominence(values)),
     }
-
-
-def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Rank correlation of two lists; nan where one is constant or there are fewer than two."""
-    if len(first) < 2:
-        return float("nan")
-    a, b = (torch.as_tensor(np.asarray(v, dtype=np.float64))[:, None] for v in (first, second))
-    return float(correlation_table(a, b, "spearman").coefficients[0, 0])
 
 
 def by_setting(runs: Results, name: str, default: Any = None) -> dict[Any, Results]:

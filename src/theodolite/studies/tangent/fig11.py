@@ -1,13 +1,8 @@
 """Figure 11: VGG19 on CIFAR-100 for a fixed number of epochs at three learning rates."""
 
-from theodolite.studies import Claim, Judgment, Panel, Results, Study, judge
+from theodolite.studies import Claim, Judgment, Panel, Results, Study, judge, spearman
 from theodolite.studies.tangent._conv import Architecture, run_once
-from theodolite.studies.tangent._hierarchy import (
-    by_setting,
-    hierarchy_line,
-    settings_of,
-    spearman,
-)
+from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, settings_of
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]

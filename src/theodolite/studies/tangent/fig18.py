@@ -17,6 +17,7 @@ from theodolite.studies import (
     Study,
     Trial,
     judge,
+    spearman,
 )
 from theodolite.studies.tangent._hierarchy import (
     alignments,
@@ -24,7 +25,6 @@ from theodolite.studies.tangent._hierarchy import (
     by_setting,
     hierarchy_line,
     shape_of,
-    spearman,
 )
 from theodolite.studies.tangent._setting import (
     Setting,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from theodolite.studies import Claim, Judgment, Results, Study, judge
+from theodolite.studies import Claim, Judgment, Results, Study, judge, spearman
 from theodolite.studies.tangent._depth_pictures import TABLES, draw
 from theodolite.studies.tangent._depths import (
     balance_line,
@@ -13,7 +13,6 @@ from theodolite.studies.tangent._depths import (
     measure_depth,
     peaks_of,
 )
-from theodolite.studies.tangent._hierarchy import spearman
 from theodolite.studies.tangent._tables import Tabled
 from theodolite.sweeps import Space
 

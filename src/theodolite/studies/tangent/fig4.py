@@ -2,24 +2,10 @@
 
 import numpy as np
 
-from theodolite.studies import (
-    Claim,
-    Heat,
-    Judgment,
-    Panel,
-    Points,
-    Results,
-    Study,
-    judge,
-)
+from theodolite.studies import Claim, Heat, Judgment, Panel, Points, Results, Study, judge, spearman
 from theodolite.studies.tangent._conv import Architecture, converged, run_once
 from theodolite.studies.tangent._gaps import peak_between
-from theodolite.studies.tangent._hierarchy import (
-    by_setting,
-    hierarchy_line,
-    settings_of,
-    spearman,
-)
+from theodolite.studies.tangent._hierarchy import by_setting, hierarchy_line, settings_of
 from theodolite.sweeps import Space
 
 __all__ = ["STUDY"]
