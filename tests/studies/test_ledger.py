@@ -88,6 +88,11 @@ class TestPanels:
         panel = plotly_panel(Panel("t", [Bars("a", ["0.001", "0.01"], [1.0, 2.0])]))
         assert panel["layout"]["xaxis"]["type"] == "category"
 
+    def test_cells_of_a_map_are_equally_large(self):
+        layout = plotly_panel(Panel("t", [Heat(np.ones((2, 2)), ["32", "2048"])]))["layout"]
+        assert layout["yaxis"]["type"] == "category"
+        assert "type" not in layout["xaxis"]
+
     def test_a_line_has_its_band(self):
         band, line = plotly_panel(Panel("t", [Line("a", [0, 1], [1, 2], [0.5, 0.5])]))["data"]
         assert line["y"] == [1, 2]

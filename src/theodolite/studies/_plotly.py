@@ -12,6 +12,7 @@ __all__ = ["plotly_panel"]
 
 _DIGITS = 4
 _COLORS = ("representation", "gradient", "kernel", "covariance", "tangent", "muted")
+_TICKS = 16  # labels along an axis, at most
 _CHROMA = 5  # axes of color tiles
 
 
@@ -24,8 +25,9 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
     }
     for letter in panel.log:
         layout[f"{letter}axis"]["type"] = "log"
-    if any(isinstance(mark, Bars) for mark in panel.marks):
-        layout["xaxis"]["type"] = "category"  # labels that look like numbers are labels too
+    for axis in _labeled_axes(panel):
+        # Labels that look like numbers are labels too; where there are many, not all are shown.
+        layout[axis] |= {"type": "category", "nticks": _TICKS}
     if any(isinstance(mark, (Heat, Tiles)) for mark in panel.marks):
         layout["yaxis"]["autorange"] = "reversed"
     if any(isinstance(mark, Tiles) for mark in panel.marks):
@@ -34,6 +36,18 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
         _name_rows(panel, layout)
     layout["showlegend"] = sum(not isinstance(m, (Heat, Tiles)) for m in panel.marks) > 1
     return {"title": panel.title, "data": data, "layout": layout}
+
+
+def _labeled_axes(panel: Panel) -> set[str]:
+    """Axes along which things stand side by side, each with its label."""
+    axes: set[str] = set()
+    for mark in panel.marks:
+        if isinstance(mark, Bars):
+            axes.add("xaxis")
+        elif isinstance(mark, Heat):
+            sides = {"xaxis": mark.columns, "yaxis": mark.rows}
+            axes |= {axis for axis, labels in sides.items() if len(labels)}
+    return axes
 
 
 def _traces(mark: Mark, number: int) -> list[dict[str, Any]]:
