@@ -215,8 +215,8 @@ def _gradient_parts(
     room = contraction.products.room(left.signals, contraction.tile_bytes // 2)
     for taps in _tap_parts(left, room // (size * C)):
         columns = [_columns(side, taps) for side in sides]
-        height = max(1, room // (size * columns[0].shape[1]))
-        for rows in spans(C, height):
+        most = max(1, room // (size * columns[0].shape[1]))
+        for rows in spans(C, -(-C // -(-C // most))):  # of equal height
             parts = [
                 torch.bmm(_signal_rows(side, rows), values.transpose(1, 2))
                 for side, values in zip(sides, columns, strict=True)
