@@ -93,6 +93,15 @@ def test_batches_shrink_with_the_limit():
     assert free.record.contents["config"]["batch_size"] == 256
 
 
+def test_deep_networks_go_in_batches_that_leave_room_for_kernels():
+    deep = [part for _ in range(12) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
+    model = nn.Sequential(nn.Conv2d(1, 8, 1), *deep, nn.Flatten(), nn.Linear(288, 3))
+    found = th.survey(model, images(90), families="gradient", memory_limit=4 * 10**6, nulls=2)
+    route = found.record.contents["routes"]["gradient"]
+    assert route["pairs"] == route["n"] > 80
+    assert {warning["measure"] for warning in found.record.contents["warnings"]} <= {"examples"}
+
+
 def test_sums_of_gradients_that_do_not_fit_say_so():
     found = th.survey(
         mlp((6, 900, 900, 3)), blobs(), families=["kernel", "gradient"], memory_limit=2 * 10**7

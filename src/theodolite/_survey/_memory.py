@@ -32,6 +32,7 @@ _STAYING = 4  # one part of so many is for features that stay
 _NULL_COPIES = 6 * 8  # bytes of a number of permuted targets, intermediate results included
 _PLANNED = 0.5  # of the room: libraries below torch keep copies in layouts of their own
 _SHARE = 8  # one part of so many is for the gradients of one pass
+_GRAPHS = 4  # one part of so many is for what a backward pass goes back through
 _BACKWARD = 5  # results of a backward pass that exist at a time
 _FEWEST = 4
 
@@ -82,13 +83,18 @@ def fit_settings(settings: Settings, model: nn.Module, layout: Layout, probe: Pr
 
 
 def engine_options(settings: Settings, layout: Layout, outputs: int) -> dict[str, Any]:
-    """Memory and batch of kernels of gradients; one pass may hold gradients of all outputs."""
+    """Memory and batch of kernels of gradients; one pass may hold gradients of all outputs.
+
+    And what its backward passes go back through: the engine refuses a batch that leaves no room.
+    """
     if settings.memory_limit is None or settings.room is None:
         return {"memory_limit": None}
     passing = layout.footprint
     each = _BACKWARD * outputs * passing.per_example(passing.largest)
-    batch = max(1, settings.room // (_SHARE * max(1, each)))
-    return {"memory_limit": int(_PLANNED * settings.room), "batch_size": batch}
+    graph = 2 * passing.per_example(passing.total)  # activations, and gradients of about the size
+    limit = int(_PLANNED * settings.room)
+    fitting = settings.room // (_SHARE * max(1, each)), limit // (_GRAPHS * max(1, graph))
+    return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
 
 
 def _default(place: torch.device) -> int:
