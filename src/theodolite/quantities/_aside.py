@@ -1,5 +1,6 @@
 """Small work that a GPU does beside large work that it was asked for before."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,8 @@ class Aside:
         if self._stream is None:
             yield
             return
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), warnings.catch_warnings():
+            # Parameters were first used in the main stream; autograd waits for both, and says so.
+            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
             yield
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
