@@ -242,8 +242,9 @@ def test_one_process_among_several_measures_alone_without_a_group(found, single,
 
 
 def test_the_command_measures_in_all_processes_and_speaks_in_one(found, launched):
-    (code, printed), (other_code, silence) = (found[2][rank]["command"] for rank in range(2))
-    assert (code, other_code, silence) == (0, 0, "")
+    code, printed, held = found[2][0]["command"]
+    assert (code, held) == (0, False)
+    assert found[2][1]["command"] == (0, "", False)
     folder = launched[2] / "command"
     assert json.loads(printed)["folder"] == str(folder)
     assert theodolite.load(folder).record.contents["config"]["processes"] == 2

@@ -179,8 +179,11 @@ def alone() -> dict:
     return numbers(found.record)
 
 
-def command(folder: Path) -> tuple[int, str]:
-    """Exit code and words of ``theodolite survey``, which makes and leaves a group by itself."""
+def command(folder: Path) -> tuple[int, str, bool]:
+    """Exit code and words of ``theodolite survey``, which makes and leaves a group by itself.
+
+    Also whether PyTorch still holds that group, which would abort the process at its end.
+    """
     from typer.testing import CliRunner
 
     from theodolite.cli import app
@@ -188,7 +191,8 @@ def command(folder: Path) -> tuple[int, str]:
     words = ["survey", "theodolite.workbench.models:mlp", "digits", "--arg", "sizes=[64,8,10]"]
     words += ["--examples", "40", "--family", "kernel", "--json", "--output", str(folder)]
     result = CliRunner().invoke(app, words)
-    return result.exit_code, result.stdout
+    (group,) = torch.distributed.nn.functional.all_gather.__defaults__
+    return result.exit_code, result.stdout, group is not None
 
 
 def main(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Under ``torchrun`` the processes of one command measure together, and the first one speaks."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
     if device.type == "cuda" and device.index is None:
         own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(own)
+    # Imported later, its default arguments would hold the group, and the process abort at its end.
+    importlib.import_module("torch.distributed.nn.functional")
     torch.distributed.init_process_group("nccl" if own.type == "cuda" else "gloo")
     try:
         yield own
