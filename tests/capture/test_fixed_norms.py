@@ -57,13 +57,54 @@ def test_gradients_of_several_outputs_go_through_together():
         (functional.batch_norm, {"running_mean": None, "running_var": None, "training": True}),
         (functional.batch_norm, {"input": torch.randn(5, 4).double()}),
         (functional.batch_norm, {"input": torch.randn(5, 4).requires_grad_()}),
+        (functional.batch_norm, {"weight": 2.0 * torch.ones(4).double().requires_grad_()}),
+        (functional.batch_norm, {"bias": 2.0 * torch.ones(4).double().requires_grad_()}),
     ],
-    ids=["another function", "training", "no statistics", "no gradient", "another dtype"],
+    ids=[
+        "another function",
+        "training",
+        "no statistics",
+        "no gradient",
+        "another dtype",
+        "computed scale",
+        "computed shift",
+    ],
 )
 def test_other_calls_are_left_alone(function, change):
     names = ("input", "running_mean", "running_var", "weight", "bias")
     given = {**dict(zip(names, made((5, 4)), strict=True)), **change}
     assert fixed_norm(function, (), given) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "brain"])
+def test_short_numbers_keep_the_longer_ones_inside_of_pytorch(dtype):
+    inputs, *others = (tensor.detach().to(dtype) for tensor in made((5, 4)))
+    assert fixed_norm(functional.batch_norm, (inputs.requires_grad_(), *others), {}) is None
+
+
+class Conditional(nn.Module):
+    """Batch norm whose scale is computed from the example: examples lie along the channels."""
+
+    def __init__(self, norm):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.scale, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.norm = norm
+
+    def forward(self, x):
+        hidden, scale = self.first(x).view(1, -1), self.scale(x).flatten()
+        return self.last(self.norm(hidden, torch.ones_like(hidden[0]), scale).view(len(x), -1))
+
+
+def test_scales_that_are_computed_from_examples_keep_their_gradients():
+    norms = (
+        lambda x, ones, scale: functional.batch_norm(x, ones, ones, scale, eps=0.0),
+        lambda x, ones, scale: (x - ones) * scale,
+    )
+    x = made((5, 4))[0].detach()
+    found, wanted = (tangent_kernels(Conditional(norm).double(), x) for norm in norms)
+    for layer in ("first", "scale", "last"):
+        assert_close(found[layer], wanted[layer], scale=float(wanted[layer].abs().max()))
 
 
 @pytest.mark.parametrize("followed", [True, False], ids=["followed", "not followed"])

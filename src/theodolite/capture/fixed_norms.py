@@ -15,6 +15,7 @@ __all__ = ["fixed_norm"]
 
 _NAMES = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 _DEFAULTS = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
+_EXACT = (torch.float32, torch.float64)  # others are normalized in float32 inside PyTorch
 
 
 class _FixedNorm(torch.autograd.Function):
@@ -42,7 +43,8 @@ def fixed_norm(
 ) -> Tensor | None:
     """The result of a call of ``batch_norm`` whose parameters need no gradient.
 
-    Returns None where the call is another one, takes statistics of the batch, or mixes dtypes.
+    Returns None where the call is another one, takes statistics of the batch or parameters that
+    are computed, mixes dtypes, or has a short one.
     """
     if function is not functional.batch_norm:
         return None
@@ -50,7 +52,11 @@ def fixed_norm(
     inputs, variance, weight = bound["input"], bound["running_var"], bound["weight"]
     if bound["training"] or bound["running_mean"] is None or variance is None:
         return None
-    if inputs.dtype != variance.dtype or not inputs.requires_grad:
+    if inputs.dtype != variance.dtype or inputs.dtype not in _EXACT or not inputs.requires_grad:
+        return None
+    if any(
+        given is not None and given.grad_fn is not None for given in map(bound.get, _NAMES[1:5])
+    ):
         return None
     with torch.no_grad():
         scale = torch.rsqrt(variance + bound["eps"])
