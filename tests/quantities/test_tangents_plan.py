@@ -1,6 +1,5 @@
 """Routes, memory plans and products: the parts of the engine that decide and multiply."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from theodolite.capture.forms import Geometry
 from theodolite.capture.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities import _plan, _sweep, tangent_kernels
-from theodolite.quantities._aside import Aside
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._patch_views import tap_groups
 from theodolite.quantities._plan import Settings
@@ -144,33 +142,6 @@ def test_the_leading_part_is_a_short_number():
     leading = _leading(values)
     assert not (leading.view(torch.int32) & 0x1FFF).any()
     assert ((values - leading).abs() <= 2.0**-10 * values.abs()).all()
-
-
-def test_work_aside_waits_for_what_was_asked_before_and_is_waited_for(monkeypatch):
-    done = []
-
-    class Stream:
-        def __init__(self, device, priority=0):
-            self.name = "side" if priority else "main"
-
-        def wait_stream(self, other):
-            done.append(f"{self.name} waits for {other.name}")
-
-    @contextmanager
-    def inside(stream):
-        done.append(f"in {stream.name}")
-        yield
-
-    main = Stream(None)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", inside)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
-    aside = Aside(torch.device("cuda"))
-    done.append("products")
-    with aside.work():
-        done.append("check")
-    before, after = "side waits for main", "main waits for side"
-    assert done == [before, "products", "in side", "check", after]
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["one set", "two sets"])
