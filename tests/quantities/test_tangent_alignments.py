@@ -98,6 +98,9 @@ def test_the_shorter_side_is_chosen_by_count():
             assert shorter_sides(sweep, plan, examples) == expected
             small = replace(plan, tile_bytes=4 * 8 * 10 * 10)  # 16 parameters no longer fit
             assert shorter_sides(sweep, small, examples) == expected[1:]
+            limit = plan.predicted_bytes + 8 * 10 * 10  # the matrix that stays of the smaller layer
+            tight = replace(sweep, settings=replace(sweep.settings, memory_limit=limit))
+            assert shorter_sides(tight, plan, examples) == expected[1:]
 
 
 def test_both_sides_together_equal_kernels_alone(monkeypatch):

@@ -9,13 +9,13 @@ from theodolite.linalg import Moments
 from theodolite.quantities._blocks import spans
 from theodolite.quantities._dense_factors import DenseFactors
 from theodolite.quantities._factors import Factors, OuterFactors
-from theodolite.quantities._plan import Plan
+from theodolite.quantities._plan import Plan, available_bytes
 from theodolite.quantities._routes import scatter_cost
 from theodolite.quantities._sweep import Sweep
 
 __all__ = ["GradientMoments", "gradient_rows", "shorter_sides"]
 
-_MATRICES = 4  # of P x P numbers that exist at a time
+_MATRICES = 4  # of P x P numbers that exist at a time, while one layer is worked on
 
 
 class GradientMoments:
@@ -65,25 +65,38 @@ class GradientMoments:
 def shorter_sides(sweep: Sweep, plan: Plan, examples: int) -> list[str]:
     """Layers for which the matrix of parameters takes less time than the kernel of all examples.
 
+    One such matrix stays per layer: the smallest first, as long as they fit beside what is planned.
+
     Args:
         sweep: The sweep.
         plan: Of one pair of blocks of examples.
         examples: All of them.
     """
-    return [layer for layer in sweep.layers if _is_shorter(sweep, plan, examples, layer)]
+    columns = {layer: _columns(sweep, plan, layer) for layer in sweep.layers}
+    limit = sweep.settings.memory_limit or available_bytes(sweep.device)
+    room, chosen = limit - plan.predicted_bytes, set()
+    for layer in sorted(columns, key=lambda name: columns[name]):
+        size = 8 * columns[layer] ** 2
+        fits = 0 < size <= room and _MATRICES * size <= plan.tile_bytes
+        if fits and _is_shorter(sweep, plan, examples, layer, columns[layer]):
+            chosen.add(layer)
+            room -= size
+    return [layer for layer in sweep.layers if layer in chosen]
 
 
-def _is_shorter(sweep: Sweep, plan: Plan, examples: int, layer: str) -> bool:
-    entries = [plan.atoms[index] for index in sweep.atoms_of(layer)]
-    if not entries or any(entry.atom.kind not in ("outer", "dense") for entry in entries):
-        return False
-    sizes = {name: p.numel() for name, p in sweep.subject.ownership.parameters.items()}
-    columns = sum(sizes[name] for entry in entries for name in entry.atom.parameters)
-    if _MATRICES * 8 * columns**2 > plan.tile_bytes:
-        return False
+def _columns(sweep: Sweep, plan: Plan, layer: str) -> int:
+    """Parameters of a layer; none where its gradients are never formed."""
+    atoms = [plan.atoms[index].atom for index in sweep.atoms_of(layer)]
+    if any(atom.kind not in ("outer", "dense") for atom in atoms):
+        return 0
+    parameters = sweep.subject.ownership.parameters
+    return sum(parameters[name].numel() for atom in atoms for name in atom.parameters)
+
+
+def _is_shorter(sweep: Sweep, plan: Plan, examples: int, layer: str, columns: int) -> bool:
     blocks = examples / plan.block
     pairs = 1.0 if blocks <= 1 else blocks * (blocks + 1) / 2
-    kernel = pairs * sum(entry.cost for entry in entries)
+    kernel = pairs * sum(plan.atoms[index].cost for index in sweep.atoms_of(layer))
     return scatter_cost(examples * sweep.outputs, columns) < kernel
 
 
@@ -91,13 +104,26 @@ def gradient_rows(factors: Sequence[Factors], plan: Plan) -> Iterator[tuple[slic
     """Rows of J, (examples * outputs, P), a tile of examples at a time."""
     frame = factors[0].frame
     width = sum(part.shape[2] for entry in factors for part in _parts(entry, slice(0, 1)))
-    size = max(1, plan.tile_bytes // max(1, 12 * frame.outputs * width))
+    # Rows in float64 too; patches of images, from which they are made, one layer at a time.
+    numbers = 3 * frame.outputs * width + max(_patch_numbers(entry) for entry in factors)
+    size = max(1, plan.tile_bytes // max(1, 4 * numbers))
     for rows in spans(frame.examples, size):
         parts = [part for entry in factors for part in _parts(entry, rows)]
         count = rows.stop - rows.start
         empty = torch.zeros(count, frame.outputs, 1, dtype=frame.dtype, device=frame.device)
         J = torch.cat(parts, 2) if parts else empty
         yield slice(rows.start * frame.outputs, rows.stop * frame.outputs), J.flatten(0, 1)
+
+
+def _patch_numbers(factors: Factors) -> int:
+    """Numbers of the patches of one example, where they are cut out of images."""
+    if not isinstance(factors, OuterFactors) or factors.eager or factors.inputs is None:
+        return 0
+    geometry, images = factors.geometry, factors.inputs
+    if geometry is None:
+        return 0
+    positions = torch.Size(geometry.output_size(tuple(images.shape[2:]))).numel()
+    return int(geometry.taps * images.shape[1] * positions)
 
 
 def _parts(factors: Factors, rows: slice) -> list[Tensor]:
