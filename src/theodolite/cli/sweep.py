@@ -85,7 +85,10 @@ def sweep(  # noqa: PLR0913
         sweep_study(study, size, results=results, settings=chosen, tracker=tracker, report=report)
     show_verdicts(study, size, results, json_)
     if tracker is not None:
-        typer.echo(f"tracked in {tracker.tracking_uri}, run {tracker.run_id}", err=True)
+        from theodolite.integrations.mlflow_store import without_password
+
+        place = without_password(tracker.tracking_uri)
+        typer.echo(f"tracked in {place}, run {tracker.run_id}", err=True)
 
 
 def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSweep":

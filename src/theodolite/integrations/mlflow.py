@@ -94,6 +94,7 @@ class MLflowSweep:
         self.run_id: str = self._resumed(key) or self._store.start(name, _tags(key))
         self._store.log_parameters(self.run_id, parameters or {})
         self._runs = self._store.tagged(_PARENT, self.run_id)
+        self._complete = set(self._store.tagged(_PARENT, self.run_id, finished=True))
 
     def _resumed(self, key: str) -> str | None:
         found = self._store.tagged(_SWEEP, _digest(key)) if key else {}
@@ -103,8 +104,8 @@ class MLflowSweep:
         return run
 
     def has_run(self, name: str) -> bool:
-        """Whether a run of the sweep is there."""
-        return name in self._runs
+        """Whether a run of the sweep is there, with all its numbers."""
+        return name in self._complete
 
     def log_run(
         self, name: str, parameters: Mapping[str, Any], numbers: Mapping[str, float]
@@ -117,6 +118,7 @@ class MLflowSweep:
         if name in self._runs:
             self._store.delete(self._runs[name])
         self._runs[name] = run
+        self._complete.add(name)
 
     def log_report(self, path: Path) -> None:
         """Keep a file as an artifact of the sweep."""

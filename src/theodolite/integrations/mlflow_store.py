@@ -13,7 +13,7 @@ from typing import Any
 from theodolite.errors import TrackingError
 from theodolite.integrations.tracking import require_package
 
-__all__ = ["RunStore", "default_tracking_uri"]
+__all__ = ["RunStore", "default_tracking_uri", "without_password"]
 
 _DATABASE = "mlflow.db"
 _SQLITE = "sqlite:///"
@@ -30,6 +30,16 @@ def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
     if mlflow.is_tracking_uri_set():
         return str(mlflow.get_tracking_uri())
     return _SQLITE + (Path(folder).resolve() / _DATABASE).as_posix()
+
+
+def without_password(text: str) -> str:
+    """A text with the users and passwords of its addresses left out.
+
+    Example:
+        >>> without_password("no answer from http://me:secret@host:5000/path")
+        'no answer from http://host:5000/path'
+    """
+    return re.sub(r"//[^/@\s]*@", "//", text)
 
 
 class RunStore:
@@ -56,11 +66,15 @@ class RunStore:
             run = self._client.create_run(self._experiment, run_name=name, tags=dict(tags or {}))
         return str(run.info.run_id)
 
-    def tagged(self, tag: str, value: str) -> dict[str, str]:
-        """Name -> id of the runs with this tag."""
+    def tagged(self, tag: str, value: str, *, finished: bool = False) -> dict[str, str]:
+        """Name -> id of the runs with this tag, the latest of a name; only finished ones if asked.
+
+        A run that was interrupted while its numbers were sent is not finished.
+        """
+        query = f"tags.`{tag}` = '{value}'" + " and status = 'FINISHED'" * finished
         with _explained(self.uri):
             runs = self._client.search_runs(
-                [self._experiment], f"tags.`{tag}` = '{value}'", max_results=_MOST_RUNS
+                [self._experiment], query, max_results=_MOST_RUNS, order_by=["start_time ASC"]
             )
         return {str(run.info.run_name): str(run.info.run_id) for run in runs}
 
@@ -162,9 +176,8 @@ def _explained(uri: str) -> Iterator[None]:
     except TrackingError:
         raise
     except Exception as error:
-        shown = re.sub(r"//[^/@]*@", "//", uri)  # without a password
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise TrackingError(
-            f"tracking in {shown!r} failed: {reason}; expected the address of a running MLflow "
-            "server, or of a database such as 'sqlite:///runs.db'"
+            f"tracking in {without_password(uri)!r} failed: {without_password(reason)}; expected "
+            "the address of a running MLflow server, or of a database such as 'sqlite:///runs.db'"
         ) from error
