@@ -181,6 +181,13 @@ def test_long_runs_are_thinned_and_keep_both_ends():
     assert (shown_steps[0], shown_steps[-1]) == (0, 89)
 
 
+def test_runs_that_fit_lose_no_step():
+    run = history_run(("a", "b"), steps=tuple(range(60)))
+    assert any(record.contents["curves"] for record in run.steps)
+    (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
+    assert json.loads(data)["steps"][0] == list(range(60))
+
+
 def test_long_runs_keep_steps_at_which_a_family_was_taken():
     run = sparse_run(8, ("a", "b"), steps=tuple(range(200)))
     (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]

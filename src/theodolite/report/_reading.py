@@ -222,11 +222,12 @@ def groups_of(runs: Sequence[Run], most_steps: int) -> list[Group]:
 
 def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
     every = [Moment(index, i, record) for i, record in enumerate(run.steps)]
+    if len(every) <= most_steps:
+        return tuple(every)
     # Steps that kept their curves stay in: the sliders of curves stop there.
     kept = {moment.position for moment in every if moment.has_curves}
-    if len(every) > most_steps:
-        for positions in _sparse(every):
-            kept |= {positions[i] for i in spaced(len(positions), most_steps // 2)}
+    for positions in _sparse(every):
+        kept |= {positions[i] for i in spaced(len(positions), most_steps // 2)}
     kept |= set(spaced(len(every), max(2, most_steps - len(kept))))
     return tuple(every[i] for i in sorted(kept))
 
