@@ -249,6 +249,31 @@ def test_a_step_at_which_nothing_is_due_is_left_out():
     assert measured_at(features, "omega") == [0, 2]
 
 
+class Scaled(nn.Module):
+    """No matrix whose inputs have a covariance."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_a_step_at_which_only_what_does_not_apply_is_due_is_empty(tmp_path):
+    families = ["representation", "covariance"]
+    with th.Monitor(
+        Scaled(), blobs(), every=1, families=families, cadence={"representation": 2}
+    ) as monitor:
+        for step in range(4):
+            monitor.step(step)
+    assert measured_at(monitor.history, "alignment_area") == [0, 2, 3]
+    empty = monitor.history.survey(1).record.contents
+    assert (empty["rows"], set(empty["skipped"])) == ([], set(families))
+    assert "features" not in empty["seconds"]
+    assert monitor.history.to_html(tmp_path / "report.html").stat().st_size > 1000
+
+
 def test_measuring_by_hand_is_complete():
     monitor = th.Monitor(mlp(), blobs(), every=1)
     monitor.step(0)
