@@ -92,6 +92,19 @@ def test_sampled_filters_explain_the_gain(drawn, verdict):
     learned, chance = ({name: np.array([0.1, end]) for name in one} for end in (0.9, 0.1))
     assert status("fig5", "covariance-explains", made(one, arrays=learned)) == verdict
     assert status("fig5", "covariance-explains", made(one, arrays=chance)) == "undecided"
+    control = {f"control_{name}": value for name, value in one.items()}
+    assert status("fig5", "control-explains", made(control, arrays=chance)) == verdict
+    low = dict.fromkeys(control, 0.1)
+    assert status("fig5", "control-explains", made(low, arrays=learned)) == "undecided"
+
+
+@pytest.mark.parametrize(("unscaled", "verdict"), [(0.7, "holds"), (0.6, "fails")])
+def test_rescaling_does_not_help(unscaled, verdict):
+    one = {"real_unscaled": unscaled, "real_pretrained": 0.65}
+    one |= {"random_unscaled": 0.7, "random_pretrained": 0.65}
+    learned, chance = ({name: np.array([0.1, end]) for name in one} for end in (0.9, 0.1))
+    assert status("fig5", "rescaling", made(one, arrays=learned)) == verdict
+    assert status("fig5", "rescaling", made(one, arrays=chance)) == "undecided"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from theodolite.studies import (
     Line,
     Measured,
     Panel,
+    Result,
     Results,
     Study,
     Trial,
@@ -119,12 +120,20 @@ def _covariance_helps(runs: Results, prefix: str = "") -> Judgment:
         labels: run[f"{prefix}{labels}_covariance"] - run[f"{prefix}{labels}_scratch"]
         for labels in LABELS
     }
-    return judge(min(gains.values()) > 0 if _learned(runs) else None, **gains)
+    return judge(min(gains.values()) > 0 if _learned(runs, _CORE, prefix) else None, **gains)
 
 
-def _learned(runs: Results) -> bool:
+def _learned(runs: Results, starts: tuple[str, ...], prefix: str = "") -> bool:
+    """Whether every kind of labels was learned beyond chance from one of the starts at least.
+
+    Of a control only the areas are kept: means of accuracies over the course.
+    """
+
+    def curve(run: Result, name: str) -> np.ndarray:
+        return np.array([run[f"{prefix}{name}"]]) if prefix else run.arrays[name]
+
     return all(
-        left_chance(*(run.arrays[f"{labels}_{start}"] for start in _CORE))
+        left_chance(*(curve(run, f"{labels}_{start}") for start in starts))
         for run in runs
         for labels in LABELS
     )
@@ -140,13 +149,14 @@ def _covariance_explains(runs: Results, prefix: str = "") -> Judgment:
         shares[f"{labels}_gain"] = conv - scratch
         shares[f"{labels}_missing"] = abs(drawn - conv)
     holds = all(shares[f"{labels}_missing"] < 0.25 * shares[f"{labels}_gain"] for labels in LABELS)
-    return judge(holds if _learned(runs) else None, **shares)
+    return judge(holds if _learned(runs, _CORE, prefix) else None, **shares)
 
 
 def _rescaling_slows(runs: Results) -> Judgment:
     run = next(iter(runs))
     gains = {labels: run[f"{labels}_unscaled"] - run[f"{labels}_pretrained"] for labels in LABELS}
-    return judge(min(gains.values()) >= 0, **gains)
+    learned = _learned(runs, ("unscaled", "pretrained"))
+    return judge(min(gains.values()) >= 0 if learned else None, **gains)
 
 
 def draw(runs: Results) -> list[Panel]:
