@@ -8,9 +8,9 @@ from torch import nn
 
 from theodolite.workbench.training import area_under_curve
 
-__all__ = ["Comparison", "Course", "left_chance"]
+__all__ = ["CHANCE", "Comparison", "Course", "left_chance"]
 
-_CHANCE = 0.15  # of ten classes, with room
+CHANCE = 0.15  # of ten classes, with room
 
 
 @dataclass(frozen=True)
@@ -66,4 +66,4 @@ def left_chance(*curves: np.ndarray) -> bool:
 
     Areas under curves that stay at chance differ by noise alone, and decide nothing.
     """
-    return max(float(curve[-1]) for curve in curves) > _CHANCE
+    return max(float(curve[-1]) for curve in curves) > CHANCE

@@ -10,16 +10,15 @@ from theodolite.measures.covariance import transfer_function, unimodality_defect
 from theodolite.studies import (
     Claim,
     Judgment,
-    Line,
     Measured,
-    Panel,
     Result,
     Results,
     Study,
     Trial,
     judge,
-    mean_and_error,
 )
+from theodolite.studies.covariance._courses import CHANCE
+from theodolite.studies.covariance._filter_pictures import draw
 from theodolite.studies.covariance._filters import (
     FilterTraining,
     FilterWatch,
@@ -34,7 +33,6 @@ from theodolite.studies.covariance._transfer import LABELS, Network
 __all__ = ["STUDIES", "FilterStudy"]
 
 _ID = "maennel2020.fig2-4"
-_CHANCE = 0.15  # of ten classes, with room
 _THIRTY = tuple(round(0.1 * k, 1) for k in range(1, 31))
 
 
@@ -122,7 +120,7 @@ def _summary(name: str, watch: FilterWatch) -> dict[str, float]:
 def _judged(run: Result, labels: str, holds: bool, **numbers: float) -> Judgment:
     """Nothing is decided where the network has not learned its labels beyond chance."""
     accuracy = run[f"{labels}_accuracy"]
-    return judge(holds if accuracy > _CHANCE else None, **numbers, accuracy=accuracy)
+    return judge(holds if accuracy > CHANCE else None, **numbers, accuracy=accuracy)
 
 
 def _ordered(runs: Results, labels: str) -> Judgment:
@@ -173,36 +171,6 @@ def _control(runs: Results) -> Judgment:
     if "control_end" not in run.numbers:
         return judge(None, controls=0)
     return judge(None, end=run["control_end"], mean_base=run["control_mean_base"])
-
-
-def draw(runs: Results) -> list[Panel]:
-    """Figure 2 by kind of label, and the three panels of Figure 4."""
-    epochs = runs.array("epochs")[0]
-    floor = runs.mean("floor")
-    panels = []
-    for labels in LABELS:
-        value, error = mean_and_error(runs.array(f"{labels}_value"))
-        base, base_error = mean_and_error(runs.array(f"{labels}_baseline").mean(-1))
-        marks = [
-            Line("eigenvectors of the data", epochs, value, error),
-            Line("random bases", epochs, base, base_error),
-            Line("floor", epochs, np.full(len(epochs), floor), dashed=True),
-        ]
-        panels.append(Panel(f"Figure 2, {labels} labels", marks, "epoch", "misalignment"))
-    sigma, tau = runs.array("gaussian_sigma")[0], runs.array("gaussian_tau")
-    left = Line("f", sigma, *mean_and_error(tau))
-    panels.append(Panel("Figure 4, Gaussian data", [left], "sigma", "tau"))
-    return panels + [_curves(runs, labels, epochs) for labels in reversed(LABELS)]
-
-
-def _curves(runs: Results, labels: str, epochs: np.ndarray) -> Panel:
-    tau = runs.array(f"{labels}_tau")
-    chosen = [0, *np.linspace(0, len(epochs) - 1, 5).round().astype(int)[1:]]
-    lines = []
-    for index in chosen:
-        mean, error = mean_and_error(tau[:, index])
-        lines.append(Line(f"epoch {epochs[index]:g}", runs.array("sigma")[0], mean, error))
-    return Panel(f"Figure 4, CIFAR-10, {labels} labels", lines, "sigma", "tau", log="x")
 
 
 _CHECKS = {
@@ -295,7 +263,8 @@ STUDIES = (
             "scale: a change of setting; the control has the usual one",
             "paper": "batch 256 and init scale 1 are assumed; steps and samples of the Gaussian "
             "networks are ours (not printed). Nothing is decided where labels are not learned: "
-            "random ones are not within the printed 40 epochs (a control is slower)",
+            "random ones are not within the printed 40 epochs (maennel2020.fig2-4-slower is a "
+            "control at a tenth of the rate)",
         },
     ),
     # At the printed rate the random labels of 50,000 images are not learned at all.
@@ -312,6 +281,6 @@ STUDIES = (
             "paper": "learning rate 0.001, not 0.01; 10,000 images for 200 epochs, not 50,000 for "
             "40: as many steps; 5 Gaussian networks with 2,000 samples each, not 50",
         },
-        not_run={"lite": "the small network of the study itself learns its random labels"},
+        not_run={"lite": "at this size the network of maennel2020.fig2-4 learns its random labels"},
     ),
 )

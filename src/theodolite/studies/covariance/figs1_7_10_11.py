@@ -6,20 +6,17 @@ from functools import partial
 import numpy as np
 
 from theodolite.studies import (
-    Bars,
     Claim,
     Judgment,
-    Line,
     Measured,
-    Panel,
     Result,
     Results,
     Study,
     Trial,
     judge,
-    mean_and_error,
 )
 from theodolite.studies.covariance._activations import fractions_of, histograms_of
+from theodolite.studies.covariance._case_pictures import draw, runs_of
 from theodolite.studies.covariance._courses import left_chance
 from theodolite.studies.covariance._images import Images
 from theodolite.studies.covariance._transfer import LABELS, Network, Protocol, Stage, Transfer
@@ -28,8 +25,6 @@ from theodolite.sweeps import Space
 __all__ = ["STUDY", "Cases"]
 
 _ID = "maennel2020.fig1-7-10-11"
-_MOMENTS = ("initial", "pretrained", "real", "random")
-_FIGURES = {"positive": "Figure 11", "negative": "Figure 10", "wide": "Figure 11"}
 _FITTED = 0.5  # share of the upstream labels
 
 
@@ -80,11 +75,7 @@ def measure(config: Cases, trial: Trial) -> Measured:
 
 
 def _of(runs: Results, case: str) -> Result | None:
-    return next(iter(_runs(runs, case)), None)
-
-
-def _runs(runs: Results, case: str) -> Results:
-    return runs.chosen(lambda run: run.point.get("case", "positive") == case)
+    return next(iter(runs_of(runs, case)), None)
 
 
 def _untrained(*found: Result | None) -> bool:
@@ -161,52 +152,6 @@ def _lower_after_tuning(runs: Results) -> Judgment:
         return judge(None, cases=len(runs))
     low, high = (float(run.arrays["mean_random"][-2:].mean()) for run in pair)
     return judge(None if _untrained(*pair) else low < high, negative=low, other=high)
-
-
-def draw(runs: Results) -> list[Panel]:
-    """Figure 1 by case and labels, layer means, and histograms of the last two layers."""
-    panels = []
-    for case in ("positive", "negative", "wide"):
-        part = _runs(runs, case)
-        if len(part):
-            panels += [_course_panel(part, case, labels) for labels in LABELS]
-            panels += [_means_panel(part, case), _histogram_panel(part, case)]
-    return panels
-
-
-def _course_panel(runs: Results, case: str, labels: str) -> Panel:
-    mean, error = mean_and_error(runs.array(labels).astype(np.float64))
-    steps = next(iter(runs)).arrays["steps"]
-    names = ("scratch, train", "pre-trained, train", "scratch, test", "pre-trained, test")
-    rows = range(4) if labels == "real" else range(2)
-    lines = [Line(names[k], steps, mean[k], error[k], dashed=k > 1, color=k % 2) for k in rows]
-    return Panel(f"Figure 1, {case} case, {labels} labels", lines, "step", "accuracy")
-
-
-def _means_panel(runs: Results, case: str) -> Panel:
-    lines = []
-    for moment in _MOMENTS:
-        mean, error = mean_and_error(runs.array(f"mean_{moment}"))
-        lines.append(Line(_title(moment), np.arange(1, len(mean) + 1), mean, error))
-    title = f"{_FIGURES[case]}, {case} case, mean activation"
-    return Panel(title, lines, "layer", "fraction active")
-
-
-def _histogram_panel(runs: Results, case: str) -> Panel:
-    """Over neurons, in the last two layers together, at initialisation, before, and after."""
-    marks = []
-    for moment in ("initial", "pretrained", "random"):
-        stacked = runs.array(f"histogram_{moment}").astype(np.float64)[:, -2:, 0].mean(1)
-        mean, error = mean_and_error(stacked)
-        labels = [f"{k / len(mean):.2f}" for k in range(len(mean))]
-        marks.append(Bars(_title(moment), labels, mean, error))
-    title = f"Figure 7, {case} case, neurons of the last two layers"
-    return Panel(title, marks, "fraction of examples", "share of neurons")
-
-
-def _title(moment: str) -> str:
-    tuned = {"real": "fine-tuned, real labels", "random": "fine-tuned, random labels"}
-    return {"initial": "initialisation", "pretrained": "pre-trained", **tuned}[moment]
 
 
 _SUBSET = Stage(5_000, steps=3_000)
