@@ -23,6 +23,7 @@ from theodolite.studies import (
     Trial,
     judge,
     mean_and_error,
+    pearson,
     spearman,
 )
 from theodolite.studies.covariance._gaussian import GaussianRuns, train_on_gaussians
@@ -66,7 +67,7 @@ def _shape(sigma: torch.Tensor, tau: torch.Tensor) -> dict[str, float]:
     mean = tau.mean(0)
     return {
         "defect": float(unimodality_defect(mean)),
-        "correlation": _correlation(sigma, mean),
+        "correlation": pearson(sigma.numpy(), mean.numpy()),
         "rank_correlation": spearman(sigma.numpy(), mean.numpy()),
         "spread": float(curve_deviation(tau, mean.expand_as(tau)).max()),
         "peak": float(mean.argmax()) / (len(mean) - 1),
@@ -83,10 +84,6 @@ def _scores(setting: GaussianRuns, pooled: torch.Tensor, trial: Trial) -> dict[s
         "baseline": float(score.baseline.mean()),
         "floor": float(score.floor),
     }
-
-
-def _correlation(first: torch.Tensor, second: torch.Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
 
 
 def _falls(runs: Results) -> Judgment:

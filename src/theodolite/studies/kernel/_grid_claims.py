@@ -2,14 +2,8 @@
 
 import numpy as np
 
-from theodolite.studies import Claim, Judgment, Results, judge
-from theodolite.studies.kernel._grid_runs import (
-    STUDY_ID,
-    correlation,
-    mean_where,
-    of_kept,
-    profiles,
-)
+from theodolite.studies import Claim, Judgment, Results, judge, pearson, spearman
+from theodolite.studies.kernel._grid_runs import STUDY_ID, mean_where, of_kept, profiles
 from theodolite.studies.kernel._profiles import DEBIASED, NULL, NULL_TOP
 
 __all__ = ["CLAIMS"]
@@ -68,7 +62,7 @@ def _plain_keeps_input(runs: Results) -> Judgment:
 
 
 def _input_hurts(runs: Results) -> Judgment:
-    r = correlation(runs["test_accuracy"], profiles(runs, "input_train").mean(1))
+    r = pearson(runs["test_accuracy"], profiles(runs, "input_train").mean(1))
     return judge(r < 0, correlation=r)
 
 
@@ -81,8 +75,8 @@ def _misranked(runs: Results) -> Judgment:
 
 
 def _train_tells_test(runs: Results) -> Judgment:
-    pairs = [profiles(runs, f"target_{name}") for name in ("train", "test")]
-    r = correlation(pairs[0], pairs[1])
+    train, test = (profiles(runs, f"target_{name}").ravel() for name in ("train", "test"))
+    r = pearson(train, test)
     return judge(r > 0.9, correlation=r)
 
 
@@ -106,13 +100,13 @@ def _above_chance(runs: Results) -> Judgment:
 
 def _order_on_both_sets(runs: Results) -> Judgment:
     train, test = (profiles(runs, f"target_{name}").mean(0) for name in ("train", "test"))
-    rank = correlation(train, test, "spearman")
+    rank = spearman(train, test)
     return judge(rank >= 0.9, spearman=rank)
 
 
 def _deeper_is_closer(runs: Results) -> Judgment:
     target = profiles(runs, "target_train").mean(0)
-    rank = correlation(np.arange(len(target)), target, "spearman")
+    rank = spearman(np.arange(len(target)), target)
     steps = int((np.diff(target) < 0).sum())
     holds = steps == 0 if runs.runs[0].size == "paper" else rank >= 0.8
     return judge(holds, spearman=rank, falls=steps, first=target[0], last=target[-1])
@@ -120,7 +114,7 @@ def _deeper_is_closer(runs: Results) -> Judgment:
 
 def _input_gives_way(runs: Results) -> Judgment:
     inputs, target = (profiles(runs, f"{name}_train").mean(0) for name in ("input", "target"))
-    rank = correlation(np.arange(len(inputs)), inputs - target, "spearman")
+    rank = spearman(np.arange(len(inputs)), inputs - target)
     holds = inputs[0] > target[0] and target[-1] > inputs[-1] and rank <= -0.8
     excess = {"first_excess": inputs[0] - target[0], "last_excess": inputs[-1] - target[-1]}
     return judge(holds, spearman=rank, **excess)
@@ -130,12 +124,12 @@ def _average_tells_accuracy(runs: Results) -> Judgment:
     accuracy = runs["test_accuracy"]
     test = profiles(runs, "target_test").mean(1)
     train = profiles(runs, "target_train").mean(1)
-    rank = correlation(test, accuracy, "spearman")
+    rank = spearman(test, accuracy)
     return judge(
         rank >= _SPEARMAN[runs.runs[0].size or "lite"],
         spearman=rank,
-        pearson_test=correlation(test, accuracy),
-        pearson_train=correlation(train, accuracy),
+        pearson_test=pearson(test, accuracy),
+        pearson_train=pearson(train, accuracy),
     )
 
 

@@ -1,12 +1,9 @@
 """What claims and pictures of the grid read off its runs."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable
 
 import numpy as np
-import torch
 
-from theodolite.measures.kernel import correlation_table
 from theodolite.studies import Judgment, Result, Results, judge
 from theodolite.studies.kernel._profiles import BIASED
 
@@ -14,7 +11,6 @@ __all__ = [
     "FACTORS",
     "FEWEST",
     "STUDY_ID",
-    "correlation",
     "kept",
     "mean_where",
     "of_kept",
@@ -66,17 +62,6 @@ def of_kept(check: Callable[[Results], Judgment]) -> Callable[[Results], Judgmen
 def profiles(runs: Results, name: str, row: int = BIASED) -> np.ndarray:
     """One row of a recorded profile, of every run: (runs, layers)."""
     return runs.array(name)[:, row].astype(np.float64)
-
-
-def correlation(
-    u: Sequence[float] | np.ndarray,
-    v: Sequence[float] | np.ndarray,
-    method: Literal["pearson", "spearman"] = "pearson",
-) -> float:
-    """Correlation of two lists of numbers; nan where one is constant."""
-    columns = np.stack([np.ravel(u), np.ravel(v)], axis=1).astype(np.float64)
-    table = correlation_table(torch.from_numpy(columns), method=method)
-    return float(table.coefficients[0, 1])
 
 
 def mean_where(values: np.ndarray, chosen: np.ndarray) -> float:

@@ -23,6 +23,7 @@ from theodolite.studies import (
     Trial,
     judge,
     mean_and_error,
+    pearson,
 )
 from theodolite.studies.tangent._conv import Architecture, build
 from theodolite.studies.tangent._hierarchy import (
@@ -125,7 +126,7 @@ def _straight(runs: Results) -> Judgment:
     """Share of the variance of log eigenvalues that a straight line takes, over 50 of them."""
     spectra = runs.array("spectra")[0].astype(np.float64)[:, :50]
     logs = np.log10(np.clip(spectra, 1e-8, None)).mean(0)
-    r = float(np.corrcoef(np.arange(len(logs)), logs)[0, 1])
+    r = pearson(np.arange(len(logs)), logs)
     return judge(r**2 >= 0.8, r_squared=r**2)
 
 
