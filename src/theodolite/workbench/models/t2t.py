@@ -212,7 +212,7 @@ def t2t_vit_14(
         21465806
 
     References:
-        [yuan2021], Table 2; [imani2022], Figure 14. Differs from paper: it does not say which
+        [yuan2021], Table 1; [imani2022], Figure 14. Differs from paper: it does not say which
         variant; this is the one with about as many parameters as a ResNet-50.
     """
     model = T2TViT(num_classes, width=384, depth=14, heads=6, hidden=1152, image_size=image_size)
