@@ -16,8 +16,8 @@ from theodolite.studies._plotly import plotly_panel
 __all__ = ["ledger_markdown", "write_ledger"]
 
 _WORDS = {
-    "holds": "on every seed",
-    "fails": "on every seed the opposite was measured",
+    "holds": "on every seed; where the claim is about means over seeds, there",
+    "fails": "on no seed; where the claim is about means over seeds, not there",
     "mixed": "holds on some seeds and fails on others",
     "undecided": "the runs cannot decide it",
     "reported": "numbers without a verdict at this size",

@@ -144,7 +144,7 @@ ERRATA: tuple[Erratum, ...] = (
         "E28",
         "A.3: whether the init scale multiplies the standard deviation or the variance of the "
         "weights is not said",
-        "the standard deviation, but in Figure 1: there VGG16 at 0.526 and 0.612 of it stays at "
-        "chance for tens of epochs, and as factors of the variance both train",
+        "taken as the standard deviation, except in Figure 1: there VGG16 at 0.526 and 0.612 of it "
+        "stays at chance for tens of epochs, and as factors of the variance both train",
     ),
 )

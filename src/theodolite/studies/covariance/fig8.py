@@ -162,7 +162,7 @@ STUDY = Study(
     stand_in={
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "500 + 500 images averaged to 8x8, widths 16, 64 and 512",
-        "paper": "10,000 downstream examples for 50 epochs (not printed; elsewhere 25,000, 200), "
-        "as many runs as there are records, not 3",
+        "paper": "10,000 downstream examples for 50 epochs (not printed for this figure; for "
+        "others 25,000 and 200); as many runs as there are records, not 3",
     },
 )

@@ -56,6 +56,6 @@ STUDY = family_study(
         ),
         panels=("test", "train", "top", "representation", "representation_contrast"),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units",
-        not_run="of the experiments on CIFAR-10 others were run first",
+        not_run="not run yet; other experiments on CIFAR-10 went first",
     )
 )

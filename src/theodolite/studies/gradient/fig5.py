@@ -153,7 +153,7 @@ def _ordered(name: str) -> Check:
         deep = [shown[c] for c in DEEP if c in shown]
         holds = all(shown["mlp"] < v for v in (*middle, *deep))
         holds = holds and all(m < d for m in middle for d in deep)
-        return judge(holds, **shown, lowest_train=min(cases[case]["train"] for case in shown))
+        return judge(holds, **shown, lowest_best_train=min(cases[c]["train"] for c in shown))
 
     return check
 
@@ -283,8 +283,8 @@ STUDY = Study(
         "lite": "architectures on CIFAR-10 shrunk to 16x16, 200 + 200 images of each class, a "
         "small ConvNet and no deep nets; labels on 8x8 digits; rate 0.05, batches of 64",
         "paper": "10,000 training images of CIFAR-10; each run ends at 100 % training accuracy, at "
-        "most after 20,000 steps (deep nets: 2,000); the deep nets have ImageNet stems; ResNet-50 "
-        "got to 0.989 at best; its last measurement, right after an epoch's incomplete batch of 16 "
-        "images, found 0.73",
+        "most after 20,000 steps (deep nets: 2,000); the deep nets have ImageNet stems. ResNet-50 "
+        "got to a training accuracy of 0.989 at best, but its alignment is that of the last "
+        "measurement, right after an epoch's incomplete batch of 16 images, with 0.73",
     },
 )
