@@ -97,6 +97,14 @@ def test_a_measure_of_some_steps_says_where_it_is_missing():
     assert "ighest in" in profile_sentence(group, "gradient", "stiffness", 10)
 
 
+def test_a_family_without_numbers_has_the_reason_of_a_complete_step():
+    run = sparse_run(4, last=False, steps=(0, 10, 20))
+    for reason, record in zip(("no targets", "at rest", "at rest"), run.steps, strict=True):
+        rows = [item for item in record.contents["rows"] if item["family"] != "tangent"]
+        record.contents.update(rows=rows, skipped={"tangent": reason})
+    assert overview_sentence(groups_of([run], 60)[0], "tangent") == "Not shown: no targets."
+
+
 def test_the_opening_tells_which_families_were_taken_at_some_steps():
     run = sparse_run(4, steps=(0, 10, 20, 30, 40, 50))
     opening = opening_sentence(groups_of([run], 60)[0])

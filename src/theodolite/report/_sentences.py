@@ -122,12 +122,10 @@ def _taken(run: RunView, family: str) -> int:
 
 
 def quiet_reason(group: Group, family: str) -> str:
-    """Why a family has no numbers."""
-    for run in group.runs:
-        text = run.last.record.contents.get("skipped", {}).get(family)
-        if text:
-            return plain(str(text))
-    return "not measured"
+    """Why a family has no numbers; at its first step a monitor takes all that it can."""
+    moments = [moment for run in group.runs for moment in (run.moments[0], run.last)]
+    reasons = (moment.record.contents.get("skipped", {}).get(family) for moment in moments)
+    return next((plain(str(text)) for text in reasons if text), "not measured")
 
 
 def _dated(run: RunView, moment: Moment, step: int | None) -> str:
