@@ -143,13 +143,7 @@ def centered_labels(data: Data, outputs: int) -> Tensor:
 
 def _exact(sweep: Sweep, data: Data, labels: Tensor) -> TangentAlignments:
     plan = _block_plan(sweep, len(data))
-    short, flat = shorter_sides(sweep, plan, len(data)), labels.flatten()
-    moments: dict[str, _Moments] = {
-        layer: GradientMoments(flat)
-        if layer in short
-        else KernelMoments(labels.numel(), sweep.device, flat)
-        for layer in sweep.layers
-    }
+    moments = _moments(sweep, plan, labels)
     outputs, gradients = _stream(sweep, data, plan, labels, moments)
     require_independent_examples(sweep, outputs)
     owned = sweep.subject.ownership.layers
@@ -180,6 +174,17 @@ def _block_plan(sweep: Sweep, examples: int) -> Plan:
             if block == 1:
                 raise
             block = -(-block // 2)
+
+
+def _moments(sweep: Sweep, plan: Plan, labels: Tensor) -> dict[str, _Moments]:
+    """Sums of every layer, on the side that takes less time."""
+    short, flat = shorter_sides(sweep, plan, len(labels)), labels.flatten()
+    return {
+        layer: GradientMoments(flat)
+        if layer in short
+        else KernelMoments(len(flat), sweep.device, flat)
+        for layer in sweep.layers
+    }
 
 
 def _stream(
