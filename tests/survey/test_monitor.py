@@ -260,18 +260,19 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
-def test_a_step_at_which_only_what_does_not_apply_is_due_is_empty(tmp_path):
-    families = ["representation", "covariance"]
-    with th.Monitor(
-        Scaled(), blobs(), every=1, families=families, cadence={"representation": 2}
-    ) as monitor:
-        for step in range(4):
-            monitor.step(step)
+def test_a_step_at_which_only_what_does_not_apply_is_due_is_left_out(tmp_path):
+    options = {"families": ["representation", "covariance"], "cadence": {"representation": 2}}
+    with th.Monitor(Scaled(), blobs(), every=1, folder=tmp_path, **options) as monitor:
+        found = [monitor.step(step) for step in range(4)]
+    assert [survey is None for survey in found] == [False, True, False, True]
+    assert monitor.history.steps == th.load(tmp_path).steps == [0, 2, 3]
     assert measured_at(monitor.history, "alignment_area") == [0, 2, 3]
-    empty = monitor.history.survey(1).record.contents
-    assert (empty["rows"], set(empty["skipped"])) == ([], set(families))
-    assert "features" not in empty["seconds"]
-    assert monitor.history.to_html(tmp_path / "report.html").stat().st_size > 1000
+
+
+def test_families_at_rest_read_no_features():
+    history = watched(3, every=1, families=["kernel", "covariance"], cadence={"kernel": 2})
+    assert ["features" in r.contents["seconds"] for r in history.run.steps] == [True, False, True]
+    assert measured_at(history, "misalignment") == [0, 1, 2]
 
 
 def test_measuring_by_hand_is_complete():

@@ -206,7 +206,8 @@ class Monitor:
             if "gradient" not in families and len(resting) == len(families):
                 self._count += 1
                 return None
-            return self._counted(step, resting)
+            found = self._counted(step, resting)
+            return found if found.record.contents["rows"] else None
 
     def measure(self, step: int) -> Survey:
         """Measure all families now, whatever the schedule says."""
@@ -259,12 +260,16 @@ class Monitor:
             record = measure_model(
                 self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
             )
-            self._records.append(record)
-            if self._folder is not None and self._processes.rank == 0:
-                if len(self._records) == 1:
-                    save_run(Run(self._labeling.name, self._head(), ()), self._folder)
-                save_step(record, self._folder)
+            if record.contents["rows"]:  # none where all that is not at rest does not apply
+                self._keep(record)
         return Survey(record, writes=self._processes.rank == 0)
+
+    def _keep(self, record: Record) -> None:
+        self._records.append(record)
+        if self._folder is not None and self._processes.rank == 0:
+            if len(self._records) == 1:
+                save_run(Run(self._labeling.name, self._head(), ()), self._folder)
+            save_step(record, self._folder)
 
     def _schedule(self) -> dict[str, Any]:
         return {"every": self._every, "cadence": self._cadence.describe()}
