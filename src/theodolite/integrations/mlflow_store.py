@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import TrackingError
-from theodolite.integrations.tracking import require_package
+from theodolite.integrations.tracking import accepted, require_package
 
 __all__ = ["RunStore", "default_tracking_uri", "without_password"]
 
@@ -20,7 +20,6 @@ _SQLITE = "sqlite:///"
 _MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # in one request; the server refuses more
 _MOST_RUNS = 50_000  # in one answer
 _LONGEST = 500  # characters of a parameter
-_FOREIGN = re.compile(r"[^\w\-. /]")
 _RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
@@ -94,7 +93,7 @@ class RunStore:
 
         now = int(time.time() * 1000)
         metrics = [
-            Metric(_tag(name), value, now, step)
+            Metric(accepted(name), value, now, step)
             for name, value in values.items()
             if math.isfinite(value)
         ]
@@ -109,9 +108,9 @@ class RunStore:
         with _explained(self.uri):
             present = self._client.get_run(run).data.params
             new = [
-                Param(_tag(name), str(value)[:_LONGEST])
+                Param(accepted(name), str(value)[:_LONGEST])
                 for name, value in values.items()
-                if _tag(name) not in present
+                if accepted(name) not in present
             ]
             for part in _parts(new, _MOST_PARAMETERS):
                 self._client.log_batch(run, params=part)
@@ -144,11 +143,6 @@ def _database(uri: str) -> Path | None:
     """The file of a SQLite URI; None for servers, and for databases in memory."""
     name = uri.removeprefix(_SQLITE)
     return None if name == uri or not name or name.startswith(":") else Path(name).resolve()
-
-
-def _tag(name: str) -> str:
-    """The name with only the characters that MLflow allows."""
-    return _FOREIGN.sub("_", name)
 
 
 def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from theodolite.records import Record, Run
 
-__all__ = ["Tracker", "parameters", "require_package", "scalars", "track"]
+__all__ = ["Tracker", "accepted", "parameters", "require_package", "scalars", "track"]
 
 _FOREIGN = re.compile(r"[^\w\-. /]")
 
@@ -75,10 +75,14 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{prefix}{name}", str(value)
 
 
+def accepted(name: str) -> str:
+    """The name with only what trackers accept: letters, digits, dashes, dots, blanks, slashes."""
+    return _FOREIGN.sub("_", name)
+
+
 def _tag(row: Mapping[str, Any]) -> str:
-    # Trackers accept letters, digits, dashes, dots, blanks and slashes, and nothing else in common.
     layer = "model" if row.get("layer") is None else row["layer"] or "(model)"
-    return _FOREIGN.sub("_", f"{row['family']}/{row['measure']}/{layer}")
+    return accepted(f"{row['family']}/{row['measure']}/{layer}")
 
 
 def track(run: Run, *trackers: Tracker, report: Path | None = None) -> None:
