@@ -84,6 +84,26 @@ def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
 
 
 class TestPanels:
+    def test_long_titles_of_axes_are_folded(self):
+        words = "in-class alignment of the gradients, <hidden> layers"
+        layout = plotly_panel(Panel("t", [], "", words))["layout"]
+        lines = layout["yaxis"]["title"]["text"].split("<br>")
+        assert lines == ["in-class alignment of the", "gradients, &lt;hidden&gt; layers"]
+        assert layout["xaxis"]["title"]["text"] == ""
+
+    def test_panels_grow_with_their_legends(self):
+        def height(*names):
+            marks = [Line(name, [0, 1], [0, 1]) for name in names]
+            return plotly_panel(Panel("t", marks))["layout"]["height"]
+
+        assert height("one") == height("a", "b")
+        assert height(*(["a long name of a curve"] * 6)) == height("one") + 5 * 19
+
+    def test_eleven_curves_have_eleven_colors(self):
+        marks = [Line(str(k), [0, 1], [0, 1]) for k in range(11)]
+        traces = plotly_panel(Panel("t", marks))["data"]
+        assert len({trace["line"]["color"] for trace in traces}) == 11
+
     def test_bars_stand_at_their_labels(self):
         panel = plotly_panel(Panel("t", [Bars("a", ["0.001", "0.01"], [1.0, 2.0])]))
         assert panel["layout"]["xaxis"]["type"] == "category"

@@ -1,5 +1,6 @@
 """Panels as Plotly's dictionaries; colors are names that the page resolves."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,11 @@ from theodolite.studies._panels import Bars, Heat, Line, Mark, Panel, Points, Ti
 __all__ = ["plotly_panel"]
 
 _DIGITS = 4
-_COLORS = ("representation", "gradient", "kernel", "covariance", "tangent", "muted")
+_STRONG = ("representation", "gradient", "kernel", "covariance", "tangent")
+_COLORS = (*_STRONG, "muted", *(f"{name}-pale" for name in _STRONG))
+_HEIGHT = 270  # of a panel, with room for one row of names
+_ROW = 19  # of a legend's row
+_ACROSS, _UPWARD = 50, 28  # letters of an axis' title in one line
 _TICKS = 16  # labels along an axis, at most
 _CHROMA = 5  # axes of color tiles
 
@@ -20,8 +25,9 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
     """``{"title", "data", "layout"}`` with plain lists."""
     data = [trace for k, mark in enumerate(panel.marks) for trace in _traces(mark, k)]
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": plotly_text(panel.x) if panel.x else ""}},
-        "yaxis": {"title": {"text": plotly_text(panel.y) if panel.y else ""}},
+        "xaxis": {"title": {"text": _folded(panel.x, _ACROSS)}},
+        "yaxis": {"title": {"text": _folded(panel.y, _UPWARD)}},
+        "height": _HEIGHT + _ROW * max(0, _legend_rows(panel) - 1),
     }
     for letter in panel.log:
         layout[f"{letter}axis"]["type"] = "log"
@@ -36,6 +42,20 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
         _name_rows(panel, layout)
     layout["showlegend"] = sum(not isinstance(m, (Heat, Tiles)) for m in panel.marks) > 1
     return {"title": panel.title, "data": data, "layout": layout}
+
+
+def _folded(title: str, letters: int) -> str:
+    """Long titles have several lines: a panel is not as large as they are long."""
+    return "<br>".join(plotly_text(line) for line in textwrap.wrap(title, letters))
+
+
+def _legend_rows(panel: Panel) -> int:
+    """Rows of a legend, about: names stand side by side where they are short."""
+    names = [mark.name for mark in panel.marks if not isinstance(mark, (Heat, Tiles))]
+    if len(names) < 2:
+        return 0
+    columns = max(1, 310 // (45 + 6 * max(len(name) for name in names)))
+    return -(-len(names) // columns)
 
 
 def _labeled_axes(panel: Panel) -> set[str]:

@@ -153,6 +153,15 @@ def test_a_missing_case_leaves_the_other_curves():
     assert [len(panel.marks) for panel in panels] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("case", ["true", "mlp"])
+def test_labels_are_called_by_their_names(case):
+    arrays = {"step": np.arange(3)}
+    arrays |= {key: np.ones(3) for key in ("test", "representation", "representation_contrast")}
+    runs = Results(tuple(Result({}, arrays, point={"case": c}) for c in (case, "shuffled")))
+    labels = fig5.STUDY.draw(runs)[-1]
+    assert [line.name for line in labels.marks] == ["true labels", "shuffled labels"]
+
+
 @pytest.mark.parametrize(
     ("learning", "wrong"), [(0.02, 0), (0.005, 2), (np.nan, 2)], ids=["above", "below", "undefined"]
 )

@@ -8,16 +8,18 @@ from theodolite.studies import Line, Panel, Result, Results, mean_and_error
 
 __all__ = ["curve_panel", "scale_panels"]
 
+_ALIGNMENT, _CONTRAST = "in-class alignment", "in-class minus overall alignment"
+# Quantity -> axis, and of what it is.
 _AXES = {
-    "train": "training accuracy",
-    "test": "test accuracy",
-    "hidden": "in-class alignment, hidden-layer gradients",
-    "top": "in-class alignment, top-layer gradients",
-    "logit": "in-class alignment, logit gradients",
-    "representation": "in-class alignment, representations",
-    "hidden_contrast": "contrast (in-class minus overall), hidden-layer gradients",
-    "representation_contrast": "contrast (in-class minus overall), representations",
-    "relative_norm": "gradient norm / weight norm, first layer",
+    "train": ("training accuracy", ""),
+    "test": ("test accuracy", ""),
+    "hidden": (_ALIGNMENT, "hidden-layer gradients"),
+    "top": (_ALIGNMENT, "top-layer gradients"),
+    "logit": (_ALIGNMENT, "logit gradients"),
+    "representation": (_ALIGNMENT, "representations"),
+    "hidden_contrast": (_CONTRAST, "hidden-layer gradients"),
+    "representation_contrast": (_CONTRAST, "representations"),
+    "relative_norm": ("gradient norm / weight norm", "first layer"),
 }
 
 
@@ -31,8 +33,9 @@ def curve_panel(title: str, runs: Results, name: str) -> Panel:
         Line(f"σ = {sigma:g}", steps[1:], mean[k, 1:], error[k, 1:])
         for k, sigma in enumerate(shortest.arrays["sigma"].tolist())
     ]
+    axis, subject = _AXES[name]
     scale = "xy" if name == "relative_norm" else "x"
-    return Panel(title, lines, "steps", _AXES[name], scale)
+    return Panel(f"{title}: {subject}" if subject else title, lines, "steps", axis, scale)
 
 
 def scale_panels(figure: str, runs: Results, names: Sequence[str]) -> list[Panel]:

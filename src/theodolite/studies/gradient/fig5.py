@@ -184,32 +184,34 @@ def _labels_alignment(runs: Results) -> Judgment:
 
 def draw(runs: Results) -> list[Panel]:
     """Accuracy, alignment and contrast against steps, by architecture and by labels."""
-    cases = list(dict.fromkeys(str(run.point["case"]) for run in runs))
+    cases = dict.fromkeys(str(run.point["case"]) for run in runs)
+    true = "true" if "true" in cases else "mlp"  # the same net on the same data
+    labels = {true: "true labels", "shuffled": "shuffled labels"}
     groups = {
-        "Figure 5(a), (b), architectures": [c for c in cases if c not in _LABELS],
-        "Figure 5(c), (d), labels": [c for c in cases if c in (*_LABELS, "mlp")],
+        "Figure 5(a), (b), architectures": {
+            case: case.replace("_", " ") for case in cases if case not in _LABELS
+        },
+        "Figure 5(c), (d), labels": {case: labels[case] for case in labels if case in cases},
     }
-    if "true" in cases:
-        groups["Figure 5(c), (d), labels"] = [c for c in _LABELS if c in cases]
     axes = {
         "test": "test accuracy",
         "representation": "in-class alignment, representations",
-        "representation_contrast": "contrast (in-class minus overall), representations",
+        "representation_contrast": "in-class minus overall alignment, representations",
     }
     return [
-        Panel(title, [_line(runs, case, name) for case in chosen], "steps", axis, "x")
+        Panel(title, [_line(runs, *line, name) for line in chosen.items()], "steps", axis, "x")
         for title, chosen in groups.items()
         if chosen
         for name, axis in axes.items()
     ]
 
 
-def _line(runs: Results, case: str, name: str) -> Line:
+def _line(runs: Results, case: str, title: str, name: str) -> Line:
     part = runs.where(case=case)
     shortest = min((run.arrays["step"] for run in part), key=len)
     stacked = np.stack([run.arrays[name][: len(shortest)] for run in part])
     mean, error = mean_and_error(stacked)
-    return Line(case.replace("_", " "), shortest[1:], mean[1:], error[1:])
+    return Line(title, shortest[1:], mean[1:], error[1:])
 
 
 _ID = "mehta2021.fig5"

@@ -74,13 +74,26 @@ def curve_array(profiles: Mapping[str, Profile]) -> np.ndarray:
 
 
 def curve_lines(
-    runs: Results, array: str, names: Sequence[str], dashed: Sequence[str] = ()
+    runs: Results,
+    array: str,
+    names: Sequence[str],
+    dashed: Sequence[str] = (),
+    colors: Mapping[str, int] | None = None,
 ) -> list[Line]:
-    """Mean curves over runs with their standard errors, one line per name."""
+    """Mean curves over runs with their standard errors, one line per name.
+
+    Args:
+        runs: whose curves are drawn.
+        array: the array of the records that has them.
+        names: of its rows.
+        dashed: those that are.
+        colors: numbers of colors, of names that do not take the next one.
+    """
     stacked = runs.array(array).astype(np.float64)
     x = np.linspace(0, 1, stacked.shape[-1])
     lines = []
     for index, name in enumerate(names):
         mean, error = mean_and_error(stacked[:, index])
-        lines.append(Line(name, x, mean, error, dashed=name in dashed))
+        color = (colors or {}).get(name)
+        lines.append(Line(name, x, mean, error, dashed=name in dashed, color=color))
     return lines

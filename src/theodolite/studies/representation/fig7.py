@@ -26,6 +26,8 @@ __all__ = ["STUDY", "LayerByLayer"]
 _DEPTH = 3
 _BEFORE = ("input", "layer 1, initial", "layer 2, initial", "layer 3, initial")
 _AFTER = ("layer 1", "layer 2", "layer 3")
+# Of a layer before and after, one; the input has another than all layers.
+_COLORS = {name: k % len(_AFTER) for k, name in enumerate((*_BEFORE[1:], *_AFTER))} | {"input": 3}
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def draw(runs: Results) -> list[Panel]:
     panels = []
     for task in dict.fromkeys(run.notes["task"] for run in runs):
         part = runs.chosen(lambda run, task=task: run.notes["task"] == task)  # type: ignore[misc]
-        lines = curve_lines(part, "curves", (*_BEFORE, *_AFTER), dashed=_BEFORE[1:])
+        lines = curve_lines(part, "curves", (*_BEFORE, *_AFTER), _BEFORE[1:], _COLORS)
         panels.append(
             Panel(f"Figure 7, {task}", lines, "threshold / root n", "share of the label mass")
         )

@@ -197,7 +197,9 @@ def _curves(runs: Results, task: str) -> Panel:
     names = [n for n in _names(runs, "6") if n.startswith("depth")]
     order = _names(runs, "18")
     labels = ["input", *(f"{name}, {state}" for name in order for state in _STATES)]
-    lines = curve_lines(runs, "train", labels, dashed=[n for n in labels if "initial" in n])
+    dashed = [label for label in labels if "initial" in label]
+    colors = {f"{name}, {state}": k for k, name in enumerate(names) for state in _STATES}
+    lines = curve_lines(runs, "train", labels, dashed, colors | {"input": len(names)})
     kept = [line for line in lines if line.name == "input" or line.name.split(",")[0] in names]
     return Panel(f"Figure 6, {task}, depths", kept, "threshold / root n", "share of the label mass")
 

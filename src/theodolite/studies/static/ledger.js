@@ -19,8 +19,8 @@
     const panel = figures[element.dataset.study][Number(element.dataset.panel)];
     const palette = palettes[root.dataset.theme === "dark" ? "dark" : "light"];
     const layout = {
-      margin: { l: 48, r: 8, t: 6, b: 40 }, height: 270, paper_bgcolor: "surface", plot_bgcolor: "surface",
-      font: { color: "ink", size: 11 }, legend: { orientation: "h", y: -0.25, font: { size: 10.5 } },
+      margin: { l: 48, r: 8, t: 6, b: 40 }, paper_bgcolor: "surface", plot_bgcolor: "surface",
+      font: { color: "ink", size: 11 }, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 10.5 } },
       ...panel.layout, xaxis: axis(panel.layout.xaxis), yaxis: axis(panel.layout.yaxis),
     };
     drawn.add(element);
