@@ -20,6 +20,8 @@ ACCEPTED = {
     "mapping": {"input": X, "labels": Y},
     "mapping with label": {"input": X, "label": Y},
     "mapping and targets": ({"input": X}, Y),
+    "mapping alone in a tuple": ({"input": X, "labels": Y},),
+    "tuple of one input and targets": ((X,), Y),
     "batch": Batch((X,), targets=Y),
     "list of pairs": [(X[:4], Y[:4]), (X[4:], Y[4:])],
     "loader": DataLoader(TensorDataset(X, Y), batch_size=4),
@@ -37,6 +39,15 @@ def test_everything_accepted_holds_the_same_examples(kind):
     if kind not in ("tensor", "array"):
         assert torch.equal(torch.cat([batch.targets for batch in batches]), Y)
         assert all("label" not in batch.kwargs for batch in batches)
+
+
+@pytest.mark.parametrize("inputs", [(X, 2 * X, 3 * X), [X, 2 * X, 3 * X]], ids=["tuple", "list"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_inputs_are_all_arguments_of_the_model(inputs, count):
+    batches = list(iterate_batches((inputs[:count], Y), batch_size=4))
+    answers = [batch.run(lambda *args: torch.stack(args, dim=1)) for batch in batches]
+    assert torch.equal(torch.cat(answers), torch.stack(tuple(inputs[:count]), dim=1))
+    assert torch.equal(torch.cat([batch.targets for batch in batches]), Y)
 
 
 def test_a_batch_function_wins():

@@ -97,9 +97,10 @@ def iterate_batches(
 ) -> Iterator[Batch]:
     """Turn anything accepted into batches.
 
-    Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``; a mapping of keyword
-    arguments, whose targets are found under ``labels``, ``label`` or ``targets``; a
-    :class:`Batch`; a data set; a data loader or any other iterable of these.
+    Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``, whose inputs may be a
+    tuple of positional arguments; a mapping of keyword arguments, whose targets are found under
+    ``labels``, ``label``, ``targets`` or ``target``; a :class:`Batch`; a data set; a data loader
+    or any other iterable of these.
 
     Args:
         data: The data.
@@ -190,15 +191,20 @@ def _batch_of(item: Any) -> Batch:
     if isinstance(item, (Tensor, np.ndarray)):
         return Batch((_as_tensor(item),))
     if isinstance(item, (tuple, list)) and 0 < len(item) <= 2:
-        inputs, targets = item[0], item[1] if len(item) == 2 else None
-        if isinstance(inputs, (Mapping, tuple, list)):
-            return replace(_batch_of(inputs), targets=_as_tensor(targets))
-        return Batch((_as_tensor(inputs),), targets=_as_tensor(targets))
+        return _batch_of_pair(item[0], _as_tensor(item[1]) if len(item) == 2 else None)
     raise DtypeError(
         "data: expected a batch as a tensor, (inputs, targets) or a mapping, got "
         f"{type(item).__name__}{f' of {len(item)}' if isinstance(item, (tuple, list)) else ''}; "
         "pass batch_fn= to convert it"
     )
+
+
+def _batch_of_pair(inputs: Any, targets: Any) -> Batch:
+    if isinstance(inputs, Mapping):
+        batch = _batch_of(inputs)
+        return batch if targets is None else replace(batch, targets=targets)
+    several = isinstance(inputs, (tuple, list))
+    return Batch(tuple(map(_as_tensor, inputs if several else [inputs])), targets=targets)
 
 
 def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
