@@ -1,6 +1,7 @@
 """``theodolite study list | run | check | ledger``: the papers' experiments."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,17 @@ import typer
 if TYPE_CHECKING:
     from theodolite.studies import Verdict
 
-__all__ = ["Json", "Results", "Size", "StudyName", "seeds_from", "show_verdicts", "study_app"]
+__all__ = [
+    "Json",
+    "Results",
+    "Size",
+    "StudyName",
+    "require_folder",
+    "resumable",
+    "seeds_from",
+    "show_verdicts",
+    "study_app",
+]
 
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -49,10 +60,12 @@ def run(  # noqa: PLR0913
     json_: Json = False,
 ) -> None:
     """Run a study and judge its claims; seeds that have a record are not run again."""
+    from theodolite.cli.probes import resolve_device
     from theodolite.cli.progress import progress_bar
     from theodolite.studies import run_study
 
-    with progress_bar(shown=not json_) as report:
+    resolve_device(device)
+    with resumable(), progress_bar(shown=not json_) as report:
         run_study(
             study, size, results=results, seeds=seeds_from(seeds), workers=workers, device=device,
             report=report,
@@ -65,6 +78,7 @@ def check(
     study: StudyName, size: Size = "lite", results: Results = _FOLDER, json_: Json = False
 ) -> None:
     """Judge the claims of a study again from its records; nothing is run."""
+    require_folder(results)
     show_verdicts(study, size, results, json_)
 
 
@@ -80,6 +94,7 @@ def ledger(
     """Write the ledger: every claim of every paper, what was measured, and what became of it."""
     from theodolite.studies import write_ledger
 
+    require_folder(results)
     typer.echo(f"ledger {write_ledger(results, output)}")
 
 
@@ -106,4 +121,27 @@ def seeds_from(text: str) -> list[int] | None:
         if not first.isdigit() or not (last or first).isdigit():
             raise CommandError(f"--seeds: expected numbers such as 1,2,7 or 1-5, got {text!r}")
         seeds += range(int(first), int(last or first) + 1)
+    if text and not seeds:
+        raise CommandError(f"--seeds: expected at least one, got {text!r}; ranges go upwards: 1-5")
     return seeds or None
+
+
+def require_folder(results: Path) -> None:
+    """Refuse a folder that is not there, where a slip would read as 'nothing was run'."""
+    from theodolite.cli.failures import CommandError
+
+    if not results.is_dir():
+        raise CommandError(
+            f"--results: expected a folder of records, {str(results)!r} does not exist; "
+            "'theodolite study run STUDY --results FOLDER' makes one"
+        )
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say on Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted; runs that were done are kept: the same command goes on", err=True)
+        raise

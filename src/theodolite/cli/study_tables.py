@@ -46,7 +46,10 @@ def print_studies(studies: Sequence[Study]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("study", "shows", "title", "sizes", "claims", box=None)
+    table = Table(box=None)
+    table.add_column("study", no_wrap=True)  # to be copied: never cut
+    for title in ("shows", "title", "sizes", "claims"):
+        table.add_column(title, overflow="fold")
     for study in studies:
         sizes = " ".join(study.configs)
         shows = ", ".join(study.shows)
@@ -62,9 +65,12 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
     console = Console()
     for verdict in verdicts:
         style = _STYLES.get(verdict.status, "bold")
-        console.print(Text(f"{verdict.status:9s}", style=style), Text(verdict.claim.text))
+        console.print(
+            Text(f"{verdict.status:9s}", style=style), Text(verdict.claim.text), soft_wrap=True
+        )
         for label, judgment in verdict.judgments.items():
-            console.print(Text(f"          {label}: {_numbers(judgment.numbers)}", style="dim"))
+            numbers = Text(f"          {label}: {_numbers(judgment.numbers)}", style="dim")
+            console.print(numbers, soft_wrap=True)
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:

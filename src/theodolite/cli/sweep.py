@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from theodolite.cli.study import Json, Results, Size, StudyName, seeds_from, show_verdicts
+from theodolite.cli.study import (
+    Json,
+    Results,
+    Size,
+    StudyName,
+    resumable,
+    seeds_from,
+    show_verdicts,
+)
 
 if TYPE_CHECKING:
     from theodolite.integrations.mlflow import MLflowSweep
@@ -64,6 +72,7 @@ def sweep(  # noqa: PLR0913
     Runs on this machine unless an address of a Ray cluster is given. Killed or interrupted, the
     same command goes on where it stopped.
     """
+    from theodolite.cli.probes import resolve_device
     from theodolite.cli.progress import progress_bar
     from theodolite.studies import SweepSettings, find_study, sweep_study
     from theodolite.sweeps import RayResources
@@ -76,7 +85,9 @@ def sweep(  # noqa: PLR0913
         space=_space(settings or []),
     )
     find_study(study).config_at(size)  # before a run is opened that would stay empty
-    with ExitStack() as stack:
+    if address is None:  # machines of a cluster may have what this one lacks
+        resolve_device(device)
+    with resumable(), ExitStack() as stack:
         tracker = None
         if track or tracking_uri:
             about = {"study": study, "size": size, "device": device}
@@ -84,6 +95,12 @@ def sweep(  # noqa: PLR0913
         report = stack.enter_context(progress_bar(shown=not json_))
         sweep_study(study, size, results=results, settings=chosen, tracker=tracker, report=report)
     show_verdicts(study, size, results, json_)
+    if chosen.space is not None:
+        typer.echo(
+            "claims are judged on the study's own settings alone; to see the other runs: "
+            f"theodolite view {results} --gallery",
+            err=True,
+        )
     if tracker is not None:
         from theodolite.integrations.mlflow_store import without_password
 

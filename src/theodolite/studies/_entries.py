@@ -12,7 +12,7 @@ from theodolite.studies._claims import Verdict, verdict_of
 from theodolite.studies._papers import PAPERS, Erratum, Paper
 from theodolite.studies._registry import all_studies
 from theodolite.studies._results import Results
-from theodolite.studies._store import load_results
+from theodolite.studies._store import own_results
 from theodolite.studies._study import Study
 
 __all__ = ["Chapter", "Entry", "Sized", "Spread", "chapters", "errata_of", "spread_of"]
@@ -137,7 +137,7 @@ def _is_shown(study: Study, size: str) -> bool:
 
 
 def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
-    results = load_results(root, study, size) if size in study.configs else Results(())
+    results = own_results(root, study, size) if size in study.configs else Results(())
     verdicts = tuple(verdict_of(claim, size, results) for claim in study.claims)
     remark = study.stand_in.get(size, "")
     if not len(results):

@@ -19,6 +19,7 @@ from theodolite.studies._store import (
     Job,
     Seconds,
     load_results,
+    own_results,
     run_folder,
     save_result,
     stored_result,
@@ -163,13 +164,15 @@ def check_study(
 ) -> list[Verdict]:
     """Judge the claims of a study from its records; nothing is run.
 
+    Runs of a sweep at other settings than the study's own are left aside.
+
     Raises:
         RecordError: If a record is damaged.
         UnknownNameError: If there is no such study or size.
     """
     found = find_study(study) if isinstance(study, str) else study
     found.config_at(size)
-    runs = load_results(results, found, size)
+    runs = own_results(results, found, size)
     return [verdict_of(claim, size, runs) for claim in found.claims]
 
 

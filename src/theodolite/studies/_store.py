@@ -20,7 +20,15 @@ from theodolite.studies._results import Measured, Result, Results
 from theodolite.studies._study import Study
 from theodolite.sweeps import point_name
 
-__all__ = ["Job", "Seconds", "load_results", "run_folder", "save_result", "stored_result"]
+__all__ = [
+    "Job",
+    "Seconds",
+    "load_results",
+    "own_results",
+    "run_folder",
+    "save_result",
+    "stored_result",
+]
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,18 @@ def load_results(root: str | os.PathLike[str], study: Study, size: str) -> Resul
     return Results(
         tuple(sorted(results, key=lambda r: (order.get(point_name(r.point), last), r.seed)))
     )
+
+
+def own_results(root: str | os.PathLike[str], study: Study, size: str) -> Results:
+    """The runs at the study's own points, which its claims are about.
+
+    Sweeps of other settings leave their records in the same folder; no claim was made for these.
+
+    Raises:
+        RecordError: If a record is damaged or no study's; the message names its folder.
+    """
+    own = {point_name(point) for point in study.points_at(size)}
+    return load_results(root, study, size).chosen(lambda run: point_name(run.point) in own)
 
 
 def plain_config(config: Any) -> dict[str, Any]:
