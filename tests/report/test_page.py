@@ -207,6 +207,25 @@ def test_a_run_that_was_not_closed_shows_the_latest_numbers_of_every_family():
     assert "numbers of" not in columns["kernel"].sentence
 
 
+def test_a_step_has_one_place_in_the_small_pictures_of_all_runs_and_families():
+    runs = [sparse_run(4, last=False, name=f"r{k}", steps=tuple(range(k))) for k in (6, 11)]
+    columns = {c.family.key: c for c in overview_of(groups_of(runs, 60)[0]).columns}
+    places = {}
+    for key in ("kernel", "tangent"):
+        for tag in re.findall(r"<polyline[^>]*>", columns[key].cells[0].picture):
+            source = json.loads(html.unescape(re.search(r'data-source="([^"]*)"', tag)[1]))["y"]
+            points = re.search(r' points="([^"]*)"', tag)[1].split()
+            places[key, source["run"]] = dict(zip(source["step"], points, strict=True))
+    across = {
+        name: {step: point.split(",")[0] for step, point in found.items()}
+        for name, found in places.items()
+    }
+    assert len(across) == 4
+    assert all(found[4] == across["kernel", 1][4] for found in across.values())
+    assert set(across["tangent", 1]) == {0, 4, 8}
+    assert float(across["tangent", 1][8]) < float(across["kernel", 1][10])
+
+
 def without(record, *families):
     contents = dict(record.contents)
     contents["rows"] = [row for row in contents["rows"] if row["family"] not in families]

@@ -71,6 +71,8 @@ def _column(group: Group, family: Family) -> Column:
     flat = group.is_history or family.thumbnail is None
     used = [band for band in bands if band is not None and flat]
     limits = limits_of([s for row in strokes for s in row], [v for band in used for v in band])
+    if group.is_history:
+        limits = (0.0, 1.0, *limits[2:])
     cells = tuple(
         _cell(group, family, layer, strokes[i], limits, bands[i] if flat else None)
         for i, layer in enumerate(group.layers)
@@ -130,17 +132,20 @@ def _number(run: RunView, family: str, measure: str, layer: str | None) -> tuple
 
 def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:
     if group.is_history:
-        return [_over_steps(run, family, layer, order) for order, run in enumerate(group.runs)]
+        return [_over_steps(group, family, layer, order) for order in range(len(group.runs))]
     if family.thumbnail is None:
         return _over_layers(group, family, layer)
     return [_thumbnail(run, family, layer, order) for order, run in enumerate(group.runs)]
 
 
-def _over_steps(run: RunView, family: Family, layer: str, order: int) -> Stroke:
-    moments = [run.moments[i] for i in spaced(len(run.moments), _MOST_POINTS)]
-    known = [m for m in moments if finite(m.value(family.key, family.headline, layer))]
-    # Equal distances: training steps are often spread over decades.
-    places = [moments.index(m) / max(1, len(moments) - 1) for m in known]
+def _over_steps(group: Group, family: Family, layer: str, order: int) -> Stroke:
+    run = group.runs[order]
+    found = [m for m in run.moments if finite(m.value(family.key, family.headline, layer))]
+    known = [found[i] for i in spaced(len(found), _MOST_POINTS)]
+    # Equal distances: training steps are often spread over decades. One step has one place in all
+    # runs and families, however many steps these have.
+    steps = group.steps
+    places = [steps.index(m.step) / max(1, len(steps) - 1) for m in known]
     indices = [m.index(family.key, family.headline, layer) for m in known]
     source = {
         "run": run.index,
