@@ -99,7 +99,8 @@ def opening_sentence(group: Group) -> str:
         pieces.append(f"measured on {examples}{kind} examples{labels}")
     if group.is_history:
         pieces.append(f"at {len(group.steps)} steps from {group.steps[0]} to {group.steps[-1]}")
-    text = ", ".join(pieces) + _some_steps(run) + "."
+    longest = max(group.runs, key=lambda view: len(view.run.steps))
+    text = ", ".join(pieces) + _some_steps(longest) + "."
     if len(group.runs) > 1:
         names = ", ".join(f"“{plain(r.name)}”" for r in group.runs)
         text += f" {len(group.runs)} runs side by side: {names}."
@@ -112,7 +113,9 @@ def _some_steps(run: RunView) -> str:
     most = max(counts.values())
     fewer = sorted({count for count in counts.values() if 0 < count < most})
     parts = [f"{', '.join(f for f in counts if counts[f] == n)} at {n}" for n in fewer]
-    return f" ({'; '.join(parts)} of {most})" if parts else ""
+    cadence = run.run.head.contents.get("config", {}).get("cadence")
+    why = ", the cadence of the monitor" if cadence else ""
+    return f" ({'; '.join(parts)} of {most}{why})" if parts else ""
 
 
 def _taken(run: RunView, family: str) -> int:
@@ -259,14 +262,15 @@ def _balance(group: Group, step: int | None) -> str:
 
 
 def _losses(group: Group) -> str:
-    moments = [(run, run.holding(None, "gradient", "loss")) for run in group.runs]
-    losses = [(run, moment.value("gradient", "loss", None)) for run, moment in moments]
-    known = [(run, loss) for run, loss in losses if finite(loss)]
-    if not known:
-        return ""
-    if len(group.runs) == 1:
-        return f" Loss on them: {shown(known[0][1])}."
-    return " Loss: " + ", ".join(f"{shown(loss)} ({plain(run.name)})" for run, loss in known) + "."
+    told = []
+    for run in group.runs:
+        moment = run.holding(None, "gradient", "loss")
+        loss = moment.value("gradient", "loss", None)
+        at = "" if moment is run.last else f" at step {moment.step}"
+        name = f" ({plain(run.name)})" if len(group.runs) > 1 else ""
+        told += [f"{shown(loss)}{at}{name}"] if finite(loss) else []
+    on = "" if len(group.runs) > 1 else " on them"
+    return f" Loss{on}: {', '.join(told)}." if told else ""
 
 
 def _of(part: int, whole: int) -> str:
