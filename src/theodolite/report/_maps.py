@@ -8,7 +8,7 @@ import numpy as np
 from theodolite.report._escape import plain, plotly_text, short
 from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Draw, Figure, Panel, Words, axis
-from theodolite.report._numbers import finite, spaced
+from theodolite.report._numbers import finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import overview_sentence
 from theodolite.report._traces import Table, Trace, heatmap_trace, layer_ticks
@@ -48,12 +48,29 @@ def step_maps(group: Group, family: str, measure: str | None = None) -> Figure |
     return Figure(
         f"steps-{family}-{measure}".replace("_", "-"),
         f"{words.title}: {name}",
-        _READING,
+        _READING + _sketched(runs, family, measure),
         tuple(panels),
         columns=min(2, len(panels)),
         roomy=True,
         finding=lambda _: overview_sentence(group, family) if headline else "",
     )
+
+
+def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
+    """Of estimates, the error for each number of random probes: a monitor ends with more."""
+    errors: dict[int, float] = {}
+    for moment in (moment for run in runs for moment in run.moments):
+        contents = moment.record.contents
+        probes = contents.get("config", {}).get("probes")
+        for row in contents["rows"]:
+            of_this = (row["family"], row["measure"], row["method"]) == (family, measure, "sketch")
+            if of_this and probes is not None and finite(row["error"]):
+                errors[probes] = max(errors.get(probes, 0.0), float(row["error"]))
+    if not errors:
+        return ""
+    told = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
+    last = " The last step has the most: a jump there may be the estimate's." * (len(errors) > 1)
+    return f" Estimated with random probes, {told}.{last}"
 
 
 def class_map(group: Group, name: str, words: Words) -> Figure | None:
