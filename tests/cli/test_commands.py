@@ -96,13 +96,14 @@ def test_true_labels_beside_those_of_the_data(tmp_path, split, form):
     np.savez(tmp_path / "file.npz", **own, labels=truth[split])
     word = form if form == "labels" else tmp_path / form
     words = ("--split", split, "--family", "kernel", "--truth", word, "-o", tmp_path / "run")
-    call("survey", MLP[0], tmp_path / "data.npz", *MLP[1:], *words)
+    printed = call("survey", MLP[0], tmp_path / "data.npz", *MLP[1:], *words)
     torch.manual_seed(0)
     pair = torch.from_numpy(x[split]), torch.from_numpy(given[split])
     ours = th.survey(mlp([6, 5, 3]), pair, truth=truth[split], families="kernel")
     saved = th.load(tmp_path / "run")
     for measure in ("cka_target", "cka_truth"):
         assert saved.estimate(measure, "fc1") == ours.estimate(measure, "fc1")
+        assert f"{ours.estimate(measure, 'fc1').value:.3f}" in printed
 
 
 def test_weights_come_from_the_checkpoint(data, tmp_path):

@@ -41,20 +41,28 @@ def print_headlines(console: Console, record: Record, title: str) -> None:
 
 
 def _headline_table(record: Record) -> Table:
-    measured = {row["family"] for row in record.contents["rows"]}
+    columns = _columns(record)
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("layer", overflow="fold")
-    for family, (_, heading) in HEADLINES.items():
-        if family in measured:
-            table.add_column(heading, justify="right")
+    for heading in columns.values():
+        table.add_column(heading, justify="right")
     for layer in record.contents["layers"]:
-        cells = [
-            _shown(value_of(record, measure, layer["name"]))
-            for family, (measure, _) in HEADLINES.items()
-            if family in measured
-        ]
+        cells = [_shown(value_of(record, measure, layer["name"])) for measure in columns]
         table.add_row(escape(layer["name"] or "(model)"), *cells)
     return table
+
+
+def _columns(record: Record) -> dict[str, str]:
+    """Measure -> heading: a headline per family, and the true labels where they were given."""
+    rows = record.contents["rows"]
+    measured = {row["family"] for row in rows}
+    columns = {}
+    for family, (measure, heading) in HEADLINES.items():
+        if family in measured:
+            columns[measure] = heading
+        if family == "kernel" and any(row["measure"] == "cka_truth" for row in rows):
+            columns["cka_truth"] = "CKA to\ntruth"
+    return columns
 
 
 def _shown(value: float) -> str:
