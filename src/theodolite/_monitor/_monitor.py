@@ -67,7 +67,8 @@ class Monitor:
         every: a number of steps, the steps themselves, a function of the step, or ``"log"`` for
             steps that grow by a quarter.
         cadence: family, or ``"curves"``, -> k: taken at one measurement in k, the first and the
-            last among them; one number for all. By default 1 for what is named, be it steps or
+            last among them (curves at 0, 1, 2, 4, ..., 256 times k of them, which keeps records
+            small); one number for all. By default 1 for what is named, be it steps or
             families; with all families at a number of steps 8 for representation, tangent and
             gradient (Omega of features is always taken) and 16 for curves.
         truth: true labels of the probe's examples in the order given, where the probe has others,
@@ -79,9 +80,11 @@ class Monitor:
         image_shape: see :func:`theodolite.survey`.
         sizes: family -> largest number of examples; by default 100 for representation,
             covariance and kernel, 50 for gradient, 16 for tangent, no pairs of gradients.
-        nulls: permutations of the labels behind every null; 0 for none.
+        nulls: permutations of the labels behind every null; 0 for none. The last step has at
+            least 20; chance of covariances, which needs no labels, is there at every step.
         tangent: ``"sketch"`` by default; ``"exact"`` adds stable rank and correlation.
-        probes: of the sketch.
+        probes: random vectors of the sketch; few make its numbers noisy, often too high (see their
+            errors). The last step has at least 32.
         deep_covariance: covariances of all layers instead of the first.
         memory_limit: bytes that buffers may take.
         device: where the probe should lie; None for that of the model.

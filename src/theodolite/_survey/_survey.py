@@ -63,7 +63,8 @@ def survey(  # noqa: PLR0913 (shared keywords)
 
     Args:
         model: any module.
-        data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these.
+        data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these;
+            of a model with several inputs ((first, second), targets), or a mapping by their names.
         targets: of the same examples, where the data holds none.
         truth: true labels of the same examples in the order of the data, where the targets are
             others, such as shuffled ones; gives ``cka_truth`` beside ``cka_target``.
