@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.report import browser as driver
-from tests.studies.made_studies import made_study
+from tests.studies.made_studies import Config, made_study
 from theodolite.studies import (
     PAPERS,
     Bars,
@@ -50,7 +50,21 @@ def test_the_table_holds_claim_numbers_and_verdict(made_ledger):
     (row,) = [line for line in text.splitlines() if "above 102" in line]
     assert "| lite | 5 | value 103 (101 to 105) | mixed |" in row
     assert "there is no such experiment | not run |" in text
-    assert "1 claims in 1 studies: 1 mixed." in text
+    assert "studies, each counted at the largest size that judged it: 1 mixed." in text
+    assert "came out differently" not in text
+
+
+def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkeypatch):
+    configs = {"lite": Config(), "paper": Config(scale=2.0)}
+    study = made_study(configs=configs, not_run={})
+    monkeypatch.setattr(entries, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(running, "find_study", lambda _: study)
+    for size in configs:
+        run_study(study, size, results=tmp_path, seeds=[101])
+    (chapter,) = [chapter for chapter in entries.chapters(tmp_path) if chapter.entries]
+    assert chapter.counts() == {"holds": 1}
+    assert chapter.differing() == 1
+    assert "Of these, 1 came out differently at a smaller size." in ledger_markdown([chapter])
 
 
 def test_a_published_number_stands_beside_ours():
@@ -72,12 +86,16 @@ def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
             n === 5 || Date.now() > end ? done(n) : setTimeout(look, 50) }; look()"""
         assert window.asynchronous(wait) == 5
         assert window.texts("tr[data-status] > td > .verdict") == ["mixed"]
-        window.script(
-            "const f = document.getElementById('filter'); f.value = 'fails';"
-            "f.dispatchEvent(new Event('change'))"
+        choose = (
+            "const f = document.getElementById('filter'); f.value = arguments[0];"
+            "f.dispatchEvent(new Event('change'));"
+            "const shown = (e) => [...document.querySelectorAll(e)].filter((x) => x.offsetParent);"
+            "return [shown('article').length, shown('table[data-size]').map((t) => t.dataset.size)]"
         )
-        hidden = "return document.querySelector('article[id]').hidden"
-        assert window.script(hidden) is True
+        assert window.script(choose, "fails") == [0, []]
+        assert window.script(choose, "mixed") == [1, ["lite"]]
+        assert window.script(choose, "not run") == [1, ["paper"]]
+        assert window.script(choose, "")[1] == ["lite", "paper"]
         window.script("document.getElementById('theme').click()")
         assert window.script("return document.documentElement.dataset.theme") in ("dark", "light")
         assert window.log() == []

@@ -90,6 +90,11 @@ class Chapter:
                     for k in range(len(entry.study.claims))]  # fmt: skip
         return {status: statuses.count(status) for status in dict.fromkeys(sorted(statuses))}
 
+    def differing(self) -> int:
+        """Number of claims that came out differently at the sizes that judged them."""
+        return sum(len(set(_judged_statuses(entry, k))) > 1
+                   for entry in self.entries for k in range(len(entry.study.claims)))  # fmt: skip
+
 
 def chapters(root: str | os.PathLike[str]) -> list[Chapter]:
     """The whole ledger from the records in a folder.
@@ -147,6 +152,11 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
 
 
 def _final_status(entry: Entry, claim: int) -> str:
+    judged = _judged_statuses(entry, claim)
+    was_run = any(len(sized.results) for sized in entry.sizes)
+    return judged[-1] if judged else ("reported" if was_run else "not run")
+
+
+def _judged_statuses(entry: Entry, claim: int) -> list[str]:
     run = [sized.verdicts[claim].status for sized in entry.sizes if len(sized.results)]
-    judged = [status for status in run if status != "reported"]
-    return judged[-1] if judged else (run[-1] if run else "not run")
+    return [status for status in run if status != "reported"]

@@ -107,7 +107,13 @@ def _spread_text(spread: Spread) -> str:
 def _tally(chapter: Chapter) -> str:
     counts = chapter.counts()
     listed = ", ".join(f"{number} {status}" for status, number in counts.items())
-    return f"{sum(counts.values())} claims in {len(chapter.entries)} studies: {listed}."
+    text = (
+        f"{sum(counts.values())} claims in {len(chapter.entries)} studies, each counted at the "
+        f"largest size that judged it: {listed}."
+    )
+    if differing := chapter.differing():
+        text += f" Of these, {differing} came out differently at a smaller size."
+    return text
 
 
 def _cell(text: str) -> str:

@@ -45,8 +45,11 @@
   document.getElementById("filter").addEventListener("change", (event) => {
     const wanted = event.target.value;
     document.querySelectorAll("tr[data-status]").forEach((row) => { row.hidden = Boolean(wanted) && row.dataset.status !== wanted; });
-    document.querySelectorAll("article[id]").forEach((article) => {
-      article.hidden = Boolean(wanted) && !article.querySelector("tr[data-status]:not([hidden])");
+    document.querySelectorAll("table[data-size]").forEach((table) => {
+      table.hidden = Boolean(wanted) && table.dataset.status !== wanted && !table.querySelector("tr[data-status]:not([hidden])");
+    });
+    document.querySelectorAll("article").forEach((article) => {
+      article.hidden = Boolean(wanted) && !article.querySelector("table[data-size]:not([hidden])");
     });
   });
   root.dataset.ready = "yes";
