@@ -78,7 +78,13 @@ def test_filter_sort_and_compare(folder, tmp_path):
         assert type_filter("accuracy>0.6") == ["sweep/seed-1", "sweep/seed-2"]
         assert type_filter("width=8") == ["sweep/seed-0"]
         assert type_filter("imani2022 accuracy<=0.7") == ["sweep/seed-0", "sweep/seed-2"]
+        type_filter("surveys/one")
+        axes = "return ['across', 'up'].map((id) => document.getElementById(id).value)"
+        before = window.script(axes)
+        assert len(set(before) - {"accuracy", "seed", "width"}) == 2  # what the survey has
         assert type_filter("imani2022") == [f"sweep/seed-{k}" for k in (0, 1, 2, 9)]
+        assert window.script(axes) != before
+        assert len(set(window.script(axes)) & {"accuracy", "loss", "seed", "width"}) == 2
         window.script(
             "[...document.querySelectorAll('#records th button')]"
             ".find((b) => b.textContent === 'accuracy').click()"

@@ -88,11 +88,22 @@
     heads.forEach((head, j) => { head.hidden = !wanted[j]; });
     rows.filter((row) => row.cells.length === heads.length).forEach((row) => [...row.cells].forEach((cell, j) => { cell.hidden = !wanted[j]; }));
   };
+  // Axes that no shown record has are not offered; one that was chosen gives way to the first that is there.
+  const fitAxes = () => {
+    const shown = rows.filter((row) => !row.hidden).map((row) => Number(row.dataset.row));
+    const offered = numeric.map((name) => shown.some((k) => Number.isFinite(number(k, name))));
+    const there = numeric.map((_, j) => j).filter((j) => offered[j]);
+    for (const [axis, other] of [[byId("across"), byId("up")], [byId("up"), byId("across")]]) {
+      [...axis.options].forEach((option, j) => { option.hidden = !offered[j]; });
+      if (there.length && !offered[axis.selectedIndex]) axis.selectedIndex = there.find((j) => j !== other.selectedIndex) ?? there[0];
+    }
+  };
   const filter = () => {
     const conditions = byId("filter").value.split(/\s+/).filter(Boolean).map(condition);
     rows.forEach((row) => { row.hidden = !conditions.every((holds) => holds(row)); });
     byId("count").textContent = rows.filter((row) => !row.hidden).length;
     fitColumns();
+    fitAxes();
     scatter();
   };
 
