@@ -63,6 +63,16 @@ def test_summary_has_a_line_per_layer(found):
     assert repr(found).startswith("Survey(3 layers, 40 examples: representation")
 
 
+def test_summary_has_the_true_labels_where_they_were_given():
+    x, y = blobs()
+    found = th.survey(mlp(), (x, y.roll(1)), truth=y, families="kernel")
+    heads, line = found.summary().splitlines()[1:3]
+    assert heads.split() == ["layer", "kernel", "cka_truth"]
+    numbers = [found.estimate(name, found.layers[0]).value for name in ("cka_target", "cka_truth")]
+    assert line.split()[1:] == [f"{number:.4g}" for number in numbers]
+    assert "cka_truth" not in th.survey(mlp(), (x, y), families="kernel").summary()
+
+
 def test_estimates_by_name(found):
     estimate = found.estimate("cka_target", "7")
     assert estimate.null_sd > 0

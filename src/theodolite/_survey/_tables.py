@@ -18,6 +18,7 @@ HEADLINES = {
     "tangent": "tangent_alignment",
     "gradient": "omega_contrast",
 }
+_TRUTH = "cka_truth"  # shown where true labels were given beside others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
 _LAST = ("method", "n", "reason")
 
@@ -49,17 +50,18 @@ def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
 def headline_text(record: Record, *, title: str) -> str:
     """The headline number of every family and layer, then what was skipped and warned about."""
     contents = record.contents
-    found = {
-        (row["layer"], row["family"]): row["value"]
-        for row in contents["rows"]
-        if HEADLINES.get(row["family"]) == row["measure"]
-    }
-    families = [family for family in HEADLINES if family in contents["config"]["families"]]
+    columns = {
+        measure: family for family, measure in HEADLINES.items()
+        if family in contents["config"]["families"]
+    }  # fmt: skip
+    if any(row["measure"] == _TRUTH for row in contents["rows"]):
+        columns[_TRUTH] = _TRUTH
+    found = {(row["layer"], row["measure"]): row["value"] for row in contents["rows"]}
     names = [layer["name"] for layer in contents["layers"]]
     width = max([5, *(len(name) for name in names)])
-    lines = [title, " ".join(["layer".ljust(width), *(f.rjust(14) for f in families)])]
+    lines = [title, " ".join(["layer".ljust(width), *(f.rjust(14) for f in columns.values())])]
     for name in names:
-        cells = (_cell(found.get((name, family))).rjust(14) for family in families)
+        cells = (_cell(found.get((name, measure))).rjust(14) for measure in columns)
         lines.append(" ".join([name.ljust(width), *cells]))
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
     lines += _notes(contents["warnings"])
