@@ -120,8 +120,12 @@ def test_names_that_were_not_measured():
 
 
 def test_monitor():
-    with pytest.raises(DomainError, match="every: expected a number, steps, a function"):
+    with pytest.raises(DomainError, match="every: expected a whole number, steps, a function"):
         th.Monitor(model(), (X, Y), every="sometimes")
+    with pytest.raises(DomainError, match=r"every: expected a whole number, .*, got 2\.5"):
+        th.Monitor(model(), (X, Y), every=2.5)
+    with pytest.raises(DomainError, match=r"cadence: expected an integer of at least 1, got 2\.5"):
+        th.Monitor(model(), (X, Y), cadence=2.5)
     with pytest.raises(DomainError, match="every: expected an integer of at least 1, got 0"):
         th.Monitor(model(), (X, Y), every=0)
     with pytest.raises(UnknownNameError, match="unknown part of cadence 'gradients'; did you mean"):

@@ -1,6 +1,6 @@
 """When a monitor measures, and how much of it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,12 @@ def schedule(every: Every) -> Callable[[int], bool]:
     """Whether a step is due."""
     if callable(every):
         return lambda step: bool(every(step))
-    if isinstance(every, str):
-        if every != "log":
-            raise DomainError(
-                f'every: expected a number, steps, a function or "log", got {every!r}'
-            )
+    if isinstance(every, str) and every == "log":
         return _is_logarithmic
+    if isinstance(every, str) or not isinstance(every, (int, Iterable)):
+        raise DomainError(
+            f'every: expected a whole number, steps, a function or "log", got {every!r}'
+        )
     if isinstance(every, int):
         require_count(1, every=every)
         return lambda step: step % every == 0
@@ -77,7 +77,9 @@ class Cadence:
         if cadence is None:
             everything = isinstance(every, int) and set(families) == set(FAMILIES)
             return cls(dict(SPARSE) if everything else {})
-        chosen = dict.fromkeys(_PARTS, cadence) if isinstance(cadence, int) else dict(cadence)
+        if not isinstance(cadence, Mapping):
+            require_count(1, cadence=cadence)
+        chosen = dict(cadence) if isinstance(cadence, Mapping) else dict.fromkeys(_PARTS, cadence)
         for part, distance in chosen.items():
             if part not in _PARTS:
                 raise UnknownNameError("part of cadence", part, _PARTS)
