@@ -59,6 +59,8 @@ def run_on_ray(
         os.environ.setdefault(
             name, "0"
         )  # read at import: tables of trials, reports to Ray's makers
+    # Tune would end on Ctrl-C as if all was done, and what did not run would count as failed
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     from ray import tune
 
     with _connected(resources), tempfile.TemporaryDirectory() as storage:
@@ -136,10 +138,10 @@ class _Collector:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        if self._error is not None:
+        if self._error is not None and kind is None:
             raise self._error
 
     def failures(self) -> list[Failure]:
