@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from theodolite.capture.batches import Batch, iterate_batches, single_batch
-from theodolite.errors import DtypeError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 
 X = torch.arange(12.0).reshape(6, 2)
 Y = torch.arange(6)
@@ -125,3 +125,9 @@ def test_different_shapes_are_refused_only_where_all_are_needed_at_once():
 def test_numpy_targets_become_tensors():
     (batch,) = iterate_batches(X, targets=np.arange(6))
     assert torch.equal(batch.targets, Y)
+
+
+@pytest.mark.parametrize("data", [(X, Y), {"x": X, "labels": Y}, Batch((X,), targets=Y)])
+def test_targets_beside_targets_are_refused(data):
+    with pytest.raises(DomainError, match="hold targets already"):
+        single_batch(data, targets=Y)

@@ -173,7 +173,7 @@ def test_the_probe_is_the_same_at_every_step():
 def test_the_record_says_how_the_tangent_family_was_measured():
     monitor = th.Monitor(mlp(), blobs(), every=1)
     route = monitor.step(0).record.contents["routes"]["tangent"]
-    assert (route["method"], route["n"], route["probes"]) == ("sketch", 16, 4)
+    assert (route["method"], route["n"], route["probes"]) == ("sketch", 16, 16)
 
 
 def test_true_labels_of_the_probe_are_watched_and_saved(tmp_path):

@@ -47,7 +47,7 @@ MONITOR_SIZES: Mapping[str, int | None] = {
     "gradient": 50,
     "pairs": 0,
 }
-_PROBES = 4  # of the tangent sketch: noisy, but the same noise in every layer and step
+_PROBES = 16  # of the tangent sketch; with 4, alignments of a trained CNN were a third too high
 _LAST_PROBES = 32
 _LAST_NULLS = 20
 _MOST_LAYERS = 16  # of deeper models, blocks and the layers outside them

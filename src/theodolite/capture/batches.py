@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import DataLoader, Dataset
 
-from theodolite.errors import DtypeError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 
 __all__ = ["Batch", "iterate_batches", "single_batch"]
 
@@ -112,17 +112,27 @@ def iterate_batches(
 
     Raises:
         ShapeError: If a batch has no examples, or inputs and targets differ in number.
+        DomainError: If both the data and ``targets`` hold targets.
         DtypeError: If an item is of a kind that the model cannot be called with.
     """
     for item in _items(data, batch_fn):
         batch = batch_fn(item) if batch_fn else _batch_of(item)
         if targets is not None:
-            batch = replace(batch, targets=_as_tensor(targets))
+            batch = _with_targets(batch, targets)
         if empty and len(batch) == 0:
             continue
         _require_matching(batch)
         for part in _parts(batch, batch_size):
             yield part.to(device)
+
+
+def _with_targets(batch: Batch, targets: Any) -> Batch:
+    if batch.targets is not None:
+        raise DomainError(
+            "targets: expected none, since the data hold targets already; leave out one of them, "
+            "and pass several inputs of a model as ((first, second), targets)"
+        )
+    return replace(batch, targets=_as_tensor(targets))
 
 
 def single_batch(data: Any, **options: Any) -> Batch:
