@@ -49,21 +49,29 @@ def test_a_killed_worker_loses_nothing_and_an_error_is_kept(address, tmp_path):
 
 
 INTERRUPTED = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from theodolite.sweeps import RayResources, run_on_ray
+
+ended = threading.Event()
 
 def stalling(job, report):
     if job:
         time.sleep(120)
     return "outcome"
 
-def interrupt(job, outcome):
+def press():  # again after a while, as a user would: code that ignores exceptions may lose one
     os.kill(os.getpid(), signal.SIGINT)
+    while not ended.wait(5):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def interrupt(job, outcome):
+    threading.Thread(target=press, daemon=True).start()
 
 try:
     run_on_ray(stalling, range(3), interrupt, resources=RayResources(sys.argv[1]),
                report=lambda share, text: None)
 except KeyboardInterrupt:
+    ended.set()
     print("interrupted")
 """
 
