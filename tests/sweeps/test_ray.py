@@ -48,6 +48,36 @@ def test_a_killed_worker_loses_nothing_and_an_error_is_kept(address, tmp_path):
     assert not ray.is_initialized()
 
 
+INTERRUPTED = """
+import os, signal, sys, time
+from theodolite.sweeps import RayResources, run_on_ray
+
+# Whatever runs in the background of a shell inherits a Ctrl-C that is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def stalling(job, report):
+    if job:
+        time.sleep(120)
+    return "outcome"
+
+def interrupt(job, outcome):
+    os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    run_on_ray(stalling, range(3), interrupt, resources=RayResources(sys.argv[1]),
+               report=lambda share, text: None)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interruption_is_no_failure_of_what_did_not_run(address):
+    """In a process of its own: Tune leaves files open when it is interrupted."""
+    command = [sys.executable, "-c", INTERRUPTED, address]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert run.stdout == "interrupted\n", run.stderr[-2000:]
+
+
 def sweep_command(address, results):
     points = ",".join(str(20 + 2 * k) for k in range(POINTS))
     return [
