@@ -62,6 +62,15 @@ def test_chance_is_counted_in_its_own_standard_deviations():
     assert "1 of 3 layers beyond chance" in overview_sentence(group, "covariance")
 
 
+def test_a_layer_within_chance_is_not_singled_out():
+    run = run_with("covariance", "relative_misalignment", [0.7, 0.01], null_mean=1.0, null_sd=0.1)
+    run.head.contents["rows"][1]["null_sd"] = 0.6  # few filters
+    for runs in ([run], [run, replace(run, name="other")]):
+        text = overview_sentence(groups_of(runs, 60)[0], "covariance")
+        assert text.startswith("Weights of l0 are 30% less misaligned")
+        assert "1 of 2 layers beyond chance" in text
+
+
 def test_a_second_run_is_compared_layer_by_layer():
     first = run_with("kernel", "cka_target", [0.5, 0.5, 0.5], name="true")
     second = run_with("kernel", "cka_target", [0.4, 0.6, 0.1], name="shuffled")

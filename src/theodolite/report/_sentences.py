@@ -33,9 +33,9 @@ def headline_sentence(group: Group, family: str, step: int | None = None) -> str
         values = _values(group, moment, family, measure)
         if values:
             who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-            chance = _against_chance(group, moment, family, measure)
-            told = _CORE[family](values) + chance + _since_start(run, step, family)
-            parts.append(who + told + _dated(run, moment, step))
+            told = _told(values, _scores(moment, family, measure, values), family)
+            since = _since_start(run, step, family)
+            parts.append(who + told + since + _dated(run, moment, step))
     if len(group.runs) > 1:
         parts.append(_between_runs(group, family, measure, step))
     if family == "tangent":
@@ -51,12 +51,11 @@ def overview_sentence(group: Group, family: str) -> str:
     values = _values(group, moment, family, measure)
     if not values:
         return f"Not shown: {quiet_reason(group, family).rstrip('.')}."
-    parts = [_CORE[family](values)]
+    parts = [_told(values, _scores(moment, family, measure, values), family)]
     if len(group.runs) > 1:
         parts.append(_between_runs(group, family, measure, None))
     else:
-        chance = _against_chance(group, moment, family, measure)
-        parts[0] += chance + _since_start(run, None, family) + _dated(run, moment, None)
+        parts[0] += _since_start(run, None, family) + _dated(run, moment, None)
     text = "; ".join(part for part in parts if part)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -170,9 +169,7 @@ def _covariance(values: Values) -> str:
     change = f"{abs(1 - value):.0%}"
     word = "less" if value < 1 else "more"
     than = f"{change} {word} misaligned with the data than" if change != "0%" else "no better than"
-    text = f"weights of {_layer(layer)} are {than} random bases"
-    below = sum(v < 1 for _, v in values)
-    return text + (f"; {below} of {len(values)} layers below 1" if len(values) > 1 else "")
+    return f"weights of {_layer(layer)} are {than} random bases"
 
 
 def _kernel(values: Values) -> str:
@@ -204,15 +201,22 @@ _CORE: Mapping[str, Callable[[Values], str]] = {
 }
 
 
-def _against_chance(group: Group, moment: Moment, family: str, measure: str) -> str:
-    rows = [moment.row(family, measure, layer) for layer in group.layers]
-    scores = [_score(row) for row in rows if row is not None]
-    known = [score for score in scores if score is not None]
-    if not known:
-        return ""
-    # For misalignment less is more aligned; everywhere else more is.
-    beyond = sum((-s if family == "covariance" else s) > _RESOLVED for s in known)
-    return f"; {beyond} of {_count(len(known), 'layer')} beyond chance"
+def _told(values: Values, scores: Mapping[str, float], family: str) -> str:
+    """What the numbers of a run say, and in how many layers that is more than chance."""
+    beyond = [(layer, value) for layer, value in values if scores.get(layer, 0) > _RESOLVED]
+    # The lowest misalignment is often that of a layer with few filters, which is chance.
+    text = _CORE[family](beyond if beyond and family == "covariance" else values)
+    return text + (
+        f"; {len(beyond)} of {_count(len(scores), 'layer')} beyond chance" if scores else ""
+    )
+
+
+def _scores(moment: Moment, family: str, measure: str, values: Values) -> dict[str, float]:
+    """Standard deviations from chance by layer, where chance is known; more is more aligned."""
+    sign = -1 if family == "covariance" else 1
+    rows = {layer: moment.row(family, measure, layer) for layer, _ in values}
+    found = {layer: _score(row) for layer, row in rows.items() if row is not None}
+    return {layer: sign * score for layer, score in found.items() if score is not None}
 
 
 def _score(row: Mapping[str, Any]) -> float | None:
