@@ -179,6 +179,24 @@ def test_compiled_models_are_read_inside(model, inputs):
     torch.testing.assert_close(features(compiled, inputs, "conv")["conv"], expected)
 
 
+@pytest.mark.parametrize("batch_size", [None, 4], ids=["whole", "parts"])
+def test_outputs_come_from_the_same_pass(model, inputs, batch_size):
+    calls = []
+    handle = model.register_forward_hook(lambda *_: calls.append(1))
+    kept = features(
+        model,
+        (inputs, torch.arange(len(inputs))),
+        ["stem"],
+        batch_size=batch_size,
+        outputs=lambda answer, batch: answer * batch.targets.unsqueeze(1),
+    )
+    handle.remove()
+    assert len(calls) == (1 if batch_size is None else -(-len(inputs) // batch_size))
+    expected = model(inputs) * torch.arange(len(inputs)).unsqueeze(1)
+    torch.testing.assert_close(kept.outputs, expected)
+    assert features(model, inputs, ["stem"]).outputs is None
+
+
 def test_chunks_join_to_the_features(model, inputs):
     loader = DataLoader(TensorDataset(inputs, torch.arange(9)), batch_size=4)
     chunks = list(feature_chunks(model, loader, "conv", batch_size=3))

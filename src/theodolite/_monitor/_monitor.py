@@ -70,7 +70,7 @@ class Monitor:
             last among them (curves at 0, 1, 2, 4, ..., 256 times k of them, which keeps records
             small); one number for all. By default 1 for what is named, be it steps or
             families; with all families at a number of steps 8 for representation, tangent and
-            gradient (Omega of features is always taken) and 16 for curves.
+            gradient (the loss and Omega of features are always taken) and 16 for curves.
         truth: true labels of the probe's examples in the order given, where the probe has others,
             such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
         families: which families to measure.

@@ -17,10 +17,13 @@ from theodolite._survey._progress import Steps, Watch
 from theodolite._survey._settings import FEATURE_READERS, Loss, Settings
 from theodolite._survey._sheet import Sheet
 from theodolite._survey._tasks import Task, example_loss
-from theodolite._survey._views import View, read_views, spectrum_views
-from theodolite.capture.batches import Batch
+from theodolite._survey._views import Held, View, read_views, spectrum_views
+from theodolite.capture.batches import Batch, iterate_batches
+from theodolite.capture.readouts import read_outputs, resolve_readout
+from theodolite.capture.state import exact_arithmetic
+from theodolite.quantities._features import Reading
 
-__all__ = ["Bench", "own_layers", "owners", "within_step"]
+__all__ = ["Bench", "model_outputs", "own_layers", "owners", "within_step"]
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,22 @@ class Bench:
         return example_loss(self.probe.task.kind, self.settings.loss)
 
     @cached_property
-    def held(self) -> dict[str, View]:
-        """Features of this process's layers, for as many examples as any family takes."""
+    def held(self) -> Held:
+        """Features of this process's layers, for as many examples as any family takes.
+
+        Where the loss is wanted and the model gives rows, its outputs come from the same pass.
+        """
         readers = set(FEATURE_READERS) & set(self.settings.families)
         family = max(sorted(readers), key=self.count)
         batch, _ = self.examples(family)
-        return read_views(self.model, batch, self.layout, self.settings)
+        wanted = "gradient" in readers and self.layout.outputs is not None
+        reading = _reading(self.settings) if wanted else None
+        return read_views(self.model, batch, self.layout, self.settings, reading)
 
     def views(self, family: str) -> Iterator[tuple[Layer, View]]:
         """Features of this process's layers on the examples of a family."""
         count = self.count(family)
-        for name, view in self.held.items():
+        for name, view in self.held.views.items():
             whole = len(view) == count
             yield self.layout[name], view.fresh() if whole else view.take(torch.arange(count))
 
@@ -93,6 +101,24 @@ class Bench:
         self.steps.begin(family, "" if layer is None else layer.name)
         with sheet.timed(family):
             yield
+
+
+def model_outputs(bench: Bench, batch: Batch) -> Float[Tensor, "n c"]:
+    """Outputs for the first examples, in the first process; from the pass over the features.
+
+    Where all layers are so wide that it kept their inner products only, the model runs again.
+    """
+    if bench.held.outputs is not None:
+        return bench.held.outputs[: len(batch)]
+    parts = iterate_batches(batch, batch_size=bench.settings.batch_size)
+    read = _reading(bench.settings)
+    with torch.no_grad(), exact_arithmetic(next(bench.model.parameters()).device):
+        return torch.cat([read(part.run(bench.model), part) for part in parts])
+
+
+def _reading(settings: Settings) -> Reading:
+    readout = resolve_readout(settings.readout)
+    return lambda answer, batch: read_outputs(answer, batch, readout)
 
 
 def within_step(bench: Bench) -> Watch | None:

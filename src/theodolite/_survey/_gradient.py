@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from theodolite._survey._bench import Bench, own_layers, owners, within_step
+from theodolite._survey._bench import Bench, model_outputs, own_layers, owners, within_step
 from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
 from theodolite._survey._memory import engine_options
@@ -15,10 +15,11 @@ from theodolite._survey._views import stackable
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
 from theodolite.quantities import GradientAlignment, gradient_alignment
+from theodolite.quantities._losses import per_example_loss
 from theodolite.quantities._shared_tangents import shared_tangent_kernels
 from theodolite.records import Estimate
 
-__all__ = ["measure_features", "measure_gradient"]
+__all__ = ["measure_features", "measure_gradient", "measure_loss"]
 
 _FAMILY = "gradient"
 _DEFAULT_LIMIT = 2 * 2**30
@@ -197,10 +198,21 @@ def _model_rows(sheet: Sheet, found: GradientAlignment, n: int, classes: bool) -
     if classes:
         rows |= {"in_class_omega": total.in_class, "omega_contrast": total.contrast}
         rows |= {"logit_omega_contrast": logits.contrast}
-    rows |= {"loss": found.sums.losses.double().mean()}
     for measure, value in rows.items():
         why = "all gradients are zero, or every class has a single example"
         sheet.row(None, (_FAMILY, measure), Estimate(float(value)), n, why)
+
+
+def measure_loss(bench: Bench, sheet: Sheet) -> None:
+    """Mean loss of the family's examples, from the pass that reads the features."""
+    batch, _ = bench.examples(_FAMILY)
+    if bench.settings.processes.rank != 0:  # the row and the outputs are those of the first
+        return
+    with sheet.timed(_FAMILY), torch.no_grad():
+        losses = per_example_loss(bench.loss)(model_outputs(bench, batch), batch)
+        value = float(losses.double().mean())
+    why = "the loss of an example is not a number"
+    sheet.row(None, (_FAMILY, "loss"), Estimate(value), len(batch), why)
 
 
 def _warn_classes(sheet: Sheet, labels: Tensor | None) -> None:

@@ -13,7 +13,7 @@ from theodolite._survey._bench import Bench
 from theodolite._survey._costs import predicted_costs
 from theodolite._survey._covariance import matrix_layers, measure_covariance
 from theodolite._survey._draws import Draws
-from theodolite._survey._gradient import measure_features, measure_gradient
+from theodolite._survey._gradient import measure_features, measure_gradient, measure_loss
 from theodolite._survey._kernel import measure_kernel
 from theodolite._survey._layers import Layout, survey_layers
 from theodolite._survey._memory import fit_settings, freed
@@ -109,7 +109,16 @@ def _run(bench: Bench, sheet: Sheet) -> None:
             sheet.skipped[family] = why
         if family == "gradient":
             sheet.section()
-            measure_features(bench, sheet)
+            _measure_always(bench, sheet)
+
+
+def _measure_always(bench: Bench, sheet: Sheet) -> None:
+    """What is cheap of the gradient family, also where it rests or the engine fails: the loss."""
+    if _inapplicable(bench, "gradient") is None:
+        with bench.settings.processes.together():
+            measure_loss(bench, sheet)
+    sheet.section()
+    measure_features(bench, sheet)
 
 
 def _require_rows(sheet: Sheet) -> None:
@@ -131,10 +140,18 @@ def _tried(measure: Callable[[Bench, Sheet], None], bench: Bench, sheet: Sheet) 
 
 
 def _why_not(bench: Bench, family: str) -> str | None:
-    """Why a family does not apply, in a sentence; None if it does."""
+    """Why a family is not taken, in a sentence; None if it is."""
+    why = bench.settings.resting.get(family) or _inapplicable(bench, family)
+    task, outputs = bench.probe.task, bench.layout.outputs
+    if why is None and family in ("tangent", "gradient") and task.labels is not None:
+        assert outputs is not None  # it would not apply
+        task.outputs(outputs)  # labels beyond the outputs are an error, not a reason
+    return why
+
+
+def _inapplicable(bench: Bench, family: str) -> str | None:
+    """Why a family does not apply to these data and this model; None if it does."""
     task, layout = bench.probe.task, bench.layout
-    if family in bench.settings.resting:
-        return bench.settings.resting[family]
     if family in ("representation", "tangent") and task.columns is None:
         return f"{task.kind} data: there are no targets to align with"
     if family == "covariance":
@@ -149,8 +166,6 @@ def _why_not(bench: Bench, family: str) -> str | None:
         return f"the model gives no row of outputs per example: {layout.problem}"
     if not any(layer.parameters for layer in layout.layers):
         return "no layer has trainable parameters"
-    if task.labels is not None:
-        task.outputs(layout.outputs)  # labels beyond the outputs are an error, not a reason
     return None
 
 

@@ -91,7 +91,7 @@ class Settings:
     room: int | None = None  # bytes for the work of one family; chosen from the limit
     most_layers: int = 40  # with more than this, layers inside blocks are left out
     processes: Processes = ALONE
-    # Families that a monitor does not take at this step -> why; the Omega of features has no rest.
+    # Families that a monitor does not take at this step -> why; loss and feature Omega never rest.
     resting: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

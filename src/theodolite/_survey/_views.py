@@ -14,8 +14,9 @@ from theodolite.capture.batches import Batch
 from theodolite.linalg import eps_of, numerical_rank, symmetric_eigen, thin_svd
 from theodolite.measures.representation import prepare_features
 from theodolite.quantities import feature_grams, features
+from theodolite.quantities._features import Reading
 
-__all__ = ["Basis", "View", "input_view", "read_views", "spectrum_views", "stackable"]
+__all__ = ["Basis", "Held", "View", "input_view", "read_views", "spectrum_views", "stackable"]
 
 _DEFAULT_LIMIT = 2 * 2**30
 _SMALL = 512  # examples
@@ -105,9 +106,27 @@ class View:
         return self.gram * scale * scale.unsqueeze(1)
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a pass over the probe leaves.
+
+    Args:
+        views: layer -> its features.
+        outputs: of the model, where they were asked for and the pass kept features; in the first
+            process only.
+    """
+
+    views: Mapping[str, View]
+    outputs: Float[Tensor, "n c"] | None = None
+
+
 def read_views(
-    model: nn.Module, batch: Batch, layout: Layout, settings: Settings
-) -> dict[str, View]:
+    model: nn.Module,
+    batch: Batch,
+    layout: Layout,
+    settings: Settings,
+    reading: Reading | None = None,
+) -> Held:
     """Views of all layers that give one row per example, in one or two passes over the probe.
 
     Features of layers wider than the probe are kept only if all of them fit into little memory.
@@ -122,8 +141,10 @@ def read_views(
         wide = []
     narrow = [name for name in names if name not in wide]
     found: dict[str, View] = {}
+    outputs = None
     if narrow:
-        kept = shared_features(model, batch, _owners(layout, narrow, settings), pool, settings)
+        owners = _owners(layout, narrow, settings)
+        kept, outputs = shared_features(model, batch, owners, pool, settings, reading)
         found |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
     processes = settings.processes
     wide = [name for name in wide if processes.owner(layout[name].index) == processes.rank]
@@ -133,7 +154,7 @@ def read_views(
         size = max(1, min(settings.batch_size, limit // (2 * each)))
         grams = feature_grams(model, batch, wide, pool, batch_size=size, memory_limit=limit)
         found |= {name: View(grams.widths[name], products=grams[name]) for name in grams}
-    return {name: found[name].settled() for name in names if name in found}
+    return Held({name: found[name].settled() for name in names if name in found}, outputs)
 
 
 def spectrum_views(
@@ -151,31 +172,53 @@ def spectrum_views(
     everywhere = {name for names in settings.processes.gather(lacking) for name in names}
     missing = [name for name in layout.with_features() if name in everywhere]
     if missing:
-        kept = shared_features(model, batch, _owners(layout, missing, settings), "max", settings)
+        owners = _owners(layout, missing, settings)
+        kept, _ = shared_features(model, batch, owners, "max", settings)
         pooled |= {name: View(rows.shape[1], rows) for name, rows in kept.items()}
     return {name: view for name, view in pooled.items() if view is not None}
 
 
 def shared_features(
-    model: nn.Module, batch: Batch, owners: Mapping[str, int], pool: Pool, settings: Settings
-) -> dict[str, Tensor]:
-    """Features of this process's layers, to which all processes contribute some examples."""
+    model: nn.Module,
+    batch: Batch,
+    owners: Mapping[str, int],
+    pool: Pool,
+    settings: Settings,
+    reading: Reading | None = None,
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Features of this process's layers, to which all processes contribute some examples.
+
+    Beside them the model's outputs, in the first process, where they are read.
+    """
     processes = settings.processes
     part = processes.part(len(batch))
     own: Mapping[str, Tensor] = {}
+    outputs: Tensor | None = None
     nothing = next(model.parameters(), torch.empty(0)).new_empty(0)
     with processes.together():
         if part.stop > part.start:
             examples = batch if processes.alone else batch.take(part)
-            own = features(model, examples, list(owners), pool, batch_size=settings.batch_size)
+            size = settings.batch_size
+            own = kept = features(
+                model, examples, list(owners), pool, batch_size=size, outputs=reading
+            )
+            outputs = kept.outputs
     if processes.alone:
-        return dict(own)
+        return dict(own), outputs
     found: dict[str, Tensor] = {}
     for name, owner in owners.items():
         parts = processes.collect(own.get(name, nothing), owner)
         if parts:
-            found[name] = torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
-    return found
+            found[name] = _rejoined(parts)
+    if reading is None:
+        return found, None
+    parts = processes.collect(nothing if outputs is None else outputs, 0)
+    return found, _rejoined(parts) if parts else None
+
+
+def _rejoined(parts: Sequence[Tensor]) -> Tensor:
+    """The examples of all processes, of which some may have had none."""
+    return torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
 
 
 def _owners(layout: Layout, names: Sequence[str], settings: Settings) -> dict[str, int]:

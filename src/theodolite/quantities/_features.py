@@ -5,7 +5,7 @@ sums of any kind; :func:`feature_moments` adds up means and covariances in memor
 with the number of examples. Gram matrices have a file of their own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -25,6 +25,8 @@ from theodolite.quantities._pooling import Pool, pooled, require_pool
 __all__ = ["FeatureChunk", "Features", "feature_chunks", "feature_moments", "features"]
 
 _BATCH_SIZE = 256
+
+Reading = Callable[[Any, Batch], Tensor]  # of the model's answer to a batch
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,14 @@ class Features(Mapping[str, Tensor]):
         targets: targets of the same examples, where the data has some.
         calls: how often a layer ran in one forward pass; the features are those of its last call.
         pool: how outputs became vectors.
+        outputs: what was kept of the model's answers, where that was asked for.
     """
 
     layers: Mapping[str, Tensor]
     targets: Tensor | None
     calls: Mapping[str, int]
     pool: str
+    outputs: Tensor | None = None
 
     def __getitem__(self, layer: str) -> Tensor:
         return self.layers[layer]
@@ -84,6 +88,8 @@ class Sweep:
         if not isinstance(layers, str) and not callable(layers):
             self.exact = set(layers)
         self.calls: dict[str, int] = {}
+        self.reading: Reading | None = None
+        self.outputs: list[Tensor] = []
         self._modules = dict(self.model.named_modules())
 
     @property
@@ -102,7 +108,9 @@ class Sweep:
             return vectors.clone() if _shares(vectors, output) else vectors
 
         with torch.no_grad(), capture_outputs(self.model, self.names, reduce) as outputs:
-            batch.run(self.model)
+            answer = batch.run(self.model)
+            if self.reading is not None:
+                self.outputs.append(self.reading(answer, batch))
         rows = {name: outputs[name][-1] for name in order}
         if not self.calls:  # found by pattern, but without examples: tables of positions, say
             order = {
@@ -203,6 +211,7 @@ def features(
     pool: Pool = "flatten",
     *,
     batch_size: int | None = _BATCH_SIZE,
+    outputs: Reading | None = None,
     **options: Any,
 ) -> Features:
     """Features of layers for all the data, ``(n, d)`` each.
@@ -216,6 +225,7 @@ def features(
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         batch_size: split batches into parts of at most this many examples; None keeps them.
+        outputs: (answer of the model, batch) -> rows that are kept too, from the same pass.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
@@ -229,6 +239,7 @@ def features(
         {'0': (5, 3), '2': (5, 1)}
     """
     sweep = Sweep(model, layers, pool)
+    sweep.reading = outputs
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
     batches = iterate_batches(data, batch_size=batch_size, device=sweep.device, **options)
@@ -239,7 +250,8 @@ def features(
     if not rows:
         raise ShapeError("data: expected at least one batch, got none; the data set is empty")
     joined = {name: _joined(name, parts) for name, parts in rows.items()}
-    return Features(joined, join_targets(targets), sweep.calls, _pool_name(pool))
+    kept = None if outputs is None else torch.cat(sweep.outputs)
+    return Features(joined, join_targets(targets), sweep.calls, _pool_name(pool), kept)
 
 
 def _joined(name: str, parts: list[Tensor]) -> Tensor:
