@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import theodolite as th
 from theodolite.cli import app
 from theodolite.cli.surveying import memory_bytes
+from theodolite.report import find_exhibits
 from theodolite.workbench.models import mlp
 
 MLP = ("theodolite.workbench.models:mlp", "--arg", "sizes=[6,5,3]")
@@ -150,6 +151,21 @@ def test_view_takes_a_folder_of_runs(surveyed, tmp_path):
         str(tmp_path / "a"),
         str(tmp_path / "b"),
     ]
+
+
+def test_view_of_a_run_that_broke_off_shows_every_family_and_since_when(data, tmp_path):
+    monitor = th.Monitor(mlp([6, 5, 3]), training_pair(data), every=5, folder=tmp_path / "run")
+    for step in range(0, 11, 5):
+        monitor.step(step)
+    printed = call("view", tmp_path / "run", "--no-open")
+    assert "step 10; representation, tangent, gradient at step 0" in " ".join(printed.split())
+    assert "not measured" not in printed
+    assert [word in printed for word in ("alignment", "contrast")] == [True, True]
+    (exhibit,) = find_exhibits(tmp_path)
+    assert set(exhibit.profiles) == {
+        "representation", "covariance", "kernel", "tangent", "gradient"
+    }  # fmt: skip
+    assert exhibit.numbers["loss"] == monitor.history.survey(10).estimate("loss").value
 
 
 def test_view_prints_strict_json(surveyed):

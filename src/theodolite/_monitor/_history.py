@@ -7,7 +7,7 @@ from pathlib import Path
 
 from theodolite._survey import Shown, Survey, headline_text
 from theodolite.errors import UnknownNameError
-from theodolite.records import Run, save_run
+from theodolite.records import Run, latest_numbers, save_run
 
 __all__ = ["History"]
 
@@ -46,11 +46,17 @@ class History(Shown):
         raise UnknownNameError("step", str(step), map(str, self.steps))
 
     def summary(self) -> str:
-        """The headline numbers of the last step, as text."""
+        """The headline numbers as text: of every family those of the last step that took it.
+
+        That is the last step for all of them once the monitor was closed; before, and after a
+        crash, a line says which steps they are from.
+        """
         if not self.run.steps:
             return "no step was measured"
-        last = self.run.steps[-1]
-        return headline_text(last, title=f"step {self.steps[-1]}, {len(self.steps)} measured")
+        latest = latest_numbers(self.run)
+        title = f"step {self.steps[-1]}, {len(self.steps)} measured"
+        steps = latest.steps if latest.earlier else None
+        return headline_text(latest.record, title=title, steps=steps)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a folder of records; :func:`theodolite.load` reads it back."""

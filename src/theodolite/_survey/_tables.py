@@ -47,8 +47,16 @@ def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **floats, "z_score": numbers.z_score}
 
 
-def headline_text(record: Record, *, title: str) -> str:
-    """The headline number of every family and layer, then what was skipped and warned about."""
+def headline_text(
+    record: Record, *, title: str, steps: Mapping[str, int | None] | None = None
+) -> str:
+    """The headline number of every family and layer, then what was skipped and warned about.
+
+    Args:
+        record: of one survey.
+        title: the first line.
+        steps: family -> the step that its numbers are from, where they differ.
+    """
     contents = record.contents
     columns = {
         measure: family for family, measure in HEADLINES.items()
@@ -58,14 +66,20 @@ def headline_text(record: Record, *, title: str) -> str:
         columns[_TRUTH] = _TRUTH
     found = {(row["layer"], row["measure"]): row["value"] for row in contents["rows"]}
     names = [layer["name"] for layer in contents["layers"]]
-    width = max([5, *(len(name) for name in names)])
-    lines = [title, " ".join(["layer".ljust(width), *(f.rjust(14) for f in columns.values())])]
-    for name in names:
-        cells = (_cell(found.get((name, measure))).rjust(14) for measure in columns)
-        lines.append(" ".join([name.ljust(width), *cells]))
+    table = [["layer", *columns.values()]]
+    if steps is not None:
+        families = {**columns, _TRUTH: "kernel"}
+        table.append(["at step", *(str(steps.get(families[m], "")) for m in columns)])
+    table += [[name, *(_cell(found.get((name, m))) for m in columns)] for name in names]
+    width = max(len(row[0]) for row in table)
+    lines = [title, *(_line(row, width) for row in table)]
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
     lines += _notes(contents["warnings"])
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _line(row: Sequence[str], width: int) -> str:
+    return " ".join([row[0].ljust(width), *(cell.rjust(14) for cell in row[1:])])
 
 
 def _notes(warnings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from theodolite.records import Record, Run
+from theodolite.records import Record, Run, latest_numbers
 
-__all__ = ["HEADLINES", "print_headlines", "print_json", "run_document", "value_of"]
+__all__ = ["HEADLINES", "print_headlines", "print_json", "print_latest", "run_document", "value_of"]
 
 # The measure that stands for each family, and its heading.
 HEADLINES = {
@@ -38,6 +38,15 @@ def print_headlines(console: Console, record: Record, title: str) -> None:
     console.print(_headline_table(record))
     _print_notes(console, record)
     console.print()
+
+
+def print_latest(console: Console, run: Run, name: str) -> None:
+    """What a run measured last, each family at the last step that took it."""
+    latest = latest_numbers(run)
+    step = latest.record.contents["step"]
+    when = "" if step is None else f", step {step}"
+    others = (f"{', '.join(families)} at step {at}" for at, families in latest.earlier.items())
+    print_headlines(console, latest.record, "; ".join([f"{name}{when}", *others]))
 
 
 def _headline_table(record: Record) -> Table:

@@ -43,7 +43,7 @@ def view(
 
     from theodolite._load import compare
     from theodolite.cli.saved import saved_results
-    from theodolite.cli.tables import print_headlines, print_json, run_document
+    from theodolite.cli.tables import print_json, print_latest, run_document
 
     if not json_ and (gallery or _are_many(folders)):
         _show_gallery(folders, output, browse)
@@ -57,10 +57,7 @@ def view(
     shown = results[0] if len(results) == 1 else compare(*results)
     console = Console()
     for path, result in found.items():
-        last = result.run.steps[-1]
-        step = last.contents.get("step")
-        when = "" if step is None else f", step {step}"
-        print_headlines(console, last, f"{result.run.name or path}{when}")
+        print_latest(console, result.run, result.run.name or str(path))
     file_name = "report.html" if len(results) == 1 else "comparison.html"
     report = shown.to_html(output or folders[0] / file_name)
     console.print(f"report {report}", soft_wrap=True, highlight=False)

@@ -1,13 +1,16 @@
 """Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
 
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
+from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._runs import Run, load_run, save_run, save_step
 
 __all__ = [
     "SCHEMA",
     "Estimate",
+    "Latest",
     "Record",
     "Run",
+    "latest_numbers",
     "load_record",
     "load_run",
     "save_record",

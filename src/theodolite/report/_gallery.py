@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RecordError
-from theodolite.records import Record, Run, load_record, load_run
+from theodolite.records import Record, Run, latest_numbers, load_record, load_run
 from theodolite.report._assets import content_policy, static_text
 from theodolite.report._escape import json_for_html, plain
 from theodolite.report._families import FAMILIES
@@ -115,7 +115,7 @@ def _run(run: Run, place: str) -> Exhibit:
     kind = "history" if run.is_history else "survey"
     if not run.steps:
         return Exhibit(run.name or place, kind, place, damage="the history has no step yet")
-    last = run.steps[-1].contents
+    last = latest_numbers(run).record.contents
     data: Mapping[str, Any] = last.get("data", {})
     settings = {name: str(data[name]) for name in ("split", "labels", "n") if name in data}
     settings |= {"layers": str(len(last["layers"]))}
