@@ -191,6 +191,86 @@ def test_model_that_wants_another_shape(data):
     assert "check MODEL's input size" in said
 
 
+PAIR = """
+from torch import nn
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(2, 3)
+
+    def forward(self, left, right, scale=1.0):
+        return self.first(left) + self.second(right)
+
+
+class Supervised(Pair):
+    def forward(self, x, y):
+        return super().forward(x, y)
+
+
+class One(nn.Linear):
+    def forward(self, values):
+        return super().forward(values)
+"""
+PAIRS = {"left_train": np.ones((6, 4)), "right_train": np.ones((6, 2)), "y_train": np.arange(6) % 3}
+WANTED = "an .npz file with left_train, right_train and y_train"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "part"),
+    [
+        ({"left_train": None, "right_train": None, "x_train": np.ones((6, 4))}, (), WANTED),
+        ({"left_train": None, "right_train": None}, (), "takes several inputs, left, right"),
+        ({"right_train": None}, (), "right_train is missing; "),
+        ({"y_train": None}, (), "y_train is missing; "),
+        ({}, ("--split", "test"), "left_test, right_test and y_test"),
+        ({"right_train": np.ones((5, 2))}, (), "right_train has 5"),
+        ({"right_train": np.array(["a"] * 6)}, (), "right_train: expected numbers"),
+        ({"right_train": np.full((6, 2), np.nan)}, (), "right_train: expected finite numbers"),
+        ({"y_train": np.arange(6) - 1}, (), "y_train: expected labels of at least 0, got -1"),
+        ({key: value[:0] for key, value in PAIRS.items()}, (), "expected at least one"),
+        ({"right_train": np.ones((6, 3))}, (), "right (3,) of torch.float32"),
+        ({"y_train": np.arange(6)}, (), "the model has 3 outputs"),
+        ({}, ("--flatten",), "--flatten: expected data with a single input"),
+        ({}, ("--scale", "pixels"), "--scale pixels: expected data with a single input"),
+    ],
+    ids=[
+        "x alone", "no input", "one input", "no targets", "other split", "lengths", "words", "nan",
+        "negative", "empty", "shape", "labels", "flatten", "scale",
+    ],
+)  # fmt: skip
+def test_models_with_several_inputs(tmp_path, folder, changes, options, part):
+    net = written(tmp_path / "net.py", PAIR)
+    arrays = {key: value for key, value in (PAIRS | changes).items() if value is not None}
+    np.savez(tmp_path / "d.npz", **arrays)
+    said = refused("survey", f"{net}:Pair", tmp_path / "d.npz", *options, "-o", folder)
+    assert part in said
+    assert not folder.exists()
+
+
+def test_several_inputs_from_data_that_have_one(tmp_path):
+    net = written(tmp_path / "net.py", PAIR)
+    said = refused("survey", f"{net}:Pair", "digits")
+    assert f"expected DATA as {WANTED}; got digits" in said
+    assert "y_train stands for the targets" in refused("survey", f"{net}:Supervised", "digits")
+
+
+def test_named_inputs_of_the_other_split_only(tmp_path):
+    net = written(tmp_path / "net.py", PAIR)
+    np.savez(tmp_path / "d.npz", values_train=np.ones((3, 2)), y_train=np.zeros(3))
+    words = ("--arg", "in_features=2", "--arg", "out_features=2", "--split", "test")
+    said = refused("survey", f"{net}:One", tmp_path / "d.npz", *words)
+    assert "--split test: expected values_test; " in said
+    assert "found values_train, y_train" in said
+
+
+def test_damaged_file_for_a_model_with_several_inputs(tmp_path):
+    net = written(tmp_path / "net.py", PAIR)
+    path = written(tmp_path / "d.npz", "PK\x03\x04 no zip at all")
+    assert "it cannot be read (BadZipFile" in refused("survey", f"{net}:Pair", path)
+
+
 def test_model_that_wants_vectors(tmp_path):
     path = written(tmp_path / "net.py", "from torch import nn\nNet = lambda: nn.Linear(64, 10)\n")
     assert "pass --flatten for vectors" in refused("survey", f"{path}:Net", "digits")

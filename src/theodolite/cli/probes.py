@@ -1,14 +1,17 @@
 """What DATA on the command line stands for, ready for a model, and whether the model takes it."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from theodolite.capture.batches import Batch
+from theodolite.capture.batches import MASK_KEY, Batch
 from theodolite.capture.readouts import read_outputs, resolve_readout
 from theodolite.cli.failures import CommandError
+from theodolite.cli.named_inputs import load_named_inputs
 from theodolite.errors import TheodoliteError
 from theodolite.workbench.data import SCALINGS, Dataset, load_data, scaled
 
@@ -49,27 +52,41 @@ class Examples:
 
     name: str
     split: str
-    inputs: Tensor
-    targets: Tensor
-    classes: tuple[str, ...]
+    batch: Batch
+    classes: tuple[str, ...] = ()
 
 
-def load_examples(source: DataSource) -> Examples:
-    """Read, scale and flatten one split.
+def load_examples(source: DataSource, model: nn.Module) -> Examples:
+    """Read, scale and flatten one split; inputs by name stay as they are.
 
     Raises:
         DataError: If the data cannot be read.
-        CommandError: If an option is not one of its choices.
+        CommandError: If an option is not one of its choices, or does not go with the data.
     """
     if source.split not in ("train", "test"):
         raise CommandError(f"--split: expected train or test, got {source.split!r}")
+    named = load_named_inputs(model, source.word, source.split)
+    if named is not None:
+        _require_as_they_are(source)
+        mask = named.inputs.get(MASK_KEY)
+        batch = Batch((), named.inputs, named.targets, mask)
+        return Examples(Path(source.word).stem, source.split, batch)
     generator = torch.Generator().manual_seed(source.seed)
     data = _scaled(load_data(source.word, generator), source.scale)
     data = data.flat() if source.flat else data
     inputs, targets = (data.x_train, data.y_train)
     if source.split == "test":
         inputs, targets = (data.x_test, data.y_test)
-    return Examples(data.name, source.split, inputs, targets, data.classes)
+    return Examples(data.name, source.split, Batch((inputs,), targets=targets), data.classes)
+
+
+def _require_as_they_are(source: DataSource) -> None:
+    option = "--flatten" if source.flat else f"--scale {source.scale}"
+    if source.flat or source.scale not in ("auto", "none"):
+        raise CommandError(
+            f"{option}: expected data with a single input, x_train; {source.word} has inputs by "
+            "name, which are passed as they are: change them before np.savez"
+        )
 
 
 def _scaled(data: Dataset, scale: str) -> Dataset:
@@ -104,11 +121,15 @@ def resolve_device(name: str | None) -> torch.device:
 
 def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
     """Real inputs in the dtype of the model's weights: NumPy makes float64 of almost everything."""
-    dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
-    dtype = next(dtypes, examples.inputs.dtype)
-    if not examples.inputs.is_floating_point():
-        return examples
-    return replace(examples, inputs=examples.inputs.to(dtype))
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+
+    def cast(values: Any) -> Any:
+        real = isinstance(values, Tensor) and values.is_floating_point()
+        return values.to(dtype) if real and dtype is not None else values
+
+    batch = examples.batch
+    args, kwargs = tree_map(cast, (batch.args, dict(batch.kwargs)))
+    return replace(examples, batch=replace(batch, args=args, kwargs=kwargs))
 
 
 def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> None:
@@ -118,8 +139,7 @@ def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> No
         CommandError: If the model refuses the examples, or labels exceed its outputs.
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batch = Batch((examples.inputs[:_TRIAL].to(device),))
-    shape = tuple(examples.inputs.shape[1:])
+    batch = examples.batch.take(slice(0, _TRIAL)).to(device)
     try:
         with torch.no_grad():
             output: Any = batch.run(model)
@@ -128,18 +148,32 @@ def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> No
         raise
     except Exception as error:  # whatever the user's model raises
         text = " ".join(str(error).split())[:200]
-        hint = "pass --flatten for vectors" if len(shape) > 1 else "check MODEL's input size"
         raise CommandError(
-            f"the model does not take this data: examples have shape {shape} and type "
-            f"{examples.inputs.dtype}, and it answers {type(error).__name__}: {text}; {hint}"
+            f"the model does not take this data: {_described(batch)}, and it answers "
+            f"{type(error).__name__}: {text}; {_hint(batch)}"
         ) from error
     _require_labels(examples, outputs.shape[1])
 
 
+def _described(batch: Batch) -> str:
+    if batch.args:
+        (values,) = batch.args
+        return f"examples have shape {tuple(values.shape[1:])} and type {values.dtype}"
+    parts = (f"{k} {tuple(v.shape[1:])} of {v.dtype}" for k, v in batch.kwargs.items())
+    return f"the inputs of an example are {', '.join(parts)}"
+
+
+def _hint(batch: Batch) -> str:
+    if batch.kwargs:
+        return "arrays are passed as they are: save them in the shape and type that MODEL takes"
+    return "pass --flatten for vectors" if batch.args[0].ndim > 2 else "check MODEL's input size"
+
+
 def _require_labels(examples: Examples, outputs: int) -> None:
-    if examples.targets.is_floating_point() or examples.targets.ndim > 1:
+    targets = examples.batch.targets
+    if targets.is_floating_point() or targets.ndim > 1:
         return
-    highest = int(examples.targets.max())
+    highest = int(targets.max())
     if highest >= max(outputs, 2):
         raise CommandError(
             f"labels out of range: the model has {outputs} outputs, so labels are 0 to "

@@ -13,7 +13,9 @@ _MODEL = (
 )
 _DATA = (
     "digits, gaussian, peaks, FILE.npz (x_train, y_train, x_test, y_test), a folder of images, "
-    "one sub-folder per class, or a named set such as mnist or cifar10."
+    "one sub-folder per class, or a named set such as mnist or cifar10. For a model with several "
+    "inputs, forward(left, right): FILE.npz with left_train, right_train and y_train, or the same "
+    "with _test; the arrays are passed as they are."
 )
 
 # The marker keeps the lines as they are.

@@ -63,13 +63,12 @@ def survey_model(
     require_writable(folder)
     with process_group(resolve_device(options.device)) as device:
         model = build_model(source).to(device)
-        examples = in_precision_of(model, load_examples(data))
+        examples = in_precision_of(model, load_examples(data, model))
         truth = _truth(options, data, examples)
         require_fit(model, examples, options.readout)
         keywords = _keywords(options, examples, source.seed) | {"truth": truth}
         with progress_bar(shown=progress and is_first()) as show:
-            pairs = (examples.inputs, examples.targets)
-            result = survey(model, pairs, device=device, progress=show, **keywords)
+            result = survey(model, examples.batch, device=device, progress=show, **keywords)
     result.save(folder)
     return result.run, result.to_html(folder / "report.html")
 

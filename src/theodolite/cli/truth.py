@@ -34,9 +34,9 @@ def load_truth(word: str, data: DataSource, examples: Examples) -> Tensor:
             f"--truth: expected a label, or a row of numbers, for every example, got an array of "
             f"{labels.dtype} and shape {labels.shape} in {path}"
         )
-    if len(labels) != len(examples.inputs):
+    if len(labels) != len(examples.batch):
         raise CommandError(
-            f"--truth: expected {len(examples.inputs)} labels, as many as {examples.name} has "
+            f"--truth: expected {len(examples.batch)} labels, as many as {examples.name} has "
             f"{examples.split} examples, got {len(labels)}; give those of --split {examples.split} "
             "in the order of the data"
         )

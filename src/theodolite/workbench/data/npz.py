@@ -1,5 +1,7 @@
 """Data sets from ``.npz`` files with the arrays x_train, y_train, x_test, y_test."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +13,7 @@ from theodolite.checks import require_choice, require_finite
 from theodolite.errors import DataError, TheodoliteError
 from theodolite.workbench.data.dataset import Dataset
 
-__all__ = ["NPZ_KEYS", "load_npz", "save_npz"]
+__all__ = ["NPZ_KEYS", "load_npz", "npz_tensor", "opened_npz", "save_npz"]
 
 NPZ_KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -52,7 +54,7 @@ def load_npz(
     require_choice(("image", "as_is"), layout=layout)
     file = Path(path)
     arrays = _arrays(file)
-    x_train, y_train, x_test, y_test = (_tensor(file, key, arrays[key]) for key in NPZ_KEYS)
+    x_train, y_train, x_test, y_test = (npz_tensor(file, key, arrays[key]) for key in NPZ_KEYS)
     peak = 255 if x_train.dtype == x_test.dtype == torch.uint8 else None
     try:
         if layout == "image":
@@ -66,12 +68,22 @@ def load_npz(
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:
+    with opened_npz(file) as archive:
+        return _members(file, archive)
+
+
+@contextmanager
+def opened_npz(file: Path) -> Iterator[Any]:
+    """The arrays of a file by name, read on demand; whatever is wrong with it is a DataError."""
     if not file.is_file():
         raise DataError(f"{file}: expected {_WANTED}, found no such file")
     try:
         with file.open("rb") as stream:  # NumPy leaves it open when the archive is damaged
-            return _members(file, np.load(stream, allow_pickle=False))
-    except DataError:
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise DataError(f"{file}: expected {_WANTED}, got a single array; use np.savez")
+            yield archive
+    except TheodoliteError:
         raise
     except Exception as error:  # a damaged zip or header fails in a dozen ways inside NumPy
         raise DataError(
@@ -81,8 +93,6 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
 
 
 def _members(file: Path, archive: Any) -> dict[str, np.ndarray]:
-    if isinstance(archive, np.ndarray):
-        raise DataError(f"{file}: expected {_WANTED}, got a single array; use np.savez")
     missing = [key for key in NPZ_KEYS if key not in archive]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -93,11 +103,12 @@ def _members(file: Path, archive: Any) -> dict[str, np.ndarray]:
     return {key: archive[key] for key in NPZ_KEYS}
 
 
-def _tensor(file: Path, key: str, array: Any) -> Tensor:
+def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
+    """An array of numbers, one entry per example, as torch computes with it."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         kind = getattr(array, "dtype", type(array).__name__)
         raise DataError(f"{file}: {key}: expected numbers (integers or floats), got {kind}")
-    least = 2 if key.startswith("x") else 1
+    least = 2 if key in ("x_train", "x_test") else 1
     if array.ndim < least:
         raise DataError(
             f"{file}: {key}: expected at least {least} axes, one example per row, "
