@@ -24,6 +24,7 @@ from theodolite.capture.forms import Form, Lookup, Outer
 from theodolite.capture.origins import Origin, derive
 from theodolite.capture.rules import RULES, replay
 from theodolite.capture.sites import Site, function_name, tensors_in
+from theodolite.capture.turned_convs import turned_convolution
 from theodolite.errors import CaptureError
 
 __all__ = ["CallTensors", "Use", "UseRecorder"]
@@ -155,8 +156,7 @@ class UseRecorder(TorchFunctionMode):
         else:
             kept = args
         start = _get_sequence_nr()
-        cheaper = None if sources or self._examples == 1 else fixed_norm(func, args, kwargs)
-        result = func(*args, **kwargs) if cheaper is None else cheaper
+        result = self._result(func, args, kwargs, followed=bool(sources))
         returned = list(tensors_in(result))
         depends = any(self._depends(tensor) for tensor in given)
         self._mark(returned, depends)
@@ -168,6 +168,21 @@ class UseRecorder(TorchFunctionMode):
             else:
                 self._derive(func, args, kwargs, list(sources.values()), results)
         return result
+
+    def _result(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        followed: bool,
+    ) -> Any:
+        """What the function returns, where many examples follow with a cheaper way back."""
+        cheaper: Tensor | None = None
+        if self._examples > 1:
+            cheaper = turned_convolution(func, args, kwargs)
+            if cheaper is None and not followed:
+                cheaper = fixed_norm(func, args, kwargs)
+        return func(*args, **kwargs) if cheaper is None else cheaper
 
     def _made(self, tensor: Tensor) -> bool:
         """Whether a tensor is a parameter or made of parameters only."""
