@@ -21,7 +21,7 @@ __all__ = ["AtomPlan", "Plan", "Settings", "Task", "available_bytes", "make_plan
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
-_RUN_BYTES = {"cpu": 2**28, "cuda": 9 * 2**28}
+_RUN_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 
 
 @dataclass(frozen=True)
