@@ -117,8 +117,8 @@ def curves_of(layers, rng, growth, image_shape=(1, 5, 5)):
     sigma = np.sort(np.exp(rng.standard_normal(25)))[::-1]
     add("covariance", layers[0], "transfer", x=sigma, y=0.2 + 0.3 * rng.random(25))
     for name in ("patch_eigenvectors", "filter_eigenvectors"):
-        images = rng.standard_normal((4, *image_shape))
-        add("covariance", layers[0], name, images=images, values=np.arange(4, 0, -1.0))
+        images = rng.standard_normal((6, *image_shape))
+        add("covariance", layers[0], name, images=images, values=np.arange(6, 0, -1.0))
     return curves, arrays
 
 

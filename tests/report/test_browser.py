@@ -323,6 +323,27 @@ def test_phone_folds_families_and_never_scrolls_sideways(browser, page):
     assert_quiet(browser)
 
 
+@pytest.mark.parametrize(("size", "least"), [(DESKTOP, 85), (PHONE, 55)], ids=["desktop", "phone"])
+def test_pictures_of_eigenvectors_are_large_enough_to_see(browser, folder, size, least):
+    path = write_html([survey_run(LAYERS, name="one")], folder / "pictures.html")
+    fresh(browser, path, size)
+    browser.script("document.querySelector('#g0-section-covariance').open = true")
+    browser._next_frame()
+    box = browser.script(
+        "const all = document.querySelectorAll('#g0-covariance-eigenvectors .plot');"
+        "const rect = (e) => e.getBoundingClientRect();"
+        "const [image, plot] = [rect(all[0].querySelector('.heatmaplayer image')), rect(all[0])];"
+        "return [image.width, image.height, plot.height, all.length]"
+    )
+    width, height, room, count = box
+    down, across = 2 * (2 * 5 + 1) + 1 + 5 // 3, 4 * (5 + 1) - 1  # pixels of the record
+    assert count == 1
+    assert 5 * width / across >= least
+    assert height / down == pytest.approx(width / across, rel=0.02)  # pixels are squares
+    assert room < height + 30  # and no empty space around them
+    assert_quiet(browser)
+
+
 def test_paper_has_every_figure(browser, small):
     fresh(browser, small, PHONE)
     undrawn = "return document.querySelectorAll('.plot:not(:has(.main-svg))').length"

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from tests.report.made_records import history_run, sparse_run, survey_run, with_truth
@@ -179,6 +180,38 @@ def test_nulls_belong_to_their_own_run():
     traces = family_figures(group, "kernel")[0].panels[0].draw(None)
     nulls = {trace["name"]: trace["y"] for trace in traces if trace["meta"].get("null")}
     assert nulls == {"chance, a": [0.03] * 3, "chance, b": [0.5] * 3}
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 5), (3, 4, 6), (2, 3, 3)], ids=["grey", "color", "two"])
+def test_pictures_stand_four_to_a_row_in_pairs(shape):
+    run = survey_run(shape=shape)
+    arrays = run.steps[0].arrays
+    figures = {f.key: f for f in family_figures(groups_of([run], 60)[0], "covariance")}
+    (panel,) = figures["covariance-eigenvectors"].panels
+    (trace,) = panel.draw(None)
+    z, channels, height, width = np.array(trace["z"], dtype=float), *shape
+    expected = np.full((len(z), 4 * (width + 1) - 1, 4 if channels == 3 else 1), np.nan)
+    starts = {0: 0, 1: 2 * height + 2 + height // 3}  # the first four pairs, the other two
+    for kind, name in enumerate(("patch_eigenvectors", "filter_eigenvectors")):
+        for k, image in enumerate(arrays[f"covariance/0/{name}/images"]):
+            top, left = starts[k // 4] + kind * (height + 1), k % 4 * (width + 1)
+            shown = image if channels == 3 else image[:1]
+            shown = (shown / np.abs(shown).max()).transpose(1, 2, 0)
+            if channels == 3:
+                opaque = np.full((height, width, 1), 255)
+                shown = np.concatenate([np.rint(127.5 + 127.5 * shown), opaque], 2)
+            expected[top : top + height, left : left + width] = shown
+    if channels == 3:
+        expected = np.nan_to_num(expected)
+        z[z[..., 3] == 0] = 0  # transparent
+    assert len(z) == starts[1] + 2 * height + 1
+    np.testing.assert_allclose(z.reshape(expected.shape), expected, rtol=6e-3)
+    texts = panel.layout["yaxis"]["ticktext"]
+    assert texts == ["patches<br>1–4", "filters<br>1–4", "patches<br>5–6", "filters<br>5–6"]
+    middles = [
+        s + kind * (height + 1) + (height - 1) / 2 for s in starts.values() for kind in (0, 1)
+    ]
+    assert panel.layout["yaxis"]["tickvals"] == middles
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

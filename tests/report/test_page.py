@@ -116,6 +116,25 @@ def stray(text, runs):
     return found
 
 
+def test_covariance_curves_of_layers_have_scales_of_their_own():
+    run = survey_run()
+    contents, arrays = run.steps[0].contents, run.steps[0].arrays
+    first, other = ({r: f"covariance/{i}/transfer/{r}" for r in ("x", "y")} for i in (0, 1))
+    arrays |= {other["x"]: 1e4 * arrays[first["x"]], other["y"]: 50 * arrays[first["y"]]}
+    curve = {"layer": "fc2", "family": "covariance", "name": "transfer", "labels": {}}
+    contents["curves"].append(curve | {"arrays": other})
+    rows = [row for row in contents["rows"] if row["measure"] == "relative_misalignment"]
+    contents["rows"].append(rows[0] | {"layer": "fc2"})
+    text = notebook_html([run])
+    drawn = {str(source["y"]["path"][1]): (box, ys) for box, source, ys in strokes(text)}
+    (small, upper), (large, lower) = drawn[first["y"]], drawn[other["y"]]
+    assert large[3] == pytest.approx(50 * small[3], rel=1e-5)
+    assert upper == pytest.approx(lower, abs=0.02)  # each fills the height of its picture
+    assert "one scale a column (covariance: its own)" in text
+    assert "covariance: its own" not in notebook_html([history_run()])
+    assert stray(text, [run]) == []
+
+
 @pytest.mark.parametrize("make", [survey_run, history_run], ids=["survey", "history"])
 def test_small_pictures_show_the_record(make):
     run = make()

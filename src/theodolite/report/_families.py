@@ -17,6 +17,8 @@ class Family:
         meaning: what the family asks, in one sentence.
         null: what the null of the headline is drawn from.
         thumbnail: the curve that a single survey shows in the overview, if there is one.
+        own_scale: whether that curve has a scale of its own for every layer: the singular values
+            of the inputs of layers differ by decades.
     """
 
     key: str
@@ -26,6 +28,7 @@ class Family:
     meaning: str
     null: str = "shuffled labels"
     thumbnail: str | None = None
+    own_scale: bool = False
 
 
 FAMILIES = {
@@ -47,6 +50,7 @@ FAMILIES = {
             "Do the weights of a layer follow the directions of the data that it sees?",
             null="random bases",
             thumbnail="transfer",
+            own_scale=True,
         ),
         Family(
             "kernel",

@@ -13,6 +13,7 @@ __all__ = ["Draw", "Figure", "Panel", "Words", "axis", "panel_layout", "states_o
 _NARROW = 1.5  # decades with too few powers of ten to read
 _MOST_DECADES = 3.5  # that each have their label
 _FEWEST_TICKS = 2
+_WIDEST = 520  # pixels across a panel that grows
 Draw = Callable[[int | None], list[Trace]]
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
@@ -27,6 +28,7 @@ class Panel:
         layout: its axes and what else differs from the common layout.
         fixed: whether the slider leaves it alone.
         height: in pixels.
+        aspect: width over height, for a panel that grows with the page instead of having a height.
     """
 
     title: str
@@ -34,6 +36,14 @@ class Panel:
     layout: dict[str, Any]
     fixed: bool = False
     height: int = 260
+    aspect: float | None = None
+
+    @property
+    def style(self) -> str:
+        """The room that a page keeps for it."""
+        if self.aspect is None:
+            return f"min-height:{self.height}px"
+        return f"aspect-ratio:{self.aspect:.3f};max-width:{_WIDEST}px"
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def panel_layout(panel: Panel) -> dict[str, Any]:
         "paper_bgcolor": "surface",
         "plot_bgcolor": "surface",
         "margin": {"l": 52, "r": 14, "t": 8, "b": 44},
-        "height": panel.height,
+        **({"height": panel.height} if panel.aspect is None else {}),
         "showlegend": False,
         "hovermode": "closest",
         "dragmode": False,

@@ -1,5 +1,7 @@
-"""Eigenvectors of patches and filters as pictures, one row above the other."""
+"""Eigenvectors of patches and filters as pictures, a few to a row, one row above the other."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,63 @@ from theodolite.report._traces import Trace
 __all__ = ["eigenvector_figure"]
 
 _NAMES = ("patch_eigenvectors", "filter_eigenvectors")
-_MOST_TILES = 10
+_MOST_TILES = 8
+_ACROSS = 4  # pictures in a row: more are too small to read on a phone
 _COLORS = 3
+_PHONE = 340  # pixels across a panel, for which its shape is chosen
+_LABELS = 56  # of them for what stands beside the pictures
+_EDGE = 4
 _SMALLEST = 2  # inputs that are no images have one line of pixels
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where the pictures stand, in pixels: a few of each kind above each other, then the next.
+
+    Args:
+        count: pictures of each kind.
+        height: of a picture.
+        width: of a picture.
+    """
+
+    count: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, images: np.ndarray) -> "_Grid":
+        count, _, height, width = images.shape
+        return cls(min(count, _MOST_TILES), height, width)
+
+    @property
+    def blocks(self) -> list[range]:
+        """The pictures that stand side by side."""
+        starts = range(0, self.count, _ACROSS)
+        return [range(i, min(i + _ACROSS, self.count)) for i in starts]
+
+    def place(self, kind: int, number: int) -> tuple[int, int]:
+        """The upper left pixel of a picture."""
+        block, column = divmod(number, _ACROSS)
+        pair = 2 * (self.height + 1) + self.height // 3
+        return block * pair + kind * (self.height + 1), column * (self.width + 1)
+
+    @property
+    def down(self) -> int:
+        return self.place(1, self.count - 1)[0] + self.height
+
+    @property
+    def across(self) -> int:
+        return min(self.count, _ACROSS) * (self.width + 1) - 1
+
+    def filled(self, kinds: Sequence[np.ndarray]) -> np.ndarray:
+        """Pictures (k, channels, h, w) of each kind as (down, across, channels); gaps are nan."""
+        canvas = np.full((self.down, self.across, kinds[0].shape[1]), np.nan)
+        for kind, images in enumerate(kinds):
+            for number in range(min(self.count, len(images))):
+                top, left = self.place(kind, number)
+                tile = images[number].transpose(1, 2, 0)
+                canvas[top : top + self.height, left : left + self.width] = tile
+        return canvas
 
 
 def eigenvector_figure(group: Group) -> Figure | None:
@@ -33,9 +89,9 @@ def eigenvector_figure(group: Group) -> Figure | None:
     return Figure(
         "covariance-eigenvectors",
         f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
-        "Upper row: directions of the data that this layer sees, strongest first. Lower row: the"
-        f" same of its {weights}. Equal pictures in the same place (up to sign) mean aligned."
-        + _guess(group, layer),
+        "Upper row of each pair: directions of the data that this layer sees, strongest first."
+        f" Lower row: the same of its {weights}. Equal pictures above each other (up to sign) mean"
+        " aligned." + _guess(group, layer),
         present,
         columns=min(2, len(panels)),
         roomy=True,
@@ -70,40 +126,46 @@ def _panel(group: Group, run: RunView, layer: str) -> Panel | None:
     first = moment.array("covariance", _NAMES[0], layer, "images")
     if first is None:
         return None
-    count, channels, height, width = first[1].shape
-    if min(height, width) < _SMALLEST:
+    channels = first[1].shape[1]
+    grid = _Grid.of(first[1])
+    if min(grid.height, grid.width) < _SMALLEST:
         return None
-    count = min(count, _MOST_TILES)
-    down, across = 2 * height + 1, count * (width + 1) - 1
-    middles = [(height - 1) / 2, height + 1 + (height - 1) / 2]
-    layout = {
-        "xaxis": axis(
-            "eigenvector, strongest first", range=[-0.5, across - 0.5], showgrid=False,
-            tickvals=[i * (width + 1) + (width - 1) / 2 for i in range(count)],
-            ticktext=[str(i + 1) for i in range(count)],
-        ),
-        "yaxis": axis(
-            "", range=[down - 0.5, -0.5], showgrid=False, tickvals=middles,
-            ticktext=list(_subjects(group, layer)), scaleanchor="x", constrain="domain",
-        ),
-    }  # fmt: skip
     note = "" if channels in {1, _COLORS} else f" (channel 1 of {channels})"
     title = (plain(run.name) if len(group.runs) > 1 else "") + note
 
     def draw(step: int | None) -> list[Trace]:
         return [_mosaic(run.with_curves_at(step), layer)]
 
-    return Panel(title, draw, layout, height=230)
+    high = (_PHONE - _LABELS - _EDGE) * grid.down / grid.across + 2 * _EDGE
+    layout = _layout(grid, _subjects(group, layer))
+    return Panel(title, draw, layout, height=round(1.5 * high), aspect=_PHONE / high)
+
+
+def _layout(grid: _Grid, subjects: tuple[str, str]) -> dict[str, Any]:
+    """Axes of pixels; beside each row stands what it shows."""
+    rows = [(block, kind) for block in grid.blocks for kind in (0, 1)]
+    tops = [grid.place(kind, block[0])[0] for block, kind in rows]
+    bare: dict[str, Any] = {"showgrid": False, "showline": False, "ticks": ""}
+    return {
+        "xaxis": axis("", range=[-0.5, grid.across - 0.5], showticklabels=False, **bare),
+        "yaxis": axis(
+            "", range=[grid.down - 0.5, -0.5], scaleanchor="x", constrain="domain", **bare,
+            tickvals=[top + (grid.height - 1) / 2 for top in tops],
+            ticktext=[f"{subjects[kind]}<br>{_numbers(block)}" for block, kind in rows],
+        ),
+        "margin": {"l": _LABELS, "r": _EDGE, "t": _EDGE, "b": _EDGE},
+    }  # fmt: skip
+
+
+def _numbers(block: range) -> str:
+    return str(block[0] + 1) if len(block) == 1 else f"{block[0] + 1}–{block[-1] + 1}"
 
 
 def _mosaic(moment: Moment, layer: str) -> Trace:
-    rows, keys = [], []
-    for name in _NAMES:
-        found = moment.array("covariance", name, layer, "images")
-        if found is not None:
-            keys.append(found[0])
-            rows.append(_normalized(found[1][:_MOST_TILES]))
-    tiles = np.concatenate([_side_by_side(row) for row in rows])[:-1]  # (down, across, channels)
+    found = [moment.array("covariance", name, layer, "images") for name in _NAMES]
+    known = [item for item in found if item is not None]
+    keys = [key for key, _ in known]
+    tiles = _Grid.of(known[0][1]).filled([_normalized(images) for _, images in known])
     source = {
         "run": moment.run,
         "step": moment.position,
@@ -135,12 +197,3 @@ def _normalized(images: np.ndarray) -> np.ndarray:
     kept = images if images.shape[1] == _COLORS else images[:, :1]
     largest = np.abs(kept).max(axis=(1, 2, 3), keepdims=True)
     return kept / np.where(largest > 0, largest, 1)
-
-
-def _side_by_side(images: np.ndarray) -> np.ndarray:
-    """(k, channels, h, w) to (h + 1, k (w + 1) - 1, channels) with gaps of nan."""
-    framed: Any = np.pad(
-        images.astype(float), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan
-    )
-    strip = np.concatenate(list(framed.transpose(0, 2, 3, 1)), axis=1)
-    return strip[:, :-1]

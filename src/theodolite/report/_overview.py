@@ -58,10 +58,14 @@ def overview_of(group: Group) -> Overview:
     kept = tuple(
         Column(c.family, tuple(c.cells[i] for i in shown_rows), c.sentence) for c in columns
     )
-    note = "training from left to right" if group.is_history else "curve of each layer"
-    return Overview(
-        tuple(plain(group.layers[i]) for i in shown_rows), kept, f"{note}, one scale a column"
-    )
+    return Overview(tuple(plain(group.layers[i]) for i in shown_rows), kept, _note(group, kept))
+
+
+def _note(group: Group, columns: Sequence[Column]) -> str:
+    if group.is_history:
+        return "training from left to right, one scale a column"
+    own = any(column.family.own_scale for column in columns)
+    return "curve of each layer, one scale a column" + (" (covariance: its own)" if own else "")
 
 
 def _column(group: Group, family: Family) -> Column:
@@ -70,11 +74,13 @@ def _column(group: Group, family: Family) -> Column:
     # On curves the null of the number would be out of place.
     flat = group.is_history or family.thumbnail is None
     used = [band for band in bands if band is not None and flat]
-    limits = limits_of([s for row in strokes for s in row], [v for band in used for v in band])
+    common = limits_of([s for row in strokes for s in row], [v for band in used for v in band])
     if group.is_history:
-        limits = (0.0, 1.0, *limits[2:])
+        common = (0.0, 1.0, *common[2:])
+    apart = family.own_scale and not group.is_history
+    limits = [limits_of(row) if apart else common for row in strokes]
     cells = tuple(
-        _cell(group, family, layer, strokes[i], limits, bands[i] if flat else None)
+        _cell(group, family, layer, strokes[i], limits[i], bands[i] if flat else None)
         for i, layer in enumerate(group.layers)
     )
     return Column(family, cells, overview_sentence(group, family.key))

@@ -124,7 +124,7 @@ def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, 
         "finding": findings[-1],
         "titles": [panel.title for panel in figure.panels],
         "more": [panel.title for panel in figure.more],
-        "heights": [panel.height for panel in panels],
+        "styles": [panel.style for panel in panels],
         "columns": figure.columns,
         "roomy": figure.roomy,
         "payload": {
