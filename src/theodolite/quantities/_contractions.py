@@ -110,21 +110,34 @@ class Contraction:
         assert left.signals is not None
         assert right.signals is not None
         gram = PositionGram(left, right, self.products)
-        B = [self.products.left(x) for x in block.signals(left.signals.squeeze(3))]
-        H = [self.products.right(y) for y in block.signals(right.signals.squeeze(3))]
-        width = block.width
-        for rows, columns in self._ranges(len(B[0]), len(H[0]), left is right):
-            forward = _repeated(gram.block(rows, columns), width)  # (nx, 1, ny * width)
+        B = [self.products.wide(x) for x in block.signals(left.signals.squeeze(3))]
+        H = B if left is right else block.signals(right.signals.squeeze(3))
+        H = [self.products.right(self.products.wide(y)) for y in H]
+        B = [self.products.left(x) for x in B]
+        for rows, columns in self._hadamard_ranges(B[0], H[0], block, left is right):
+            forward = _repeated(gram.block(rows, columns), block.width)  # (nx, 1, ny * width)
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, B, H, strict=True):
-                pairs = torch.unflatten(target, 0, (-1, width))
-                first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
-                if fresh:
-                    self.products.into(target, first, second, True)
+                pairs = torch.unflatten(target, 0, (-1, block.width))
+                factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
+                if fresh and x.dtype == target.dtype:
+                    self.products.into(target, *factors, fresh)
                     pairs.mul_(forward)
+                    continue
+                backward = self.products.of(*factors).view(pairs.shape)
+                if fresh:
+                    torch.mul(backward, forward, out=pairs)
                 else:
-                    backward = self.products.of(first, second).view(pairs.shape)
-                    pairs.addcmul_(backward, forward)
+                    pairs.addcmul_(backward.to(pairs.dtype), forward)
+
+    def _hadamard_ranges(
+        self, left: Tensor, right: Tensor, block: KernelBlock, same: bool
+    ) -> Iterator[tuple[slice, slice]]:
+        """Ranges of examples; wide products, which are not formed in place, fit into a tile."""
+        sizes = len(left), len(right)
+        if left.dtype == block.values.dtype:
+            return self._ranges(*sizes, same)
+        return self._tiles(sizes, left.element_size() * block.width**2, same)
 
     def _positions(
         self, left: Positions, right: Positions, block: KernelBlock, fresh: bool
