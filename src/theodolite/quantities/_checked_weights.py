@@ -9,7 +9,12 @@ from torch import Tensor
 from theodolite.quantities._aside import Aside
 from theodolite.quantities._collection import weighted_gradients
 from theodolite.quantities._outputs import OutputChoice
-from theodolite.quantities._self_check import check_quadratic_forms, require_independent_examples
+from theodolite.quantities._self_check import (
+    check_quadratic_forms,
+    example_differences,
+    form_table,
+    require_independent_examples,
+)
 from theodolite.quantities._sweep import Data, Sweep
 
 __all__ = ["CheckWeights"]
@@ -64,6 +69,7 @@ class CheckWeights:
             outputs: Functions of the examples, (n, c).
             full_kernels: Computes and checks full kernels of a sweep.
         """
+        sweep = self._sweep
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
         if self._traced:
             small = full_kernels(self._full_sweep(), self._left.data, self._right_data())
@@ -75,9 +81,11 @@ class CheckWeights:
             exact = self._from_gradients()
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
+        table, differences = form_table(forms, exact, scales), example_differences(sweep, outputs)
+        numbers = torch.cat([differences, table.flatten()]).cpu()  # waits for the device once
         if len(outputs) > 1:
-            require_independent_examples(self._sweep, outputs)
-        check_quadratic_forms(self._sweep, forms, exact, scales)
+            require_independent_examples(sweep, numbers[:2])
+        check_quadratic_forms(sweep, list(forms), numbers[2:].view_as(table))
 
     def _full_sweep(self) -> Sweep:
         subject = replace(self._sweep.subject, choice=OutputChoice("full"))

@@ -75,7 +75,7 @@ def collect(
         outputs.append(run.outputs.detach())
         del run  # before the next one is made: its graph holds as much as all that is kept of it
         start = rows.stop
-    return Collected(factors, torch.cat(outputs), total)
+    return Collected(factors, outputs[0] if len(outputs) == 1 else torch.cat(outputs), total)
 
 
 def _factors(entry: AtomPlan, frame: Frame, subject: Subject) -> Factors:

@@ -72,6 +72,11 @@ def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros(shape)], axis)
 
 
+def _joined(parts: list[Tensor], axis: int) -> Tensor:
+    """Parts side by side; no copy of a single one."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
+
+
 class _Positions(Factors):
     """Signals (n, c, C, T) of all uses side by side, whatever the number of positions."""
 
@@ -106,7 +111,7 @@ class _Positions(Factors):
             parts.append(use.form.signals(gradient))
         if all(given[0] is None for given in gradients):
             return None
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return _joined(parts, 2)
 
     def end(self) -> None:
         """Forget the graph."""
@@ -168,7 +173,7 @@ class OuterFactors(_Positions):
             self.geometry = forms[0].geometry
             inputs = forms[0].inputs
         else:
-            inputs = torch.cat([form.rows_of_inputs() for form in forms], 1)
+            inputs = _joined([form.rows_of_inputs() for form in forms], 1)
         inputs = inputs.to(self.frame.dtype)
         self._inputs = inputs if scale in (None, 1.0) else inputs * scale
         if not self.eager:
@@ -206,10 +211,13 @@ class OuterFactors(_Positions):
             n, C, T = signals.shape
             size = n * C * T * self.frame.dtype.itemsize
             count = max(1, min(self.frame.outputs - output, _WAITING_BYTES // size))
+            self._first = output
+            if count == 1:  # large ones do not wait: no copy is made of them
+                self._waiting = self._own(signals.unsqueeze(1))
+                return
             self._waiting = torch.zeros(
                 n, count, C, T, dtype=self.frame.dtype, device=signals.device
             )
-            self._first = output
         self._waiting[:, output - self._first].copy_(signals)
 
     def _flush(self) -> None:

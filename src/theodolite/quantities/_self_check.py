@@ -1,12 +1,21 @@
 """Does what was computed agree with plain autograd? On by default; disagreement is an error."""
 
+from collections.abc import Sequence
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.errors import CaptureError
 from theodolite.quantities._sweep import Sweep
 
-__all__ = ["check_quadratic_forms", "require_independent_examples", "tolerance"]
+__all__ = [
+    "check_quadratic_forms",
+    "example_differences",
+    "form_table",
+    "require_independent_examples",
+    "tolerance",
+]
 
 # Relative disagreement that rounding explains, by the coarsest dtype that took part.
 _TOLERANCES = {
@@ -24,46 +33,62 @@ def tolerance(sweep: Sweep) -> float:
     return max(_TOLERANCES.get(dtype, 1e-1) for dtype in dtypes)
 
 
-def require_independent_examples(sweep: Sweep, outputs: Tensor) -> None:
+def example_differences(sweep: Sweep, outputs: Tensor) -> Float[Tensor, "2"]:
+    """How much the first example's outputs differ alone and among others, and their size."""
+    alone, among = sweep.probe.outputs.detach()[0].double(), outputs[0].double()
+    return torch.stack([(alone - among).abs().max(), outputs.abs().max().double()])
+
+
+def require_independent_examples(sweep: Sweep, differences: Float[Tensor, "2"]) -> None:
     """The first example alone gives what it gives among the others.
 
     Raises:
         CaptureError: If not: batch statistics or random numbers are at work.
     """
-    alone, among = sweep.probe.outputs.detach()[0].double(), outputs[0].double()
-    scale = outputs.double().abs().max()
-    difference = (alone - among).abs().max()
-    if not difference <= tolerance(sweep) * scale + torch.finfo(torch.float32).tiny:
+    difference, scale = differences.tolist()
+    tiny = torch.finfo(torch.float32).tiny
+    if not difference <= tolerance(sweep) * scale + tiny:
         raise CaptureError(
             "model: expected the same outputs for an example alone and in a batch, got a relative "
-            f"difference of {float(difference / scale):.1e}; batch statistics or dropout are the "
+            f"difference of {difference / (scale + tiny):.1e}; batch statistics or dropout are the "
             "usual cause: call model.eval(), and replace functional dropout(training=True)"
         )
 
 
+def form_table(
+    forms: dict[str, Tensor], exact: dict[str, Tensor], scales: dict[str, Tensor]
+) -> Float[Tensor, "3 layers"]:
+    """Quadratic forms of all layers, in one tensor.
+
+    Args:
+        forms: Layer -> quadratic form of its kernel.
+        exact: Layer -> the same from plain gradients.
+        scales: Layer -> what the form would be for random weights, e.g. the trace.
+    """
+    rows = ([values[layer] for layer in forms] for values in (forms, exact, scales))
+    return torch.stack([torch.stack(row).double() for row in rows])
+
+
 def check_quadratic_forms(
-    sweep: Sweep, forms: dict[str, Tensor], exact: dict[str, Tensor], scales: dict[str, Tensor]
+    sweep: Sweep, layers: Sequence[str], table: Float[Tensor, "3 layers"]
 ) -> None:
     """``u^T K_l v`` of every layer equals the inner product of two gradients by autograd.
 
     Args:
         sweep: The sweep.
-        forms: Layer -> quadratic form of its kernel.
-        exact: Layer -> the same from plain gradients.
-        scales: Layer -> what the form would be for random weights, e.g. the trace.
+        layers: Names of layers.
+        table: What :func:`form_table` makes of their forms.
 
     Raises:
         CaptureError: If a layer disagrees; names it and the functions that use its parameters.
     """
-    layers = list(forms)
-    found = torch.stack([forms[layer].double() for layer in layers])
-    wanted = torch.stack([exact[layer].double() for layer in layers])
-    scale = torch.stack([scales[layer].double() for layer in layers]).abs()
-    allowed = tolerance(sweep) * (scale + wanted.abs()) + torch.finfo(torch.float32).tiny
+    found, wanted, scale = table
+    allowed = tolerance(sweep) * (scale.abs() + wanted.abs()) + torch.finfo(torch.float32).tiny
     wrong = ~((found - wanted).abs() <= allowed)
     if not wrong.any():
         return
-    layer = layers[int(wrong.nonzero()[0])]
+    index = int(wrong.nonzero()[0])
+    layer = layers[index]
     functions = sorted(
         {
             sweep.probe.uses[use].function
@@ -73,7 +98,7 @@ def check_quadratic_forms(
     )
     raise CaptureError(
         f"layer {layer!r}: expected its kernel to agree with autograd, got "
-        f"{float(found[layers.index(layer)]):.6g} instead of "
-        f"{float(wanted[layers.index(layer)]):.6g}; the rule of one of {functions} is wrong for "
-        "this call: report it, or remove it from theodolite.capture.rules.RULES"
+        f"{float(found[index]):.6g} instead of {float(wanted[index]):.6g}; the rule of one of "
+        f"{functions} is wrong for this call: report it, or remove it from "
+        "theodolite.capture.rules.RULES"
     )

@@ -21,7 +21,12 @@ from theodolite.quantities._gradient_moments import GradientMoments, gradient_ro
 from theodolite.quantities._kernel_moments import KernelMoments
 from theodolite.quantities._plan import Plan, Settings, available_bytes
 from theodolite.quantities._products import Precision
-from theodolite.quantities._self_check import check_quadratic_forms, require_independent_examples
+from theodolite.quantities._self_check import (
+    check_quadratic_forms,
+    example_differences,
+    form_table,
+    require_independent_examples,
+)
 from theodolite.quantities._sketches import (
     jackknife_covariance,
     pair_norms,
@@ -145,7 +150,7 @@ def _exact(sweep: Sweep, data: Data, labels: Tensor) -> TangentAlignments:
     plan = _block_plan(sweep, len(data))
     moments = _moments(sweep, plan, labels)
     outputs, gradients = _stream(sweep, data, plan, labels, moments)
-    require_independent_examples(sweep, outputs)
+    require_independent_examples(sweep, example_differences(sweep, outputs))
     owned = sweep.subject.ownership.layers
     energy = {
         layer: sum(
@@ -156,7 +161,7 @@ def _exact(sweep: Sweep, data: Data, labels: Tensor) -> TangentAlignments:
     }
     scales = {layer: entry.uncentered for layer, entry in moments.items()}
     forms = {layer: entry.form for layer, entry in moments.items()}
-    check_quadratic_forms(sweep, forms, energy, scales)
+    check_quadratic_forms(sweep, list(forms), form_table(forms, energy, scales))
     norms = torch.stack([moments[layer].centered for layer in sweep.layers])
     noise = torch.stack([scales[layer] for layer in sweep.layers])
     zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)
