@@ -29,7 +29,7 @@ _HALF = (torch.float16, torch.bfloat16)
 # Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one (products must
 # not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
 _PARTS: dict[Route, tuple[int, float]] = {
-    "hadamard": (2000, 4e9),
+    "hadamard": (1000, 4e9),
     "gradients": (240, 4e9),
     "positions": (120, 2e10),
 }
@@ -171,11 +171,11 @@ class Sweep:
         return Contraction(products, plan.tile_bytes, span)
 
     def _filling(self, span: int, examples: int) -> int:
-        """On a GPU the rows of a long part fill whole tiles."""
+        """On a GPU the rows of a long part fill whole tiles, as far as whole examples do."""
         width = self.outputs if self._mode == "full" else 1
         if self.device.type != "cuda" or span * width <= _TILE_ROWS:
             return span
-        return min(examples, -(-span * width // _TILE_ROWS) * _TILE_ROWS // width)
+        return min(examples, round(span * width / _TILE_ROWS) * _TILE_ROWS // width)
 
     def fill(
         self, layer: str, pair: tuple[Collected, Collected], block: KernelBlock, plan: Plan
