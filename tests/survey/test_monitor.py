@@ -1,6 +1,7 @@
 """The monitor: training is not disturbed, the schedule holds, histories survive."""
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
-from theodolite._monitor._monitor import undisturbed
+from theodolite._monitor._monitor import one_thread_beside_gpu, undisturbed
 
 
 def train(model, data, steps, after=lambda step: None):
@@ -321,3 +322,28 @@ def test_inputs_of_the_first_layer_are_remembered_only_where_weights_cannot_chan
     fresh = th.Monitor(model, (x, y), every=1, families="covariance").step(0)
     assert after == pytest.approx(fresh.estimate("relative_misalignment", "matrix").value)
     assert (after == before) == (kind == "data")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["plain", "with an error"])
+def test_beside_a_gpu_a_measurement_takes_one_thread(monkeypatch, fails):
+    monkeypatch.setattr(nn.Parameter, "is_cuda", property(lambda self: True), raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(KeyError) if fails else nullcontext(), one_thread_beside_gpu(mlp()):
+            assert torch.get_num_threads() == 1
+            if fails:
+                raise KeyError
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_on_the_cpu_keeps_its_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread_beside_gpu(mlp()):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -258,7 +258,8 @@ class Monitor:
     def _measure(self, step: int, settings: Settings) -> Survey:
         if self._records:  # the first measurement has compared the engine with plain autograd
             settings = replace(settings, check=False)
-        with self._processes.together(), undisturbed(unwrap(self.model)):
+        model = unwrap(self.model)
+        with self._processes.together(), undisturbed(model), one_thread_beside_gpu(model):
             settings.require_common(call="Monitor", step=step)
             record = measure_model(
                 self.model, self._probe.batch, self._probe, settings, self._labeling, step=step
@@ -298,3 +299,21 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
+def one_thread_beside_gpu(model: nn.Module) -> Iterator[None]:
+    """For a model on a GPU: what is left to the CPU is small, and done by one thread.
+
+    Several threads wait for each other, now and then for 100 ms: half of all the time that a
+    monitor takes.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or not any(parameter.is_cuda for parameter in model.parameters()):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
