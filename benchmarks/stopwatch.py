@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 GIB = 2**30
+_LEAST, _MOST = 0.5, 50  # seconds and runs
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,18 @@ class Measured:
 
 
 def measure(call: Callable[[], Any], device: str, repeats: int = 5) -> Measured:
-    """Warm up once, then take the best of several runs; memory above what was allocated before."""
+    """Warm up once, then take the best of several runs; memory above what was allocated before.
+
+    Short calls are repeated for half a second: what waits for the host varies from run to run.
+    """
     cuda = device.startswith("cuda")
     call()
     gc.collect()
     peak, best, result = 0, float("inf"), None
     before = torch.cuda.memory_allocated() if cuda else 0
-    for _ in range(repeats):
+    begun, runs = time.perf_counter(), 0
+    while runs < repeats or (time.perf_counter() - begun < _LEAST and runs < _MOST):
+        runs += 1
         result = None
         if cuda:
             torch.cuda.synchronize()
