@@ -122,6 +122,42 @@ def test_different_shapes_are_refused_only_where_all_are_needed_at_once():
         single_batch(iter([]))
 
 
+class Column:
+    """As in a table of pandas."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [list(range(6)), tuple(range(6)), [np.int64(k) for k in range(6)], Column(range(6))],
+    ids=["list", "tuple", "scalars", "column"],
+)
+def test_targets_that_are_plain_numbers_become_tensors(targets):
+    for data in ((X, targets), {"x": X, "labels": targets}):
+        (batch,) = iterate_batches(data)
+        assert torch.equal(batch.targets, Y)
+    (batch,) = iterate_batches((X, [[0.5, 1.0]] * 6))
+    assert batch.targets.shape == (6, 2)
+
+
+@pytest.mark.parametrize("targets", [["cat"] * 6, np.array(["cat"] * 6)], ids=["list", "array"])
+def test_targets_that_are_words_are_refused(targets):
+    with pytest.raises(DtypeError, match=r"expected class indices or numbers, got .*'cat'"):
+        single_batch((X, targets))
+
+
+def test_targets_of_another_kind_are_left_alone():
+    given = {"boxes": torch.ones(6, 4)}
+    assert single_batch((X, given)).targets is given
+    ragged = [[0.0], [0.0, 1.0]] * 3
+    assert single_batch((X, ragged)).targets == ragged
+
+
 def test_numpy_targets_become_tensors():
     (batch,) = iterate_batches(X, targets=np.arange(6))
     assert torch.equal(batch.targets, Y)

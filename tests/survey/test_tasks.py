@@ -1,5 +1,7 @@
 """Any kind of targets: the families that apply run, the others say why not."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -40,6 +42,46 @@ def test_a_single_number():
     found = th.survey(mlp((6, 16, 1)), (x, x[:, 0]))
     assert found.record.contents["data"]["task"] == "regression"
     assert measured(found) == ALL
+
+
+def test_labels_in_a_list():
+    x, y = blobs()
+    found = th.survey(mlp(), (x, y.tolist()), families="kernel", nulls=0)
+    wanted = th.survey(mlp(), (x, y), families="kernel", nulls=0)
+    assert found.record.contents["data"] == wanted.record.contents["data"]
+    assert found.to_frame().equals(wanted.to_frame())
+
+
+def test_a_single_class_is_named_as_the_reason():
+    x, y = blobs()
+    found = th.survey(mlp(), (x, 0 * y), families="kernel", nulls=0)
+    for layer in found.layers:
+        assert rows(found, "cka_target", layer)["reason"] == "all examples have the same label"
+        assert math.isfinite(value(found, "cka_input", layer))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ((6, 3), "3 filters are too few to judge directions: at least 8 are needed"),
+        ((6, 7), "7 filters are too few to judge directions: at least 8 are needed"),
+        ((3, 4), "4 filters are too few to judge directions: at least 5 are needed"),
+        ((1, 9), "the layer has a single input, and so no directions to compare"),
+        ((6, 8), None),
+        ((3, 5), None),
+    ],
+    ids=["three", "seven", "narrow", "one input", "eight", "enough for a narrow one"],
+)
+def test_why_there_is_no_misalignment(sizes, reason):
+    x = torch.randn(60, sizes[0], generator=torch.Generator().manual_seed(0))
+    found = th.survey(mlp(sizes), x, families="covariance")
+    assert rows(found, "relative_misalignment", "0")["reason"] == reason
+
+
+def test_a_model_that_is_one_layer_has_a_name_in_the_summary():
+    summary = th.survey(nn.Linear(6, 3), blobs(), families="covariance").summary()
+    assert "\n(model) " in summary
+    assert "layer (model)" in summary
 
 
 def test_no_targets():

@@ -16,7 +16,11 @@ from theodolite._survey._sheet import Sheet
 from theodolite.capture.batches import iterate_batches
 from theodolite.errors import DomainError, TheodoliteError
 from theodolite.linalg import Moments
-from theodolite.measures.covariance import compare_misalignment, transfer_from_covariance
+from theodolite.measures.covariance import (
+    compare_misalignment,
+    subspace_size,
+    transfer_from_covariance,
+)
 from theodolite.quantities import input_moments, weight_covariance
 from theodolite.quantities._shared_moments import shared_moments
 from theodolite.records import Estimate
@@ -202,6 +206,18 @@ def _rounded(measure: Callable[[Tensor, Tensor], Result], pair: tuple[Tensor, Te
         return measure(pair[0].float(), pair[1].float())
 
 
+def _undefined(filters: int, dimensions: int, subspace: int) -> str:
+    """Why there is no misalignment: it takes two directions."""
+    if subspace > 1:
+        return "the weights are isotropic"
+    if dimensions == 1:
+        return "the layer has a single input, and so no directions to compare"
+    if subspace_size(filters, dimensions) < 2:
+        least = min(8, dimensions + 2)
+        return f"{filters} filters are too few to judge directions: at least {least} are needed"
+    return "the strongest directions of the data have equal variances and cannot be told apart"
+
+
 def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
     weight = _weight(bench, layer).to(data)
     filters = len(weight)
@@ -217,7 +233,6 @@ def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
         sheet.row(layer, (_FAMILY, "relative_misalignment"), nothing, filters, str(error))
     else:
         mean, deviation = float(found.baseline.mean()), float(found.baseline.std())
-        few = f"{filters} filters are too few to judge a direction: at least 4 are needed"
         rows = {
             "relative_misalignment": Estimate(
                 float(found.relative), None, 1.0, deviation / mean if mean else None
@@ -229,7 +244,7 @@ def _compare(bench: Bench, sheet: Sheet, layer: Layer, data: Tensor) -> None:
         }
         for measure, estimate in rows.items():
             finite = estimate if found.subspace else Estimate(estimate.value)
-            why = few if found.subspace == 0 else "the weights are isotropic"
+            why = _undefined(filters, len(data), found.subspace)
             sheet.row(layer, (_FAMILY, measure), finite, filters, why)
     if not bench.settings.curves:
         return

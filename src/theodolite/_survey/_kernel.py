@@ -1,5 +1,6 @@
 """Kernel: alignment of each layer's kernel with target and input, its spectrum and power."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -126,7 +127,6 @@ def _alignments(
         values = kernels.cka(references.kernels).tolist()
         errors = _errors(bench, kernels, references.kernels)
     method = "exact" if errors is None else "half-sampling"
-    why = "the features are constant" if n >= 4 else "fewer than four examples"
     for row, layer in enumerate(layers):
         with bench.step(sheet, _FAMILY, layer):
             if n < _FEW:
@@ -137,7 +137,15 @@ def _alignments(
                 null = _null(bench, kernels.grams[row], targets)
                 error = None if errors is None else errors[row][column]
                 estimate = Estimate(values[row][column], error, *spread(null), method)
+                why = _undefined(n, targets) if math.isnan(estimate.value) else None
                 sheet.row(layer, (_FAMILY, measure), estimate, n, why)
+
+
+def _undefined(n: int, targets: Tensor | None) -> str:
+    if n < 4:
+        return "fewer than four examples"
+    same = targets is not None and bool((targets == targets[0]).all())
+    return "all examples have the same label" if same else "the features are constant"
 
 
 def _null(bench: Bench, centered: Tensor, targets: Tensor | None) -> Tensor | None:

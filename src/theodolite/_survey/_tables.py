@@ -20,6 +20,7 @@ HEADLINES = {
 }
 _TRUTH = "cka_truth"  # shown where true labels were given beside others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
+_WHOLE = "(model)"  # a model that is a single layer; its name is empty
 _LAST = ("method", "n", "reason")
 
 
@@ -70,7 +71,7 @@ def headline_text(
     if steps is not None:
         families = {**columns, _TRUTH: "kernel"}
         table.append(["at step", *(str(steps.get(families[m], "")) for m in columns)])
-    table += [[name, *(_cell(found.get((name, m))) for m in columns)] for name in names]
+    table += [[name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)] for name in names]
     width = max(len(row[0]) for row in table)
     lines = [title, *(_line(row, width) for row in table)]
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
@@ -91,7 +92,7 @@ def _notes(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
         counts[entry["measure"]] = counts.get(entry["measure"], 0) + 1
     lines = []
     for measure, entry in first.items():
-        where = "model" if entry["layer"] is None else f"layer {entry['layer']}"
+        where = "model" if entry["layer"] is None else f"layer {entry['layer'] or _WHOLE}"
         others = counts[measure] - 1
         more = f" and {others} more" if others else ""
         lines.append(f"note ({measure}, {where}{more}): {entry['text']}")

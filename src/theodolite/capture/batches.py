@@ -132,7 +132,7 @@ def _with_targets(batch: Batch, targets: Any) -> Batch:
             "targets: expected none, since the data hold targets already; leave out one of them, "
             "and pass several inputs of a model as ((first, second), targets)"
         )
-    return replace(batch, targets=_as_tensor(targets))
+    return replace(batch, targets=_as_targets(targets))
 
 
 def single_batch(data: Any, **options: Any) -> Batch:
@@ -201,11 +201,11 @@ def _batch_of(item: Any) -> Batch:
     if isinstance(item, (Tensor, np.ndarray)):
         return Batch((_as_tensor(item),))
     if isinstance(item, (tuple, list)) and 0 < len(item) <= 2:
-        return _batch_of_pair(item[0], _as_tensor(item[1]) if len(item) == 2 else None)
+        return _batch_of_pair(item[0], _as_targets(item[1]) if len(item) == 2 else None)
     raise DtypeError(
         "data: expected a batch as a tensor, (inputs, targets) or a mapping, got "
         f"{type(item).__name__}{f' of {len(item)}' if isinstance(item, (tuple, list)) else ''}; "
-        "pass batch_fn= to convert it"
+        "pass several inputs as ((first, second), targets), or batch_fn= to convert it"
     )
 
 
@@ -221,7 +221,7 @@ def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
     targets = None
     for key in TARGET_KEYS:
         if key in inputs:
-            targets = inputs.pop(key)
+            targets = _as_targets(inputs.pop(key))
             break
     mask = inputs.get(MASK_KEY)
     return Batch((), inputs, targets, mask if isinstance(mask, Tensor) else None)
@@ -231,6 +231,26 @@ def _as_tensor(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     return value
+
+
+def _as_targets(value: Any) -> Any:
+    """Lists of numbers, columns of tables and arrays as tensors; what is none of them stays."""
+    if isinstance(value, (list, tuple)):
+        plain = len(value) > 0 and isinstance(value[0], (int, float, str, list, np.generic))
+    else:
+        plain = not isinstance(value, Tensor) and hasattr(value, "__array__")
+    if not plain:
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return value
+    if array.dtype.kind not in "biuf":
+        raise DtypeError(
+            f"targets: expected class indices or numbers, got {array.dtype}, such as "
+            f"{array.flat[0]!r}; number the classes, 0, 1, 2, ..."
+        )
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _require_matching(batch: Batch) -> None:
