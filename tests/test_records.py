@@ -78,6 +78,14 @@ def test_a_second_record_replaces_the_first_and_its_arrays(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_folder_of_runs_and_a_file_are_told_from_a_run(tmp_path):
+    save_record(Record({"kind": "survey"}), tmp_path / "runs" / "first")
+    with pytest.raises(RecordError, match="found none here, but in first"):
+        load_record(tmp_path / "runs")
+    with pytest.raises(RecordError, match=r"record\.json: expected a folder .* got a file"):
+        load_record(tmp_path / "runs" / "first" / "record.json")
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [

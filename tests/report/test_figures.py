@@ -7,6 +7,7 @@ import pytest
 
 from tests.report.made_records import history_run, sparse_run, survey_run, with_truth
 from tests.report.paths import numbers_at
+from theodolite.errors import UnknownNameError
 from theodolite.records import Record, Run
 from theodolite.report import plot
 from theodolite.report._between import depth_figures
@@ -227,6 +228,19 @@ def test_plots_are_valid_and_their_colors_are_colors(name, theme):
     assert figure.data[0].meta
     for token in (*FAMILIES, "surface", "ink", "muted", "null"):
         assert f'"color":"{token}"' not in text
+
+
+def test_plot_of_a_number_of_the_whole_model_is_a_line_for_each_run():
+    figure = plot(RUNS[:2], "loss")
+    assert [trace.name for trace in figure.data] == ["true", "shuffled"]
+    for run, trace in zip(RUNS, figure.data, strict=False):
+        rows = [
+            {r["measure"]: r for r in s.contents["rows"] if r["layer"] is None} for s in run.steps
+        ]
+        assert list(trace.y) == pytest.approx([row["loss"]["value"] for row in rows], rel=1e-4)
+        assert list(trace.x) == [step.contents["step"] for step in run.steps]
+    with pytest.raises(UnknownNameError, match="'loss'"):
+        plot(RUNS[2:], "loss")  # one moment has no line
 
 
 def test_plot_of_a_history_is_a_map_and_at_a_step_a_profile():

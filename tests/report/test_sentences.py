@@ -76,6 +76,8 @@ def test_a_second_run_is_compared_layer_by_layer():
     second = run_with("kernel", "cka_target", [0.4, 0.6, 0.1], name="shuffled")
     text = overview_sentence(groups_of([first, second], 60)[0], "kernel")
     assert "shuffled: lower in 2 of 3 layers" in text
+    told = headline_sentence(groups_of([first, second], 60)[0], "kernel")
+    assert told.startswith("true: CKA")  # names stay as they are
 
 
 def test_a_history_tells_what_changed_most():

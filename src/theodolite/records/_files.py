@@ -25,6 +25,7 @@ __all__ = ["SCHEMA", "Estimate", "Record", "load_record", "save_record"]
 
 SCHEMA = 1
 _FORMAT = "theodolite-record"
+_MOST_NAMED = 5  # runs below a folder that is none
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -199,8 +200,14 @@ def _read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except FileNotFoundError:
+        below = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))
+        others = f" here, but in {', '.join(below[:_MOST_NAMED])}" if below else ""
         raise RecordError(
-            f"{path.parent}: expected a folder with record.json, found none"
+            f"{path.parent}: expected a folder with record.json, found none{others}"
+        ) from None
+    except NotADirectoryError:
+        raise RecordError(
+            f"{path.parent}: expected a folder with record.json, got a file"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"{path}: damaged, not valid JSON ({error}); measure again") from error

@@ -5,13 +5,20 @@ from typing import Any
 
 from theodolite.report._escape import plain, plotly_text, short
 from theodolite.report._families import FAMILIES
-from theodolite.report._figure import Figure, Panel, axis
+from theodolite.report._figure import Figure, Panel, Words, axis
 from theodolite.report._numbers import carried, finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import joined
 from theodolite.report._traces import Line, Trace, dash_of, profile_trace
 
-__all__ = ["TRUTH", "balance_mark", "depth_figures", "loss_figure", "step_figure"]
+__all__ = [
+    "TRUTH",
+    "balance_mark",
+    "depth_figures",
+    "loss_figure",
+    "step_figure",
+    "whole_figure",
+]
 
 _MOST_PANELS = 8
 TRUTH = "cka_truth"  # CKA to the true labels, where the target has others
@@ -21,21 +28,29 @@ def loss_figure(group: Group) -> Figure | None:
     """Loss on the probe over steps, one line a run."""
     if not any(run.measured("gradient", "loss") for run in group.runs):
         return None
-
-    def draw(_: int | None) -> list[Trace]:
-        return [
-            _over_steps(run, "gradient", "loss", None, order, color="ink")
-            for order, run in enumerate(group.runs)
-        ]
-
-    layout = {"xaxis": axis("training step"), "yaxis": axis("loss")}
     return Figure(
         "steps-loss",
         "Loss on the probe",
         "The loss of each run on the examples that the other numbers are measured on.",
-        (Panel("", draw, layout, fixed=True),),
+        (_whole_panel(group, "gradient", "loss", color="ink"),),
         finding=lambda _: joined([_loss_sentence(run) for run in group.runs]),
     )
+
+
+def whole_figure(group: Group, family: str, measure: str, words: Words) -> Figure:
+    """A measure of the whole model over steps, one line a run."""
+    return Figure(
+        f"whole-{family}", words.title, words.reading, (_whole_panel(group, family, measure),)
+    )
+
+
+def _whole_panel(group: Group, family: str, measure: str, color: str = "") -> Panel:
+    def draw(_: int | None) -> list[Trace]:
+        runs = enumerate(group.runs)
+        return [_over_steps(run, family, measure, None, order, color) for order, run in runs]
+
+    title = plotly_text(measure.replace("_", " "))
+    return Panel("", draw, {"xaxis": axis("training step"), "yaxis": axis(title)}, fixed=True)
 
 
 def step_figure(group: Group, family: str) -> Figure | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from theodolite.report._escape import plain
 from theodolite.report._numbers import finite, shown
 from theodolite.report._reading import Group, Moment, RunView
+from theodolite.report._sentences import paragraph
 
 __all__ = [
     "GRADIENT_THRESHOLD",
@@ -66,7 +67,7 @@ def memorization_sentence(group: Group, step: int | None = None) -> str:
     if not known:
         return ""
     parts = [f"{plain(run.name)}: {text}" if len(group.runs) > 1 else text for run, text in known]
-    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in [*parts, _trust()])
+    return paragraph(group, [*parts, _trust()])
 
 
 def _verdict(group: Group, run: RunView, step: int | None) -> str:
@@ -144,7 +145,7 @@ def _guessing(moment: Moment) -> float | None:
 def _trust() -> str:
     features, gradients = VALIDATION, GRADIENT_VALIDATION
     return (
-        "on data and architectures that the thresholds do not come from, the rule for features was "
+        "On data and architectures that the thresholds do not come from, the rule for features was "
         f"wrong in {features.wrong} of {features.runs} runs with true and with shuffled labels "
         f"(95 % confidence: at most {features.at_most:.1%}), and the rule for gradients in "
         f"{gradients.wrong} of {gradients.runs} with small and with large initial scales (at most "

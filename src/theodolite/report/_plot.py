@@ -5,6 +5,7 @@ from typing import Any
 
 from theodolite.errors import UnknownNameError
 from theodolite.records import Run
+from theodolite.report._between import whole_figure
 from theodolite.report._catalog import CURVES, headline_figure
 from theodolite.report._curves import overlay
 from theodolite.report._families import FAMILIES
@@ -74,12 +75,19 @@ def _figure(group: Group, name: str, step: int | None) -> Figure | None:
             if group.is_history and len(group.runs) == 1 and step is None:
                 return step_maps(group, family, name)
             return profile_figure(group, family, [Line(name)], words)
+        if group.is_history and name in group.whole(family):
+            return whole_figure(group, family, name, words)
     return None
 
 
 def _known(group: Group) -> list[str]:
     moments = [moment for run in group.runs for moment in run.moments]
-    rows = {m for moment in moments for _, m, layer in moment.measures() if layer is not None}
+    rows = {
+        m
+        for moment in moments
+        for _, m, layer in moment.measures()
+        if layer is not None or group.is_history
+    }
     curves = {name for moment in moments for _, name, _ in moment.curve_names()}
     return [*FAMILIES, *sorted(rows), *sorted(curves)]
 

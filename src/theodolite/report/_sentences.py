@@ -40,7 +40,7 @@ def headline_sentence(group: Group, family: str, step: int | None = None) -> str
         parts.append(_between_runs(group, family, measure, step))
     if family == "tangent":
         parts.append(_balance(group, step))
-    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part)
+    return paragraph(group, parts)
 
 
 def overview_sentence(group: Group, family: str) -> str:
@@ -76,7 +76,7 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
         parts += [who + "; ".join(told) + _dated(run, moment, step)] if told else []
     if not parts and group.is_history:
         return f"Not measured at step {group.steps[-1] if step is None else step}."
-    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
+    return paragraph(group, parts)
 
 
 def opening_sentence(group: Group) -> str:
@@ -262,7 +262,7 @@ def _balance(group: Group, step: int | None) -> str:
     if not finite(value):
         return ""
     layers = len(group.measured("tangent"))
-    return f"forward and backward information balance at layer {shown(value)} of {layers}"
+    return f"Forward and backward information balance at layer {shown(value)} of {layers}"
 
 
 def _losses(group: Group) -> str:
@@ -300,6 +300,12 @@ def _named(item: tuple[str, float]) -> str:
 
 def _second(item: tuple[str, float]) -> float:
     return item[1]
+
+
+def paragraph(group: Group, parts: Sequence[str]) -> str:
+    """Parts as sentences; those of several runs begin with a name, which stays as it is."""
+    single = len(group.runs) == 1
+    return joined([f"{p[0].upper() if single else p[0]}{p[1:]}." for p in parts if p])
 
 
 def joined(sentences: Sequence[str]) -> str:
