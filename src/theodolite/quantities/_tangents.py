@@ -15,6 +15,7 @@ from theodolite.quantities._aside import Aside
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
 from theodolite.quantities._checked_weights import CheckWeights
 from theodolite.quantities._collection import Collected
+from theodolite.quantities._freed_memory import keep_freed_memory
 from theodolite.quantities._kernel_set import Coverage, TangentKernels
 from theodolite.quantities._outputs import Outputs
 from theodolite.quantities._plan import Plan, Settings
@@ -92,6 +93,7 @@ def tangent_kernels(  # noqa: PLR0913
     References:
         [lou2022], Eq. (1); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
+    keep_freed_memory()
     settings = Settings(memory_limit, batch_size, precision, check=check)
     request = Request(layers, outputs, readout, params, dtype, device, settings)
     inner = unwrap(model)
