@@ -33,11 +33,13 @@ class Contraction:
         products: How to multiply.
         tile_bytes: Size of intermediate results.
         span: Examples per block of a symmetric kernel.
+        whole: Whether the only block of a symmetric kernel is a product of symmetric matrices.
     """
 
     products: Products
     tile_bytes: int
     span: int
+    whole: bool = False
 
     def add(self, left: Factors, right: Factors, block: KernelBlock, fresh: bool) -> None:
         """Add the kernel of one atom; where the block is fresh, overwrite it."""
@@ -60,6 +62,11 @@ class Contraction:
             self._hadamard(left, right, block, fresh)
         else:
             self._positions(left, right, block, fresh)
+
+    def symmetric(self, factors: Factors) -> bool:
+        """Whether rounding has left a kernel of factors with themselves symmetric on a CPU."""
+        signals = factors.signals if isinstance(factors, OuterFactors) else None
+        return self.whole and (signals is None or signals.shape[3] == 1)
 
     def _mixed(
         self, left: MixedFactors, right: MixedFactors, block: KernelBlock, fresh: bool
@@ -87,14 +94,22 @@ class Contraction:
         if not left or not right:
             _clear(block, fresh)
             return
-        for part, (a, b) in enumerate(zip(left, right, strict=True)):
-            J = [self.products.left(x) for x in block.signals(a.flatten(2))]
-            H = [self.products.right(y) for y in block.signals(b.flatten(2))]
-            for rows, columns in self._ranges(len(a), len(b), a is b):
-                targets = block.part(rows, columns).matrices()
-                for target, x, y in zip(targets, J, H, strict=True):
-                    first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
-                    self.products.into(target, first, second, fresh and part == 0)
+        for a, b in zip(left, right, strict=True):
+            same = a is b
+            first = a.flatten(2)
+            for pair in self.products.terms(first, first if same else b.flatten(2)):
+                self._add_gram(pair, block, fresh, same)
+                fresh = False
+
+    def _add_gram(
+        self, pair: tuple[Tensor, Tensor], block: KernelBlock, fresh: bool, same: bool
+    ) -> None:
+        J, H = block.signals(pair[0]), block.signals(pair[1])
+        for rows, columns in self._ranges(len(pair[0]), len(pair[1]), same):
+            targets = block.part(rows, columns).matrices()
+            for target, x, y in zip(targets, J, H, strict=True):
+                first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
+                self.products.into(target, first, second, fresh)
 
     def _formed_gradients(
         self, left: OuterFactors, right: OuterFactors, block: KernelBlock, fresh: bool
@@ -114,8 +129,10 @@ class Contraction:
         H = B if left is right else block.signals(right.signals.squeeze(3))
         H = [self.products.right(self.products.wide(y)) for y in H]
         B = [self.products.left(x) for x in B]
+        inner = gram.block(slice(None), slice(None)) if block.width > 1 else None  # much smaller
         for rows, columns in self._hadamard_ranges(B[0], H[0], block, left is right):
-            forward = _repeated(gram.block(rows, columns), block.width)  # (nx, 1, ny * width)
+            part = gram.block(rows, columns) if inner is None else inner[rows, :, columns]
+            forward = _repeated(part, block.width)  # (nx, 1, ny * width)
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, B, H, strict=True):
                 pairs = torch.unflatten(target, 0, (-1, block.width))

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from theodolite.quantities._symmetric import gram_into, is_gram
+
 __all__ = ["Precision", "Products"]
 
 Precision = Literal["float32", "3xtf32"]
@@ -27,7 +29,8 @@ class Products:
             where the chip is faster with it (:meth:`wide`). On CUDA
             ``"3xtf32"`` writes float32 factors as sums of two TF32 numbers and multiplies them on
             the tensor cores, the product of the two small parts left out (relative error about
-            1e-6, as float32); each prepared factor is three times as long.
+            1e-6, as float32): each prepared factor is three times as long, or there are three
+            products (:meth:`terms`).
     """
 
     def __init__(self, precision: Precision = "float32") -> None:
@@ -51,8 +54,22 @@ class Products:
         high = _leading(rows)
         return torch.cat([high, rows - high, high], -1)
 
+    def terms(self, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Pairs of factors whose products add up to that of two long ones, (..., k).
+
+        Nothing is copied but the parts of split numbers; of a matrix with itself, once.
+        """
+        if not self._splits(left):
+            return [(left, right)]
+        a, b = _split(left), None if left is right else _split(right)
+        (high, low), (other_high, other_low) = a, a if b is None else b
+        return [(high, other_high), (high, other_low), (low, other_high)]
+
     def into(self, target: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
         """``target = left @ right.T`` of prepared factors, or added to it where it is not fresh."""
+        if fresh and is_gram(left, right):
+            gram_into(target, left)
+            return
         with self._allowed(left):
             if target.dim() == 3 and fresh:
                 torch.bmm(left, right.mT, out=target)
@@ -62,6 +79,10 @@ class Products:
 
     def of(self, left: Tensor, right: Tensor) -> Tensor:
         """``left @ right.T`` of prepared factors."""
+        if is_gram(left, right):
+            target = left.new_empty(len(left), len(left))
+            gram_into(target, left)
+            return target
         multiply = torch.mm if left.dim() == 2 else torch.bmm
         with self._allowed(left):
             return multiply(left, right.mT)
@@ -95,6 +116,11 @@ class Products:
 @lru_cache
 def _doubles_are_fast(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == _FAST_DOUBLES
+
+
+def _split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    high = _leading(tensor)
+    return high, tensor - high
 
 
 def _leading(tensor: Tensor) -> Tensor:

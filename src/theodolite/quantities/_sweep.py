@@ -18,10 +18,11 @@ from theodolite.quantities._collection import Collected, collect, example_blocks
 from theodolite.quantities._contractions import Contraction
 from theodolite.quantities._factors import Frame
 from theodolite.quantities._outputs import Mode, Outputs, resolve_outputs
-from theodolite.quantities._plan import Plan, Settings, Task, make_plan
+from theodolite.quantities._plan import AtomPlan, Plan, Settings, Task, make_plan
 from theodolite.quantities._products import Products
 from theodolite.quantities._routes import Route
 from theodolite.quantities._runs import Run, Subject
+from theodolite.quantities._symmetric import on_one_thread
 
 __all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
 
@@ -29,7 +30,7 @@ _HALF = (torch.float16, torch.bfloat16)
 # Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one (products must
 # not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
 _PARTS: dict[Route, tuple[int, float]] = {
-    "hadamard": (1000, 4e9),
+    "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
     "positions": (120, 2e10),
 }
@@ -164,11 +165,20 @@ class Sweep:
             cost = cost if self.device.type == "cuda" else _CPU_PART_COST
             most = rows // (least if self.device.type == "cuda" else 1)
             parts = max(1, min(_MOST_PARTS, most, examples, round(heaviest.cost / cost)))
+        whole = self.settings.parts is None and self._whole(atoms, plan, examples)
         products = Products(self.settings.precision)
-        span = -(-examples // parts)
+        span = examples if whole else -(-examples // parts)
         if heaviest is not None and heaviest.route != "positions":
             span = self._filling(span, examples)
-        return Contraction(products, plan.tile_bytes, span)
+        return Contraction(products, plan.tile_bytes, span, whole)
+
+    def _whole(self, atoms: Sequence[AtomPlan], plan: Plan, examples: int) -> bool:
+        """Whether one thread multiplies whole kernels; the forward kernel must fit into a tile."""
+        kinds = [(entry.atom.kind, entry.route) for entry in atoms]
+        if kinds != [("outer", "hadamard")] or not on_one_thread(self.device):
+            return False
+        width = self.outputs if self._mode == "full" else 1
+        return examples**2 * width * self.dtype.itemsize <= plan.tile_bytes
 
     def _filling(self, span: int, examples: int) -> int:
         """On a GPU the rows of a long part fill whole tiles, as far as whole examples do."""
@@ -190,9 +200,8 @@ class Sweep:
             contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if left is right and indices:
             # Plain products of a matrix with itself come out symmetric on a GPU.
-            exact = self.device.type == "cuda" and all(
-                plan.atoms[index].route != "positions" for index in indices
-            )
+            exact = all(plan.atoms[index].route != "positions" for index in indices)
+            exact &= self.device.type == "cuda" or contraction.symmetric(left.factors[indices[0]])
             block.mirror(contraction.span, symmetrize=not exact)
 
 
