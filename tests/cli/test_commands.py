@@ -107,6 +107,15 @@ def test_true_labels_beside_those_of_the_data(tmp_path, split, form):
         assert f"{ours.estimate(measure, 'fc1').value:.3f}" in printed
 
 
+def test_the_same_note_about_several_measures_is_one_line(data, tmp_path):
+    words = ("--family", "covariance", "-o", tmp_path)
+    printed = " ".join(call("survey", MLP[0], data, *MLP[1:], *words).split())
+    told = "3 filters are too few to judge directions"
+    assert printed.count(told) == 1
+    assert "relative_misalignment, misalignment, random_basis_misalignment: 3 filters" in printed
+    assert th.load(tmp_path).summary().count(told) == 1
+
+
 def test_weights_come_from_the_checkpoint(data, tmp_path):
     model = mlp([6, 5, 3], generator=torch.Generator().manual_seed(9))
     torch.save(model.state_dict(), tmp_path / "net.pt")

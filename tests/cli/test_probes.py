@@ -1,5 +1,7 @@
 """DATA on the command line, ready for a model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,15 @@ def test_flat_examples_and_no_scaling(tmp_path):
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     examples = load_examples(DataSource(str(tmp_path / "d.npz"), flat=True), ANY)
     assert torch.equal(inputs_of(examples), torch.from_numpy(x).flatten(1))
+
+
+def test_sequences_keep_their_axes(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(6, 4, 3)), np.arange(6) % 2
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    source = DataSource(str(tmp_path / "d.npz"))
+    assert inputs_of(load_examples(source, ANY)).shape == (6, 1, 4, 3)
+    left = inputs_of(load_examples(replace(source, as_is=True), ANY))
+    assert torch.equal(left, torch.from_numpy(x))
 
 
 def test_scalings_of_the_workbench():

@@ -276,6 +276,17 @@ def test_model_that_wants_vectors(tmp_path):
     assert "pass --flatten for vectors" in refused("survey", f"{path}:Net", "digits")
 
 
+def test_sequences_that_were_taken_for_images(tmp_path, folder):
+    x, y = np.ones((6, 4, 3), np.float32), np.arange(6) % 2
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    words = ("--arg", "sizes=[3,2]", "--readout", "mean", "-o", folder)
+    said = refused("survey", MLP, tmp_path / "d.npz", *words)
+    assert "or --as-is for sequences in an .npz file" in said
+    assert "expected DATA as an .npz file, got 'digits'" in refused(
+        "survey", MLP, "digits", "--as-is", *words
+    )
+
+
 def test_checkpoints_that_do_not_fit(tmp_path, data):
     path = tmp_path / "weights.pt"
     torch.save({"fc1.weight": torch.zeros(5, 6), "fc9.bias": torch.zeros(3)}, path)

@@ -214,7 +214,8 @@ def _undefined(filters: int, dimensions: int, subspace: int) -> str:
         return "the layer has a single input, and so no directions to compare"
     if subspace_size(filters, dimensions) < 2:
         least = min(8, dimensions + 2)
-        return f"{filters} filters are too few to judge directions: at least {least} are needed"
+        have = "1 filter is" if filters == 1 else f"{filters} filters are"
+        return f"{have} too few to judge directions: at least {least} are needed"
     return "the strongest directions of the data have equal variances and cannot be told apart"
 
 

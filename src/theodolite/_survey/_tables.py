@@ -84,19 +84,19 @@ def _line(row: Sequence[str], width: int) -> str:
 
 
 def _notes(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each measure that something is said about; the record has them all."""
+    """One line for measures of which the same is said; the record has them all."""
     first: dict[str, Mapping[str, Any]] = {}
     counts: dict[str, int] = {}
     for entry in warnings:
         first.setdefault(entry["measure"], entry)
         counts[entry["measure"]] = counts.get(entry["measure"], 0) + 1
-    lines = []
+    lines: dict[str, list[str]] = {}  # what is said, and of which measures
     for measure, entry in first.items():
         where = "model" if entry["layer"] is None else f"layer {entry['layer'] or _WHOLE}"
         others = counts[measure] - 1
         more = f" and {others} more" if others else ""
-        lines.append(f"note ({measure}, {where}{more}): {entry['text']}")
-    return lines
+        lines.setdefault(f"{where}{more}): {entry['text']}", []).append(measure)
+    return [f"note ({', '.join(measures)}, {told}" for told, measures in lines.items()]
 
 
 def _cell(value: float | None) -> str:

@@ -13,7 +13,7 @@ from theodolite.capture.readouts import read_outputs, resolve_readout
 from theodolite.cli.failures import CommandError
 from theodolite.cli.named_inputs import load_named_inputs
 from theodolite.errors import TheodoliteError
-from theodolite.workbench.data import SCALINGS, Dataset, load_data, scaled
+from theodolite.workbench.data import SCALINGS, Dataset, load_data, load_npz, scaled
 
 __all__ = [
     "DataSource",
@@ -36,6 +36,7 @@ class DataSource:
         split: "train" or "test".
         scale: a scaling of the workbench, "none", or "auto": pixels to [0, 1], others as they are.
         flat: whether every example becomes one vector.
+        as_is: whether the axes of an .npz file stay; else (n, h, w) and (n, h, w, c) are images.
         seed: of generated data and random splits.
     """
 
@@ -43,6 +44,7 @@ class DataSource:
     split: str = "train"
     scale: str = "auto"
     flat: bool = False
+    as_is: bool = False
     seed: int = 0
 
 
@@ -71,13 +73,20 @@ def load_examples(source: DataSource, model: nn.Module) -> Examples:
         mask = named.inputs.get(MASK_KEY)
         batch = Batch((), named.inputs, named.targets, mask)
         return Examples(Path(source.word).stem, source.split, batch)
-    generator = torch.Generator().manual_seed(source.seed)
-    data = _scaled(load_data(source.word, generator), source.scale)
+    data = _scaled(_loaded(source), source.scale)
     data = data.flat() if source.flat else data
     inputs, targets = (data.x_train, data.y_train)
     if source.split == "test":
         inputs, targets = (data.x_test, data.y_test)
     return Examples(data.name, source.split, Batch((inputs,), targets=targets), data.classes)
+
+
+def _loaded(source: DataSource) -> Dataset:
+    if not source.as_is:
+        return load_data(source.word, torch.Generator().manual_seed(source.seed))
+    if not source.word.endswith(".npz"):
+        raise CommandError(f"--as-is: expected DATA as an .npz file, got {source.word!r}")
+    return load_npz(source.word, layout="as_is")
 
 
 def _require_as_they_are(source: DataSource) -> None:
@@ -166,7 +175,10 @@ def _described(batch: Batch) -> str:
 def _hint(batch: Batch) -> str:
     if batch.kwargs:
         return "arrays are passed as they are: save them in the shape and type that MODEL takes"
-    return "pass --flatten for vectors" if batch.args[0].ndim > 2 else "check MODEL's input size"
+    axes = batch.args[0].ndim
+    if axes == 4 and batch.args[0].shape[1] == 1:
+        return "pass --flatten for vectors, or --as-is for sequences in an .npz file"
+    return "pass --flatten for vectors" if axes > 2 else "check MODEL's input size"
 
 
 def _require_labels(examples: Examples, outputs: int) -> None:

@@ -50,6 +50,13 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
         str, typer.Option(help="Scaling of the inputs; auto takes pixels to [0, 1].")
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
+    as_is: Annotated[
+        bool,
+        typer.Option(
+            "--as-is",
+            help="Leave the axes of FILE.npz alone: (n, T, d) holds sequences, not grey images.",
+        ),
+    ] = False,
     family: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,7 +130,7 @@ def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a co
     )
     folder = output or Path("runs") / f"{_word(model)}-{_word(data)}"
     run, report = survey_model(
-        source, DataSource(data, split, scale, flatten, seed), options, folder, not json_
+        source, DataSource(data, split, scale, flatten, as_is, seed), options, folder, not json_
     )
     if not is_first():
         return

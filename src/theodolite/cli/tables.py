@@ -82,12 +82,14 @@ def _print_notes(console: Console, record: Record, most: int = 5) -> None:
     """Families that did not run, and warnings, one line each; equal texts once."""
     for family, sentence in record.contents["skipped"].items():
         console.print(f"[yellow]not measured[/] {family}: {escape(sentence)}")
-    texts: dict[str, list[str]] = {}
+    texts: dict[str, tuple[list[str], list[str]]] = {}
     for warning in record.contents["warnings"]:
-        layers = texts.setdefault(f"{warning['measure']}: {warning['text']}", [])
+        measures, layers = texts.setdefault(warning["text"], ([], []))
+        measures.append(warning["measure"])
         layers.append(warning.get("layer") or "the model")
-    for text, layers in list(texts.items())[:most]:
-        console.print(f"[yellow]note[/] {escape(text)} ({escape(_listed(layers))})")
+    for text, (measures, layers) in list(texts.items())[:most]:
+        told = f"{_listed(measures)}: {text} ({_listed(layers)})"
+        console.print(f"[yellow]note[/] {escape(told)}")
     if len(texts) > most:
         console.print(f"[yellow]note[/] {len(texts) - most} more in the record")
 
