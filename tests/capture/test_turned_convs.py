@@ -167,3 +167,15 @@ def test_networks_are_measured_as_before(monkeypatch, name):
     monkeypatch.setattr(turned_convs, "_faster_on", lambda device: True)
     for part, value in measured().items():
         assert_close(value, wanted[part], scale=float(wanted[part].abs().max()))
+
+
+def test_a_vmap_inside_of_the_model_keeps_its_own_way(everywhere):
+    layer, norm = nn.Conv2d(2, 3, 3).double(), nn.BatchNorm2d(3).double().eval()
+    inputs = made((6, 5), (3, 3))[0]
+
+    def model(images):
+        return torch.func.vmap(lambda image: norm(layer(image[None]))[0])(images)
+
+    with UseRecorder({}, inputs, len(inputs)):
+        found = model(inputs)
+    assert torch.equal(found, model(inputs))

@@ -21,16 +21,11 @@ _EXACT = (torch.float32, torch.float64)  # others are normalized in float32 insi
 class _FixedNorm(torch.autograd.Function):
     """The values of ``batch_norm``, and the gradient of its input alone."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(inputs: Tensor, scale: Tensor, bound: dict[str, Any]) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, scale: Tensor, bound: dict[str, Any]) -> Tensor:
+        ctx.save_for_backward(scale)
         given = {name: bound[name] for name in ("weight", "bias", "eps")}
         return functional.batch_norm(inputs, bound["running_mean"], bound["running_var"], **given)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:

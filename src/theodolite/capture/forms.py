@@ -6,6 +6,7 @@ respect to the call's result becomes the gradient of each example with respect t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -48,9 +49,8 @@ class Geometry:
 
     def offsets(self) -> list[tuple[int, ...]]:
         """Offset of every tap in the padded image, in the order of the kernel's entries."""
-        axes = [torch.arange(k) * d for k, d in zip(self.kernel, self.dilation, strict=True)]
-        grid = torch.cartesian_prod(*axes).reshape(self.taps, len(self.kernel))
-        return [tuple(int(value) for value in row) for row in grid]
+        axes = [range(0, k * d, d) for k, d in zip(self.kernel, self.dilation, strict=True)]
+        return list(product(*axes))
 
     def columns(self, images: Tensor, taps: slice = slice(None)) -> Tensor:
         """Entries of the patches at these taps, (n, taps, channels, T)."""

@@ -1,6 +1,6 @@
 """One call of a torch function as a rule sees it: its arguments and where the examples are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,21 @@ from theodolite.capture.axes import Axis, split_examples
 __all__ = ["Site", "function_name", "tensors_in"]
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """All tensors inside nested arguments, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
+    found: list[Tensor] = []
+    _gather((value,), found)
+    return found
+
+
+def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            _gather(value, found)
+        elif isinstance(value, dict):
+            _gather(value.values(), found)
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -33,14 +33,11 @@ class _WayBack(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(result: Tensor, inputs: Tensor, turned: Tensor, options: Any) -> Tensor:
+    def forward(ctx: Any, result: Tensor, inputs: Tensor, turned: Tensor, options: Any) -> Tensor:
+        ctx.mark_dirty(result)
+        ctx.save_for_backward(turned)
+        ctx.options = options
         return result
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.mark_dirty(inputs[0])
-        ctx.save_for_backward(inputs[2])
-        ctx.options = inputs[3]
 
     @staticmethod
     @once_differentiable

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
@@ -146,7 +147,7 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """Call the function; keep what is needed where a parameter takes part."""
         kwargs = kwargs or {}
-        given = list(tensors_in((args, kwargs)))
+        given = tensors_in((args, kwargs))
         sources = {id(tensor): self.origins[id(tensor)] for tensor in given if self._made(tensor)}
         if sources and func in OPENED:
             with self:
@@ -157,7 +158,7 @@ class UseRecorder(TorchFunctionMode):
             kept = args
         start = _get_sequence_nr()
         result = self._result(func, args, kwargs, followed=bool(sources))
-        returned = list(tensors_in(result))
+        returned = tensors_in(result)
         depends = any(self._depends(tensor) for tensor in given)
         self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
@@ -178,7 +179,7 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """What the function returns, where many examples follow with a cheaper way back."""
         cheaper: Tensor | None = None
-        if self._examples > 1:
+        if self._examples > 1 and not _are_functorch_transforms_active():  # a vmap in the model
             cheaper = turned_convolution(func, args, kwargs)
             if cheaper is None and not followed:
                 cheaper = fixed_norm(func, args, kwargs)
@@ -225,7 +226,7 @@ class UseRecorder(TorchFunctionMode):
         sources: list[Origin],
         returned: list[Tensor],
     ) -> None:
-        given = list(tensors_in((args, kwargs)))
+        given = tensors_in((args, kwargs))
         detached = {id(tensor): tensor.detach() for tensor in given}
         self._count += 1
         if self._examples == 1:
