@@ -1,5 +1,6 @@
 """One sweep over the data: plan, passes, contractions and checks, for whatever wants blocks."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,11 +33,17 @@ _HALF = (torch.float16, torch.bfloat16)
 _PARTS: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
-    "positions": (120, 2e10),
+    "positions": (120, 8e9),
 }
+_SPLIT_ROWS = 1280  # rows of a part of split gradients: tensor cores want them taller
 _MOST_PARTS = 32
 _TILE_ROWS = 128  # rows of a product that a GPU handles as one
-_CPU_PART_COST = 3.3e7
+_CPU_PARTS: dict[Route, tuple[int, float]] = {
+    "hadamard": (128, 3.3e7),
+    "gradients": (128, 3.3e7),
+    "positions": (1, 3.3e7),
+}
+_VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,11 @@ class Sweep:
         return self.subject.choice.mode
 
     @property
+    def _width(self) -> int:
+        """Rows of a kernel that belong to one example."""
+        return self.outputs if self._mode == "full" else 1
+
+    @property
     def layers(self) -> list[str]:
         """Selected layers in order of execution; those that were not used come last."""
         order = {name: rank for rank, atom in enumerate(self.atoms) for name in atom.parameters}
@@ -158,13 +170,7 @@ class Sweep:
         """Parts of a symmetric block: few enough to be large, many enough to save work."""
         atoms = [plan.atoms[index] for index in self.atoms_of(layer)]
         heaviest = max(atoms, key=lambda entry: entry.cost, default=None)
-        parts = self.settings.parts or 1
-        if heaviest is not None and self.settings.parts is None:
-            least, cost = _PARTS[heaviest.route or "gradients"]
-            rows = examples * (self.outputs if self._mode == "full" else 1)
-            cost = cost if self.device.type == "cuda" else _CPU_PART_COST
-            most = rows // (least if self.device.type == "cuda" else 1)
-            parts = max(1, min(_MOST_PARTS, most, examples, round(heaviest.cost / cost)))
+        parts = self.settings.parts or self._parts(heaviest, examples)
         whole = self.settings.parts is None and self._whole(atoms, plan, examples)
         products = Products(self.settings.precision)
         span = examples if whole else -(-examples // parts)
@@ -172,18 +178,30 @@ class Sweep:
             span = self._filling(span, examples)
         return Contraction(products, plan.tile_bytes, span, whole)
 
+    def _parts(self, heaviest: AtomPlan | None, examples: int) -> int:
+        if heaviest is None:
+            return 1
+        route: Route = heaviest.route or "gradients"
+        least, cost = (_PARTS if self.device.type == "cuda" else _CPU_PARTS)[route]
+        if route == "gradients" and self.settings.precision == "3xtf32":
+            least = max(least, _SPLIT_ROWS)
+        rows = examples * self._width
+        return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
+
     def _whole(self, atoms: Sequence[AtomPlan], plan: Plan, examples: int) -> bool:
         """Whether one thread multiplies whole kernels; the forward kernel must fit into a tile."""
         kinds = [(entry.atom.kind, entry.route) for entry in atoms]
         if kinds != [("outer", "hadamard")] or not on_one_thread(self.device):
             return False
-        width = self.outputs if self._mode == "full" else 1
-        return examples**2 * width * self.dtype.itemsize <= plan.tile_bytes
+        return examples**2 * self._width * self.dtype.itemsize <= plan.tile_bytes
 
     def _filling(self, span: int, examples: int) -> int:
-        """On a GPU the rows of a long part fill whole tiles, as far as whole examples do."""
-        width = self.outputs if self._mode == "full" else 1
-        if self.device.type != "cuda" or span * width <= _TILE_ROWS:
+        """Long parts whose rows fill whole tiles or vectors, as far as whole examples do."""
+        width = self._width
+        if self.device.type != "cuda":
+            step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
+            return min(examples, -(-span // step) * step)
+        if span * width <= _TILE_ROWS:
             return span
         return min(examples, round(span * width / _TILE_ROWS) * _TILE_ROWS // width)
 
