@@ -164,3 +164,16 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
     assert shares[-1] == 1.0
     assert len(set(shares)) == len(shares)  # counted beforehand as many as there were
     assert "layer 2" in seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("examples", "outputs", "span"), [(300, 7, 24), (300, 10, 16), (1500, 1, 144), (12, 7, 12)]
+)
+def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span, monkeypatch):
+    monkeypatch.setattr(_sweep, "on_one_thread", lambda device: False)
+    model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
+    sweep, _ = sweep_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
+    plan = sweep.plan(examples, examples, True, 2)
+    contraction = sweep.contraction(plan, "0", examples)
+    assert contraction.span == span
+    assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
