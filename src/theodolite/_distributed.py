@@ -16,6 +16,7 @@ from theodolite.errors import (
     CaptureError,
     DomainError,
     MemoryLimitError,
+    NotFiniteError,
     ProcessError,
     TheodoliteError,
 )
@@ -25,7 +26,7 @@ __all__ = ["ALONE", "Group", "Processes"]
 Group = Any  # "auto", None or a torch.distributed.ProcessGroup, a class that may be absent
 
 # Failures that callers handle: they arrive at the other processes as what they are.
-_HANDLED: tuple[type[TheodoliteError], ...] = (CaptureError, MemoryLimitError)
+_HANDLED: tuple[type[TheodoliteError], ...] = (CaptureError, MemoryLimitError, NotFiniteError)
 
 
 class Processes:

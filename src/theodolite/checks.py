@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, NotFiniteError, ShapeError
 
 __all__ = [
     "require_axes",
@@ -84,7 +84,7 @@ def require_finite(**tensors: Tensor) -> None:
         finite = values.isfinite()  # the norm alone may have overflowed
         if not finite.all():
             first = tuple(int(index) for index in (~finite).nonzero()[0])
-            raise DomainError(
+            raise NotFiniteError(
                 f"{name}: expected finite numbers, got {values[first].item()} at index {first} "
                 f"({int((~finite).sum())} of {values.numel()} entries); "
                 "a diverged run or an overflow upstream is the usual cause"

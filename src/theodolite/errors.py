@@ -12,6 +12,7 @@ __all__ = [
     "DomainError",
     "DtypeError",
     "MemoryLimitError",
+    "NotFiniteError",
     "ProcessError",
     "RecordError",
     "ShapeError",
@@ -32,6 +33,10 @@ class ShapeError(TheodoliteError, ValueError):
 
 class DomainError(TheodoliteError, ValueError):
     """A value lies outside the domain of the quantity: NaN, a label out of range, a threshold."""
+
+
+class NotFiniteError(DomainError):
+    """Numbers are NaN or infinite: a run has diverged, or something has overflowed."""
 
 
 class DtypeError(TheodoliteError, TypeError, ValueError):

@@ -57,7 +57,8 @@ class Monitor:
     """Measures a model on a fixed probe at some steps of its training.
 
     Training is not disturbed: the weights are bitwise the same as without the monitor. The random
-    state is put back after every measurement, the training flag of every module too.
+    state is put back after every measurement, the training flag of every module too. A run that
+    diverges goes on: what cannot be measured then says why.
 
     Args:
         model: what is trained; measured in evaluation mode.
@@ -257,7 +258,7 @@ class Monitor:
 
     def _measure(self, step: int, settings: Settings) -> Survey:
         if self._records:  # the first measurement has compared the engine with plain autograd
-            settings = replace(settings, check=False)
+            settings = replace(settings, check=False, diverging=True)
         model = unwrap(self.model)
         with self._processes.together(), undisturbed(model), one_thread_beside_gpu(model):
             settings.require_common(call="Monitor", step=step)

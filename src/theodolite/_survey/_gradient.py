@@ -11,7 +11,7 @@ from theodolite._survey._groups import GroupAlignment, grouped_alignment
 from theodolite._survey._layers import Layer
 from theodolite._survey._memory import engine_options
 from theodolite._survey._sheet import Sheet, spread
-from theodolite._survey._views import stackable
+from theodolite._survey._views import View, stackable, why_undefined
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
 from theodolite.quantities import GradientAlignment, gradient_alignment
@@ -238,20 +238,22 @@ def measure_features(bench: Bench, sheet: Sheet) -> None:
             nulls = [GroupAlignment.nothing()] * len(group)
             if labels is not None and len(shuffled):
                 nulls = grouped_alignment(grams, shuffled.to(grams.device)).rows()
-        for (layer, _), values, null in zip(group, found, nulls, strict=True):
+        for (layer, view), values, null in zip(group, found, nulls, strict=True):
             with bench.step(sheet, _FAMILY, layer):
-                _feature_rows(sheet, layer, (values, null), len(groups), labels is not None)
+                _feature_rows(sheet, layer, (values, null), view, labels is not None)
 
 
 def _feature_rows(
     sheet: Sheet,
     layer: Layer,
     parts: tuple[GroupAlignment, GroupAlignment],
-    n: int,
+    view: View,
     labeled: bool,
 ) -> None:
     found, null = parts
-    why = "all features are zero, or every class has a single example"
+    n, why = len(view), "all features are zero, or every class has a single example"
+    if math.isnan(float(found.omega)):
+        why = why_undefined(view.gram, why)
     sheet.row(layer, (_FAMILY, "feature_omega"), Estimate(float(found.omega)), n, why)
     if not labeled:
         return

@@ -11,7 +11,7 @@ from torch import Tensor
 from theodolite._survey._bench import Bench
 from theodolite._survey._layers import Layer
 from theodolite._survey._sheet import Sheet, spread
-from theodolite._survey._views import View, input_view, stackable
+from theodolite._survey._views import View, input_view, stackable, why_undefined
 from theodolite.capture.batches import Batch
 from theodolite.linalg import (
     KernelProducts,
@@ -137,7 +137,9 @@ def _alignments(
                 null = _null(bench, kernels.grams[row], targets)
                 error = None if errors is None else errors[row][column]
                 estimate = Estimate(values[row][column], error, *spread(null), method)
-                why = _undefined(n, targets) if math.isnan(estimate.value) else None
+                why = None
+                if math.isnan(estimate.value):
+                    why = why_undefined(kernels.grams[row], _undefined(n, targets))
                 sheet.row(layer, (_FAMILY, measure), estimate, n, why)
 
 

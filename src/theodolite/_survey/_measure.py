@@ -27,7 +27,7 @@ from theodolite._survey._tangent import measure_tangent
 from theodolite._version import __version__
 from theodolite.capture.layers import unwrap
 from theodolite.capture.state import untouched
-from theodolite.errors import CaptureError, DomainError, MemoryLimitError
+from theodolite.errors import CaptureError, DomainError, MemoryLimitError, NotFiniteError
 from theodolite.records import Record
 
 __all__ = ["measure_model", "versions"]
@@ -75,7 +75,7 @@ def measure_model(  # noqa: PLR0913 (progress and step are keywords)
         for family, note in fitted.notes.items():
             sheet.warn(None, (family, "examples"), note)
     sheet.complete()
-    if not settings.resting:  # the first step of a monitor, which is complete, had some
+    if not settings.resting and not settings.diverging:  # the first step of a monitor had some
         _require_rows(sheet)
     return _record(bench, sheet, labeling, step)
 
@@ -130,11 +130,19 @@ def _require_rows(sheet: Sheet) -> None:
 
 
 def _tried(measure: Callable[[Bench, Sheet], None], bench: Bench, sheet: Sheet) -> str | None:
-    """Run a family; the reason if the engine cannot follow the model or memory does not suffice."""
+    """Run a family; the reason if it cannot be taken.
+
+    The engine cannot follow the model, memory does not suffice, or the training that a monitor
+    watches has diverged: it is not the monitor that ends it.
+    """
     try:
         with bench.settings.processes.together():
             measure(bench, sheet)
     except (CaptureError, MemoryLimitError) as error:
+        return str(error)
+    except NotFiniteError as error:
+        if not bench.settings.diverging:
+            raise
         return str(error)
     return None
 

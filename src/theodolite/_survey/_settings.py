@@ -85,6 +85,7 @@ class Settings:
     probes: int = 32
     curves: bool = True
     check: bool = True
+    diverging: bool = False  # numbers that are not finite are a reason, not an error
     deep_covariance: bool = True
     stiffness: bool = True
     heat_maps: bool = True

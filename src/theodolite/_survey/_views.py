@@ -16,7 +16,16 @@ from theodolite.measures.representation import prepare_features
 from theodolite.quantities import feature_grams, features
 from theodolite.quantities._features import Reading
 
-__all__ = ["Basis", "Held", "View", "input_view", "read_views", "spectrum_views", "stackable"]
+__all__ = [
+    "Basis",
+    "Held",
+    "View",
+    "input_view",
+    "read_views",
+    "spectrum_views",
+    "stackable",
+    "why_undefined",
+]
 
 _DEFAULT_LIMIT = 2 * 2**30
 _SMALL = 512  # examples
@@ -249,6 +258,12 @@ def stackable(views: Iterable[tuple[Layer, View]]) -> Iterator[list[tuple[Layer,
         group.append((layer, view))
     if group:
         yield group
+
+
+def why_undefined(gram: Float[Tensor, "n n"], otherwise: str) -> str:
+    """Why a number of features is undefined: a diverged run first of all."""
+    finite = bool(gram.isfinite().all())
+    return otherwise if finite else "the features are not finite: the run has diverged"
 
 
 def input_view(batch: Batch) -> View | None:

@@ -15,7 +15,7 @@ from theodolite.capture.quiet import quiet_vmap
 from theodolite.capture.readouts import Readout, read_outputs
 from theodolite.capture.sites import tensors_in
 from theodolite.capture.uses import CallTensors, Use, UseRecorder
-from theodolite.errors import CaptureError, DomainError
+from theodolite.errors import CaptureError, NotFiniteError
 from theodolite.quantities._outputs import OutputChoice
 
 __all__ = ["Run", "Subject"]
@@ -168,11 +168,11 @@ class Subject:
             return
         for name, parameter in self.model.named_parameters():
             if not parameter.detach().isfinite().all():
-                raise DomainError(
+                raise NotFiniteError(
                     f"model: expected finite weights, got NaN or infinity in {name!r}; a diverged "
                     "run is the usual cause, load an earlier checkpoint"
                 )
-        raise DomainError(
+        raise NotFiniteError(
             "model: expected finite outputs, got NaN or infinity; check the inputs and the scale "
             "of the activations"
         )
