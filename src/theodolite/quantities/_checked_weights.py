@@ -32,7 +32,7 @@ class CheckWeights:
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
     form; it is compared with the full kernel of two examples, which is checked in this way.
 
-    Made when the kernels are asked for. What needs no kernel goes beside them.
+    Made before the kernels are asked for; what needs no kernel can go beside them.
 
     Args:
         sweep: The sweep.
@@ -42,16 +42,22 @@ class CheckWeights:
     """
 
     def __init__(self, sweep: Sweep, data: Data, other: Data | None, aside: Aside) -> None:
-        self._sweep, self._other, self._aside = sweep, other, aside
+        self._sweep, self._data, self._other, self._aside = sweep, data, other, aside
         self._mode = sweep.subject.choice.mode
         self._traced = self._mode == "trace" and sweep.outputs > 1
+        self._exact: dict[str, Tensor] | None = None
+
+    def begin(self) -> None:
+        """Ask for all that needs no kernel, beside whatever the device is doing."""
         count = _FEW if self._traced else _MANY
         draws = torch.Generator().manual_seed(0)
-        with aside.work():
-            self._left = _Side.of(data, count, sweep.device)
-            self._right = self._left if other is None else _Side.of(other, count, sweep.device)
+        other, device = self._other, self._sweep.device
+        with self._aside.work():
+            self._left = _Side.of(self._data, count, device)
+            self._right = self._left if other is None else _Side.of(other, count, device)
             self._u = self._draw(len(self._left.indices), draws)
             self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
+        self._exact = {} if self._traced else self._from_gradients()
 
     def _draw(self, examples: int, draws: torch.Generator) -> Tensor:
         weights = torch.randn(examples, self._sweep.outputs, generator=draws, dtype=torch.float64)
@@ -70,15 +76,11 @@ class CheckWeights:
             full_kernels: Computes and checks full kernels of a sweep.
         """
         sweep = self._sweep
+        if self._exact is None:
+            self.begin()
+        exact = self._traces(full_kernels) if self._traced else self._exact
+        assert exact is not None
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
-        if self._traced:
-            small = full_kernels(self._full_sweep(), self._left.data, self._right_data())
-            traces = {
-                layer: kernel.diagonal(dim1=1, dim2=3).sum(2) for layer, kernel in small.items()
-            }
-            exact = {layer: self._form(trace) for layer, trace in traces.items()}
-        else:
-            exact = self._from_gradients()
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
         table, differences = form_table(forms, exact, scales), example_differences(sweep, outputs)
@@ -86,6 +88,14 @@ class CheckWeights:
         if len(outputs) > 1:
             require_independent_examples(sweep, numbers[:2])
         check_quadratic_forms(sweep, list(forms), numbers[2:].view_as(table))
+
+    def _traces(self, full_kernels: FullKernels) -> dict[str, Tensor]:
+        """Forms of the traces of small full kernels."""
+        small = full_kernels(self._full_sweep(), self._left.data, self._right_data())
+        traces = (
+            (layer, kernel.diagonal(dim1=1, dim2=3).sum(2)) for layer, kernel in small.items()
+        )
+        return {layer: self._form(trace) for layer, trace in traces}
 
     def _full_sweep(self) -> Sweep:
         subject = replace(self._sweep.subject, choice=OutputChoice("full"))

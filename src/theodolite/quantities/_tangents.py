@@ -112,22 +112,31 @@ def kernels_of(
     right = len(data) if other is None else len(other)
     plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
     shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
+    check = CheckWeights(sweep, data, other, Aside(sweep.device)) if sweep.settings.check else None
     kernels = _Kernels(shape, sweep, Steps(progress, _pieces(sweep, plan, data, other)))
-    aside = Aside(sweep.device)
+    kernels.beside = None if check is None else check.begin
     values = _fill_all(sweep, plan, data, other, kernels)
-    if sweep.settings.check:
-        CheckWeights(sweep, data, other, aside).compare(kernels, values, kernels_of)
+    if check is not None:
+        check.compare(kernels, values, kernels_of)
     return TangentKernels(dict(kernels), coverage_of(sweep, plan), values, plan.predicted_bytes)
 
 
 class _Kernels(dict[str, Tensor]):
-    """Kernels that are allocated when they are first filled, after the passes have let go."""
+    """Kernels that are allocated when they are first filled, after the passes have let go.
+
+    ``beside`` is called once, when half of them are: a GPU has work for a while by then.
+    """
+
+    beside: Callable[[], None] | None = None
 
     def __init__(self, shape: tuple[int, ...], sweep: Sweep, steps: Steps) -> None:
         super().__init__()
         self._shape, self._sweep, self.steps = shape, sweep, steps
 
     def __missing__(self, layer: str) -> Tensor:
+        if self.beside is not None and 2 * len(self) >= len(self._sweep.layers) - 1:
+            begin, self.beside = self.beside, None
+            begin()
         self[layer] = torch.empty(self._shape, dtype=self._sweep.dtype, device=self._sweep.device)
         return self[layer]
 
