@@ -183,6 +183,19 @@ def test_nulls_belong_to_their_own_run():
     assert nulls == {"chance, a": [0.03] * 3, "chance, b": [0.5] * 3}
 
 
+def test_maps_of_many_classes_name_a_few_of_them():
+    run = survey_run()
+    contents, arrays = run.steps[0].contents, run.steps[0].arrays
+    contents["data"]["classes"] = [f"kind {k}" for k in range(24)]
+    arrays |= {key: np.arange(24) for key in arrays if key.endswith("forward_kernel/classes")}
+    figures = {f.key: f for f in family_figures(groups_of([run], 60)[0], "tangent")}
+    across = figures["tangent-forward-kernel"].panels[0].layout["xaxis"]
+    assert len(across["ticktext"]) == 12
+    assert across["ticktext"] == [f"kind {k:g}" for k in across["tickvals"]]
+    assert across["tickvals"][0] == 0
+    assert across["tickvals"][-1] == 23
+
+
 @pytest.mark.parametrize("shape", [(1, 5, 5), (3, 4, 6), (2, 3, 3)], ids=["grey", "color", "two"])
 def test_pictures_stand_four_to_a_row_in_pairs(shape):
     run = survey_run(shape=shape)

@@ -181,3 +181,25 @@ def test_spaced_keeps_both_ends(count, logarithmic):
     assert kept == sorted(set(kept))
     assert (kept[0], kept[-1]) == (0, count - 1)
     assert len(kept) <= 7
+
+
+@pytest.mark.parametrize(
+    ("family", "measure", "told"),
+    [
+        ("kernel", "cka_input", "Not shown: unlabeled data have no targets for it"),
+        ("gradient", "feature_omega", "Not shown: unlabeled data have no classes for it"),
+    ],
+    ids=["targets", "classes"],
+)
+def test_a_family_without_its_headline_says_what_it_needs(family, measure, told):
+    group = group_with(family, measure, [0.5, 0.4])
+    group.runs[0].last.record.contents["data"]["task"] = "unlabeled"
+    assert overview_sentence(group, family) == f"{told}; what needs none is below."
+
+
+def test_a_headline_that_is_undefined_everywhere_says_why():
+    group = group_with("kernel", "cka_target", [math.nan, math.nan])
+    for entry in group.runs[0].last.record.contents["rows"]:
+        entry["reason"] = "all examples have the same label"
+    said = overview_sentence(group, "kernel")
+    assert said == "Not shown: undefined in every layer, all examples have the same label."

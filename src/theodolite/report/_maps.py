@@ -18,6 +18,7 @@ __all__ = ["class_map", "kernel_maps", "step_maps"]
 _MOST_COLUMNS = 24
 _TEXT_COLUMNS = 13
 _FEW_TICKS = 7
+_MOST_CLASSES = 12  # whose names fit beside a map
 _MOST_EXAMPLES = 40
 _MOST_KERNELS = 4
 _ROW_HEIGHT, _MARGINS = 24, 64
@@ -201,6 +202,7 @@ def _class_ticks(moment: Moment, classes: np.ndarray) -> dict[str, Any]:
     known = moment.record.contents.get("data", {}).get("classes") or []
     names = dict(enumerate(str(name) for name in known))
     groups = [(int(c), np.flatnonzero(numbers == c)) for c in np.unique(numbers)]
+    groups = [groups[i] for i in spaced(len(groups), _MOST_CLASSES)]
     return {
         "tickvals": [float(members.mean()) for _, members in groups],
         "ticktext": [plotly_text(short(names.get(c, str(c)), 8)) for c, _ in groups],

@@ -127,7 +127,16 @@ def quiet_reason(group: Group, family: str) -> str:
     """Why a family has no numbers; at its first step a monitor takes all that it can."""
     moments = [moment for run in group.runs for moment in (run.moments[0], run.last)]
     reasons = (moment.record.contents.get("skipped", {}).get(family) for moment in moments)
-    return next((plain(str(text)) for text in reasons if text), "not measured")
+    known = next((plain(str(text)) for text in reasons if text), "")
+    if known or not group.measured(family):
+        return known or "not measured"
+    headline = FAMILIES[family].headline
+    if group.measured(family, headline):
+        row = moments[-1].row(family, headline, group.measured(family, headline)[0]) or {}
+        return f"undefined in every layer, {plain(str(row.get('reason')))}"
+    task = plain(str(moments[0].record.contents.get("data", {}).get("task", "these")))
+    needs = "classes" if family == "gradient" else "targets"
+    return f"{task} data have no {needs} for it; what needs none is below"
 
 
 def _dated(run: RunView, moment: Moment, step: int | None) -> str:
