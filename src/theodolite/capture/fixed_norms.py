@@ -22,15 +22,25 @@ class _FixedNorm(torch.autograd.Function):
     """The values of ``batch_norm``, and the gradient of its input alone."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, scale: Tensor, bound: dict[str, Any]) -> Tensor:
-        ctx.save_for_backward(scale)
+    def forward(ctx: Any, inputs: Tensor, bound: dict[str, Any]) -> Tensor:
+        ctx.statistics = bound["running_var"], bound["weight"], bound["eps"], inputs.dim()
+        ctx.scale = None
         given = {name: bound[name] for name in ("weight", "bias", "eps")}
         return functional.batch_norm(inputs, bound["running_mean"], bound["running_var"], **given)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (scale,) = ctx.saved_tensors
-        return gradient * scale, None, None
+        if ctx.scale is None:  # on the way back, when a GPU has more to do than to be asked
+            ctx.scale = _scale(*ctx.statistics)
+        return gradient * ctx.scale, None
+
+
+def _scale(variance: Tensor, weight: Tensor | None, eps: float, axes: int) -> Tensor:
+    """What the gradient is multiplied by: one number per channel."""
+    with torch.no_grad():
+        scale = torch.rsqrt(variance + eps)
+        scale = scale if weight is None else scale * weight
+        return scale.view(-1, *(1,) * (axes - 2))
 
 
 def fixed_norm(
@@ -44,7 +54,7 @@ def fixed_norm(
     if function is not functional.batch_norm:
         return None
     bound = {**_DEFAULTS, **dict(zip(_NAMES, args, strict=False)), **kwargs}
-    inputs, variance, weight = bound["input"], bound["running_var"], bound["weight"]
+    inputs, variance = bound["input"], bound["running_var"]
     if bound["training"] or bound["running_mean"] is None or variance is None:
         return None
     if inputs.dtype != variance.dtype or inputs.dtype not in _EXACT or not inputs.requires_grad:
@@ -53,9 +63,5 @@ def fixed_norm(
         given is not None and given.grad_fn is not None for given in map(bound.get, _NAMES[1:5])
     ):
         return None
-    with torch.no_grad():
-        scale = torch.rsqrt(variance + bound["eps"])
-        scale = scale if weight is None else scale * weight
-    shape = (-1, *(1,) * (inputs.dim() - 2))
-    result: Tensor = _FixedNorm.apply(inputs, scale.view(shape), bound)  # type: ignore[no-untyped-call]
+    result: Tensor = _FixedNorm.apply(inputs, bound)  # type: ignore[no-untyped-call]
     return result

@@ -33,18 +33,19 @@ class _WayBack(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, result: Tensor, inputs: Tensor, turned: Tensor, options: Any) -> Tensor:
+    def forward(ctx: Any, result: Tensor, inputs: Tensor, weight: Tensor, options: Any) -> Tensor:
         ctx.mark_dirty(result)
-        ctx.save_for_backward(turned)
-        ctx.options = options
+        ctx.weight, ctx.turned, ctx.options = weight, None, options
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (turned,) = ctx.saved_tensors
+        if ctx.turned is None:  # on the way back, when a GPU has more to do than to be asked
+            around = ctx.weight.flip(tuple(range(2, ctx.weight.dim())))
+            ctx.turned = around.transpose(0, 1).contiguous()
         convolve, padding, dilation = ctx.options
-        return gradient, convolve(gradient, turned, None, 1, padding, dilation), None, None
+        return gradient, convolve(gradient, ctx.turned, None, 1, padding, dilation), None, None
 
 
 def turned_convolution(
@@ -78,11 +79,11 @@ def _turned(convolve: Callable[..., Any], bound: dict[str, Any]) -> Tensor | Non
         return None
     if torch.is_autocast_enabled(inputs.device.type):  # gradients come in another dtype
         return None
-    with torch.no_grad():
-        turned = weight.flip(tuple(range(2, weight.dim()))).transpose(0, 1).contiguous()
     result = convolve(**{**bound, "input": inputs.detach()})
     options = convolve, padding, dilation
-    back: Tensor = _WayBack.apply(result, inputs, turned, options)  # type: ignore[no-untyped-call]
+    back: Tensor = _WayBack.apply(  # type: ignore[no-untyped-call]
+        result, inputs, weight.detach(), options
+    )
     return back
 
 
