@@ -10,6 +10,8 @@ from theodolite.capture.axes import Axis, split_examples
 
 __all__ = ["Site", "function_name", "tensors_in"]
 
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+
 
 def tensors_in(value: Any) -> list[Tensor]:
     """All tensors inside nested arguments, in order."""
@@ -20,6 +22,8 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
     for value in values:
+        if type(value) in _PLAIN:  # most arguments: thousands of calls are looked at
+            continue
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):
