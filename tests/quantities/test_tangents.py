@@ -13,6 +13,7 @@ from tests.tolerances import assert_close
 from theodolite.measures.kernel import cka, kta, target_gram
 from theodolite.measures.tangent import tangent_alignment
 from theodolite.quantities import backward_kernel, forward_kernel, tangent_kernels
+from theodolite.quantities._signal_kernels import traced_backward_kernel
 
 WIDTHS = (5, 7, 6, 3)
 
@@ -221,6 +222,20 @@ def test_the_scalar_case_divided_by_the_width_squared(x):
 
 
 @pytest.mark.spec("4.P26")
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_the_traced_backward_kernel_is_the_mean_over_equal_outputs(layer):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4)
+    ).double()
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = backward_kernel(model, x, layer)
+    expected = [
+        [sum(whole[a, i, b, i].item() for i in range(4)) / 4 for b in range(6)] for a in range(6)
+    ]
+    traced = traced_backward_kernel(model, x, layer)
+    torch.testing.assert_close(traced, torch.tensor(expected, dtype=torch.float64))
+
+
 def test_the_backward_kernel_of_the_last_layer_is_one_for_a_single_output():
     model = network(5, 4, 1)
     backward = backward_kernel(model, examples(), "2", normalize=False)

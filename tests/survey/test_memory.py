@@ -10,7 +10,9 @@ from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp, value
+from theodolite._survey import _measure, _tangent
 from theodolite._survey._footprint import footprint_of
+from theodolite._survey._memory import Fitted
 from theodolite.errors import MemoryLimitError
 
 MIB = 2**20
@@ -112,3 +114,18 @@ def test_sums_of_gradients_that_do_not_fit_say_so():
 def test_a_limit_below_a_single_example_is_an_error():
     with pytest.raises(MemoryLimitError, match="memory_limit: expected at least"):
         th.survey(mlp(), blobs(), memory_limit=1000)
+
+
+@pytest.mark.parametrize(("fitting", "most"), [(1000, 40), (10, 10), (1, 0)], ids=str)
+def test_heat_maps_of_many_outputs_have_as_many_examples_as_fit(monkeypatch, fitting, most):
+    outputs = 100
+    room = _tangent._DEFAULT_LIMIT
+    monkeypatch.setattr(_tangent, "_SIGNALS", room // (4 * outputs**2 * fitting))
+    monkeypatch.setattr(_measure, "fit_settings", lambda settings, *_: Fitted(settings, {}))
+    options = {"tangent": "sketch", "sizes": {"tangent": 60}, "nulls": 0}
+    found = th.survey(mlp((6, 8, outputs)), blobs(60), families="tangent", **options)
+    curves = [c for c in found.record.contents["curves"] if c["name"] == "backward_kernel"]
+    shapes = {found.record.arrays[c["arrays"]["matrix"]].shape for c in curves}
+    assert shapes == ({(most, most)} if most else set())
+    told = {warning["text"] for warning in found.record.contents["warnings"]}
+    assert any("not drawn" in text for text in told) == (most == 0)

@@ -15,8 +15,9 @@ from theodolite._survey._settings import MANY_OUTPUTS
 from theodolite._survey._sheet import Sheet, spread
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures.tangent import alignment_decomposition, peak_layer, tangent_alignment
-from theodolite.quantities import backward_kernel, forward_kernel, tangent_alignments
+from theodolite.quantities import forward_kernel, tangent_alignments
 from theodolite.quantities._shared_tangents import shared_tangent_kernels
+from theodolite.quantities._signal_kernels import traced_backward_kernel
 from theodolite.records import Estimate
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -27,6 +28,7 @@ _DEFAULT_LIMIT = 2 * 2**30
 _BESIDE = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
 _PICTURED = 40  # examples of the heat maps of forward and backward kernels
+_SIGNALS = 4  # copies of the signals behind them
 _PICTURES = 8  # layers with heat maps
 _PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
 
@@ -199,23 +201,34 @@ def relu_depth(model: nn.Module) -> int:
     return len(linear) if plain and len(linear) == len(rest) + 1 else 0
 
 
+def _fitting(bench: Bench, layers: list[Layer]) -> int:
+    """Examples whose signals, one for each output and unit of a layer, fit into memory."""
+    outputs, widest = bench.layout.outputs or 1, max((la.width for la in layers), default=1)
+    room = bench.settings.room or _DEFAULT_LIMIT
+    return room // (4 * _SIGNALS * outputs * max(1, widest))
+
+
 def _pictures(bench: Bench, sheet: Sheet, layers: list[Layer]) -> None:
     """Forward and backward kernels of linear layers, examples in class order."""
-    batch, task = bench.probe.take(min(_PICTURED, bench.count(_FAMILY)))
+    linear = [la for la in layers if isinstance(bench.model.get_submodule(la.name), nn.Linear)]
+    count = min(_PICTURED, bench.count(_FAMILY), _fitting(bench, linear))
+    if linear and count < 2:
+        text = "not drawn: signals of two examples do not fit into memory_limit"
+        sheet.warn(None, (_FAMILY, "backward_kernel"), text)
+        return
+    batch, task = bench.probe.take(count)
     labels = task.labels if task.labels is not None else torch.zeros(len(batch), dtype=torch.long)
     order = labels.argsort(stable=True)
     sorted_batch, classes = batch.take(order), labels[order]
-    linear = [la for la in layers if isinstance(bench.model.get_submodule(la.name), nn.Linear)]
     drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
     for layer in own_layers(bench, drawn):
         with bench.step(sheet, _FAMILY, layer):
             options: dict[str, Any] = {"readout": bench.settings.readout}
             try:
                 forward = forward_kernel(bench.model, sorted_batch, layer.name, **options)
-                backward = backward_kernel(bench.model, sorted_batch, layer.name, **options)
+                backward = traced_backward_kernel(bench.model, sorted_batch, layer.name, **options)
             except TheodoliteError:  # a layer applied to several positions has no such kernels
                 continue
-            traced = backward.diagonal(dim1=1, dim2=3).mean(2)
-            for title, matrix in (("forward_kernel", forward), ("backward_kernel", traced)):
+            for title, matrix in (("forward_kernel", forward), ("backward_kernel", backward)):
                 arrays = {"matrix": matrix, "classes": classes}
                 sheet.curve(layer, (_FAMILY, title), arrays)

@@ -13,7 +13,7 @@ from theodolite.quantities._factors import OuterFactors
 from theodolite.quantities._plan import Settings
 from theodolite.quantities._sweep import Data, Request, model_device, prepare
 
-__all__ = ["backward_kernel", "forward_kernel"]
+__all__ = ["backward_kernel", "forward_kernel", "traced_backward_kernel"]
 
 
 def forward_kernel(
@@ -92,6 +92,19 @@ def backward_kernel(
     n, c, width, _ = factors.signals.shape
     flat = factors.signals.reshape(n * c, width)
     return (flat @ flat.T / (width if normalize else 1)).view(n, c, n, c)
+
+
+def traced_backward_kernel(
+    model: nn.Module, inputs: Any, layer: str, *, readout: str | Readout | None = None
+) -> Float[Tensor, "n n"]:
+    """The mean of a backward kernel over pairs of equal outputs, without the other pairs.
+
+    Of a thousand outputs these are a thousandth, in time and in memory.
+    """
+    factors = _factors(model, inputs, layer, readout)
+    assert factors.signals is not None
+    flat = factors.signals.flatten(1)
+    return flat @ flat.T / flat.shape[1]
 
 
 def _factors(
