@@ -33,7 +33,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _PARTS: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
-    "positions": (120, 8e9),
+    "positions": (120, 2e10),
 }
 _SPLIT_ROWS = 1280  # rows of a part of split gradients: tensor cores want them taller
 _MOST_PARTS = 32
