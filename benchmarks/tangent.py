@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.resnet import ResNet18
-from benchmarks.stopwatch import GIB, attempt, measure
+from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure
 from theodolite.capture.state import exact_arithmetic, untouched
 from theodolite.quantities import tangent_kernels
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
@@ -321,7 +321,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="times,profile,peers,scaling")
     parser.add_argument("--case", default="")
+    parser.add_argument("--clock", default="wall", choices=CLOCKS)
     chosen = parser.parse_args()
+    choose_clock(chosen.clock)
     wanted, device = chosen.only.split(","), chosen.device
     print(
         f"torch {torch.__version__}, {torch.cuda.get_device_name() if device != 'cpu' else 'CPU'}"
