@@ -203,7 +203,8 @@ class Sweep:
             return min(examples, -(-span // step) * step)
         if span * width <= _TILE_ROWS:
             return span
-        return min(examples, round(span * width / _TILE_ROWS) * _TILE_ROWS // width)
+        filling = round(span * width / _TILE_ROWS) * _TILE_ROWS // width
+        return max(1, min(examples, filling))
 
     def fill(
         self, layer: str, pair: tuple[Collected, Collected], block: KernelBlock, plan: Plan
