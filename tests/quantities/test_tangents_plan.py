@@ -177,3 +177,31 @@ def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, 
     contraction = sweep.contraction(plan, "0", examples)
     assert contraction.span == span
     assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
+
+
+@pytest.mark.parametrize("outputs", [150, 190, 300, 1000])
+@pytest.mark.parametrize("span", [1, 2, 3, 8])
+def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
+    sweep, _ = sweep_of(nn.Linear(3, outputs), torch.randn(8, 3))
+    elsewhere = replace(sweep, device=torch.device("cuda"))
+    assert 1 <= elsewhere._filling(span, 8) <= 8
+
+
+class AtOnePosition(nn.Module):
+    """Reads the features of one position out of many, and one position of the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        outputs = self.head(torch.relu(self.body(x))[:, 0])
+        return outputs[:, None].repeat(1, 9, 1)[:, -1]
+
+
+def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
+    sweep, data = sweep_of(AtOnePosition(), torch.randn(5, 9, 4))
+    collected = sweep.collect(data.batches, sweep.plan(5, 5, True, 2))
+    (index,) = sweep.atoms_of("head")
+    for kept in (collected.outputs, collected.factors[index].inputs):
+        assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()

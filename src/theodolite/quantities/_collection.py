@@ -10,7 +10,7 @@ from theodolite.capture.batches import Batch
 from theodolite.errors import CaptureError
 from theodolite.quantities._blocks import spans
 from theodolite.quantities._dense_factors import DenseFactors
-from theodolite.quantities._factors import Factors, Frame, LookupFactors, OuterFactors
+from theodolite.quantities._factors import Factors, Frame, LookupFactors, OuterFactors, compact
 from theodolite.quantities._mixed_factors import MixedFactors
 from theodolite.quantities._plan import AtomPlan, Plan
 from theodolite.quantities._runs import Run, Subject
@@ -72,7 +72,7 @@ def collect(
         _add_run(factors, plan, run, rows, keep_graph=part is not None)
         if part is not None:
             _add_gradients(total, subject, run.outputs, part)
-        outputs.append(run.outputs.detach())
+        outputs.append(compact(run.outputs.detach()))
         del run  # before the next one is made: its graph holds as much as all that is kept of it
         start = rows.stop
     return Collected(factors, outputs[0] if len(outputs) == 1 else torch.cat(outputs), total)

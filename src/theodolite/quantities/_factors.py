@@ -14,7 +14,7 @@ from theodolite.quantities._atoms import Atom
 from theodolite.quantities._patch_views import TapColumns, has_strips, strip_windows
 from theodolite.quantities._routes import Route
 
-__all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors"]
+__all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors", "compact"]
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -33,6 +33,12 @@ class Frame:
     def zeros(self, *shape: int) -> Tensor:
         """A tensor of zeros with one row per example."""
         return torch.zeros(self.examples, *shape, dtype=self.dtype, device=self.device)
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """A copy of what is a part of something larger, which would be kept in memory with it."""
+    part = tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
+    return tensor.clone() if part else tensor
 
 
 class Factors(ABC):
@@ -181,7 +187,7 @@ class OuterFactors(_Positions):
 
     def _store(self, rows: slice, inputs: Tensor) -> None:
         if inputs.shape[0] == self.frame.examples:
-            self.inputs = inputs
+            self.inputs = compact(inputs)
             return
         if self.inputs is None:
             self.inputs = self.frame.zeros(*inputs.shape[1:])
