@@ -134,8 +134,15 @@ class Column:
 
 @pytest.mark.parametrize(
     "targets",
-    [list(range(6)), tuple(range(6)), [np.int64(k) for k in range(6)], Column(range(6))],
-    ids=["list", "tuple", "scalars", "column"],
+    [
+        list(range(6)),
+        tuple(range(6)),
+        [np.int64(k) for k in range(6)],
+        Column(range(6)),
+        np.broadcast_to(np.arange(6), (2, 6))[0],
+        np.arange(6).astype(np.dtype(np.int64).newbyteorder()),
+    ],
+    ids=["list", "tuple", "scalars", "column", "read only", "other byte order"],
 )
 def test_targets_that_are_plain_numbers_become_tensors(targets):
     for data in ((X, targets), {"x": X, "labels": targets}):

@@ -197,7 +197,7 @@ def _batch_of(item: Any) -> Batch:
     if isinstance(item, Batch):
         return item
     if isinstance(item, Mapping):
-        return _batch_of_mapping({key: _as_tensor(value) for key, value in item.items()})
+        return _batch_of_mapping(dict(item))
     if isinstance(item, (Tensor, np.ndarray)):
         return Batch((_as_tensor(item),))
     if isinstance(item, (tuple, list)) and 0 < len(item) <= 2:
@@ -223,6 +223,7 @@ def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
         if key in inputs:
             targets = _as_targets(inputs.pop(key))
             break
+    inputs = {key: _as_tensor(value) for key, value in inputs.items()}
     mask = inputs.get(MASK_KEY)
     return Batch((), inputs, targets, mask if isinstance(mask, Tensor) else None)
 
@@ -250,7 +251,8 @@ def _as_targets(value: Any) -> Any:
             f"targets: expected class indices or numbers, got {array.dtype}, such as "
             f"{array.flat[0]!r}; number the classes, 0, 1, 2, ..."
         )
-    return torch.from_numpy(np.ascontiguousarray(array))
+    # PyTorch takes neither read-only memory, such as pandas hands out, nor swapped bytes.
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def _require_matching(batch: Batch) -> None:
