@@ -1,5 +1,6 @@
 """Convolutions with a way back through a forward convolution: PyTorch's values and gradients."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ CALLS = {
     "even": (functional.conv2d, (6, 5), (2, 4), {}),
     "dilated": (functional.conv2d, (7, 6), (3, 2), {"dilation": (2, 1), "padding": (3, 0)}),
     "one number": (functional.conv2d, (6, 5), (3, 3), {"padding": (2,), "dilation": [1, 1]}),
+    "integers of NumPy": (functional.conv2d, (6, 5), (3, 3), {"padding": np.int64(1)}),
     "volume": (functional.conv3d, (3, 4, 3), (2, 3, 1), {"padding": (1, 0, 0)}),
 }
 

@@ -4,10 +4,10 @@ With n examples, T positions, C rows and D columns, a form says how the gradient
 respect to the call's result becomes the gradient of each example with respect to the tensor.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -15,9 +15,15 @@ from torch.nn import functional
 
 from theodolite.capture.axes import Axis
 
-__all__ = ["Dense", "Form", "Geometry", "Lookup", "Outer", "Signals"]
+__all__ = ["Dense", "Form", "Geometry", "Lookup", "Outer", "Signals", "per_axis"]
 
 Signals = Callable[[Tensor], Tensor]
+
+
+def per_axis(value: SupportsIndex | Sequence[SupportsIndex], count: int) -> tuple[int, ...]:
+    """An option of a convolution as one number per axis, whatever kind of integer it was."""
+    numbers = tuple(map(int, value)) if isinstance(value, Sequence) else (int(value),)
+    return numbers * count if len(numbers) == 1 else numbers
 
 
 @dataclass(frozen=True)

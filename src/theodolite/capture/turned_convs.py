@@ -4,13 +4,15 @@ The gradient of the input of a convolution with stride one is the convolution of
 the kernel turned around. cuDNN's own pass back needs a third more time for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from theodolite.capture.forms import per_axis
 
 __all__ = ["turned_convolution"]
 
@@ -69,11 +71,11 @@ def _faster_on(device: torch.device) -> bool:
 def _turned(convolve: Callable[..., Any], bound: dict[str, Any]) -> Tensor | None:
     inputs, weight = bound["input"], bound["weight"]
     sizes = tuple(weight.shape[2:])
-    strides, dilation = (_each(bound[name], len(sizes)) for name in ("stride", "dilation"))
+    strides, dilation = (per_axis(bound[name], len(sizes)) for name in ("stride", "dilation"))
     plain = bound["groups"] == 1 and set(strides) == {1} and set(sizes) != {1}
     if not plain or isinstance(bound["padding"], str) or not inputs.requires_grad:
         return None
-    given = _each(bound["padding"], len(sizes))
+    given = per_axis(bound["padding"], len(sizes))
     padding = tuple(d * (k - 1) - p for k, d, p in zip(sizes, dilation, given, strict=True))
     if min(padding) < 0 or inputs.dtype not in _EXACT or weight.dtype != inputs.dtype:
         return None
@@ -85,9 +87,3 @@ def _turned(convolve: Callable[..., Any], bound: dict[str, Any]) -> Tensor | Non
         result, inputs, weight.detach(), options
     )
     return back
-
-
-def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
-    """One number per axis."""
-    numbers = (value,) if isinstance(value, int) else tuple(value)
-    return numbers * count if len(numbers) == 1 else numbers

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from theodolite.capture.forms import Dense, Form, Geometry, Outer, Signals
+from theodolite.capture.forms import Dense, Form, Geometry, Outer, Signals, per_axis
 from theodolite.capture.rules._registry import register_rule
 from theodolite.capture.sites import Site
 
@@ -52,7 +52,7 @@ def _signals(site: Site) -> Signals:
 def _geometry(bound: dict[str, Any]) -> Geometry | None:
     count = bound["weight"].dim() - 2
     kernel = tuple(bound["weight"].shape[2:])
-    stride, dilation = _tuple(bound["stride"], count), _tuple(bound["dilation"], count)
+    stride, dilation = per_axis(bound["stride"], count), per_axis(bound["dilation"], count)
     padding = bound["padding"]
     if padding == "valid":
         padding = 0
@@ -61,13 +61,7 @@ def _geometry(bound: dict[str, Any]) -> Geometry | None:
         if any(size % 2 for size in total):
             return None  # one side is padded more: left to replay
         padding = tuple(size // 2 for size in total)
-    return Geometry(kernel, stride, _tuple(padding, count), dilation)
-
-
-def _tuple(value: int | tuple[int, ...], count: int) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * count
-    return tuple(value) * (count if len(value) == 1 and count > 1 else 1)
+    return Geometry(kernel, stride, per_axis(padding, count), dilation)
 
 
 def _rows(parts: Tensor, geometry: Geometry) -> Tensor:
