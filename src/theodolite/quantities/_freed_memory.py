@@ -17,4 +17,4 @@ def keep_freed_memory() -> None:
     megabytes are handed back, and every page of the next ones is asked for and cleared anew, which
     can take as long as half of the products. Other allocators have limits of their own.
     """
-    torch.empty(_LARGEST, dtype=torch.uint8)
+    torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
