@@ -221,7 +221,6 @@ def test_the_scalar_case_divided_by_the_width_squared(x):
     assert backward.shape == (6, 1, 6, 1)
 
 
-@pytest.mark.spec("4.P26")
 @pytest.mark.parametrize("layer", ["0", "2"])
 def test_the_traced_backward_kernel_is_the_mean_over_equal_outputs(layer):
     model = torch.nn.Sequential(
@@ -236,6 +235,7 @@ def test_the_traced_backward_kernel_is_the_mean_over_equal_outputs(layer):
     torch.testing.assert_close(traced, torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.spec("4.P26")
 def test_the_backward_kernel_of_the_last_layer_is_one_for_a_single_output():
     model = network(5, 4, 1)
     backward = backward_kernel(model, examples(), "2", normalize=False)
