@@ -456,7 +456,9 @@ def test_autocast_is_followed(x):
     model = network(*WIDTHS).float()
     wanted = tangent_kernels(model, x.float()).total
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(x.float())  # as in training: autocast keeps its weights for the next calls
         found = tangent_kernels(model, x.float()).total
+        assert torch.is_autocast_cache_enabled()
     assert float((found - wanted).norm() / wanted.norm()) < 0.05
 
 

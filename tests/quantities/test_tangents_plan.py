@@ -187,6 +187,17 @@ def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
     assert 1 <= elsewhere._filling(span, 8) <= 8
 
 
+def test_products_are_exact_where_the_model_runs_under_autocast():
+    model, x = deep()
+    found = []
+    with torch.autocast("cpu", torch.bfloat16):
+        for route in ("gradients", "positions"):
+            with untouched(model):
+                sweep, data = sweep_of(model.float(), x.float(), route=route)
+                found.append(kernels_of(sweep, data, None).total)
+    assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
+
+
 class AtOnePosition(nn.Module):
     """Reads the features of one position out of many, and one position of the outputs."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["exact_arithmetic", "untouched", "without_cudnn"]
+__all__ = ["exact_arithmetic", "untouched", "without_autocast", "without_cudnn"]
 
 _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
 
@@ -32,6 +32,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         stack.enter_context(preserved_generators(model))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(_without_cast_weights())
         if any(hasattr(module, "_orig_mod") for module in flags):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         token = _guarded.set((*outer, model))
@@ -43,6 +44,20 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 module.training = training
             for parameter, grad in grads.items():
                 parameter.grad = grad
+
+
+@contextmanager
+def _without_cast_weights() -> Iterator[None]:
+    """Let an autocast around the block cast weights anew instead of taking earlier casts.
+
+    Those belong to calls that were made before, in training, say: nobody would see the weights.
+    """
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
 
 
 @contextmanager
@@ -77,6 +92,16 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
         for backend, precision in zip(backends, saved[0], strict=True):
             backend.fp32_precision = precision
         cudnn.benchmark = saved[1]
+
+
+@contextmanager
+def without_autocast(device: torch.device) -> Iterator[None]:
+    """Run a block in the dtypes of its tensors, inside an autocast that the model follows."""
+    if not torch.is_autocast_enabled(device.type):
+        yield
+        return
+    with torch.autocast(device.type, enabled=False):
+        yield
 
 
 @contextmanager

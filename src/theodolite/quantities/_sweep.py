@@ -12,6 +12,7 @@ from theodolite.capture.batches import Batch, iterate_batches
 from theodolite.capture.layers import Layers, Ownership, Parameters, own_parameters, unwrap
 from theodolite.capture.modes import require_fixed_mode
 from theodolite.capture.readouts import Readout, resolve_readout
+from theodolite.capture.state import without_autocast
 from theodolite.errors import DomainError
 from theodolite.quantities._atoms import Atom, group_atoms
 from theodolite.quantities._blocks import KernelBlock
@@ -215,8 +216,9 @@ class Sweep:
         indices = self.atoms_of(layer)
         if not indices:
             block.values.zero_()
-        for rank, index in enumerate(indices):
-            contraction.add(left.factors[index], right.factors[index], block, rank == 0)
+        with without_autocast(self.device):
+            for rank, index in enumerate(indices):
+                contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if left is right and indices:
             # Plain products of a matrix with itself come out symmetric on a GPU.
             exact = all(plan.atoms[index].route != "positions" for index in indices)
