@@ -198,6 +198,19 @@ def test_products_are_exact_where_the_model_runs_under_autocast():
     assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
 
 
+@pytest.mark.parametrize("layer", ["0", "3"])
+def test_kernels_of_split_numbers_are_symmetric(layer, monkeypatch):
+    monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)  # as on a GPU
+    model, x = deep()
+    sweep, data = sweep_of(model.float(), x.float(), precision="3xtf32")
+    plan = sweep.plan(len(x), len(x), True, 2)
+    collected = sweep.collect(data.batches, plan)
+    kernel = torch.empty(kernel_shape("full", len(x), len(x), 3))
+    elsewhere = replace(sweep, device=torch.device("cuda"))
+    elsewhere.fill(layer, (collected, collected), KernelBlock(kernel, "full"), plan)
+    assert torch.equal(kernel, kernel.permute(2, 3, 0, 1))
+
+
 class AtOnePosition(nn.Module):
     """Reads the features of one position out of many, and one position of the outputs."""
 

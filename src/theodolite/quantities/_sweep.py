@@ -220,9 +220,11 @@ class Sweep:
             for rank, index in enumerate(indices):
                 contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if left is right and indices:
-            # Plain products of a matrix with itself come out symmetric on a GPU.
+            # Plain products of a matrix with itself come out symmetric on a GPU, those of split
+            # numbers do not: high by low and low by high are added in another order.
             exact = all(plan.atoms[index].route != "positions" for index in indices)
-            exact &= self.device.type == "cuda" or contraction.symmetric(left.factors[indices[0]])
+            plain = self.device.type == "cuda" and self.settings.precision == "float32"
+            exact &= plain or contraction.symmetric(left.factors[indices[0]])
             block.mirror(contraction.span, symmetrize=not exact)
 
 
