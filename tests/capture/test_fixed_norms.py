@@ -1,9 +1,12 @@
 """Batch norm with fixed statistics: the values of PyTorch, and its gradients."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from tests.quantities.zoo import specimen
 from tests.tolerances import assert_close
@@ -116,6 +119,28 @@ def test_the_recorder_keeps_the_path_to_parameters_that_it_follows(followed):
         result = norm(inputs)
     assert ("FixedNorm" in result.grad_fn.name()) == (not followed)
     assert torch.equal(result, norm(inputs))
+
+
+class Checkpointed(nn.Module):
+    """Activations that are computed again on the way back, by the same calls."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.last(self.wrap(lambda inputs: self.norm(self.first(inputs)).relu(), x))
+
+
+def test_checkpoints_repeat_what_was_called():
+    wraps = (partial(checkpoint, use_reentrant=False), lambda function, x: function(x))
+    x = made((5, 4))[0].detach()
+    found, wanted = (
+        tangent_kernels(Checkpointed(wrap).double().eval(), x, layers=["first"]) for wrap in wraps
+    )
+    assert_close(found["first"], wanted["first"], scale=float(wanted["first"].abs().max()))
 
 
 def test_kernels_of_matrices_in_a_network_with_batch_norm():

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active
-from torch._C._autograd import _get_sequence_nr
+from torch._C._autograd import _get_sequence_nr, _top_saved_tensors_default_hooks
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -179,7 +179,7 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """What the function returns, where many examples follow with a cheaper way back."""
         cheaper: Tensor | None = None
-        if self._examples > 1 and not _are_functorch_transforms_active():  # a vmap in the model
+        if self._examples > 1 and not _wrapped():
             cheaper = turned_convolution(func, args, kwargs)
             if cheaper is None and not followed:
                 cheaper = fixed_norm(func, args, kwargs)
@@ -275,6 +275,11 @@ class UseRecorder(TorchFunctionMode):
             return one.find_axes(tensors, self._examples)
         made = {id(origin.tensor) for origin in sources}  # no axis of examples, for all we know
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
+
+
+def _wrapped() -> bool:
+    """Whether the model has wrapped the call: in a vmap, or a checkpoint that will repeat it."""
+    return _are_functorch_transforms_active() or _top_saved_tensors_default_hooks(True) is not None
 
 
 def _replaced(value: Any, detached: dict[int, Tensor]) -> Any:
