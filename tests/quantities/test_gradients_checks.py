@@ -123,3 +123,21 @@ def test_progress_of_gradient_sums_rises_to_one():
         (6 / 7, "examples 3 to 5"),
         (1.0, "examples 6 to 6"),
     ]
+
+
+@pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "weights"])
+def test_rounding_of_short_numbers_is_no_disagreement_where_the_loss_is_longer(autocast):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(147, 30), nn.ReLU(), nn.Linear(30, 3))
+    inputs, targets = torch.randn(40, 3, 7, 7), torch.arange(40) % 3
+    kind = torch.float32 if autocast else torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = gradient_sums(
+            model.to(kind),
+            inputs.to(kind),
+            targets,
+            lambda outputs, labels: nn.functional.cross_entropy(
+                outputs.float(), labels, reduction="none"
+            ),
+        )
+    assert set(found) == {"1", "3"}

@@ -74,13 +74,23 @@ class GradientCheck:
         right = torch.stack(list(plain.values()))
         self._waiting.append(_Comparison(what, tuple(plain), left, right, examples))
 
+    def _dtypes(self) -> set[torch.dtype]:
+        """In which gradients are rounded."""
+        found = {parameter.dtype for parameter in self._parameters.values()}
+        devices = {parameter.device.type for parameter in self._parameters.values()}
+        casts = (kind for kind in devices if torch.is_autocast_enabled(kind))
+        return found | {torch.get_autocast_dtype(kind) for kind in casts}
+
     def require_agreement(self, dtype: torch.dtype) -> None:
         """Judge what is waiting.
+
+        Args:
+            dtype: That of the losses; parameters and an autocast may be coarser.
 
         Raises:
             CaptureError: If squared norms differ by more than rounding explains.
         """
-        eps = torch.finfo(dtype).eps
+        eps = max(torch.finfo(one).eps for one in (dtype, *self._dtypes()))
         for one in self._waiting:
             left, right = one.left.cpu(), one.right.cpu()
             scale = torch.maximum(left, right)
