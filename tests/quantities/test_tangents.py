@@ -462,6 +462,23 @@ def test_autocast_is_followed(x):
     assert float((found - wanted).norm() / wanted.norm()) < 0.05
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_of_an_autocast_is_no_disagreement_where_outputs_are_longer(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(200, 3)
+    ).eval()
+    inputs = torch.randn(20, 3, 7, 7)
+
+    def readout(output, batch):
+        return output.float()
+
+    wanted = tangent_kernels(model, inputs).total
+    with torch.autocast("cpu", torch.bfloat16):
+        found = tangent_kernels(model, inputs, readout=readout).total
+    assert float((found - wanted).norm() / wanted.norm()) < 0.05
+
+
 def test_batches_of_different_lengths(x):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3), nn.Tanh()).double()

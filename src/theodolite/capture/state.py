@@ -1,14 +1,20 @@
 """Measuring leaves no trace: flags, gradients, generators and backends are put back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["exact_arithmetic", "untouched", "without_autocast", "without_cudnn"]
+__all__ = [
+    "exact_arithmetic",
+    "rounding_dtypes",
+    "untouched",
+    "without_autocast",
+    "without_cudnn",
+]
 
 _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
 
@@ -92,6 +98,13 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
         for backend, precision in zip(backends, saved[0], strict=True):
             backend.fp32_precision = precision
         cudnn.benchmark = saved[1]
+
+
+def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
+    """In which numbers that come from parameters are rounded: theirs, and that of an autocast."""
+    kinds = {(parameter.dtype, parameter.device.type) for parameter in parameters}
+    casts = (device for _, device in kinds if torch.is_autocast_enabled(device))
+    return {dtype for dtype, _ in kinds} | {torch.get_autocast_dtype(device) for device in casts}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.capture.layers import Ownership
+from theodolite.capture.state import rounding_dtypes
 from theodolite.errors import CaptureError
 
 __all__ = ["GradientCheck", "squared_norms"]
@@ -74,13 +75,6 @@ class GradientCheck:
         right = torch.stack(list(plain.values()))
         self._waiting.append(_Comparison(what, tuple(plain), left, right, examples))
 
-    def _dtypes(self) -> set[torch.dtype]:
-        """In which gradients are rounded."""
-        found = {parameter.dtype for parameter in self._parameters.values()}
-        devices = {parameter.device.type for parameter in self._parameters.values()}
-        casts = (kind for kind in devices if torch.is_autocast_enabled(kind))
-        return found | {torch.get_autocast_dtype(kind) for kind in casts}
-
     def require_agreement(self, dtype: torch.dtype) -> None:
         """Judge what is waiting.
 
@@ -90,7 +84,8 @@ class GradientCheck:
         Raises:
             CaptureError: If squared norms differ by more than rounding explains.
         """
-        eps = max(torch.finfo(one).eps for one in (dtype, *self._dtypes()))
+        dtypes = {dtype} | rounding_dtypes(self._parameters.values())
+        eps = max(torch.finfo(kind).eps for kind in dtypes)
         for one in self._waiting:
             left, right = one.left.cpu(), one.right.cpu()
             scale = torch.maximum(left, right)

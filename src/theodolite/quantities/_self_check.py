@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from theodolite.capture.state import rounding_dtypes
 from theodolite.errors import CaptureError
 from theodolite.quantities._sweep import Sweep
 
@@ -29,7 +30,7 @@ _TOLERANCES = {
 def tolerance(sweep: Sweep) -> float:
     """Relative disagreement that is put down to rounding."""
     dtypes = {sweep.dtype, sweep.probe.outputs.dtype}
-    dtypes |= {value.dtype for value in sweep.subject.ownership.parameters.values()}
+    dtypes |= rounding_dtypes(sweep.subject.ownership.parameters.values())
     return max(_TOLERANCES.get(dtype, 1e-1) for dtype in dtypes)
 
 
