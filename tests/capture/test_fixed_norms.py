@@ -131,7 +131,7 @@ class Checkpointed(nn.Module):
         self.wrap = wrap
 
     def forward(self, x):
-        return self.last(self.wrap(lambda inputs: self.norm(self.first(inputs)).relu(), x))
+        return self.last(self.wrap(lambda inputs: self.norm(self.first(inputs)).tanh(), x))
 
 
 def test_checkpoints_repeat_what_was_called():
