@@ -12,6 +12,7 @@ from theodolite.capture.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.quantities import _plan, _sweep, tangent_kernels
 from theodolite.quantities._blocks import KernelBlock, kernel_shape
+from theodolite.quantities._checked_weights import CheckWeights
 from theodolite.quantities._patch_views import tap_groups
 from theodolite.quantities._plan import Settings
 from theodolite.quantities._products import Products, _leading
@@ -229,3 +230,12 @@ def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
     (index,) = sweep.atoms_of("head")
     for kept in (collected.outputs, collected.factors[index].inputs):
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
+
+
+def test_the_check_is_asked_for_once_amid_the_kernels(monkeypatch):
+    told = []
+    begin = CheckWeights.begin
+    monkeypatch.setattr(CheckWeights, "begin", lambda self: (told.append("check"), begin(self)))
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))
+    tangent_kernels(model, torch.randn(4, 3), progress=lambda share, what: told.append(what))
+    assert told[1:] == ["layer 0", "layer 1", "check", "layer 2", "layer 3", "layer 4"]
