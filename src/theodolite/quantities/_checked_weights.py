@@ -32,7 +32,7 @@ class CheckWeights:
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
     form; it is compared with the full kernel of two examples, which is checked in this way.
 
-    Made before the kernels are asked for; what needs no kernel can go beside them.
+    Made before the kernels are asked for; :meth:`begin`, amid them, asks for what needs none.
 
     Args:
         sweep: The sweep.
@@ -45,7 +45,7 @@ class CheckWeights:
         self._sweep, self._data, self._other, self._aside = sweep, data, other, aside
         self._mode = sweep.subject.choice.mode
         self._traced = self._mode == "trace" and sweep.outputs > 1
-        self._exact: dict[str, Tensor] | None = None
+        self._exact: dict[str, Tensor] = {}
 
     def begin(self) -> None:
         """Ask for all that needs no kernel, beside whatever the device is doing."""
@@ -57,7 +57,8 @@ class CheckWeights:
             self._right = self._left if other is None else _Side.of(other, count, device)
             self._u = self._draw(len(self._left.indices), draws)
             self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
-        self._exact = {} if self._traced else self._from_gradients()
+        if not self._traced:
+            self._exact = self._from_gradients()
 
     def _draw(self, examples: int, draws: torch.Generator) -> Tensor:
         weights = torch.randn(examples, self._sweep.outputs, generator=draws, dtype=torch.float64)
@@ -76,10 +77,7 @@ class CheckWeights:
             full_kernels: Computes and checks full kernels of a sweep.
         """
         sweep = self._sweep
-        if self._exact is None:
-            self.begin()
         exact = self._traces(full_kernels) if self._traced else self._exact
-        assert exact is not None
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
