@@ -164,3 +164,10 @@ def test_examples_with_more_positions_than_the_first_come_out_symmetric_too(one_
     assert contraction.whole  # for all the plan knows, which has seen the first example only
     kernel = kernels["inner"].reshape(84, 84)
     assert torch.equal(kernel, kernel.T)
+
+
+def test_too_large_numbers_become_infinite_as_in_pytorch(one_thread):
+    rows = torch.full((3, 4), 1e30)  # a warning would be an error here
+    target = torch.empty(3, 3)
+    gram_into(target, rows)
+    assert torch.equal(target, rows @ rows.T)

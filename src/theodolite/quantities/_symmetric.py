@@ -37,7 +37,8 @@ def is_gram(left: Tensor, right: Tensor) -> bool:
 def gram_into(target: Tensor, rows: Tensor) -> None:
     """``target = rows @ rows.T``; NumPy notices that both factors are the same."""
     factor = rows.numpy()
-    np.matmul(factor, factor.T, out=target.numpy())
+    with np.errstate(all="ignore"):  # infinity where numbers are too large, silently, as PyTorch
+        np.matmul(factor, factor.T, out=target.numpy())
 
 
 @lru_cache(maxsize=1)
