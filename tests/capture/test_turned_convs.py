@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.capture.ways_back import assert_same_gradients, assert_same_joint_gradients
 from tests.quantities.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.capture import turned_convs
@@ -44,35 +45,20 @@ def made(sizes, kernel):
 def test_values_and_gradients_are_those_of_pytorch(everywhere, function, sizes, kernel, options):
     given = made(sizes, kernel)
     found, wanted = turned_convolution(function, given, options), function(*given, **options)
-    assert torch.equal(found, wanted)
-    seed = torch.randn_like(wanted)
-    ours, theirs = (torch.autograd.grad(result, given, seed) for result in (found, wanted))
-    for one, other in zip(ours, theirs, strict=True):
-        assert_close(one, other, scale=float(other.abs().max()))
+    assert_same_gradients(found, wanted, given)
 
 
 def test_gradients_of_several_outputs_go_through_together(everywhere):
     given = made((6, 5), (3, 3))
     found, wanted = turned_convolution(functional.conv2d, given, {}), functional.conv2d(*given)
-    seeds = torch.randn(3, *wanted.shape, dtype=torch.float64)
-
-    def pull(result):
-        return torch.func.vmap(
-            lambda seed: torch.autograd.grad(result, given[0], seed, retain_graph=True)[0]
-        )(seeds)
-
-    assert_close(pull(found), pull(wanted), scale=10.0)
+    assert_same_joint_gradients(found, wanted, given[0])
 
 
 def test_the_result_can_be_overwritten_by_the_next_operation(everywhere):
     given = made((6, 5), (3, 3))
     found = turned_convolution(functional.conv2d, given, {}).relu_()
     wanted = functional.conv2d(*given).relu()
-    assert torch.equal(found, wanted)
-    seed = torch.randn_like(wanted)
-    ours, theirs = (torch.autograd.grad(result, given, seed) for result in (found, wanted))
-    for one, other in zip(ours, theirs, strict=True):
-        assert_close(one, other, scale=float(other.abs().max()))
+    assert_same_gradients(found, wanted, given)
 
 
 def test_weights_without_a_gradient(everywhere):
