@@ -183,9 +183,10 @@ class Sweep:
         if heaviest is None:
             return 1
         route: Route = heaviest.route or "gradients"
-        least, cost = (_PARTS if self.device.type == "cuda" else _CPU_PARTS)[route]
-        if route == "gradients" and self.settings.precision == "3xtf32":
-            least = max(least, _SPLIT_ROWS)
+        on_gpu = self.device.type == "cuda"
+        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[route]
+        if on_gpu and route == "gradients" and self.settings.precision == "3xtf32":
+            least = _SPLIT_ROWS
         rows = examples * self._width
         return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
 
