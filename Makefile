@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+INSTRUMENT := $(VENV)/.instrument
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 CLEAN := .venv-wheel
@@ -12,19 +13,23 @@ VISION := .venv-vision
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-$(READY): pyproject.toml constraints.txt
+$(INSTRUMENT): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-demo: $(READY) ## train on digits with true and shuffled labels, watch all five families, write the report
+$(READY): $(INSTRUMENT) papers/pyproject.toml
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable papers
+	touch $@
+
+demo: $(INSTRUMENT) ## train on digits with true and shuffled labels, watch all five families, write the report
 	$(BIN)/theodolite demo
 
 # The tests' tensors are small: a second thread per operation would only wait for the first.
 test: export OMP_NUM_THREADS = 1
 test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
-	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages
+	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages papers/tests/messages
 
 # The main environment and two packages more: torchvision beside a CPU build of torch would break others.
 $(VISION)/.ready: $(READY)
@@ -55,7 +60,7 @@ check: static test wheel ## everything a release needs
 
 $(BENCH)/.ready: benchmarks/requirements.txt pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . -r benchmarks/requirements.txt
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . --editable papers -r benchmarks/requirements.txt
 	touch $@
 
 bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an environment of its own

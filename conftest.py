@@ -1,14 +1,24 @@
-"""Names that every doctest may use."""
+"""Names for tests and doctests; Hypothesis without deadlines: the first torch call is slow."""
 
 from typing import Any
 
+import hypothesis
 import pytest
+import torch
+
+hypothesis.settings.register_profile("theodolite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("theodolite")
 
 
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
     import numpy
-    import torch
 
     doctest_namespace["torch"] = torch
     doctest_namespace["np"] = numpy
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded generator, fresh for every test."""
+    return torch.Generator().manual_seed(0)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from theodolite.workbench.interventions import covariance_init_, eigenvector_init_
-from theodolite.workbench.models import simple_cnn_pooled
+from theodolite.interventions import covariance_init_, eigenvector_init_
+from theodolite_papers.lab.models import simple_cnn_pooled
 
 SETS = ("fashion_mnist", "cifar10")
 CHECKPOINTS = (100, 1000)

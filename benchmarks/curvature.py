@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from benchmarks.resnet import ResNet18, images
 from benchmarks.stopwatch import attempt, measure
-from theodolite.capture.state import exact_arithmetic
-from theodolite.quantities import gauss_newton, output_hessian
+from theodolite.engine import gauss_newton, output_hessian
+from theodolite.engine.state import exact_arithmetic
 
 Data = tuple[Tensor, Tensor]
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from benchmarks.resnet import ResNet18, images
 from benchmarks.stopwatch import attempt, measure
-from theodolite.capture.state import exact_arithmetic
-from theodolite.quantities import feature_grams, features
+from theodolite.engine import feature_grams, features
+from theodolite.engine.state import exact_arithmetic
 
 
 def convolutions(model: nn.Module) -> list[str]:

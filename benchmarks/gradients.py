@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from benchmarks.resnet import ResNet18, group_norm, images
 from benchmarks.stopwatch import attempt, measure
-from theodolite.capture.state import exact_arithmetic
+from theodolite.engine import gradient_alignment, gradient_sums
+from theodolite.engine.state import exact_arithmetic
 from theodolite.measures.gradient import in_class_alignment
-from theodolite.quantities import gradient_alignment, gradient_sums
 
 Data = tuple[Tensor, Tensor]
 

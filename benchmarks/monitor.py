@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import theodolite as th
 from benchmarks.resnet import ResNet18
-from theodolite._survey._sheet import Sheet
+from theodolite.surveys._sheet import Sheet
 
 BATCH, PROBE, EVERY = 128, 256, 100
 GOAL = 0.05

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 import theodolite
-from theodolite.quantities import tangent_alignments
+from theodolite.engine import tangent_alignments
 
 GIB, TERA = 2**30, 1e12
 SIZES = ((800, 400), (1600, 800))  # examples and width

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from theodolite.workbench.models import mlp, vgg16
-from theodolite.workbench.training import Checkpoint, Recipe, TrainingState, train, train_ensemble
+from theodolite_papers.lab.models import mlp, vgg16
+from theodolite_papers.lab.training import Checkpoint, Recipe, TrainingState, train, train_ensemble
 
 BATCH = 256
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 # Part -> folders whose tests count for it.
 FOLDERS = {
-    "core": ("linalg", "measures", "conformance", "messages"),
-    "engine": ("capture", "quantities"),
-    "theory": ("theory",),
-    "metrics": ("metrics",),
-    "workbench": ("workbench",),
-    "studies": ("studies",),
+    "core": ("tests/linalg", "tests/measures", "tests/conformance", "tests/messages"),
+    "engine": ("tests/engine",),
+    "theory": ("tests/theory",),
+    "metrics": ("tests/metrics",),
+    "laboratory": ("papers/tests/lab", "tests/interventions"),
+    "studies": ("papers/tests",),
 }
 
 # Property ranges by owner, in the specifications' own numbering.
@@ -22,12 +22,12 @@ OWNERS = {
         "core": "1-26 44 55 58",
         "theory": "27-45 57",
         "metrics": "55 56",
-        "workbench": "46-54",
+        "laboratory": "46-54",
     },
     "2.P": {
         "core": "1-4 8-30 33 34 44",
         "engine": "31",
-        "workbench": "5-7 32 35-43 45",
+        "laboratory": "5-7 32 35-43 45",
         "studies": "46",
     },
     "3.P": {
@@ -35,21 +35,21 @@ OWNERS = {
         "theory": "32-37 54",
         "engine": "46-53 56 57",
         "metrics": "41",
-        "workbench": "58 59",
+        "laboratory": "58 59",
         "studies": "45",
     },
     "4.P": {
         "core": "1-4 9-12 15-18 20-23 50 53-60 63-67 79-81 103 105 110 111",
         "engine": "5-8 13 14 19 24-30 61 62 70 71 73-75 77 78 112",
         "theory": "31-49 51 52 68 69 72 76 82-96 106-108 113-116",
-        "workbench": "97-102 104 109",
+        "laboratory": "97-102 104 109",
     },
     "5.P": {
         "core": "1-25 40 60 62-65",
         "theory": "26-36 44 45 47-53 66",
         "engine": "37-39 41",
         "metrics": "63",
-        "workbench": "26 42 43 46 54-59 61",
+        "laboratory": "26 42 43 46 54-59 61",
     },
 }
 

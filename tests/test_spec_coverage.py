@@ -7,9 +7,9 @@ import pytest
 
 from tests.spec_owners import FOLDERS, OWNERS, expand, owned_by
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parent.parent
 HIGHEST = {"1.R": 58, "2.P": 46, "3.P": 61, "4.P": 116, "5.P": 66}
-EXISTING = [part for part, folders in FOLDERS.items() if (TESTS / folders[0]).is_dir()]
+EXISTING = [part for part, folders in FOLDERS.items() if (ROOT / folders[0]).is_dir()]
 
 
 def marked_numbers(folder: Path) -> set[str]:
@@ -30,7 +30,7 @@ def marked_numbers(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("part", EXISTING)
 def test_a_part_tests_every_number_it_owns(part):
-    marked = set().union(*(marked_numbers(TESTS / folder) for folder in FOLDERS[part]))
+    marked = set().union(*(marked_numbers(ROOT / folder) for folder in FOLDERS[part]))
     assert sorted(owned_by(part) - marked) == []
 
 
@@ -42,6 +42,6 @@ def test_every_number_has_an_owner(prefix):
 
 @pytest.mark.parametrize("part", EXISTING)
 def test_marks_name_numbers_that_exist(part):
-    marked = set().union(*(marked_numbers(TESTS / folder) for folder in FOLDERS[part]))
+    marked = set().union(*(marked_numbers(ROOT / folder) for folder in FOLDERS[part]))
     known = {f"{prefix}{number}" for prefix, top in HIGHEST.items() for number in range(1, top + 1)}
     assert sorted(marked - known) == []

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import theodolite as th
-from theodolite.workbench.data import Dataset, digits, scaled
-from theodolite.workbench.interventions import covariance_init_
-from theodolite.workbench.models import simple_cnn
-from theodolite.workbench.training import Recipe, train
+from theodolite.data import Dataset, digits, scaled
+from theodolite.interventions import covariance_init_
+from theodolite_papers.lab.models import simple_cnn
+from theodolite_papers.lab.training import Recipe, train
 
 FAMILIES = ("representation", "covariance", "kernel")
 

@@ -38,7 +38,7 @@ def five_numbers(model: nn.Sequential, x: torch.Tensor, y: torch.Tensor) -> dict
     prepared = representation.prepare_features(hidden)
     area = representation.alignment_area(prepared.features, y, normalized=True)
     inputs = torch.cov(x.T.double(), correction=0)
-    weights = th.quantities.weight_covariance(model[0]).double()
+    weights = th.engine.weight_covariance(model[0]).double()
     misalignment = covariance.compare_misalignment(
         inputs, weights, filters=256, generator=torch.Generator().manual_seed(0)
     )

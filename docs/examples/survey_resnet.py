@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 import theodolite as th
-from theodolite.workbench.data import digits, scaled
-from theodolite.workbench.models import resnet18
+from theodolite.data import digits, scaled
+from theodolite_papers.lab.models import resnet18
 
 
 def main(folder: Path = Path("runs/resnet"), examples: int = 256, tangent: int = 64) -> th.Survey:

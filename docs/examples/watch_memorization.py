@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import theodolite as th
-from theodolite.workbench.data import digits, scaled, shuffled_labels
-from theodolite.workbench.models import mlp
+from theodolite.data import digits, scaled, shuffled_labels
+from theodolite_papers.lab.models import mlp
 
 
 def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: int) -> th.History:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from theodolite import measures, metrics, quantities, theory, workbench
-    from theodolite._load import Comparison, compare, load
-    from theodolite._monitor import History, Monitor
-    from theodolite._survey import Survey, survey
-    from theodolite.quantities import features, gradient_alignment, tangent_kernels
+    from theodolite import engine, integrations, interventions, measures, metrics, theory
+    from theodolite.engine import features, gradient_alignment, tangent_kernels
+    from theodolite.surveys import Comparison, History, Monitor, Survey, compare, load, survey
 
 __all__ = [
     "Comparison",
@@ -21,36 +19,38 @@ __all__ = [
     "Monitor",
     "Survey",
     "compare",
+    "engine",
     "features",
     "gradient_alignment",
+    "integrations",
+    "interventions",
     "load",
     "measures",
     "metrics",
-    "quantities",
     "survey",
     "tangent_kernels",
     "theory",
-    "workbench",
 ]
 
 # Public name -> (module, attribute; None for the module itself). The same imports stand under
 # TYPE_CHECKING above, for type checkers and editors.
 _HOMES: dict[str, tuple[str, str | None]] = {
-    "Comparison": ("theodolite._load", "Comparison"),
-    "History": ("theodolite._monitor", "History"),
-    "Monitor": ("theodolite._monitor", "Monitor"),
-    "Survey": ("theodolite._survey", "Survey"),
-    "compare": ("theodolite._load", "compare"),
-    "features": ("theodolite.quantities", "features"),
-    "gradient_alignment": ("theodolite.quantities", "gradient_alignment"),
-    "load": ("theodolite._load", "load"),
+    "Comparison": ("theodolite.surveys", "Comparison"),
+    "History": ("theodolite.surveys", "History"),
+    "Monitor": ("theodolite.surveys", "Monitor"),
+    "Survey": ("theodolite.surveys", "Survey"),
+    "compare": ("theodolite.surveys", "compare"),
+    "engine": ("theodolite.engine", None),
+    "features": ("theodolite.engine", "features"),
+    "gradient_alignment": ("theodolite.engine", "gradient_alignment"),
+    "integrations": ("theodolite.integrations", None),
+    "interventions": ("theodolite.interventions", None),
+    "load": ("theodolite.surveys", "load"),
     "measures": ("theodolite.measures", None),
     "metrics": ("theodolite.metrics", None),
-    "quantities": ("theodolite.quantities", None),
-    "survey": ("theodolite._survey", "survey"),
-    "tangent_kernels": ("theodolite.quantities", "tangent_kernels"),
+    "survey": ("theodolite.surveys", "survey"),
+    "tangent_kernels": ("theodolite.engine", "tangent_kernels"),
     "theory": ("theodolite.theory", None),
-    "workbench": ("theodolite.workbench", None),
 }
 
 
@@ -65,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return list(__all__)

@@ -13,9 +13,9 @@ import theodolite as th
 from theodolite.cli import app
 from theodolite.cli.surveying import memory_bytes
 from theodolite.report import find_exhibits
-from theodolite.workbench.models import mlp
+from theodolite_papers.lab.models import mlp
 
-MLP = ("theodolite.workbench.models:mlp", "--arg", "sizes=[6,5,3]")
+MLP = ("theodolite_papers.lab.models:mlp", "--arg", "sizes=[6,5,3]")
 QUICK = ("--family", "kernel", "--family", "gradient", "--nulls", "2")
 
 

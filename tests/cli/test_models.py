@@ -57,7 +57,7 @@ def test_files_give_modules_with_their_neighbors_imported(net_file, name, output
 
 
 def test_packages_take_arguments_and_the_seed_fixes_the_weights():
-    word = "theodolite.workbench.models:mlp"
+    word = "theodolite_papers.lab.models:mlp"
     arguments = model_arguments(["sizes=[4, 8, 2]", "activation=tanh"])
     first, again = (build_model(ModelSource(word, arguments, seed=1)) for _ in range(2))
     other = build_model(ModelSource(word, arguments, seed=2))

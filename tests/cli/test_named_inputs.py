@@ -13,7 +13,7 @@ import theodolite as th
 from theodolite.cli import app
 from theodolite.cli.named_inputs import load_named_inputs
 from theodolite.cli.probes import DataSource, load_examples
-from theodolite.workbench.data import load_npz
+from theodolite.data import load_npz
 
 
 class Pair(nn.Module):

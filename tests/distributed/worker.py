@@ -15,8 +15,8 @@ from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares
 from tests.metrics import streams
 from tests.survey.subjects import mlp
 from theodolite._distributed import Processes
+from theodolite.engine import _shared_tangents
 from theodolite.errors import MemoryLimitError
-from theodolite.quantities import _shared_tangents
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -188,7 +188,7 @@ def command(folder: Path) -> tuple[int, str, bool]:
 
     from theodolite.cli import app
 
-    words = ["survey", "theodolite.workbench.models:mlp", "digits", "--arg", "sizes=[64,8,10]"]
+    words = ["survey", "theodolite_papers.lab.models:mlp", "digits", "--arg", "sizes=[64,8,10]"]
     words += ["--examples", "40", "--family", "kernel", "--json", "--output", str(folder)]
     result = CliRunner().invoke(app, words)
     (group,) = torch.distributed.nn.functional.all_gather.__defaults__

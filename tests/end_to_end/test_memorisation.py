@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import theodolite
+from theodolite.data import digits, image_standardized, shuffled_labels
+from theodolite.interventions import scale_init_
 from theodolite.report._memorisation import memorization_sentence
 from theodolite.report._reading import groups_of
-from theodolite.workbench.data import digits, image_standardized, shuffled_labels
-from theodolite.workbench.interventions import scale_init_
-from theodolite.workbench.models import mlp
-from theodolite.workbench.training import Recipe, Stop, train
+from theodolite_papers.lab.models import mlp
+from theodolite_papers.lab.training import Recipe, Stop, train
 
 
 @pytest.fixture(scope="module")

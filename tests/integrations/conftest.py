@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite._monitor import Monitor
+from theodolite.surveys import Monitor
 
 
 @pytest.fixture(scope="session")

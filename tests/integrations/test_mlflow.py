@@ -94,8 +94,8 @@ def test_a_given_run_stays_open(server, small_history):
 def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path):
     from mlflow import MlflowClient
 
-    from theodolite.studies import SweepSettings, sweep_study
     from theodolite.sweeps import Space
+    from theodolite_papers.ledger import SweepSettings, sweep_study
 
     tracker = MLflowSweep("imani2022.fig4", server)
     settings = SweepSettings(engine="processes", seeds=[1, 2], space=Space({"points": [20, 30]}))

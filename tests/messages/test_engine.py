@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from theodolite.engine import tangent_alignments, tangent_kernels
 from theodolite.errors import CaptureError, DomainError, MemoryLimitError, ShapeError
-from theodolite.quantities import tangent_alignments, tangent_kernels
 
 
 class FunctionalDropout(nn.Module):

@@ -6,8 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.workbench import models
-from theodolite.workbench.interventions import (
+from theodolite.interventions import (
     Directions,
     FeatureMaximizationRecipe,
     covariance_init_,
@@ -24,6 +23,7 @@ from theodolite.workbench.interventions import (
     tau_curve,
     transfer_layers_,
 )
+from theodolite_papers.lab import models
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         (
             lambda: layerwise_feature_maximization(models.mlp([4, 2]), (X, Y), (X, Y)),
             ShapeError,
-            ["hidden layer", "1 linear layers", "mlp"],
+            ["hidden layer", "1 linear layers", "LeakyReLU"],
         ),
         (
             lambda: layerwise_feature_maximization(

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError, UnknownNameError
-from theodolite.quantities import (
+from theodolite.engine import (
     feature_grams,
     features,
     fisher,
@@ -18,6 +17,7 @@ from theodolite.quantities import (
     patch_covariance,
     weight_covariance,
 )
+from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError, UnknownNameError
 
 IMAGES = torch.randn(4, 1, 4, 4)
 LABELS = torch.tensor([0, 1, 0, 1])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from theodolite.cli import app
 
-MLP = "theodolite.workbench.models:mlp"
+MLP = "theodolite_papers.lab.models:mlp"
 SIZES = ("--arg", "sizes=[6,4,3]")
 
 
@@ -56,9 +56,9 @@ def written(path, text):
         ("net.py:", "expected FILE.py:CALLABLE"),
         ("missing.py:Net", "there is no such file"),
         ("no.such.module:net", "there is no module 'no.such.module'"),
-        ("theodolite.workbench.models:mpl", "did you mean one of 'mlp'"),
+        ("theodolite_papers.lab.models:mpl", "did you mean one of 'mlp'"),
         (MLP, "pass its arguments as --arg"),
-        ("theodolite.workbench.models:__all__", "expected a callable, got list"),
+        ("theodolite_papers.lab.models:__all__", "expected a callable, got list"),
         ("hf:/no/such/folder", "transformers could not load it"),
     ],
     ids=["form", "empty", "file", "module", "name", "arguments", "list", "hf"],

@@ -2,8 +2,8 @@
 
 import torch
 
-from theodolite.capture.batches import single_batch
-from theodolite.capture.readouts import read_outputs, resolve_readout
+from theodolite.engine.batches import single_batch
+from theodolite.engine.readouts import read_outputs, resolve_readout
 
 
 def example_gradients(model, data, loss, readout=None):

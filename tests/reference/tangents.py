@@ -2,8 +2,8 @@
 
 import torch
 
-from theodolite.capture.batches import iterate_batches
-from theodolite.capture.readouts import read_outputs, resolve_readout
+from theodolite.engine.batches import iterate_batches
+from theodolite.engine.readouts import read_outputs, resolve_readout
 
 
 def tangent_features(model, inputs, readout=None):

@@ -6,9 +6,9 @@ from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import Residual, blobs, cnn, images, mlp
-from theodolite._survey._layers import survey_layers
-from theodolite.capture.batches import Batch
+from theodolite.engine.batches import Batch
 from theodolite.errors import UnknownNameError
+from theodolite.surveys._layers import survey_layers
 
 
 def chosen(model, x, layers=None):

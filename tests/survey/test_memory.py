@@ -10,10 +10,10 @@ from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp, value
-from theodolite._survey import _measure, _tangent
-from theodolite._survey._footprint import footprint_of
-from theodolite._survey._memory import Fitted
 from theodolite.errors import MemoryLimitError
+from theodolite.surveys import _measure, _tangent
+from theodolite.surveys._footprint import footprint_of
+from theodolite.surveys._memory import Fitted
 
 MIB = 2**20
 SCRIPT = """

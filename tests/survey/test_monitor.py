@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
-from theodolite._monitor._monitor import one_thread_beside_gpu, undisturbed
+from theodolite.surveys._monitor import one_thread_beside_gpu, undisturbed
 
 
 def train(model, data, steps, after=lambda step: None):

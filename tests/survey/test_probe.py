@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
-from theodolite._survey import Settings, draw_probe
+from theodolite.surveys import Settings, draw_probe
 
 SETTINGS = Settings.of("kernel", {"kernel": 20})
 

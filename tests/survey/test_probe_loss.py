@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
-from theodolite._survey import _views
+from theodolite.surveys import _views
 
 
 class Answer(nn.Module):

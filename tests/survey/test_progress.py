@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp
-from theodolite._survey import _progress
-from theodolite._survey._footprint import footprint_of
+from theodolite.surveys import _progress
+from theodolite.surveys._footprint import footprint_of
 
 FACTORS = {"_linalg_eigh": 10.0, "_linalg_svd": 10.0, "linalg_qr": 2.0}
 NETWORKS = {

@@ -9,10 +9,10 @@ from torch.nn import functional
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp, rows
-from theodolite._survey._draws import Draws
-from theodolite._survey._groups import grouped_alignment
-from theodolite._survey._kernel import Centered, permuted_cka
 from theodolite.measures import gradient, kernel, tangent
+from theodolite.surveys._draws import Draws
+from theodolite.surveys._groups import grouped_alignment
+from theodolite.surveys._kernel import Centered, permuted_cka
 
 NULLED = ["alignment_area", "top_share", "cka_target", "tangent_alignment"]
 GROUPED = ["omega_contrast", "in_class_omega", "feature_omega_contrast", "feature_omega_in_class"]

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import Last, blobs, cnn, images, mlp, rows, value
-from theodolite._survey import Settings, draw_probe
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
+from theodolite.surveys import Settings, draw_probe
 from theodolite.theory import convergence
 
 CLOSE = {"rel": 2e-4, "abs": 2e-5}
@@ -192,8 +192,8 @@ def test_covariance_of_a_convolution():
     x, y = images()
     model = cnn().eval()
     found = th.survey(model, (x, y), families="covariance")
-    data = th.quantities.patch_covariance(x.double(), 3)
-    weights = th.quantities.weight_covariance(model[0].weight.detach().double())
+    data = th.engine.patch_covariance(x.double(), 3)
+    weights = th.engine.weight_covariance(model[0].weight.detach().double())
     generator = torch.Generator().manual_seed(0)
     expected = covariance.compare_misalignment(data, weights, 12, generator=generator)
     row = rows(found, "relative_misalignment", "0")

@@ -7,10 +7,8 @@ import typer
 from theodolite._version import __version__
 from theodolite.cli.demo import demo
 from theodolite.cli.failures import PoliteGroup
-from theodolite.cli.study import study_app
+from theodolite.cli.plugins import add_commands
 from theodolite.cli.survey import EXAMPLES, survey
-from theodolite.cli.sweep import sweep
-from theodolite.cli.train import train
 from theodolite.cli.view import view
 
 __all__ = ["app", "main"]
@@ -63,10 +61,9 @@ app.command("demo", short_help="Train, watch and compare networks on embedded di
 app.command("survey", short_help="Measure a model on data; write a report.", epilog=EXAMPLES)(
     survey
 )
-app.add_typer(study_app, name="study", help="The papers' experiments, run and judged.")
-app.command("sweep", short_help="A study at every point of its space, here or on Ray.")(sweep)
-app.command("train")(train)
 app.command("view", short_help="Show the report of saved runs.")(view)
+
+add_commands(app)
 
 
 def main() -> None:

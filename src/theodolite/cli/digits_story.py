@@ -1,21 +1,21 @@
 """What the demo does: watch one network learn true and shuffled labels, then a small CNN."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from theodolite._load import compare
-from theodolite._monitor import History, Monitor
-from theodolite._survey import FAMILIES
 from theodolite.cli.story_checks import Check, story_checks
 from theodolite.cli.surveying import require_writable
-from theodolite.workbench.data import Dataset, digits, scaled, shuffled_labels
-from theodolite.workbench.models import mlp, simple_cnn
-from theodolite.workbench.training import Recipe, TrainingState, train
+from theodolite.data import Dataset, digits, scaled, shuffled_labels
+from theodolite.interventions import initialize_
+from theodolite.surveys import FAMILIES, History, Monitor
+from theodolite.surveys._compare import compare
 
 __all__ = ["Story", "StorySettings", "tell_story"]
 
@@ -29,6 +29,7 @@ _SIZES = {
 }
 _CNN = "CNN"
 _NULLS = 10
+_BATCH = 128
 Show = Callable[[float, str], None]
 
 
@@ -52,17 +53,6 @@ class StorySettings:
         """Before the first step, after the last, and denser early on."""
         spaced = torch.logspace(0, 1, self.moments, base=float(self.steps)).round().long()
         return sorted({0, self.steps, *spaced.tolist()})
-
-    def recipe(self) -> Recipe:
-        """Adam on small batches: fits shuffled labels within the given steps."""
-        return Recipe(
-            optimizer="adam",
-            learning_rate=1e-3,
-            batch_size=128,
-            steps=self.steps,
-            seed=self.seed,
-            log="ends",
-        )
 
 
 @dataclass(frozen=True)
@@ -116,17 +106,30 @@ class _Stage:
         self.accuracies: dict[str, tuple[float, float]] = {}
 
     def dense(self) -> nn.Module:
-        width = self.settings.width
-        return mlp([64, width, width, width, 10], generator=self._generator())
+        sizes = [64, *[self.settings.width] * 3, 10]
+        layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+        for index, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
+            layers[f"fc{index}"] = nn.Linear(inputs, outputs)
+            layers[f"act{index}"] = nn.ReLU()
+        del layers["act4"]
+        return self._initialized(layers)
 
     def convolutional(self) -> nn.Module:
-        shape = (1, 8, 8)
-        return simple_cnn(
-            conv_layers=2, filters=16, units=64, input_shape=shape, generator=self._generator()
-        )
+        layers = {
+            "conv1": nn.Conv2d(1, 16, 3, padding=1),
+            "relu1": nn.ReLU(),
+            "conv2": nn.Conv2d(16, 16, 3, padding=1),
+            "relu2": nn.ReLU(),
+            "flatten": nn.Flatten(),
+            "dense": nn.Linear(16 * 8 * 8, 64),
+            "relu3": nn.ReLU(),
+            "head": nn.Linear(64, 10),
+        }
+        return self._initialized(layers)
 
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.settings.seed)
+    def _initialized(self, layers: Mapping[str, nn.Module]) -> nn.Module:
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        return initialize_(nn.Sequential(OrderedDict(layers)), generator=generator)
 
     def perform(
         self,
@@ -145,10 +148,8 @@ class _Stage:
         with ExitStack() as stack:
             for monitor in monitors:
                 stack.enter_context(monitor)
-            watch = self._watcher(name, monitors)
-            log = train(model, own, self.settings.recipe(), test=held_out, callbacks=[watch])
-        assert log.final.test is not None
-        self.accuracies[name] = (log.final.train.accuracy, log.final.test.accuracy)
+            _train(model, own, self.settings, self._watcher(name, monitors))
+        self.accuracies[name] = (_accuracy(model, own), _accuracy(model, held_out))
         self.histories |= {m.history.run.name: m.history for m in monitors}
 
     def _monitor(
@@ -177,12 +178,39 @@ class _Stage:
             labels=labels,
         )
 
-    def _watcher(self, name: str, monitors: list[Monitor]) -> Callable[[TrainingState], None]:
+    def _watcher(self, name: str, monitors: list[Monitor]) -> Callable[[int], None]:
         done, steps = len(self.accuracies), self.settings.steps
 
-        def watch(state: TrainingState) -> None:
-            self.show((done + state.step / steps) / 3, f"training on {name}")
+        def watch(step: int) -> None:
+            self.show((done + step / steps) / 3, f"training on {name}")
             for monitor in monitors:
-                monitor.step(state.step)
+                monitor.step(step)
 
         return watch
+
+
+def _train(
+    model: nn.Module,
+    data: tuple[Tensor, Tensor],
+    settings: StorySettings,
+    watch: Callable[[int], None],
+) -> None:
+    """Adam on small batches: fits shuffled labels within the given steps."""
+    inputs, labels = data
+    generator = torch.Generator().manual_seed(settings.seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    order = torch.empty(0, dtype=torch.long)
+    watch(0)
+    for step in range(1, settings.steps + 1):
+        if len(order) < _BATCH:
+            order = torch.randperm(len(inputs), generator=generator)
+        rows, order = order[:_BATCH], order[_BATCH:]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+        optimizer.step()
+        watch(step)
+
+
+def _accuracy(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
+    with torch.no_grad():
+        return (model(data[0]).argmax(1) == data[1]).double().mean().item()

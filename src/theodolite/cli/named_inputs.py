@@ -16,8 +16,8 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.cli.failures import CommandError
+from theodolite.data.npz import npz_tensor, opened_npz
 from theodolite.errors import DataError, TheodoliteError
-from theodolite.workbench.data.npz import npz_tensor, opened_npz
 
 __all__ = ["NamedInputs", "load_named_inputs"]
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theodolite.capture.batches import MASK_KEY, Batch
-from theodolite.capture.readouts import read_outputs, resolve_readout
 from theodolite.cli.failures import CommandError
 from theodolite.cli.named_inputs import load_named_inputs
+from theodolite.data import SCALINGS, Dataset, load_data, load_npz, scaled
+from theodolite.engine.batches import MASK_KEY, Batch
+from theodolite.engine.readouts import read_outputs, resolve_readout
 from theodolite.errors import TheodoliteError
-from theodolite.workbench.data import SCALINGS, Dataset, load_data, load_npz, scaled
 
 __all__ = [
     "DataSource",
@@ -32,9 +32,9 @@ class DataSource:
     """Which examples to measure on.
 
     Args:
-        word: see :func:`theodolite.workbench.data.load_data`.
+        word: see :func:`theodolite.data.load_data`.
         split: "train" or "test".
-        scale: a scaling of the workbench, "none", or "auto": pixels to [0, 1], others as they are.
+        scale: one of ``theodolite.data.SCALINGS``, "none", or "auto": pixels to [0, 1].
         flat: whether every example becomes one vector.
         as_is: whether the axes of an .npz file stay; else (n, h, w) and (n, h, w, c) are images.
         seed: of generated data and random splits.

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from theodolite._load import load
-from theodolite._monitor import History
-from theodolite._survey import Survey
 from theodolite.errors import RecordError
+from theodolite.surveys import History, Survey
+from theodolite.surveys._compare import load
 
 __all__ = ["saved_results"]
 

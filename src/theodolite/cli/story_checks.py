@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from theodolite._monitor import History
+from theodolite.surveys import History
 
 __all__ = ["Check", "story_checks"]
 

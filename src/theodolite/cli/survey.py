@@ -11,22 +11,23 @@ _MODEL = (
     "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE (a module, or something that returns one), "
     "timm:NAME or hf:NAME."
 )
+
 _DATA = (
-    "digits, gaussian, peaks, FILE.npz (x_train, y_train, x_test, y_test), a folder of images, "
-    "one sub-folder per class, or a named set such as mnist or cifar10. For a model with several "
-    "inputs, forward(left, right): FILE.npz with left_train, right_train and y_train, or the same "
-    "with _test; the arrays are passed as they are."
+    "digits, FILE.npz (x_train, y_train, x_test, y_test), a folder of images, one sub-folder per "
+    "class, or a name that a package adds (mnist, cifar10: theodolite-papers). For a model with "
+    "several inputs, forward(left, right): FILE.npz with left_train, right_train and y_train, or "
+    "the same with _test; the arrays are passed as they are."
 )
 
 # The marker keeps the lines as they are.
 EXAMPLES = """\b
-theodolite survey theodolite.workbench.models:mlp digits --arg sizes=[64,128,10]
+theodolite survey net.py:Net digits --arg classes=10
 theodolite survey net.py:Net data.npz --checkpoint net.pt --split test -o runs/net
 theodolite survey net.py:Net shuffled.npz --checkpoint net.pt --truth original.npz
 """
 
 
-def survey(  # noqa: PLR0913  # one parameter per option is how typer reads a command
+def survey(  # one parameter per option is how typer reads a command
     model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
     data: Annotated[str, typer.Argument(metavar="DATA", help=_DATA, show_default=False)],
     checkpoint: Annotated[

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from theodolite._survey import SIZES, survey
 from theodolite.cli.failures import CommandError
 from theodolite.cli.models import ModelSource, build_model
 from theodolite.cli.probes import (
@@ -23,6 +22,7 @@ from theodolite.cli.processes import is_first, process_group
 from theodolite.cli.progress import progress_bar
 from theodolite.cli.truth import load_truth
 from theodolite.records import Run
+from theodolite.surveys import SIZES, survey
 
 __all__ = ["Options", "image_sides", "memory_bytes", "require_writable", "survey_model"]
 

@@ -41,9 +41,9 @@ def view(
     """Show what was measured: print the headline numbers, write the report and open it."""
     from rich.console import Console
 
-    from theodolite._load import compare
     from theodolite.cli.saved import saved_results
     from theodolite.cli.tables import print_json, print_latest, run_document
+    from theodolite.surveys._compare import compare
 
     if not json_ and (gallery or _are_many(folders)):
         _show_gallery(folders, output, browse)

@@ -9,7 +9,7 @@ from theodolite.integrations.tracking import Tracker, require_package
 from theodolite.integrations.watching import Watch
 
 if TYPE_CHECKING:
-    from theodolite._monitor import History
+    from theodolite.surveys import History
 
 __all__ = ["AlignmentCallback"]
 

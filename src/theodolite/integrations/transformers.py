@@ -5,12 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.capture.layers import unwrap
+from theodolite.engine.layers import unwrap
 from theodolite.integrations.tracking import Tracker, require_package
 from theodolite.integrations.watching import Watch
 
 if TYPE_CHECKING:
-    from theodolite._monitor import History
+    from theodolite.surveys import History
 
 __all__ = ["AlignmentCallback"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from theodolite._monitor import History, Monitor
 from theodolite.integrations.tracking import Tracker, parameters, scalars
 from theodolite.records import Record
+from theodolite.surveys import History, Monitor
 
 __all__ = ["Watch"]
 

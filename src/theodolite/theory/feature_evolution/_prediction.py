@@ -38,7 +38,7 @@ class AlignmentStages:
     moments: Float[Tensor, " k"]
 
 
-def predict_alignments(  # noqa: PLR0913 - the last two belong to the sketch
+def predict_alignments(
     model: nn.Module,
     inputs: Tensor,
     targets: Float[Tensor, "n c"],

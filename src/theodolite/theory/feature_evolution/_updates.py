@@ -92,7 +92,7 @@ def feature_change(
     )
 
 
-def feature_update_correlation(  # noqa: PLR0913 - the last two belong to the projection
+def feature_update_correlation(
     before: nn.Module,
     after: nn.Module,
     inputs: Tensor,

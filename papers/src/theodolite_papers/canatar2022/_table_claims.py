@@ -1,0 +1,244 @@
+"""Claims of Table I: correlations of factors, loss, accuracy and CKA over the kept runs."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from theodolite.measures.kernel import correlation_table
+from theodolite_papers.canatar2022._grid_runs import FACTORS, STUDY_ID, of_kept, profiles
+from theodolite_papers.canatar2022._profiles import BIASED, DEBIASED
+from theodolite_papers.ledger import Claim, Judgment, Results, judge
+
+__all__ = ["CLAIMS", "COLUMNS", "PUBLISHED", "ROWS", "coefficients"]
+
+COLUMNS = ("loss", "accuracy", "cka_test", "cka_train")
+ROWS = (*FACTORS, *COLUMNS, "average_cka_test", "average_cka_train")
+# Table I of the paper: rows as above, over its 36 kept runs.
+PUBLISHED = np.array(
+    [
+        [0.097, -0.024, -0.026, -0.024],
+        [0.335, 0.806, 0.529, 0.162],
+        [-0.039, -0.247, -0.181, -0.045],
+        [-0.078, 0.163, -0.035, -0.263],
+        [0.099, 0.448, 0.823, 0.936],
+        [1.0, 0.384, 0.366, 0.253],
+        [0.384, 1.0, 0.850, 0.528],
+        [0.366, 0.850, 1.0, 0.870],
+        [0.253, 0.528, 0.870, 1.0],
+        [0.279, 0.920, 0.944, 0.747],
+        [0.221, 0.828, 0.930, 0.837],
+    ]
+)
+_REDUCERS = ("max", "mean", "flatten")
+
+
+def variables(runs: Results, row: int = BIASED, reducer: str = "max") -> Tensor:
+    """The variables of the table, one row per run; CKA is that of the last layer."""
+    factors = [[float(run.point[name]) for run in runs] for name in FACTORS]
+    test, train = (_target(runs, name, row, reducer) for name in ("test", "train"))
+    measured = [runs["train_loss"], runs["test_accuracy"], test[:, -1], train[:, -1]]
+    columns = [*factors, *measured, test.mean(1), train.mean(1)]
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+
+
+def _target(runs: Results, name: str, row: int, reducer: str) -> np.ndarray:
+    if reducer == "max":
+        return profiles(runs, f"target_{name}", row)
+    return runs.array(f"target_{name}_{reducer}").astype(np.float64)
+
+
+def coefficients(runs: Results, row: int = BIASED, reducer: str = "max") -> np.ndarray:
+    """The table: rows of ``ROWS``, columns of ``COLUMNS``."""
+    values = variables(runs, row, reducer)
+    first = len(FACTORS)
+    found = correlation_table(values, values[:, first : first + len(COLUMNS)]).coefficients
+    return found.numpy()
+
+
+def _entries(table: np.ndarray, rows: tuple[str, ...] = ROWS) -> dict[str, float]:
+    return {
+        f"{row}.{column}": float(table[ROWS.index(row), k])
+        for row in rows
+        for k, column in enumerate(COLUMNS)
+        if row != column
+    }
+
+
+def _entry(table: np.ndarray, row: str, column: str) -> float:
+    return float(table[ROWS.index(row), COLUMNS.index(column)])
+
+
+def _threshold(runs: Results) -> float:
+    return correlation_table(variables(runs)).threshold
+
+
+def _whole_table(runs: Results) -> Judgment:
+    numbers = _entries(coefficients(runs))
+    return judge(None, kept=len(runs), threshold=_threshold(runs), **numbers)
+
+
+def _debiased_table(runs: Results) -> Judgment:
+    rows = ("momentum", "accuracy", "cka_test", "average_cka_test", "average_cka_train")
+    return judge(None, **_entries(coefficients(runs, DEBIASED), rows))
+
+
+def _factors(runs: Results) -> Judgment:
+    table = correlation_table(variables(runs)[:, : len(FACTORS)]).coefficients
+    pairs = [(i, j) for j in range(len(FACTORS)) for i in range(j)]
+    named = {f"{FACTORS[i]}.{FACTORS[j]}": float(table[i, j]) for i, j in pairs}
+    return judge(None, **named)
+
+
+def _momentum_first(runs: Results) -> Judgment:
+    table, least = coefficients(runs), _threshold(runs)
+    rows = table[: len(FACTORS)]
+    place, columns = FACTORS.index("momentum"), [COLUMNS.index(f"cka_{s}") for s in _SETS]
+    own = rows[place, columns]
+    largest = all(np.nanargmax(rows[:, column]) == place for column in columns)
+    holds = bool(largest and (own > least).all())
+    return judge(holds, cka_train=own[0], cka_test=own[1], threshold=least)
+
+
+def _momentum_pooled(runs: Results) -> Judgment:
+    table, least = coefficients(runs), _threshold(runs)
+    test, train = (_entry(table, "momentum", f"cka_{name}") for name in ("test", "train"))
+    return judge(test > least, cka_test=test, cka_train=train, threshold=least, kept=len(runs))
+
+
+def _augmentation_first(runs: Results) -> Judgment:
+    table = coefficients(runs)
+    accuracies = table[: len(FACTORS), COLUMNS.index("accuracy")]
+    place = FACTORS.index("augmentation")
+    accuracy, cka = accuracies[place], _entry(table, "augmentation", "cka_train")
+    if np.isnan(accuracy):  # only runs with, or only runs without it, were kept
+        return judge(None, accuracy=accuracy, cka_train=cka)
+    holds = bool(np.nanargmax(accuracies) == place and accuracy > cka)
+    return judge(holds, accuracy=accuracy, cka_train=cka)
+
+
+def _weak_factors(runs: Results) -> Judgment:
+    table, least = coefficients(runs), _threshold(runs)
+    skip, batch = (_entry(table, name, "accuracy") for name in ("skip", "batch_size"))
+    largest = np.abs([skip, batch]).max()  # nan if either is, unlike the built-in max
+    return judge(largest < least, skip=skip, batch_size=batch, threshold=least)
+
+
+def _average_better(runs: Results) -> Judgment:
+    numbers = {}
+    reducers = [r for r in _REDUCERS if r == "max" or f"target_test_{r}" in runs.runs[0].arrays]
+    for reducer in reducers:
+        table = coefficients(runs, reducer=reducer)
+        for name in _SETS:
+            numbers[f"average_{name}_{reducer}"] = _entry(table, f"average_cka_{name}", "accuracy")
+            numbers[f"last_{name}"] = _entry(table, f"cka_{name}", "accuracy")
+    gains = [numbers[f"average_{name}_max"] - numbers[f"last_{name}"] for name in _SETS]
+    return judge(min(gains) > 0, **numbers)
+
+
+def _test_better(runs: Results) -> Judgment:
+    table = coefficients(runs)
+    test, train = (_entry(table, f"cka_{name}", "accuracy") for name in ("test", "train"))
+    return judge(test > train, cka_test=test, cka_train=train)
+
+
+def _sets_agree(runs: Results) -> Judgment:
+    r = _entry(coefficients(runs), "cka_train", "cka_test")
+    debiased = _entry(coefficients(runs, DEBIASED), "cka_train", "cka_test")
+    return judge(r > 0.8, correlation=r, debiased=debiased)
+
+
+_SETS = ("train", "test")
+_PRINTED = _entries(PUBLISHED)
+
+CLAIMS = (
+    Claim(
+        f"{STUDY_ID}.table1",
+        "the whole table, row.column, with the number of kept runs and the least significant "
+        "correlation at 5 %",
+        of_kept(_whole_table),
+        "all",
+        sizes=(),
+        published={"kept": 36, "threshold": 0.329, **_PRINTED},
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-debiased",
+        "rows of the table with debiased CKA instead of the paper's biased one (ours)",
+        of_kept(_debiased_table),
+        "all",
+        sizes=(),
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-factors",
+        "correlations among the factors, which the choice of kept runs unbalances (ours)",
+        of_kept(_factors),
+        "all",
+        sizes=(),
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-momentum",
+        "of the five factors momentum correlates most with last-layer CKA on both sets, "
+        "significantly at 5 %",
+        of_kept(_momentum_first),
+        "seed",
+        sizes=("paper",),
+        published={"cka_train": 0.936, "cka_test": 0.823},
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-momentum-pooled",
+        "over the runs of all seeds, momentum correlates with last-layer CKA on the test set, "
+        "significantly at 5 %",
+        of_kept(_momentum_pooled),
+        "all",
+        published={"cka_test": 0.823, "cka_train": 0.936},
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-augmentation",
+        "of the five factors augmentation correlates most with test accuracy, and more than with "
+        "last-layer CKA on the training set",
+        of_kept(_augmentation_first),
+        "seed",
+        sizes=("paper",),
+        published={"accuracy": 0.806, "cka_train": 0.162},
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-weak",
+        "skip and batch size do not correlate with test accuracy at 5 %",
+        of_kept(_weak_factors),
+        "seed",
+        sizes=("paper",),
+        published={"skip": -0.024, "batch_size": -0.247},
+        fragile="large batches take fewer steps at equal epochs, so that short training makes them "
+        "worse",
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-average",
+        "layer-averaged CKA correlates more with test accuracy than last-layer CKA, on both sets",
+        of_kept(_average_better),
+        "seed",
+        sizes=("paper",),
+        published={
+            "average_train_max": 0.828,
+            "last_train": 0.528,
+            "average_test_max": 0.920,
+            "last_test": 0.850,
+        },
+        fragile="the outcome depends on how maps are reduced to vectors, which the paper does not "
+        "say; max-pooling is judged, the others are shown",
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-test",
+        "last-layer CKA on the test set correlates more with test accuracy than on the training "
+        "set",
+        of_kept(_test_better),
+        "seed",
+        sizes=("paper",),
+        published={"cka_test": 0.850, "cka_train": 0.528},
+    ),
+    Claim(
+        f"{STUDY_ID}.table1-sets",
+        "last-layer CKA on training and test set correlate above 0.8",
+        of_kept(_sets_agree),
+        "seed",
+        published={"correlation": 0.870},
+    ),
+)

@@ -1,0 +1,25 @@
+"""Sub-commands that this package adds to ``theodolite``: study, sweep, train."""
+
+import typer
+
+from theodolite_papers.commands.study import study_app
+from theodolite_papers.commands.sweep import sweep
+from theodolite_papers.commands.train import train
+
+__all__ = ["add_study", "add_sweep", "add_train"]
+
+
+def add_study(app: typer.Typer) -> None:
+    """``theodolite study list | run | check | ledger``."""
+    app.add_typer(study_app, name="study", help="The papers' experiments, run and judged.")
+
+
+def add_sweep(app: typer.Typer) -> None:
+    """``theodolite sweep STUDY``."""
+    short_help = "A study at every point of its space, here or on Ray."
+    app.command("sweep", short_help=short_help)(sweep)
+
+
+def add_train(app: typer.Typer) -> None:
+    """``theodolite train RECIPE``."""
+    app.command("train", short_help="Train a network as a TOML file says.")(train)

@@ -1,0 +1,147 @@
+"""``theodolite study list | run | check | ledger``: the papers' experiments."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from theodolite_papers.ledger import Verdict
+
+__all__ = [
+    "Json",
+    "Results",
+    "Size",
+    "StudyName",
+    "require_folder",
+    "resumable",
+    "seeds_from",
+    "show_verdicts",
+    "study_app",
+]
+
+study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Results = Annotated[Path, typer.Option(help="Folder of result records, one per run.")]
+Size = Annotated[str, typer.Option(help="smoke (seconds), lite (minutes) or paper (as published).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+StudyName = Annotated[
+    str, typer.Argument(metavar="STUDY", help="Id, such as imani2022.fig7.", show_default=False)
+]
+_FOLDER = Path("study-results")
+
+
+@study_app.command("list")
+def list_studies(json_: Json = False) -> None:
+    """List every study: its paper, figures, sizes and claims."""
+    from theodolite.cli.tables import print_json
+    from theodolite_papers.commands.study_tables import print_studies, study_document
+    from theodolite_papers.ledger import all_studies
+
+    studies = list(all_studies().values())
+    if json_:
+        print_json([study_document(study) for study in studies])
+    else:
+        print_studies(studies)
+
+
+@study_app.command("run")
+def run(
+    study: StudyName,
+    size: Size = "lite",
+    results: Results = _FOLDER,
+    seeds: Annotated[
+        str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
+    ] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
+    json_: Json = False,
+) -> None:
+    """Run a study and judge its claims; seeds that have a record are not run again."""
+    from theodolite.cli.probes import resolve_device
+    from theodolite.cli.progress import progress_bar
+    from theodolite_papers.ledger import run_study
+
+    resolve_device(device)
+    with resumable(), progress_bar(shown=not json_) as report:
+        run_study(
+            study, size, results=results, seeds=seeds_from(seeds), workers=workers, device=device,
+            report=report,
+        )  # fmt: skip
+    show_verdicts(study, size, results, json_)
+
+
+@study_app.command("check")
+def check(
+    study: StudyName, size: Size = "lite", results: Results = _FOLDER, json_: Json = False
+) -> None:
+    """Judge the claims of a study again from its records; nothing is run."""
+    require_folder(results)
+    show_verdicts(study, size, results, json_)
+
+
+@study_app.command("ledger")
+def ledger(
+    results: Annotated[Path, typer.Option(help="Folder of result records, one per run.")] = Path(
+        "papers/records"
+    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write the pages to.")
+    ] = Path("papers/records"),
+) -> None:
+    """Write the ledger: every claim of every paper, what was measured, and what became of it."""
+    from theodolite_papers.ledger import write_ledger
+
+    require_folder(results)
+    typer.echo(f"ledger {write_ledger(results, output)}")
+
+
+def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
+    """Print what became of the claims."""
+    from theodolite.cli.tables import print_json
+    from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
+    from theodolite_papers.ledger import check_study
+
+    verdicts: Sequence[Verdict] = check_study(study, size, results)
+    if json_:
+        print_json([verdict_document(verdict) for verdict in verdicts])
+    else:
+        print_verdicts(verdicts)
+
+
+def seeds_from(text: str) -> list[int] | None:
+    """``"1,4-6"`` as [1, 4, 5, 6]; None for the study's own."""
+    from theodolite.cli.failures import CommandError
+
+    seeds: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise CommandError(f"--seeds: expected numbers such as 1,2,7 or 1-5, got {text!r}")
+        seeds += range(int(first), int(last or first) + 1)
+    if text and not seeds:
+        raise CommandError(f"--seeds: expected at least one, got {text!r}; ranges go upwards: 1-5")
+    return seeds or None
+
+
+def require_folder(results: Path) -> None:
+    """Refuse a folder that is not there, where a slip would read as 'nothing was run'."""
+    from theodolite.cli.failures import CommandError
+
+    if not results.is_dir():
+        raise CommandError(
+            f"--results: expected a folder of records, {str(results)!r} does not exist; "
+            "'theodolite study run STUDY --results FOLDER' makes one"
+        )
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say on Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted; runs that were done are kept: the same command goes on", err=True)
+        raise

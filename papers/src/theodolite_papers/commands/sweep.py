@@ -1,0 +1,144 @@
+"""``theodolite sweep STUDY``: a study at every point of its space."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from theodolite_papers.commands.study import (
+    Json,
+    Results,
+    Size,
+    StudyName,
+    resumable,
+    seeds_from,
+    show_verdicts,
+)
+
+if TYPE_CHECKING:
+    from theodolite.integrations.mlflow import MLflowSweep
+    from theodolite.sweeps import Space
+
+__all__ = ["sweep"]
+
+
+def sweep(
+    study: StudyName,
+    size: Size = "lite",
+    results: Results = Path("study-results"),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=V1,V2",
+            help="Values of a setting, in place of the study's own space; can be repeated.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
+    ] = "",
+    engine: Annotated[
+        str, typer.Option(help="ray, processes, or auto: Ray where it is installed.")
+    ] = "auto",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster, such as auto or ray://HOST:10001.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time on this machine.")] = 2,
+    cpus: Annotated[float, typer.Option(min=0.0, help="Cores of each run (Ray).")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each run (Ray).")] = 0.0,
+    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
+    track: Annotated[
+        bool,
+        typer.Option(
+            "--track",
+            help="Log to MLflow: a run for the sweep with a gallery of its records, and below it "
+            "one for each point with its settings and numbers.",
+        ),
+    ] = False,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="MLflow server or database to log to; implies --track. [default: "
+            "MLFLOW_TRACKING_URI, or sqlite:///RESULTS/mlflow.db]",
+            show_default=False,
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Run a study at every point of its space; what has a record is not run again.
+
+    Runs on this machine unless an address of a Ray cluster is given. Killed or interrupted, the
+    same command goes on where it stopped.
+    """
+    from theodolite.cli.probes import resolve_device
+    from theodolite.cli.progress import progress_bar
+    from theodolite.sweeps import RayResources
+    from theodolite_papers.ledger import SweepSettings, find_study, sweep_study
+
+    chosen = SweepSettings(
+        engine=engine,
+        resources=RayResources(address, workers, cpus, gpus),
+        device=device,
+        seeds=seeds_from(seeds),
+        space=_space(settings or []),
+    )
+    find_study(study).config_at(size)  # before a run is opened that would stay empty
+    if address is None:  # machines of a cluster may have what this one lacks
+        resolve_device(device)
+    with resumable(), ExitStack() as stack:
+        tracker = None
+        if track or tracking_uri:
+            about = {"study": study, "size": size, "device": device}
+            tracker = stack.enter_context(_tracker(tracking_uri, results, about))
+        report = stack.enter_context(progress_bar(shown=not json_))
+        sweep_study(study, size, results=results, settings=chosen, tracker=tracker, report=report)
+    show_verdicts(study, size, results, json_)
+    if chosen.space is not None:
+        typer.echo(
+            "claims are judged on the study's own settings alone; to see the other runs: "
+            f"theodolite view {results} --gallery",
+            err=True,
+        )
+    if tracker is not None:
+        from theodolite.integrations.mlflow_store import without_password
+
+        place = without_password(tracker.tracking_uri)
+        typer.echo(f"tracked in {place}, run {tracker.run_id}", err=True)
+
+
+def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSweep":
+    from theodolite.cli.failures import CommandError
+
+    try:
+        from theodolite.integrations.mlflow import MLflowSweep, default_tracking_uri
+
+        place = uri or default_tracking_uri(results)
+        key = f"{about['study']} {about['size']} {results.resolve()}"
+        return MLflowSweep(about["study"], place, key=key, parameters=about)
+    except ImportError as error:
+        raise CommandError(f"--track: {error}") from error
+
+
+def _space(settings: list[str]) -> "Space | None":
+    """``["depth=2,4", "width=8"]`` as a grid; values are JSON where they can be."""
+    from theodolite.cli.failures import CommandError
+    from theodolite.sweeps import Space
+
+    grid: dict[str, list[Any]] = {}
+    for text in settings:
+        name, equals, values = text.partition("=")
+        if not name or not equals or not values:
+            raise CommandError(f"--set: expected NAME=VALUE or NAME=V1,V2, got {text!r}")
+        grid[name] = [_value(value) for value in values.split(",")]
+    return Space(grid) if grid else None
+
+
+def _value(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

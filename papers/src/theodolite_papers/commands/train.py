@@ -1,0 +1,49 @@
+"""``theodolite train RECIPE``: train a network as a TOML file says."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["train"]
+
+
+def train(
+    recipe: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RECIPE",
+            help="TOML file with the sections [model], [data] and [recipe].",
+            show_default=False,
+        ),
+    ],
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, mps.")] = "cpu",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="File to keep the state in; a run that finds it goes on from there."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="File to write the trained weights to.")] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the whole log as JSON, and no progress bar.")
+    ] = False,
+) -> None:
+    """Train a network and print how well it fits and generalises."""
+    import torch
+
+    from theodolite.cli.tables import print_json
+    from theodolite_papers.lab.training.experiments import read_experiment, run_experiment
+
+    experiment = read_experiment(recipe)
+    model, log = run_experiment(
+        experiment, device=device, checkpoint=checkpoint, progress=not json_
+    )
+    if save is not None:
+        save.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), save)
+    if json_:
+        print_json({"recipe": str(recipe), **log.to_dict()})
+        return
+    typer.echo(f"{experiment.model} on {experiment.data}: {log.steps} steps ({log.stopped})")
+    for name, value in (("train", log.final.train), ("test", log.final.test)):
+        if value is not None:
+            typer.echo(f"{name:5s}  loss {value.loss:.4f}  accuracy {value.accuracy:.4f}")

@@ -1,0 +1,119 @@
+"""Figure 10: alignment of a network trained on one peaks function, on it and on other tasks."""
+
+from dataclasses import dataclass, field
+
+from theodolite_papers.imani2022._networks import Training
+from theodolite_papers.imani2022._peaks import (
+    draw_tasks,
+    representations,
+    sample,
+    train_on_source,
+)
+from theodolite_papers.imani2022._profiles import curve_array, curve_lines, profile
+from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+
+__all__ = ["STUDY", "PeaksTransfer"]
+
+_ROLES = ("source", "related", "unrelated")
+_NAMES = ("original", "init", "transfer")
+
+
+@dataclass(frozen=True)
+class PeaksTransfer:
+    """A network 60-60-1 on a random peaks function.
+
+    Args:
+        train: number of examples.
+        training: how it is trained.
+        bias: whether representations get a constant column.
+    """
+
+    train: int = 2000
+    training: Training = field(default_factory=lambda: Training(epochs=150))
+    bias: bool = True
+
+
+def measure(config: PeaksTransfer, trial: Trial) -> Measured:
+    """Areas and curves of three representations against the labels of three tasks."""
+    tasks = draw_tasks(trial)
+    examples = sample(config.train, trial.generator())
+    network = train_on_source(examples, tasks.source, 1, config.training, trial)
+    rows = representations(network, examples.inputs, "act1")
+    numbers, arrays = {"final_loss": network.loss}, {}
+    for role in _ROLES:
+        labels = examples.labels(getattr(tasks, role))
+        found = {name: profile(r, labels, bias=config.bias) for name, r in rows.items()}
+        plain = {name: profile(r, labels, bias=False) for name, r in rows.items()}
+        numbers |= {f"{role}_{name}": one.area for name, one in found.items()}
+        numbers |= {f"plain_{role}_{name}": one.area for name, one in plain.items()}
+        arrays[role] = curve_array(found)
+    return Measured(numbers, arrays, {role: getattr(tasks, role) for role in _ROLES})
+
+
+def _areas(runs: Results, role: str, prefix: str = "") -> dict[str, float]:
+    return {name: runs.mean(f"{prefix}{role}_{name}") for name in _NAMES}
+
+
+def _highest(runs: Results, role: str, prefix: str = "") -> Judgment:
+    areas = _areas(runs, role, prefix)
+    return judge(areas["transfer"] > max(areas["original"], areas["init"]), **areas)
+
+
+def _lowest(runs: Results, prefix: str = "") -> Judgment:
+    areas = _areas(runs, "unrelated", prefix)
+    return judge(areas["transfer"] < min(areas["original"], areas["init"]), **areas)
+
+
+def draw(runs: Results) -> list[Panel]:
+    """One panel per task."""
+    titles = {"source": "(a) source S", "related": "(b) T1", "unrelated": "(c) T2"}
+    return [
+        Panel(
+            f"Figure 10 {titles[role]}",
+            curve_lines(runs, role, _NAMES),
+            "threshold / root n",
+            "share of the label mass",
+        )
+        for role in _ROLES
+    ]
+
+
+def _claims() -> tuple[Claim, ...]:
+    id_ = "imani2022.fig10"
+    more = "the trained layer has a larger area than the inputs and than the initial layer"
+    less = "the trained layer has a smaller area than the inputs and than the initial layer"
+    return (
+        Claim(f"{id_}.source", f"on the source {more}", lambda r: _highest(r, "source")),
+        Claim(f"{id_}.related", f"on a related task {more}", lambda r: _highest(r, "related")),
+        Claim(f"{id_}.unrelated", f"on an unrelated task {less}", _lowest),
+        Claim(f"{id_}.mean-source", f"on the source {more}, mean over runs",
+              lambda r: _highest(r, "source"), scope="all"),
+        Claim(f"{id_}.mean-related", f"on a related task {more}, mean over runs",
+              lambda r: _highest(r, "related"), scope="all"),
+        Claim(f"{id_}.mean-unrelated", f"on an unrelated task {less}, mean over runs",
+              _lowest, scope="all"),
+        Claim(f"{id_}.related-without-bias", f"on a related task {more}, without the constant "
+              "column", lambda r: _highest(r, "related", "plain_")),
+        Claim(f"{id_}.unrelated-without-bias", f"on an unrelated task {less}, without the constant "
+              "column", lambda r: _lowest(r, "plain_")),
+    )  # fmt: skip
+
+
+STUDY = Study(
+    id="imani2022.fig10",
+    title="Alignment under transfer between peaks functions",
+    shows=("Figure 10",),
+    measure=measure,
+    configs={
+        "smoke": PeaksTransfer(200, Training(epochs=10)),
+        "lite": PeaksTransfer(),
+        "paper": PeaksTransfer(10_000, Training(epochs=300, until_converged=True)),
+    },
+    claims=_claims(),
+    draw=draw,
+    seeds={"paper": tuple(range(101, 111))},
+    stand_in={
+        "lite": "2000 examples instead of 10000, 150 epochs",
+        "paper": "until 10 epochs improve the loss by less than a thousandth, at most 300 epochs",
+    },
+)

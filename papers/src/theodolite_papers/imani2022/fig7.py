@@ -1,0 +1,149 @@
+"""Figure 7: alignment from the input to the last hidden layer, before and after training."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from theodolite.sweeps import Space
+from theodolite_papers.imani2022._networks import (
+    Training,
+    build,
+    layer_profiles,
+    recipe_for,
+    train_on,
+)
+from theodolite_papers.imani2022._profiles import (
+    Profile,
+    area_numbers,
+    curve_array,
+    curve_lines,
+    profile,
+)
+from theodolite_papers.imani2022._tasks import load_task
+from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+
+__all__ = ["STUDY", "LayerByLayer"]
+
+_DEPTH = 3
+_BEFORE = ("input", "layer 1, initial", "layer 2, initial", "layer 3, initial")
+_AFTER = ("layer 1", "layer 2", "layer 3")
+# Of a layer before and after, one; the input has another than all layers.
+_COLORS = {name: k % len(_AFTER) for k, name in enumerate((*_BEFORE[1:], *_AFTER))} | {"input": 3}
+
+
+@dataclass(frozen=True)
+class LayerByLayer:
+    """A network of three hidden layers on one task.
+
+    Args:
+        task: what the network learns.
+        train: number of training examples.
+        width: of each hidden layer.
+        training: how it is trained.
+        bias: whether representations get a constant column.
+    """
+
+    task: str = "digits-parity"
+    train: int = 1000
+    width: int = 128
+    training: Training = field(default_factory=Training)
+    bias: bool = True
+
+
+def measure(config: LayerByLayer, trial: Trial) -> Measured:
+    """Areas and curves of the input and of all layers, before and after training."""
+    task = load_task(config.task, config.train, 2, trial.generator())
+    model = build(task.width, _DEPTH, config.width, trial)
+    inputs = task.x_train.to(trial.device)
+    first = {bias: profile(inputs, task.y_train, bias=bias) for bias in {config.bias, False}}
+
+    def read(bias: bool) -> dict[str, Profile]:
+        return {"input": first[bias], **layer_profiles(model, task, _DEPTH, bias=bias)}
+
+    before, plain_before = read(config.bias), read(False)
+    recipe = recipe_for(config.training, trial.seed, regression=task.regression)
+    numbers = {"final_loss": train_on(model, task.x_train, task.y_train, recipe)}
+    after, plain_after = read(config.bias), read(False)
+    numbers |= area_numbers(before, "initial") | area_numbers(after, "trained")
+    numbers |= area_numbers(plain_before, "plain_initial")
+    numbers |= area_numbers(plain_after, "plain_trained")
+    curves = {**before, **{f"trained {k}": v for k, v in after.items() if k != "input"}}
+    return Measured(numbers, {"curves": curve_array(curves)}, {"task": config.task})
+
+
+def _chain(runs: Results, prefix: str) -> list[float]:
+    return [float(runs[f"{prefix}_{n}"][0]) for n in ("input", "act1", "act2", "act3")]
+
+
+def _numbers(chain: list[float]) -> dict[str, float]:
+    return dict(zip(("input", "layer_1", "layer_2", "layer_3"), chain, strict=True))
+
+
+def _rising(runs: Results, prefix: str = "trained") -> Judgment:
+    chain = _chain(runs, prefix)
+    return judge(all(a < b for a, b in pairwise(chain)), **_numbers(chain))
+
+
+def _falling(runs: Results, prefix: str = "initial") -> Judgment:
+    chain = _chain(runs, prefix)
+    return judge(all(a > b for a, b in pairwise(chain)), **_numbers(chain))
+
+
+def draw(runs: Results) -> list[Panel]:
+    """One panel per task: dashed before training, solid after."""
+    panels = []
+    for task in dict.fromkeys(run.notes["task"] for run in runs):
+        part = runs.chosen(lambda run, task=task: run.notes["task"] == task)  # type: ignore[misc]
+        lines = curve_lines(part, "curves", (*_BEFORE, *_AFTER), _BEFORE[1:], _COLORS)
+        panels.append(
+            Panel(f"Figure 7, {task}", lines, "threshold / root n", "share of the label mass")
+        )
+    return panels
+
+
+STUDY = Study(
+    id="imani2022.fig7",
+    title="Alignment by layer, before and after training",
+    shows=("Figure 7",),
+    measure=measure,
+    configs={
+        "smoke": LayerByLayer(train=100, training=Training(epochs=10)),
+        "lite": LayerByLayer(training=Training(epochs=60)),
+        "paper": LayerByLayer(
+            "mnist-pair", 10_000, training=Training(epochs=300, until_converged=True)
+        ),
+    },
+    spaces={
+        "smoke": Space({"task": ["digits-parity"]}),
+        "lite": Space({"task": ["digits-parity", "digits-value"]}),
+        "paper": Space({"task": ["mnist-pair", "mnist-parity", "cifar10-pair"]}),
+    },
+    claims=(
+        Claim(
+            "imani2022.fig7.trained",
+            "after training, area of layer 3 > layer 2 > layer 1 > input",
+            _rising,
+        ),
+        Claim(
+            "imani2022.fig7.initial",
+            "before training, area of input > layer 1 > layer 2 > layer 3",
+            _falling,
+        ),
+        Claim(
+            "imani2022.fig7.trained-without-bias",
+            "the order after training without the constant column",
+            lambda runs: _rising(runs, "plain_trained"),
+        ),
+        Claim(
+            "imani2022.fig7.initial-without-bias",
+            "the order before training without the constant column",
+            lambda runs: _falling(runs, "plain_initial"),
+        ),
+    ),
+    draw=draw,
+    stand_in={
+        "lite": "8x8 digits, even against odd and the digit as a number, for MNIST and CT position",
+        "paper": "MNIST 0 against 1 and even against odd (the paper does not say which task), and "
+        "CIFAR-10's first two classes, at most 300 epochs; CT position cannot be had here (task "
+        "ct_position)",
+    },
+)

@@ -1,0 +1,272 @@
+"""Figures 6, 17 and 18: depth, width, activation, optimiser and batch size; train and test."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from theodolite.measures.representation import AlignmentCurve, dominance_fraction
+from theodolite.sweeps import Space
+from theodolite_papers.imani2022._networks import RATES, Training, build, recipe_for, train_on
+from theodolite_papers.imani2022._profiles import (
+    Profile,
+    curve_array,
+    curve_lines,
+    hidden_layers,
+    profile,
+)
+from theodolite_papers.imani2022._tasks import Task, load_task
+from theodolite_papers.imani2022._variations import Architecture, Variations
+from theodolite_papers.ledger import (
+    Bars,
+    Claim,
+    Judgment,
+    Measured,
+    Panel,
+    Results,
+    Study,
+    Trial,
+    judge,
+    mean_and_error,
+)
+
+__all__ = ["STUDY"]
+
+_SUBSETS = ("train", "test")
+_STATES = ("initial", "trained")
+_CEILING = (
+    "a non-negative layer cannot exceed an area of 0.71; easy tasks bring deep networks close to "
+    "it and leave room for a rise with depth"
+)
+
+
+def measure(config: Variations, trial: Trial) -> Measured:
+    """Areas and curves of the last hidden layer of every configuration, and of the input."""
+    task = load_task(config.task, config.train, config.test, trial.generator())
+    inputs = {}
+    for subset in _SUBSETS:
+        x, y = _examples(task, subset)
+        inputs[subset] = profile(x.to(trial.device), y, bias=config.bias)
+    named = config.architectures()
+    found, losses = {}, {}
+    for index, (name, architecture) in enumerate(named.items()):
+        trial.report(index / len(named), name)
+        found[name], losses[name] = _one(architecture, config, task, trial)
+    return Measured(
+        _numbers(inputs, found, losses),
+        _arrays(inputs, found),
+        {"task": config.task, "configurations": ", ".join(named)},
+    )
+
+
+def _examples(task: Task, subset: str) -> tuple[torch.Tensor, torch.Tensor]:
+    train = subset == "train"
+    return (task.x_train, task.y_train) if train else (task.x_test, task.y_test)
+
+
+def _one(
+    architecture: Architecture, config: Variations, task: Task, trial: Trial
+) -> tuple[dict[tuple[str, str], Profile], float]:
+    """(state, subset) -> alignment of the last hidden layer, and the final training loss."""
+    model = build(
+        task.width,
+        architecture.depth,
+        architecture.width,
+        trial,
+        activation=architecture.activation,
+    )
+    last = f"act{architecture.depth}"
+
+    def read(state: str) -> dict[tuple[str, str], Profile]:
+        profiles = {}
+        for subset in _SUBSETS:
+            x, y = _examples(task, subset)
+            rows = hidden_layers(model, x, [last])[last]
+            profiles[state, subset] = profile(rows, y, bias=config.bias)
+        return profiles
+
+    found = read("initial")
+    training = replace(
+        config.training, optimizer=architecture.optimizer, batch_size=architecture.batch_size
+    )
+    recipe = recipe_for(training, trial.seed, regression=task.regression)
+    loss = train_on(model, task.x_train, task.y_train, recipe)
+    return found | read("trained"), loss
+
+
+Found = dict[str, dict[tuple[str, str], Profile]]
+
+
+def _numbers(
+    inputs: dict[str, Profile], found: Found, losses: dict[str, float]
+) -> dict[str, float]:
+    numbers = {f"{s}: input": inputs[s].area for s in _SUBSETS}
+    for name, profiles in found.items():
+        numbers[f"loss: {name}"] = losses[name]
+        for (state, subset), one in profiles.items():
+            numbers[f"{subset}: {state}: {name}"] = one.area
+        numbers[f"dominance: {name}"] = _dominance(profiles["trained", "train"], inputs["train"])
+    return numbers
+
+
+def _dominance(first: Profile, second: Profile) -> float:
+    """Share of the thresholds at which the trained layer is not below the input."""
+    grid = torch.linspace(0, 1, len(first.curve), dtype=torch.float64)
+    one, other = (AlignmentCurve(grid, p.curve, "normalized", "svd") for p in (first, second))
+    return float(dominance_fraction(one, other, slack=1e-6))
+
+
+def _arrays(inputs: dict[str, Profile], found: Found) -> dict[str, np.ndarray]:
+    """Per subset: curves (1 + 2 configurations, thresholds): the input, initial, trained."""
+    return {
+        subset: curve_array(
+            {
+                "input": inputs[subset],
+                **{
+                    f"{name} {state}": profiles[state, subset]
+                    for name, profiles in found.items()
+                    for state in _STATES
+                },
+            }
+        )
+        for subset in _SUBSETS
+    }
+
+
+def _names(runs: Results, figure: str) -> list[str]:
+    """Configurations of a figure: 6 has depths, widths, activations; 17 the rest; 18 all."""
+    names = next(iter(runs)).notes["configurations"].split(", ")
+    rest = [n for n in names if n.startswith("batch") or n in RATES]
+    return {"6": [n for n in names if n not in rest], "17": rest, "18": names}[figure]
+
+
+def _risen(runs: Results, figure: str, subset: str) -> Judgment:
+    """The smallest ratios over configurations of trained area to input's and to initial."""
+    (run,) = runs
+    trained = [run[f"{subset}: trained: {name}"] for name in _names(runs, figure)]
+    initial = [run[f"{subset}: initial: {name}"] for name in _names(runs, figure)]
+    over_input = min(trained) / run[f"{subset}: input"]
+    over_initial = min(t / i for t, i in zip(trained, initial, strict=True))
+    return judge(
+        over_input > 1 and over_initial > 1,
+        trained_over_input=over_input,
+        trained_over_initial=over_initial,
+    )
+
+
+def _linear(runs: Results) -> Judgment:
+    (run,) = runs
+    trained, initial = run["train: trained: linear"], run["train: initial: linear"]
+    first = run["train: input"]
+    return judge(trained > max(initial, first), trained=trained, initial=initial, input=first)
+
+
+def _no_trend(runs: Results) -> Judgment:
+    """Depths in order; a trend would be a rise, or a fall, from each to the next in every run.
+
+    One run that bends is enough against it; one that does not says nothing about the others.
+    """
+    names = [n for n in _names(runs, "6") if n.startswith("depth")]
+    areas = np.array([[run[f"train: trained: {name}"] for name in names] for run in runs])
+    rising = float((np.diff(areas, axis=1) > 0).all(1).mean())
+    falling = float((np.diff(areas, axis=1) < 0).all(1).mean())
+    means = {
+        name.replace(" ", "_"): value for name, value in zip(names, areas.mean(0), strict=True)
+    }
+    trend = max(rising, falling) == 1
+    holds = None if trend and len(runs) == 1 else not trend
+    return judge(holds, runs_rising=rising, runs_falling=falling, **means)
+
+
+def _dominated(runs: Results) -> Judgment:
+    (run,) = runs
+    lowest = min(run[f"dominance: {name}"] for name in _names(runs, "18"))
+    return judge(None, smallest_share_of_thresholds=lowest)
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Curves of the base network, and bars of all configurations, for each task and subset."""
+    panels = []
+    for task in dict.fromkeys(run.notes["task"] for run in runs):
+        part = runs.chosen(lambda run, task=task: run.notes["task"] == task)  # type: ignore[misc]
+        panels += [_curves(part, task), _bars(part, task, "train"), _bars(part, task, "test")]
+    return panels
+
+
+def _curves(runs: Results, task: str) -> Panel:
+    names = [n for n in _names(runs, "6") if n.startswith("depth")]
+    order = _names(runs, "18")
+    labels = ["input", *(f"{name}, {state}" for name in order for state in _STATES)]
+    dashed = [label for label in labels if "initial" in label]
+    colors = {f"{name}, {state}": k for k, name in enumerate(names) for state in _STATES}
+    lines = curve_lines(runs, "train", labels, dashed, colors | {"input": len(names)})
+    kept = [line for line in lines if line.name == "input" or line.name.split(",")[0] in names]
+    return Panel(f"Figure 6, {task}, depths", kept, "threshold / root n", "share of the label mass")
+
+
+def _bars(runs: Results, task: str, subset: str) -> Panel:
+    names = _names(runs, "18")
+    marks = []
+    for state in _STATES:
+        stacked = np.array([[run[f"{subset}: {state}: {name}"] for name in names] for run in runs])
+        marks.append(Bars(f"{state} last hidden layer", names, *mean_and_error(stacked)))
+    level = runs[f"{subset}: input"].mean()
+    marks.append(Bars("input", names, np.full(len(names), level)))
+    figures = "Figures 6 and 17" if subset == "train" else "Figure 18"
+    return Panel(f"{figures}, {task}, {subset} data", marks, "", "normalised area")
+
+
+def _claims() -> tuple[Claim, ...]:
+    text = "the trained last hidden layer has a larger area than the input and than before training"
+    id_ = "imani2022.fig6-17-18"
+    return (
+        Claim(f"{id_}.architectures", f"{text}, for every depth, width and activation (training "
+              "data)", lambda runs: _risen(runs, "6", "train")),
+        Claim(f"{id_}.optimizers", f"{text}, for every optimiser and batch size (training data)",
+              lambda runs: _risen(runs, "17", "train")),
+        Claim(f"{id_}.test", f"{text}, in every configuration on test data",
+              lambda runs: _risen(runs, "18", "test")),
+        Claim(f"{id_}.linear", f"{text} with linear activation too", _linear),
+        Claim(f"{id_}.no-trend", "there is no consistent trend of the trained layer's area with "
+              "the depth of the network: not in every run does it rise, or fall, at every step",
+              _no_trend, scope="all", fragile=_CEILING),
+        Claim(f"{id_}.dominance", "share of thresholds at which the trained layer is not below the "
+              "input (training data), the lowest over configurations", _dominated, sizes=()),
+    )  # fmt: skip
+
+
+STUDY = Study(
+    id="imani2022.fig6-17-18",
+    title="Alignment over architectures, optimisers and batch sizes",
+    shows=("Figure 6", "Figure 17", "Figure 18"),
+    measure=measure,
+    configs={
+        "smoke": Variations(
+            train=150,
+            test=100,
+            training=Training(epochs=3),
+            depths=(1, 4),
+            widths=(32,),
+            activations=("linear",),
+            optimizers=("sgd",),
+            batch_sizes=(32,),
+        ),
+        "lite": Variations(),
+        "paper": Variations(
+            "mnist-pair",
+            10_000,
+            2_000,
+            Training(epochs=60, until_converged=True),
+            depths=(1, 2, 4, 8),
+            widths=(32, 128, 512),
+        ),
+    },
+    spaces={"paper": Space({"task": ["mnist-pair", "cifar10-pair"]})},
+    claims=_claims(),
+    draw=draw,
+    stand_in={
+        "lite": "8x8 digits, even against odd, for CT position, CIFAR-10 and MNIST; 50 epochs",
+        "paper": "first two classes of MNIST and CIFAR-10, at most 60 epochs; CT position cannot "
+        "be had here (task ct_position)",
+    },
+)

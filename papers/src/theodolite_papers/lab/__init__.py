@@ -1,0 +1,1 @@
+"""Data, models and training: what the experiments of the papers need."""

@@ -1,0 +1,201 @@
+"""Peaks functions: 120 regression tasks on six variables, some related, some not."""
+
+from fractions import Fraction
+from itertools import permutations, product
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import require_axes, require_count
+from theodolite.data.dataset import Dataset
+from theodolite.data.scaling import unit_rows
+from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import array_function, double
+
+__all__ = [
+    "PEAKS_TASKS",
+    "PEAKS_VARIABLES",
+    "peaks",
+    "peaks_covariance",
+    "peaks_features",
+    "peaks_inputs",
+    "peaks_values",
+    "related_tasks",
+    "unrelated_tasks",
+]
+
+PEAKS_VARIABLES = "ABCDEF"
+PEAKS_TASKS: tuple[str, ...] = tuple("".join(triple) for triple in permutations("ABCDEF", 3))
+
+_CENTERS = 10
+_WIDTH = 0.1
+
+# Mean of a uniform variable on [0, 1): below 1/2, above 1/2, anywhere.
+_MEANS = {"low": Fraction(1, 4), "high": Fraction(3, 4), "any": Fraction(1, 2)}
+_SECOND_MOMENT = Fraction(1, 3)
+
+
+def _columns(task: str) -> tuple[int, int, int]:
+    """Columns of gate, upper and lower variable."""
+    if len(task) != 3 or len(set(task)) != 3 or not set(task) <= set(PEAKS_VARIABLES):
+        raise DomainError(
+            f"task: expected three distinct letters of {PEAKS_VARIABLES}, e.g. 'ABC', got {task!r}"
+        )
+    gate, upper, lower = (PEAKS_VARIABLES.index(letter) for letter in task)
+    return gate, upper, lower
+
+
+@array_function
+def peaks_values(variables: Float[Tensor, "n 6"], task: str) -> Float[Tensor, " n"]:
+    r"""The peaks function of a task.
+
+    .. math:: P_{X,Y,Z} = Y \text{ if } X > \tfrac12 \text{ else } Z
+
+    Args:
+        variables: A to F, one column each.
+        task: three letters, e.g. ``"ABC"`` for :math:`P_{A,B,C}`.
+
+    Raises:
+        DomainError: If letters repeat or are unknown.
+
+    Example:
+        >>> rows = torch.tensor([[0.5, 0.2, 0.3, 0, 0, 0], [0.6, 0.2, 0.3, 0, 0, 0]])
+        >>> peaks_values(rows, "ABC")
+        tensor([0.3000, 0.2000])
+
+    References:
+        [caruana1997]; [imani2022], section 5.1.
+    """
+    gate, upper, lower = _columns(task)
+    _require_six(variables)
+    return torch.where(variables[:, gate] > 0.5, variables[:, upper], variables[:, lower])
+
+
+@array_function
+def peaks_features(variables: Float[Tensor, "n 6"]) -> Float[Tensor, "n 60"]:
+    r"""Ten Gaussian bumps per variable, before rows are scaled to unit length.
+
+    .. math:: \tfrac12 \exp\!\left(-\frac{(v - c)^2}{2 \cdot 0.1^2}\right),
+              \qquad c = 0, 0.1, \dots, 0.9
+
+    in the order A (10), B (10), ..., F (10).
+
+    Example:
+        >>> peaks_features(torch.zeros(1, 6))[0, :3]
+        tensor([0.5000, 0.3033, 0.0677])
+
+    References:
+        [caruana1997]; [imani2022], section 5.1.
+    """
+    _require_six(variables)
+    centers = torch.arange(_CENTERS, dtype=torch.float64, device=variables.device) / _CENTERS
+    offsets = double(variables).unsqueeze(-1) - centers
+    return (0.5 * torch.exp(-offsets.square() / (2 * _WIDTH**2))).flatten(1)
+
+
+def _require_six(variables: Tensor) -> None:
+    require_axes(2, variables=variables)
+    if variables.shape[1] != len(PEAKS_VARIABLES):
+        raise ShapeError(
+            f"variables: expected {len(PEAKS_VARIABLES)} columns, A to F, "
+            f"got shape {tuple(variables.shape)}"
+        )
+
+
+def peaks_inputs(
+    count: int, generator: torch.Generator | None = None
+) -> tuple[Float[Tensor, "n 6"], Float[Tensor, "n 60"]]:
+    """Variables, uniform on [0, 1), and their features with unit rows, in float64.
+
+    Example:
+        >>> variables, features = peaks_inputs(3)
+        >>> variables.shape, features.norm(dim=1).round(decimals=4)
+        (torch.Size([3, 6]), tensor([1., 1., 1.], dtype=torch.float64))
+    """
+    require_count(1, count=count)
+    variables = torch.rand(count, 6, generator=generator, dtype=torch.float64)
+    return variables, unit_rows(peaks_features(variables))
+
+
+def related_tasks(task: str) -> tuple[str, ...]:
+    """The five other orders of a task's three variables.
+
+    Example:
+        >>> related_tasks("ABC")
+        ('ACB', 'BAC', 'BCA', 'CAB', 'CBA')
+    """
+    _columns(task)
+    return tuple(other for other in PEAKS_TASKS if set(other) == set(task) and other != task)
+
+
+def unrelated_tasks(task: str) -> tuple[str, ...]:
+    """The six tasks on the other three variables.
+
+    Example:
+        >>> unrelated_tasks("ABC")
+        ('DEF', 'DFE', 'EDF', 'EFD', 'FDE', 'FED')
+    """
+    _columns(task)
+    return tuple(other for other in PEAKS_TASKS if not set(other) & set(task))
+
+
+def peaks_covariance(first: str, second: str) -> Fraction:
+    """Exact covariance of two peaks functions; of one with itself, its variance.
+
+    Example:
+        >>> peaks_covariance("ABC", "BAC"), peaks_covariance("ABC", "ABC")
+        (Fraction(7, 192), Fraction(1, 12))
+    """
+    _columns(first), _columns(second)
+    gates = sorted({first[0], second[0]})
+    halves = [
+        dict(zip(gates, half, strict=True)) for half in product(("low", "high"), repeat=len(gates))
+    ]
+    product_mean = sum((_product_mean(first, second, half) for half in halves), Fraction(0))
+    return product_mean / len(halves) - Fraction(1, 4)
+
+
+def _product_mean(first: str, second: str, halves: dict[str, str]) -> Fraction:
+    """Mean of the product, given in which half every gate lies."""
+    one, other = (task[1] if halves[task[0]] == "high" else task[2] for task in (first, second))
+    if one == other:
+        return _SECOND_MOMENT  # a variable that both give out gates neither
+    return _MEANS[halves.get(one, "any")] * _MEANS[halves.get(other, "any")]
+
+
+def peaks(
+    task: str = "ABC",
+    train: int = 2000,
+    test: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Dataset:
+    """A peaks task as a regression data set: 60 unit-length features, centred labels.
+
+    Args:
+        task: three letters of A to F.
+        train: number of training examples; their mean label is subtracted everywhere.
+        test: number of test examples.
+        generator: source of randomness.
+
+    Example:
+        >>> data = peaks("ABC", train=10, test=5)
+        >>> data.name, data.x_train.shape, data.num_classes
+        ('peaks-ABC', torch.Size([10, 60]), 0)
+
+    References:
+        [caruana1997]; [imani2022], section 5.1.
+    """
+    require_count(1, train=train, test=test)
+    variables, features = peaks_inputs(train + test, generator)
+    values = peaks_values(variables, task)
+    values = (values - values[:train].mean()).float()
+    x = features.float()
+    return Dataset(
+        f"peaks-{task}",
+        x[:train],
+        values[:train],
+        x[train:],
+        values[train:],
+        scaling=("unit_rows",),
+    )

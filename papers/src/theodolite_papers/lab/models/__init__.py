@@ -1,0 +1,54 @@
+"""The networks of the five papers, as the specifications describe them."""
+
+from theodolite_papers.lab.models.activations import ACTIVATIONS, Sin, activation
+from theodolite_papers.lab.models.convnets import (
+    conv_net,
+    simple_cnn,
+    simple_cnn_pooled,
+    strided_cnn,
+    vgg16,
+    vgg19,
+)
+from theodolite_papers.lab.models.densenet import DenseNet, densenet121
+from theodolite_papers.lab.models.kernel_resnet import KernelResNet, kernel_resnet
+from theodolite_papers.lab.models.mlp import NTKLinear, mlp, ntk_mlp
+from theodolite_papers.lab.models.mobile import (
+    MobileNet,
+    efficientnet_lite0,
+    mobilenet_v2,
+    pretrained_keys,
+)
+from theodolite_papers.lab.models.preactivation import PreActivationNet, resnet18_v2, wide_resnet
+from theodolite_papers.lab.models.resnets import ResNet, resnet18, resnet50
+from theodolite_papers.lab.models.t2t import T2TViT, t2t_vit_14
+
+__all__ = [
+    "ACTIVATIONS",
+    "DenseNet",
+    "KernelResNet",
+    "MobileNet",
+    "NTKLinear",
+    "PreActivationNet",
+    "ResNet",
+    "Sin",
+    "T2TViT",
+    "activation",
+    "conv_net",
+    "densenet121",
+    "efficientnet_lite0",
+    "kernel_resnet",
+    "mlp",
+    "mobilenet_v2",
+    "ntk_mlp",
+    "pretrained_keys",
+    "resnet18",
+    "resnet18_v2",
+    "resnet50",
+    "simple_cnn",
+    "simple_cnn_pooled",
+    "strided_cnn",
+    "t2t_vit_14",
+    "vgg16",
+    "vgg19",
+    "wide_resnet",
+]

@@ -1,0 +1,243 @@
+"""Transfer from random labels: pre-train, copy layers, re-scale, fine-tune; and from scratch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from theodolite.data import random_labels
+from theodolite.errors import UnknownNameError
+from theodolite.interventions import Initializer, layer_norms, rescale_to_, transfer_layers_
+from theodolite_papers.lab.models import resnet18_v2, simple_cnn, vgg16
+from theodolite_papers.lab.training import (
+    Callback,
+    Recipe,
+    TrainingLog,
+    steps_per_epoch,
+    train,
+)
+from theodolite_papers.ledger import Trial
+from theodolite_papers.maennel2020._courses import Comparison, Course
+from theodolite_papers.maennel2020._images import Images, Labeled, draw_images
+
+__all__ = ["LABELS", "Network", "Protocol", "Stage", "Transfer"]
+
+Labels = Literal["real", "random"]
+LABELS: tuple[Labels, ...] = ("real", "random")
+_CLASSES = 10  # of downstream labels
+_POINTS, _FEW_POINTS = 25, 12  # of a curve; fewer where evaluating takes long
+_LONG = 5_000
+
+
+@dataclass(frozen=True)
+class Network:
+    """An architecture of the paper and how its weights are drawn.
+
+    Args:
+        architecture: ``"simple_cnn"``, ``"vgg16"`` or ``"resnet18_v2"``.
+        conv_layers: of the Simple CNN.
+        filters: of the Simple CNN.
+        units: of the Simple CNN's dense layer.
+        padding: of the Simple CNN.
+        width: factor of VGG16's channels.
+        initializer: distribution of the weights.
+        init_scale: factor of their standard deviation.
+        first_scale: factor of the first layer alone, on top; 1 in the paper.
+    """
+
+    architecture: str = "simple_cnn"
+    conv_layers: int = 3
+    filters: int = 16
+    units: int = 512
+    padding: Literal["same", "valid"] = "same"
+    width: float = 1.0
+    initializer: Initializer = "he"
+    init_scale: float = 1.0
+    first_scale: float = 1.0
+
+    def build(self, classes: int, shape: tuple[int, ...], generator: torch.Generator) -> nn.Module:
+        """A fresh network for images of this shape."""
+        model = self._drawn(classes, shape, generator)
+        if self.first_scale != 1.0:
+            with torch.no_grad():
+                model.get_parameter("conv1.weight").mul_(self.first_scale)
+        return model
+
+    def _drawn(self, classes: int, shape: tuple[int, ...], generator: torch.Generator) -> nn.Module:
+        channels, height, width = shape
+        drawn: dict[str, Any] = {
+            "initializer": self.initializer,
+            "scale": self.init_scale,
+            "generator": generator,
+        }
+        if self.architecture == "simple_cnn":
+            return simple_cnn(
+                classes,
+                conv_layers=self.conv_layers,
+                filters=self.filters,
+                units=self.units,
+                padding=self.padding,
+                input_shape=(channels, height, width),
+                **drawn,
+            )
+        if self.architecture == "vgg16":
+            return vgg16(classes, in_channels=channels, width=self.width, **drawn)
+        if self.architecture == "resnet18_v2":
+            return resnet18_v2(classes, in_channels=channels, **drawn)
+        known = ("simple_cnn", "vgg16", "resnet18_v2")
+        raise UnknownNameError("architecture", self.architecture, known)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the two trainings: how many examples, of how many classes, for how long."""
+
+    examples: int
+    classes: int = _CLASSES
+    epochs: int | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A transfer experiment.
+
+    Args:
+        network: what is trained.
+        upstream: pre-training on random labels.
+        downstream: fine-tuning on other examples.
+        learning_rate: first rate of both.
+        batch_size: of both.
+        images: what they are trained on.
+        test_examples: how many test images are evaluated.
+        rescale: whether copied layers get the norms of the initialisation; not in residual
+            networks.
+    """
+
+    network: Network = field(default_factory=Network)
+    upstream: Stage = field(default_factory=lambda: Stage(20_000, epochs=80))
+    downstream: Stage = field(default_factory=lambda: Stage(25_000, epochs=200))
+    learning_rate: float = 0.01
+    batch_size: int = 256
+    images: Images = field(default_factory=Images)
+    test_examples: int = 10_000
+    rescale: bool = True
+
+    def recipe(self, stage: Stage, seed: int, points: int | None = None) -> Recipe:
+        """The paper's recipe: momentum, rate divided by 3 after each third, whole batches."""
+        per_epoch = steps_per_epoch(stage.examples, self.batch_size, drop_last=True)
+        total = stage.steps or (stage.epochs or 1) * per_epoch
+        few = _FEW_POINTS if stage.examples > _LONG else _POINTS
+        return Recipe(
+            optimizer="momentum",
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            steps=total,
+            schedule="thirds",
+            drop_last=True,
+            seed=seed,
+            log=max(1, total // (points or few)),
+        )
+
+
+class Protocol:
+    """Data and networks of one transfer experiment; scratch and transferred share every draw."""
+
+    def __init__(self, setting: Transfer, trial: Trial) -> None:
+        self.setting, self._trial = setting, trial
+        sizes = setting.upstream.examples, setting.downstream.examples
+        drawn = draw_images(setting.images, trial.generator(0), *sizes, test=setting.test_examples)
+        (upstream, _), self.downstream, self.test = drawn
+        labels = random_labels(sizes[0], setting.upstream.classes, trial.generator(1))
+        self.upstream: Labeled = (upstream, labels)
+        self._random = random_labels(sizes[1], setting.downstream.classes, trial.generator(2))
+        self.initial: nn.Module = self._fresh(setting.upstream.classes, 3)
+        self.norms = layer_norms(self.initial)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return tuple(self.upstream[0].shape[1:])
+
+    def _fresh(self, classes: int, stream: int) -> nn.Module:
+        generator, network = self._trial.generator(stream), self.setting.network
+        model = network.build(classes, self._shape, generator).to(self._trial.device)
+        if network.architecture == "vgg16" and self._trial.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    @cached_property
+    def pretrained(self) -> nn.Module:
+        """The network after pre-training on random labels."""
+        model = self._fresh(self.setting.upstream.classes, 3)
+        self.upstream_log = self.pretrain(model)
+        return model
+
+    def another(self, number: int) -> nn.Module:
+        """A fresh network with other initial weights, to be pre-trained as well."""
+        return self._fresh(self.setting.upstream.classes, 100 + number)
+
+    def pretrain(self, model: nn.Module, callbacks: Sequence[Callback] = ()) -> TrainingLog:
+        """Fit random labels, in place."""
+        recipe = self.setting.recipe(self.setting.upstream, self._trial.seed, points=4)
+        return train(model, self.upstream, recipe, callbacks=callbacks)
+
+    def scratch(self, stream: int = 4) -> nn.Module:
+        """A fresh network for the downstream task."""
+        return self._fresh(self.setting.downstream.classes, stream)
+
+    def start(
+        self,
+        layers: int | Literal["all"] | Sequence[str],
+        *,
+        rescale: bool | None = None,
+        reset_biases: bool = False,
+    ) -> nn.Module:
+        """The fresh network with the first layers of the pre-trained one."""
+        return self.moved(self.pretrained, layers, rescale=rescale, reset_biases=reset_biases)
+
+    def moved(
+        self,
+        source: nn.Module,
+        layers: int | Literal["all"] | Sequence[str] = "all",
+        *,
+        rescale: bool | None = None,
+        reset_biases: bool = False,
+    ) -> nn.Module:
+        """The fresh network with the first layers of any source."""
+        model = self.scratch()
+        transfer_layers_(model, source, layers, reset_biases=reset_biases)
+        if self.setting.rescale if rescale is None else rescale:
+            rescale_to_(model, self.norms, layers=self._layer_names(layers))
+        return model
+
+    def _layer_names(self, layers: int | Literal["all"] | Sequence[str]) -> list[str]:
+        """Names of the first layers, or of all but the head."""
+        names = list(self.norms)
+        if isinstance(layers, int):
+            return names[:layers]
+        return names[:-1] if layers == "all" else list(layers)
+
+    def _targets(self, labels: Labels) -> Tensor:
+        """Real or random labels of the downstream examples."""
+        return self.downstream[1] if labels == "real" else self._random
+
+    def finetune(
+        self, model: nn.Module, labels: Labels, callbacks: Sequence[Callback] = ()
+    ) -> Course:
+        """Train everything on the downstream task, in place."""
+        recipe = self.setting.recipe(self.setting.downstream, self._trial.seed + 1)
+        data = (self.downstream[0], self._targets(labels))
+        log = train(model, data, recipe, test=self.test, callbacks=callbacks)
+        steps, accuracy = log.curve("train", "accuracy")
+        _, test = log.curve("test", "accuracy")
+        return Course(np.array(steps, dtype=np.float64), np.array(accuracy), np.array(test))
+
+    def compare(self, labels: Labels) -> Comparison:
+        """Both trainings on the downstream task."""
+        scratch, model = self.finetune(self.scratch(), labels), self.start("all")
+        return Comparison(scratch, self.finetune(model, labels), model)

@@ -1,0 +1,273 @@
+"""Figures 12 to 15: the four sweeps, one point per group, pre-trained against scratch."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from theodolite.sweeps import Space, point_name
+from theodolite.sweeps.space import LogUniform
+from theodolite_papers.lab.data import TRANSFER_SWEEPS
+from theodolite_papers.ledger import Claim, Judgment, Line, Panel, Points, Results, Study, judge
+from theodolite_papers.maennel2020._images import Images
+from theodolite_papers.maennel2020._sweeps import Group, measure_group, sweep_space
+from theodolite_papers.maennel2020._transfer import Stage
+
+__all__ = ["STUDIES"]
+
+_PLOTS = {
+    "real": "training, real labels",
+    "test_real": "test, real labels",
+    "random": "training, random labels",
+}
+_TRAIN = ("real", "random")
+
+
+def _gains(runs: Results, plot: str, start: str, architecture: str = "") -> np.ndarray:
+    """Pre-trained minus scratch of every group, over its seeds."""
+    groups: dict[str, list[float]] = {}
+    for run in runs:
+        kind = run.point.get("architecture", "simple_cnn")
+        if f"{plot}_{start}" in run.numbers and architecture in ("", kind):
+            gain = run[f"{plot}_{start}"] - run[f"{plot}_scratch"]
+            groups.setdefault(point_name(run.point), []).append(gain)
+    return np.array([np.mean(gains) for gains in groups.values()])
+
+
+def _share(runs: Results, plot: str, architecture: str = "") -> float:
+    """Share of points below the diagonal: of positive transfer."""
+    gains = [_gains(runs, plot, start, architecture) for start in ("one", "all")]
+    every = np.concatenate(gains)
+    return float((every > 0).mean()) if len(every) else float("nan")
+
+
+def _very_often(runs: Results) -> Judgment:
+    shares = {plot: _share(runs, plot) for plot in _TRAIN}
+    return judge(min(shares.values()) > 0.5, **shares)
+
+
+def _six_of_eight(runs: Results) -> Judgment:
+    gains = _gains(runs, "random", "all")
+    return judge((gains > 0).sum() >= 0.75 * len(gains), positive=(gains > 0).sum(), of=len(gains))
+
+
+def _all_beats_one(runs: Results) -> Judgment:
+    means = {
+        f"{plot}_{start}": float(_gains(runs, plot, start).mean())
+        for plot in _TRAIN
+        for start in ("one", "all")
+    }
+    holds = all(means[f"{plot}_all"] > means[f"{plot}_one"] for plot in _TRAIN)
+    return judge(holds, **means)
+
+
+def _vgg_test(runs: Results, some: bool) -> Judgment:
+    """Whether some one-layer VGG16 groups gain test accuracy, or no group of any kind does."""
+    gains = _gains(runs, "test_real", "one", "vgg16")
+    if not len(gains):
+        return judge(None, vgg16_groups=0)
+    everyone = np.concatenate([_gains(runs, "test_real", start) for start in ("one", "all")])
+    best = gains.max() if some else everyone.max()
+    return judge(best > 0 if some else best <= 0, largest_gain=best)
+
+
+def _vgg_cluster(runs: Results) -> Judgment:
+    scratch: dict[str, list[float]] = {}
+    for run in runs:
+        kind = run.point.get("architecture", "simple_cnn")
+        scratch.setdefault(kind, []).append(run["test_real_scratch"])
+    if "vgg16" not in scratch:
+        return judge(None, vgg16_groups=0)
+    lowest = min(scratch["vgg16"])
+    others = [value for kind, values in scratch.items() if kind != "vgg16" for value in values]
+    return judge(
+        lowest > 0.7 > max(others, default=0.0), lowest=lowest, others=max(others, default=0.0)
+    )
+
+
+def _residual(runs: Results, everyone: bool) -> Judgment:
+    """Whether all, or more than half, of the ResNet18 groups are below the diagonal."""
+    shares = {plot: _share(runs, plot, "resnet18_v2") for plot in _TRAIN}
+    if np.isnan(list(shares.values())).any():
+        return judge(None, resnet18_groups=0)
+    lowest = min(shares.values())
+    return judge(lowest == 1 if everyone else lowest > 0.5, **shares)
+
+
+def _no_other(runs: Results) -> Judgment:
+    kinds = ("simple_cnn", "vgg16")
+    gains = [_gains(runs, plot, "all", kind) for plot in _TRAIN for kind in kinds]
+    every = np.concatenate(gains)
+    return judge(every.max() <= 0, largest_gain=every.max())
+
+
+def draw(runs: Results, figure: str) -> list[Panel]:
+    """Three scatter plots; points below the diagonal are positive transfer."""
+    panels = []
+    for plot, title in _PLOTS.items():
+        marks: list[Points | Line] = []
+        for start in ("one", "all"):
+            x, y, text = _points(runs, plot, start)
+            if x:
+                marks.append(
+                    Points(f"{start} layer" if start == "one" else "all layers", x, y, text)
+                )
+        ends = [min((min(m.x) for m in marks), default=0.0), 1.0]
+        marks.append(Line("equal", ends, ends, dashed=True))
+        panels.append(Panel(f"{figure}, {title}", marks, "AUC pre-trained", "AUC scratch"))
+    return panels
+
+
+def _points(runs: Results, plot: str, start: str) -> tuple[list[float], list[float], list[str]]:
+    groups: dict[str, list[tuple[float, float, str]]] = {}
+    for run in runs:
+        if f"{plot}_{start}" in run.numbers:
+            entry = (run[f"{plot}_{start}"], run[f"{plot}_scratch"], _label(run.point))
+            groups.setdefault(point_name(run.point), []).append(entry)
+    x = [float(np.mean([entry[0] for entry in group])) for group in groups.values()]
+    y = [float(np.mean([entry[1] for entry in group])) for group in groups.values()]
+    return x, y, [group[0][2] for group in groups.values()]
+
+
+def _label(point: object) -> str:
+    settings = dict(point)  # type: ignore[call-overload]
+    return ", ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in settings.items()
+    )
+
+
+_SMOKE = Group(
+    upstream_examples=32,
+    upstream_steps=2,
+    filters=4,
+    units=8,
+    downstream=Stage(32, steps=2),
+    batch_size=16,
+    images=Images("digits"),
+    test_examples=16,
+)
+_LITE = Group(
+    upstream_examples=500,
+    upstream_steps=250,
+    units=128,
+    downstream=Stage(500, steps=100),
+    batch_size=50,
+    images=Images(pool=4),
+    test_examples=200,
+)
+
+
+def _small_space(initializers: list[str], scales: LogUniform, rates: LogUniform) -> Space:
+    draws: dict[str, LogUniform | list[Any]] = {
+        "initializer": initializers,
+        "init_scale": scales,
+        "learning_rate": rates,
+        "upstream_classes": [2, 5, 10, 25],
+    }
+    return Space(draws=draws, samples=8, seed=1)
+
+
+def _cifar(name: str, figure: str, lite: Space) -> Study:
+    """One of the sweeps A and B."""
+    sweep, study = TRANSFER_SWEEPS[name], _id(figure)
+    return Study(
+        id=study,
+        title=f"Sweep over transfer settings, CIFAR {name[-1].upper()}",
+        shows=(figure,),
+        measure=measure_group,
+        configs={"smoke": _SMOKE, "lite": _LITE, "paper": Group()},
+        claims=_cifar_claims(study, name == "cifar_a"),
+        draw=partial(draw, figure=figure),
+        seeds={"lite": (101, 102), "paper": tuple(range(101, 101 + sweep.seeds))},
+        spaces={"smoke": replace(lite, samples=2), "lite": lite, "paper": sweep_space(name)},
+        stand_in={
+            "smoke": "8x8 digits in the place of CIFAR-10",
+            "lite": "8 groups of Simple CNNs on 500 + 500 images averaged to 8x8; two seeds a "
+            "group, as in the paper",
+        },
+        not_run={"paper": f"{sweep.models} networks of 200 epochs: for a cluster"},
+    )
+
+
+def _cifar_claims(study: str, is_a: bool) -> tuple[Claim, ...]:
+    vgg = "in the test plot some one-layer VGG16 groups are below the diagonal"
+    none = "in the test plot no group improves"
+    most = partial(_residual, everyone=False)
+    claims = (
+        ("often", _OFTEN, _very_often, ("lite", "paper")),
+        ("six-of-eight", _SIX, _six_of_eight, ("lite",)),
+        ("all-layers", _ALL, _all_beats_one, ("lite", "paper")),
+        ("test", vgg if is_a else none, partial(_vgg_test, some=is_a), ("paper",)),
+        (
+            "vgg-cluster",
+            "VGG16 alone has test areas above 0.7 from scratch",
+            _vgg_cluster,
+            ("paper",),
+        ),
+        ("resnet", f"most {_BELOW}", most, ("paper",)),
+    )
+    return tuple(
+        Claim(f"{study}.{name}", text, check, "all", at) for name, text, check, at in claims
+    )
+
+
+def _imagenet(name: str, figure: str) -> Study:
+    sweep, study = TRANSFER_SWEEPS[name], _id(figure)
+    everyone = partial(_residual, everyone=True)
+    claims = [Claim(f"{study}.resnet", f"all {_BELOW}", everyone, "all", ("paper",))]
+    if name == "imagenet_b":
+        text = "no other architecture shows positive transfer in the training plots"
+        claims.append(Claim(f"{study}.others", text, _no_other, "all", ("paper",)))
+    paper = Group(
+        upstream_epochs=100,
+        downstream=Stage(sweep.downstream_examples, 1000, epochs=sweep.downstream_epochs),
+        transferred=("all",),
+        images=Images("imagenet"),
+    )
+    small = replace(_SMOKE, transferred=("all",))
+    return Study(
+        id=study,
+        title=f"Sweep over transfer settings, ImageNet {name[-1].upper()}",
+        shows=(figure,),
+        measure=measure_group,
+        configs={"smoke": small, "paper": paper},
+        claims=tuple(claims),
+        draw=partial(draw, figure=figure),
+        seeds={"paper": tuple(range(101, 101 + sweep.seeds))},
+        spaces={"paper": sweep_space(name)},
+        stand_in={"smoke": "8x8 digits in the place of ImageNet"},
+        not_run={
+            "lite": "not reproducible at this scale; see Figures 12 and 13",
+            "paper": "ImageNet cannot be had here; the loader reads a folder of that name",
+        },
+    )
+
+
+def _id(figure: str) -> str:
+    return f"maennel2020.{figure.lower().replace('ure ', '')}"
+
+
+_OFTEN = "more than half of the groups are below the diagonal in both training plots"
+_SIX = (
+    "at least three quarters of the groups are below the diagonal for random labels with all "
+    "layers moved"
+)
+_ALL = "moving all layers lies further below the diagonal than moving one, on average"
+_BELOW = "ResNet18 groups are below the diagonal in the training plots"
+
+STUDIES = (
+    _cifar(
+        "cifar_a",
+        "Figure 12",
+        _small_space(["he"], LogUniform(0.4, 1.0), LogUniform(0.01, 0.03)),
+    ),
+    _cifar(
+        "cifar_b",
+        "Figure 13",
+        _small_space(["he", "orthogonal"], LogUniform(0.4, 1.5), LogUniform(0.005, 0.04)),
+    ),
+    _imagenet("imagenet_a", "Figure 14"),
+    _imagenet("imagenet_b", "Figure 15"),
+)

@@ -1,0 +1,284 @@
+"""Figures 1, 7, 10, 11: positive and negative transfer, and the activations behind them."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from theodolite.sweeps import Space
+from theodolite_papers.ledger import (
+    Claim,
+    Judgment,
+    Measured,
+    Result,
+    Results,
+    Study,
+    Trial,
+    judge,
+)
+from theodolite_papers.maennel2020._activations import fractions_of, histograms_of
+from theodolite_papers.maennel2020._case_pictures import draw, runs_of
+from theodolite_papers.maennel2020._courses import left_chance
+from theodolite_papers.maennel2020._images import Images
+from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+
+__all__ = ["STUDY", "Cases"]
+
+_ID = "maennel2020.fig1-7-10-11"
+_FITTED = 0.5  # share of the upstream labels
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Size of the experiment.
+
+    Args:
+        positive: transfer that speeds up downstream training (experiments 1 and 2).
+        negative: transfer that slows it down (experiments 3 and 4).
+        wide: counterpart of the negative case for comparing activations, where the positive case
+            is another network.
+        case: which of these.
+        activation_images: test images on which activations are counted.
+    """
+
+    positive: Transfer
+    negative: Transfer
+    wide: Transfer | None = None
+    case: str = "positive"
+    activation_images: int = 5_000
+
+
+def measure(config: Cases, trial: Trial) -> Measured:
+    """Courses from both starts, and activations at four moments of the transferred network."""
+    setting: Transfer = getattr(config, config.case)
+    protocol = Protocol(setting, trial)
+    images = protocol.test[0][: config.activation_images]
+    found = {"initial": fractions_of(protocol.initial, images)}
+    found["pretrained"] = fractions_of(protocol.pretrained, images)
+    trial.report(0.3, "pre-trained")
+    numbers: dict[str, float] = {"upstream": protocol.upstream_log.final.train.accuracy}
+    arrays: dict[str, np.ndarray] = {}
+    for labels in LABELS:
+        compared = protocol.compare(labels)
+        found[labels] = fractions_of(compared.model, images)
+        numbers[f"{labels}_gain"] = compared.gain
+        numbers[f"{labels}_test_gain"] = compared.test_gain
+        scratch, moved = compared.scratch, compared.transferred
+        arrays["steps"] = scratch.steps.astype(np.float32)
+        curves = [scratch.train, moved.train, scratch.test, moved.test]
+        arrays[labels] = np.stack(curves).astype(np.float16)
+    for moment, fractions in found.items():
+        arrays[f"histogram_{moment}"] = histograms_of(fractions)
+        means = [float(part.mean) for part in fractions.values()]
+        arrays[f"mean_{moment}"] = np.array(means, dtype=np.float32)
+    return Measured(numbers, arrays, {"case": config.case})
+
+
+def _of(runs: Results, case: str) -> Result | None:
+    return next(iter(runs_of(runs, case)), None)
+
+
+def _untrained(*found: Result | None) -> bool:
+    """Nothing is decided by runs that are missing, or that have not learned what they should."""
+    return any(run is None or not _has_learned(run) for run in found)
+
+
+def _has_learned(run: Result) -> bool:
+    """Half of the random labels upstream; downstream more than chance, from one of the starts."""
+    learned = all(left_chance(*run.arrays[labels][:2]) for labels in LABELS)
+    return run["upstream"] > _FITTED and learned
+
+
+def _changed(runs: Results, case: str, sign: int) -> Judgment:
+    """Whether pre-training changes both areas in one direction."""
+    run = _of(runs, case)
+    if run is None:
+        return judge(None, cases=len(runs))
+    gains = {labels: run[f"{labels}_gain"] for labels in LABELS}
+    holds = None if _untrained(run) else min(sign * gain for gain in gains.values()) > 0
+    return judge(holds, **gains, upstream_accuracy=run["upstream"], **_reached(run))
+
+
+def _reached(run: Result) -> dict[str, float]:
+    """Final training accuracies, for the reader to see how far the runs got."""
+    starts = ("scratch", "pretrained")
+    return {
+        f"{labels}_{start}": float(run.arrays[labels][row, -1])
+        for labels in LABELS
+        for row, start in enumerate(starts)
+    }
+
+
+def _test_accuracy(runs: Results) -> Judgment:
+    found = {case: _of(runs, case) for case in ("positive", "negative")}
+    gains = {case: run["real_test_gain"] for case, run in found.items() if run is not None}
+    holds = None if _untrained(*found.values()) else max(gains.values()) < 0
+    return judge(holds, **gains)
+
+
+def _pair(runs: Results) -> tuple[Result, Result] | None:
+    """The negative case, and what its activations are compared with."""
+    low, high = _of(runs, "negative"), _of(runs, "wide") or _of(runs, "positive")
+    return None if low is None or high is None else (low, high)
+
+
+def _same_start(runs: Results) -> Judgment:
+    """On convolutions alone: the dense layers of the small networks differ in width."""
+    pair = _pair(runs)
+    if pair is None:
+        return judge(None, cases=len(runs))
+    means = [run.arrays["mean_initial"] for run in pair]
+    layers = min(len(values) for values in means) - (_of(runs, "wide") is not None)
+    distance = float(np.abs(means[0][:layers] - means[1][:layers]).max())
+    return judge(distance < 0.05, largest_difference=distance)
+
+
+def _specialized(runs: Results) -> Judgment:
+    run = _of(runs, "negative")
+    if run is None:
+        return judge(None, cases=len(runs))
+    first, after = run.arrays["mean_initial"], run.arrays["mean_pretrained"]
+    upper = slice(-4, -1) if len(first) < 5 else slice(-3, None)
+    drop = float((first[upper] - after[upper]).min())
+    depth = np.arange(len(after))
+    slope = float(np.polyfit(depth, after, 1)[0])
+    holds = None if _untrained(run) else drop > 0 and slope < 0
+    return judge(holds, smallest_drop=drop, slope_over_depth=slope)
+
+
+def _lower_after_tuning(runs: Results) -> Judgment:
+    pair = _pair(runs)
+    if pair is None:
+        return judge(None, cases=len(runs))
+    low, high = (float(run.arrays["mean_random"][-2:].mean()) for run in pair)
+    return judge(None if _untrained(*pair) else low < high, negative=low, other=high)
+
+
+_SUBSET = Stage(5_000, steps=3_000)
+_PAPER = Cases(
+    positive=Transfer(
+        Network("vgg16", init_scale=0.526**0.5),
+        Stage(5_000, 5, steps=5_000),
+        _SUBSET,
+        test_examples=5_000,
+    ),
+    negative=Transfer(
+        Network("vgg16", init_scale=0.612**0.5),
+        Stage(5_000, 50, steps=4_000),
+        _SUBSET,
+        learning_rate=0.009,
+        test_examples=5_000,
+    ),
+)
+_TINY = Images(pool=4)
+_LITE = Cases(
+    positive=Transfer(
+        Network(units=256, init_scale=0.518),
+        Stage(500, 25, steps=500),
+        Stage(500, steps=120),
+        0.02,
+        50,
+        _TINY,
+        200,
+    ),
+    negative=Transfer(
+        Network(conv_layers=2, units=16, init_scale=1.218),
+        Stage(500, 2, steps=400),
+        Stage(500, steps=200),
+        0.012,
+        100,
+        _TINY,
+        200,
+    ),
+    wide=Transfer(
+        Network(conv_layers=2, units=512, init_scale=1.218),
+        Stage(500, 2, steps=400),
+        Stage(500, steps=200),
+        0.012,
+        100,
+        _TINY,
+        200,
+    ),
+    activation_images=200,
+)
+_SMOKE = Transfer(
+    Network(units=8, filters=4),
+    Stage(32, 2, steps=2),
+    Stage(32, steps=2),
+    0.01,
+    16,
+    Images("digits"),
+    16,
+)
+
+STUDY = Study(
+    id=_ID,
+    title="Positive and negative transfer, and neurons that stop firing",
+    shows=("Figure 1", "Figure 7", "Figure 10", "Figure 11"),
+    measure=measure,
+    configs={
+        "smoke": Cases(positive=_SMOKE, negative=_SMOKE, activation_images=16),
+        "lite": _LITE,
+        "paper": _PAPER,
+    },
+    claims=(
+        Claim(
+            f"{_ID}.positive",
+            "positive case: pre-training on random labels enlarges the area under the training "
+            "curve, for real and random labels",
+            partial(_changed, case="positive", sign=1),
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.negative",
+            "negative case: it makes that area smaller, for real and random labels",
+            partial(_changed, case="negative", sign=-1),
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.test",
+            "final test accuracy with real labels is lower after pre-training, in both cases",
+            _test_accuracy,
+            scope="seed",
+            sizes=("paper",),
+        ),
+        Claim(
+            f"{_ID}.same-start",
+            "at initialisation the layers of both cases are equally active (means of convolutions "
+            "within 0.05)",
+            _same_start,
+            scope="seed",
+        ),
+        Claim(
+            f"{_ID}.specialized",
+            "negative case: after pre-training the last convolutions are less active than at "
+            "initialisation, and activity falls with depth",
+            _specialized,
+            scope="seed",
+            sizes=("paper",),
+        ),
+        Claim(
+            f"{_ID}.lower",
+            "after fine-tuning on random labels the last two layers are less active in the "
+            "negative case than in the other (in the small networks: the same with 512 units)",
+            _lower_after_tuning,
+            scope="seed",
+        ),
+    ),
+    draw=draw,
+    spaces={
+        "smoke": Space({"case": ["positive", "negative"]}),
+        "lite": Space({"case": ["positive", "negative", "wide"]}),
+        "paper": Space({"case": ["positive", "negative"]}),
+    },
+    stand_in={
+        "smoke": "8x8 digits in the place of CIFAR-10",
+        "lite": "Simple CNNs on 500 + 500 images averaged to 8x8: the positive case is that of "
+        "Figure 6, the negative one the narrow network of Figure 8",
+        "paper": "init scales 0.526 and 0.612 are taken as factors of the variance: as factors of "
+        "the standard deviation the networks stayed at chance for 60 upstream and 12 downstream "
+        "epochs of 20,000 and 25,000 images. 5,000 + 5,000 images, not 20,000 + 25,000, for 5,000 "
+        "(positive) and 4,000 (negative) upstream and 3,000 downstream steps, not 9,360 and 6,240 "
+        "and 19,400; 5,000 test images; as many runs as there are records, not 12",
+    },
+)

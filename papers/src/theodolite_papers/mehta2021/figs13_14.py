@@ -1,0 +1,27 @@
+"""Figures 13 and 14: ReLU networks and softmax on CIFAR-100 and SVHN."""
+
+from dataclasses import replace
+
+from theodolite_papers.mehta2021._families import PAPER, Family, family_study
+from theodolite_papers.mehta2021._scales import Scales
+from theodolite_papers.mehta2021._standard import standard_claims
+
+__all__ = ["STUDY"]
+
+_ID = "mehta2021.fig13-14"
+
+STUDY = family_study(
+    Family(
+        id=_ID,
+        title="ReLU networks with softmax over scales of initialisation, other data",
+        shows=("Figure 13", "Figure 14"),
+        lite=Scales(activation="relu", sigmas=(0.001, 0.01, 0.1), steps=1200, points=12),
+        paper=replace(PAPER, activation="relu"),
+        sets={"smoke": ["mixture50"], "lite": ["mixture50"], "paper": ["cifar100", "svhn"]},
+        claims=standard_claims(_ID, 0.04),
+        lite_data="50 Gaussian classes in 64 dimensions, 20 + 20 examples of each, for CIFAR-100; "
+        "sigma up to 0.1, where the fall saturates on these data",
+        not_run="CIFAR-100 and SVHN could not be had here; put their .npz files into the data "
+        "folder and run it",
+    )
+)

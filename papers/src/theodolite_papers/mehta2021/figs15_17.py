@@ -1,0 +1,33 @@
+"""Figures 15 to 17: ReLU networks and the hinge loss."""
+
+from dataclasses import replace
+
+from theodolite_papers.mehta2021._families import PART, PART_TEXT, Family, family_study
+from theodolite_papers.mehta2021._scales import Scales
+from theodolite_papers.mehta2021._standard import standard_claims
+
+__all__ = ["STUDY"]
+
+_ID = "mehta2021.fig15-16-17"
+
+STUDY = family_study(
+    Family(
+        id=_ID,
+        title="ReLU networks with hinge loss over scales of initialisation",
+        shows=("Figure 15", "Figure 16", "Figure 17"),
+        lite=Scales(
+            activation="relu",
+            loss="hinge",
+            sigmas=(0.001, 0.01, 0.1, 1.0),
+            rate=0.02,
+            steps=2500,
+            points=12,
+        ),
+        paper=replace(PART, activation="relu", loss="hinge"),
+        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
+        claims=standard_claims(_ID, 0.03),
+        lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "
+        "0.02; sigma up to 1",
+        paper_data=f"{PART_TEXT} (Figure 15); SVHN and CIFAR-100 could not be had",
+    )
+)

@@ -1,0 +1,107 @@
+"""Figures 19 to 21: ReLU networks and the squared loss; larger scales diverge."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from theodolite.data import Dataset
+from theodolite_papers.lab.training import DivergenceError
+from theodolite_papers.ledger import Claim, Judgment, Measured, Results, Trial, judge, spearman
+from theodolite_papers.mehta2021._families import PART, Family, family_study
+from theodolite_papers.mehta2021._scales import Scales, courses, measure_scales
+from theodolite_papers.mehta2021._sets import standardized_set
+from theodolite_papers.mehta2021._standard import accuracy_claim
+from theodolite_papers.mehta2021._trends import values
+
+__all__ = ["STUDY"]
+
+_ID = "mehta2021.fig19-20-21"
+_SIGMAS = (0.001, 0.002, 0.004, 0.008, 0.016)
+_BEYOND = (0.032, 0.064, 0.128)
+_SHORT = 400  # steps within which a rate that is too large shows
+
+
+def measure(config: Scales, trial: Trial) -> Measured:
+    """The usual curves, and whether larger scales diverge."""
+    found = measure_scales(config, trial)
+    data = standardized_set(config.data, trial.generator())
+    numbers = dict(found.numbers)
+    for sigma in _BEYOND:
+        one = replace(config, sigmas=(sigma,), steps=min(_SHORT, config.steps), until_fit=False)
+        numbers[f"diverges@{sigma:g}"] = float(_diverges(one, trial, data))
+    return Measured(numbers, found.arrays)
+
+
+def _diverges(config: Scales, trial: Trial, data: Dataset) -> bool:
+    try:
+        courses(config, trial, data, lambda probe, model, step: {})
+    except DivergenceError:
+        return True
+    return False
+
+
+def _rank(name: str) -> Callable[[Results], Judgment]:
+    def check(runs: Results) -> Judgment:
+        run = next(iter(runs))
+        found = values(run, name)
+        rank = spearman(run.arrays["sigma"], found)
+        return judge(
+            rank <= -0.7, rank_correlation=rank, smallest_sigma=found[0], largest_sigma=found[-1]
+        )
+
+    return check
+
+
+def _diverged(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    outcomes = {f"sigma_{sigma:g}": run[f"diverges@{sigma:g}"] for sigma in _BEYOND}
+    return judge(any(outcomes.values()), **outcomes)
+
+
+_NAMES = {
+    "hidden": "of hidden-layer gradients, mean until the fit,",
+    "top": "of top-layer gradients, mean until the fit,",
+    "logit": "of logit gradients, mean until the fit,",
+    "representation_end": "of the trained representations",
+}
+
+STUDY = replace(
+    family_study(
+        Family(
+            id=_ID,
+            title="ReLU networks with squared loss over scales of initialisation",
+            shows=("Figure 19", "Figure 20", "Figure 21"),
+            lite=Scales(activation="relu", loss="squared", sigmas=_SIGMAS, steps=1500, points=10),
+            paper=replace(
+                PART,
+                activation="relu",
+                loss="squared",
+                hidden=(2048,),
+                sigmas=_SIGMAS,
+                steps=30_000,
+            ),
+            sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
+            claims=(
+                accuracy_claim(_ID, 0.02),
+                *(
+                    Claim(
+                        f"{_ID}.{name.split('_')[0]}",
+                        f"in-class alignment {text} falls with sigma (rank correlation at most "
+                        "-0.7)",
+                        _rank(name),
+                    )
+                    for name, text in _NAMES.items()
+                ),
+                Claim(
+                    f"{_ID}.diverges",
+                    "one of the next larger sigmas (0.032, 0.064, 0.128) diverges",
+                    _diverged,
+                ),
+            ),
+            lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, "
+            "rate 0.1",
+            paper_data="20,000 training images of CIFAR-10 (Figure 19), 30,000 instead of 200,000 "
+            "steps; CIFAR-100 and SVHN could not be had",
+        )
+    ),
+    measure=measure,
+)

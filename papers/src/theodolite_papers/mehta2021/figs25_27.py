@@ -1,0 +1,82 @@
+"""Figures 25 to 27: sigmoid networks; a large scale saturates the first layer."""
+
+from dataclasses import replace
+
+from theodolite_papers.ledger import Claim, Judgment, Results, judge, spearman
+from theodolite_papers.mehta2021._families import PART, Family, family_study
+from theodolite_papers.mehta2021._scales import Scales
+from theodolite_papers.mehta2021._standard import standard_claims
+from theodolite_papers.mehta2021._trends import values
+
+__all__ = ["STUDY"]
+
+_ID = "mehta2021.fig25-26-27"
+
+
+def _start(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    sigma = run.arrays["sigma"]
+    top, rep = values(run, "top_start"), values(run, "representation_start")
+    ranks = spearman(sigma, top), spearman(sigma, rep)
+    return judge(
+        max(ranks) <= -0.7 and top[0] > top[-1] and rep[0] > rep[-1],
+        top_smallest=top[0],
+        top_largest=top[-1],
+        representation_smallest=rep[0],
+        representation_largest=rep[-1],
+    )
+
+
+def _saturates(runs: Results) -> Judgment:
+    run = next(iter(runs))
+    train, norm = values(run, "train"), values(run, "relative_norm_start")
+    return judge(
+        train[-1] < train.max() and norm[0] >= 100 * norm[-1],
+        train_largest_sigma=train[-1],
+        train_best=train.max(),
+        norm_smallest_sigma=norm[0],
+        norm_largest_sigma=norm[-1],
+    )
+
+
+STUDY = family_study(
+    Family(
+        id=_ID,
+        title="Sigmoid networks over scales of initialisation",
+        shows=("Figure 25", "Figure 26", "Figure 27"),
+        lite=Scales(
+            activation="sigmoid",
+            hidden=(64,),
+            sigmas=(0.01, 0.1, 1.0, 10.0),
+            rate=1.0,
+            steps=5000,
+            points=12,
+        ),
+        paper=replace(PART, activation="sigmoid", hidden=(2048,), steps=30_000, until_fit="one"),
+        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
+        claims=(
+            *standard_claims(_ID, 0.03, ("hidden",)),
+            Claim(
+                f"{_ID}.start",
+                "before training the alignments of top-layer gradients and of representations "
+                "fall with sigma",
+                _start,
+            ),
+            Claim(
+                f"{_ID}.saturates",
+                "the largest sigma saturates the units: training accuracy below the best one, and "
+                "a relative gradient norm a hundred times smaller than at the smallest",
+                _saturates,
+                fragile="a wide top layer fits the training set by itself at large sigma",
+            ),
+        ),
+        panels=(
+            *("hidden", "hidden_contrast", "top", "test", "train"),
+            *("representation", "representation_contrast"),
+        ),
+        lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 64 hidden units, rate "
+        "1; sigma from 0.01 to 10",
+        paper_data="20,000 training images of CIFAR-10 (Figure 25), until one network has learnt "
+        "them, at most 30,000 steps; CIFAR-100 and SVHN could not be had",
+    )
+)

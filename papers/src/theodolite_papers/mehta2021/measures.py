@@ -1,0 +1,175 @@
+"""Which measure follows generalisation: alignment, diversity, stiffness or confusion."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from theodolite.sweeps import Space
+from theodolite_papers.ledger import (
+    Claim,
+    Judgment,
+    Measured,
+    Panel,
+    Points,
+    Results,
+    Study,
+    Trial,
+    judge,
+    pearson,
+    spearman,
+)
+from theodolite_papers.mehta2021._families import PAPER
+from theodolite_papers.mehta2021._scales import PAPER_SIGMAS, Scales, measure_scales
+from theodolite_papers.mehta2021._trends import values
+
+__all__ = ["STUDY", "Comparison", "correlation_interval"]
+
+_MEASURES = ("hidden", "hidden_contrast", "diversity", "stiffness", "confusion")
+_DRAWS = 1000
+# family -> activation, loss, learning rate over that of the others, where it differs
+_FAMILIES = {
+    "sin": ("sin", "softmax", 1.0),
+    "relu": ("relu", "softmax", 1.0),
+    "hinge": ("relu", "hinge", 0.2),
+    "linear": ("linear", "softmax", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One activation and loss over scales of initialisation.
+
+    Args:
+        family: "sin", "relu", "hinge" or "linear".
+        scales: all other settings.
+    """
+
+    family: str
+    scales: Scales
+
+
+def measure(config: Comparison, trial: Trial) -> Measured:
+    """The numbers of a run over scales; no curves, the studies of the figures have them."""
+    activation, loss, factor = _FAMILIES[config.family]
+    own = replace(config.scales, activation=activation, loss=loss, rate=config.scales.rate * factor)
+    found = measure_scales(own, trial)
+    wanted = ("best_test@", "train@", *(f"{name}@" for name in _MEASURES))
+    numbers = {k: v for k, v in found.numbers.items() if k.startswith(wanted) or "@" not in k}
+    return Measured(numbers, {"sigma": found.arrays["sigma"]})
+
+
+def correlation_interval(
+    first: np.ndarray, second: np.ndarray, groups: np.ndarray
+) -> tuple[float, float, float]:
+    """Linear correlation with a 95 % bootstrap interval; whole groups are drawn.
+
+    Networks of one group (a seed) share their data and their first draw, so that they are not
+    independent.
+    """
+    generator = np.random.default_rng(0)
+    names = np.unique(groups)
+    draws = []
+    for _ in range(_DRAWS if len(names) > 1 else 0):
+        chosen = generator.choice(names, len(names))
+        rows = np.concatenate([np.flatnonzero(groups == name) for name in chosen])
+        draws.append(pearson(first[rows], second[rows]))
+    low, high = np.nanquantile(draws, [0.025, 0.975]) if draws else (np.nan, np.nan)
+    return pearson(first, second), float(low), float(high)
+
+
+def _pooled(runs: Results) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Measures, best test accuracy and seed of every network."""
+    found = {name: np.concatenate([values(run, name) for run in runs]) for name in _MEASURES}
+    accuracy = np.concatenate([values(run, "best_test") for run in runs])
+    seeds = np.concatenate([np.full(len(run.arrays["sigma"]), run.seed) for run in runs])
+    return found, accuracy, seeds
+
+
+def _alignment(runs: Results) -> Judgment:
+    found, accuracy, seeds = _pooled(runs)
+    r, low, high = correlation_interval(found["hidden"], accuracy, seeds)
+    rank = spearman(found["hidden"], accuracy)
+    holds = None if np.isnan(low) else r > 0.5 and low > 0  # one seed has no interval
+    return judge(holds, correlation=r, low=low, high=high, rank=rank)
+
+
+def _best(runs: Results) -> Judgment:
+    found, accuracy, seeds = _pooled(runs)
+    numbers: dict[str, float] = {}
+    for name in _MEASURES:
+        r, low, high = correlation_interval(found[name], accuracy, seeds)
+        numbers |= {name: r, f"{name}_low": low, f"{name}_high": high}
+        numbers[f"{name}_rank"] = spearman(found[name], accuracy)
+    others = max(abs(numbers[name]) for name in ("diversity", "stiffness", "confusion"))
+    return judge(numbers["hidden"] > others, **numbers)
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Best test accuracy against each measure, one color per activation and loss."""
+    families = list(dict.fromkeys(str(run.point["family"]) for run in runs))
+    titles = {
+        "hidden": "in-class alignment",
+        "hidden_contrast": "contrast",
+        "diversity": "diversity",
+        "stiffness": "stiffness",
+        "confusion": "confusion",
+    }
+    return [
+        Panel(
+            f"{title} of hidden-layer gradients",
+            [
+                Points(
+                    family,
+                    np.concatenate([values(run, name) for run in runs.where(family=family)]),
+                    np.concatenate([values(run, "best_test") for run in runs.where(family=family)]),
+                )
+                for family in families
+            ],
+            f"{title}, mean until the fit",
+            "best test accuracy",
+        )
+        for name, title in titles.items()
+    ]
+
+
+_ID = "mehta2021.measures"
+_EVERY = Space({"family": list(_FAMILIES)})
+
+STUDY = Study(
+    id=_ID,
+    title="Alignment, diversity, stiffness and confusion against test accuracy",
+    shows=("Section 3, measures compared",),
+    measure=measure,
+    configs={
+        "smoke": Comparison(
+            "sin", Scales(hidden=(32,), sigmas=(0.01, 1.0), steps=5, points=2, probe=50)
+        ),
+        "lite": Comparison(
+            "sin", Scales(hidden=(128,), sigmas=PAPER_SIGMAS[:4], steps=600, points=8, probe=100)
+        ),
+        "paper": Comparison("sin", replace(PAPER, data="cifar10_10k", steps=12_000, points=16)),
+    },
+    spaces={"smoke": Space({"family": ["sin", "hinge"]}), "lite": _EVERY, "paper": _EVERY},
+    claims=(
+        Claim(
+            f"{_ID}.alignment",
+            "over all networks, best test accuracy correlates with the in-class alignment of "
+            "hidden-layer gradients: above 0.5, with an interval (95 %, over seeds) above 0",
+            _alignment,
+            scope="all",
+        ),
+        Claim(
+            f"{_ID}.best",
+            "its correlation is larger than that of gradient diversity, stiffness and confusion, "
+            "taken without regard to sign",
+            _best,
+            scope="all",
+        ),
+    ),
+    draw=draw,
+    seeds={"paper": (101, 102, 103)},
+    stand_in={
+        "lite": "8x8 digits, 128 hidden units, four activations and losses, sigma up to 1",
+        "paper": "10,000 training images of CIFAR-10, at most 12,000 steps of each family",
+    },
+)

@@ -1,0 +1,57 @@
+"""study and sweep: what is listed, judged and said."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from theodolite.cli import app
+from theodolite_papers.ledger import _run as running
+from theodolite_papers.ledger import all_studies, load_results
+
+FIG4 = "imani2022.fig4"
+
+
+def call(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output + result.stderr
+    return result
+
+
+def test_the_list_cuts_no_name_in_a_narrow_window(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = call("study", "list").stdout
+    assert "…" not in printed
+    assert re.findall(r"^ (\w+\.\S+)", printed, flags=re.MULTILINE) == list(all_studies())
+
+
+def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = call("study", "run", FIG4, "--size", "smoke", "--results", tmp_path).stdout
+    lines = printed.splitlines()
+    assert len(lines) == 2 * len(all_studies()[FIG4].claims)
+    assert all(line.startswith("          seed 0: ") for line in lines[1::2])
+
+
+def test_other_settings_are_kept_but_not_judged(tmp_path):
+    words = ("--size", "smoke", "--results", tmp_path)
+    own = call("study", "run", FIG4, *words).stdout
+    swept = call("sweep", FIG4, *words, "--set", "points=20,30", "--engine", "processes",
+                 "--workers", 1)  # fmt: skip
+    assert swept.stdout == own
+    assert f"theodolite view {tmp_path} --gallery" in swept.stderr
+    assert len(load_results(tmp_path, all_studies()[FIG4], "smoke")) == 3
+
+
+@pytest.mark.parametrize("command", ["study", "sweep"])
+def test_an_interruption_says_that_nothing_is_lost(tmp_path, monkeypatch, command):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "save_result", interrupted)
+    words = ("study", "run") if command == "study" else ("sweep", "--engine", "processes",
+                                                         "--workers", "1")  # fmt: skip
+    words += (FIG4, "--size", "smoke", "--results", str(tmp_path))
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code != 0
+    assert "interrupted; runs that were done are kept" in result.stderr

@@ -1,0 +1,18 @@
+"""Results with given numbers, to judge claims on either side of their thresholds."""
+
+from theodolite_papers.ledger import Result, Results
+from theodolite_papers.ledger._claims import verdict_of
+
+
+def made_runs(*numbers, notes=None, arrays=None):
+    return Results(
+        tuple(
+            Result(one, arrays or {}, notes or {}, seed=101 + k, size="lite")
+            for k, one in enumerate(numbers)
+        )
+    )
+
+
+def status(study, name, runs, size="lite"):
+    (claim,) = [claim for claim in study.claims if claim.id == f"{study.id}.{name}"]
+    return verdict_of(claim, size, runs).status

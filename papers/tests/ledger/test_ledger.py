@@ -1,0 +1,200 @@
+"""The ledger: what it says is what the records hold."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from papers.tests.ledger.made_studies import Config, made_study
+from tests.report import browser as driver
+from theodolite_papers.ledger import (
+    PAPERS,
+    Bars,
+    Heat,
+    Line,
+    Panel,
+    Points,
+    Result,
+    Results,
+    Tiles,
+    all_studies,
+    check_study,
+    load_results,
+    run_study,
+    write_ledger,
+)
+from theodolite_papers.ledger import _entries as entries
+from theodolite_papers.ledger import _run as running
+from theodolite_papers.ledger._ledger import ledger_markdown
+from theodolite_papers.ledger._plotly import plotly_panel
+from theodolite_papers.ledger._store import plain_config
+
+RECORDS = Path(__file__).parents[2] / "records"
+FIGURES = {"imani2022": 21, "maennel2020": 24, "canatar2022": 8, "lou2022": 23, "mehta2021": 27}
+TABLES = {"imani2022": 1, "maennel2020": 7, "canatar2022": 1, "lou2022": 4, "mehta2021": 0}
+STUDIES = list(all_studies().values())
+
+
+@pytest.fixture
+def made_ledger(tmp_path, monkeypatch):
+    study = made_study()
+    monkeypatch.setattr(entries, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(running, "find_study", lambda _: study)
+    run_study(study, results=tmp_path / "records")
+    return write_ledger(tmp_path / "records", tmp_path / "ledger")
+
+
+def test_the_table_holds_claim_numbers_and_verdict(made_ledger):
+    text = (made_ledger.parent / "README.md").read_text()
+    (row,) = [line for line in text.splitlines() if "above 102" in line]
+    assert "| lite | 5 | value 103 (101 to 105) | mixed |" in row
+    assert "there is no such experiment | not run |" in text
+    assert "studies, each counted at the largest size that judged it: 1 mixed." in text
+    assert "came out differently" not in text
+
+
+def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkeypatch):
+    configs = {"lite": Config(), "paper": Config(scale=2.0)}
+    study = made_study(configs=configs, not_run={})
+    monkeypatch.setattr(entries, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(running, "find_study", lambda _: study)
+    for size in configs:
+        run_study(study, size, results=tmp_path, seeds=[101])
+    (chapter,) = [chapter for chapter in entries.chapters(tmp_path) if chapter.entries]
+    assert chapter.counts() == {"holds": 1}
+    assert chapter.differing() == 1
+    assert "Of these, 1 came out differently at a smaller size." in ledger_markdown([chapter])
+
+
+def test_a_published_number_stands_beside_ours():
+    study = made_study()
+    claim = study.claims[0]
+    with_value = type(claim)(claim.id, claim.text, claim.check, published={"value": 100.0})
+    verdict = entries.verdict_of(with_value, "lite", Results((Result({"value": 104.0}),)))
+    (spread,) = entries.spread_of(verdict)
+    assert (spread.middle, spread.published, spread.difference) == (104.0, 100.0, 4.0)
+
+
+@pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
+def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
+    with driver.running_browser(tmp_path / "profile") as window:
+        window.navigate(made_ledger)
+        wait = """const done = arguments[arguments.length - 1], end = Date.now() + 20000;
+            const lines = '.scatterlayer path.js-line';
+            const look = () => { const n = document.querySelectorAll(lines).length;
+            n === 5 || Date.now() > end ? done(n) : setTimeout(look, 50) }; look()"""
+        assert window.asynchronous(wait) == 5
+        assert window.texts("tr[data-status] > td > .verdict") == ["mixed"]
+        choose = (
+            "const f = document.getElementById('filter'); f.value = arguments[0];"
+            "f.dispatchEvent(new Event('change'));"
+            "const shown = (e) => [...document.querySelectorAll(e)].filter((x) => x.offsetParent);"
+            "return [shown('article').length, shown('table[data-size]').map((t) => t.dataset.size)]"
+        )
+        assert window.script(choose, "fails") == [0, []]
+        assert window.script(choose, "mixed") == [1, ["lite"]]
+        assert window.script(choose, "not run") == [1, ["paper"]]
+        assert window.script(choose, "")[1] == ["lite", "paper"]
+        window.script("document.getElementById('theme').click()")
+        assert window.script("return document.documentElement.dataset.theme") in ("dark", "light")
+        assert window.log() == []
+
+
+class TestPanels:
+    def test_long_titles_of_axes_are_folded(self):
+        words = "in-class alignment of the gradients, <hidden> layers"
+        layout = plotly_panel(Panel("t", [], "", words))["layout"]
+        lines = layout["yaxis"]["title"]["text"].split("<br>")
+        assert lines == ["in-class alignment of the", "gradients, &lt;hidden&gt; layers"]
+        assert layout["xaxis"]["title"]["text"] == ""
+
+    def test_panels_grow_with_their_legends(self):
+        def height(*names):
+            marks = [Line(name, [0, 1], [0, 1]) for name in names]
+            return plotly_panel(Panel("t", marks))["layout"]["height"]
+
+        assert height("one") == height("a", "b")
+        assert height(*(["a long name of a curve"] * 6)) == height("one") + 5 * 19
+
+    def test_eleven_curves_have_eleven_colors(self):
+        marks = [Line(str(k), [0, 1], [0, 1]) for k in range(11)]
+        traces = plotly_panel(Panel("t", marks))["data"]
+        assert len({trace["line"]["color"] for trace in traces}) == 11
+
+    def test_bars_stand_at_their_labels(self):
+        panel = plotly_panel(Panel("t", [Bars("a", ["0.001", "0.01"], [1.0, 2.0])]))
+        assert panel["layout"]["xaxis"]["type"] == "category"
+
+    def test_cells_of_a_map_are_equally_large(self):
+        layout = plotly_panel(Panel("t", [Heat(np.ones((2, 2)), ["32", "2048"])]))["layout"]
+        assert layout["yaxis"]["type"] == "category"
+        assert "type" not in layout["xaxis"]
+
+    def test_a_line_has_its_band(self):
+        band, line = plotly_panel(Panel("t", [Line("a", [0, 1], [1, 2], [0.5, 0.5])]))["data"]
+        assert line["y"] == [1, 2]
+        assert band["y"] == [1.5, 2.5, 1.5, 0.5]
+
+    def test_undefined_numbers_leave_a_gap(self):
+        (line,) = plotly_panel(Panel("t", [Line("a", [0, 1], [1, float("nan")])]))["data"]
+        assert line["y"] == [1, None]
+
+    def test_zero_is_the_same_gray_in_every_tile(self):
+        images = np.zeros((1, 2, 2, 2))
+        images[0, 0, 0, 0], images[0, 1, 0, 0] = 5, -0.1
+        panel = plotly_panel(Panel("t", [Tiles(images, ["filters"])]))
+        mosaic = np.array(panel["data"][0]["z"])
+        assert mosaic.shape == (3, 6, 3)
+        assert mosaic[0, 0].tolist() == [255] * 3
+        assert mosaic[0, 3].tolist() == [1] * 3
+        assert mosaic[1, 1].tolist() == mosaic[1, 4].tolist() == [128] * 3
+
+    def test_names_are_escaped(self):
+        panel = Panel("t", [Points("<b>", [1], [1]), Bars("<i>", ["<u>"], [1]),
+                            Heat(np.ones((1, 1)), ["<s>"])], "<x>")  # fmt: skip
+        assert "<" not in str(plotly_panel(panel)).replace("<class", "")
+
+
+class TestCommitted:
+    @pytest.mark.parametrize("paper", FIGURES)
+    def test_every_figure_and_table_has_exactly_one_study(self, paper):
+        shown = [item for study in STUDIES if study.paper == paper for item in study.shows]
+        wanted = [f"Figure {k}" for k in range(1, FIGURES[paper] + 1)]
+        wanted += [f"Table {k}" for k in range(1, TABLES[paper] + 1)]
+        assert sorted(item for item in shown if re.match(r"(Figure|Table) ", item)) == sorted(
+            wanted
+        )
+
+    def test_every_record_belongs_to_a_study_and_is_small(self):
+        folders = [path.parent for path in RECORDS.glob("*/*/*/record.json")]
+        assert {folder.parts[-3] for folder in folders} <= set(all_studies())
+        large = [f for f in folders if sum(p.stat().st_size for p in f.iterdir()) > 40_000]
+        assert large == []
+
+    @pytest.mark.parametrize("study", STUDIES, ids=[study.id for study in STUDIES])
+    def test_records_are_those_of_the_present_config(self, study):
+        for size in ("lite", "paper"):
+            if size not in study.configs:
+                continue
+            for run in load_results(RECORDS, study, size):
+                assert run.config == plain_config(study.config_at(size, run.point))
+
+    @pytest.mark.parametrize("study", STUDIES, ids=[study.id for study in STUDIES])
+    def test_lite_was_run_on_fresh_seeds(self, study):
+        if "lite" not in study.configs:
+            assert study.not_run["lite"]
+            return
+        runs = load_results(RECORDS, study, "lite")
+        assert set(runs.by_seed()) == set(study.seeds_at("lite"))
+        assert min(study.seeds_at("lite")) > 100
+        assert check_study(study, "lite", RECORDS)
+
+    def test_the_committed_table_is_what_the_records_say(self):
+        assert (RECORDS / "README.md").read_text() == ledger_markdown(entries.chapters(RECORDS))
+
+    @pytest.mark.parametrize("paper", PAPERS)
+    def test_errata_are_told(self, paper):
+        errata = entries.errata_of(PAPERS[paper])
+        assert errata
+        assert len({erratum.id for erratum in errata}) == len(errata)

@@ -1,0 +1,165 @@
+"""A data set in memory: training and test tensors, their names, and how they were scaled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Integer, Num
+from torch import Tensor
+
+from theodolite.checks import require_count, require_labels, require_nonempty, require_same_length
+from theodolite.errors import DomainError, ShapeError
+
+__all__ = ["Dataset", "disjoint_rows"]
+
+_MOST_CLASSES = 100_000  # a label beyond is a mistake, and names of all classes would fill memory
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs and targets of a training and a test split.
+
+    Integer targets are class labels; floating-point targets are regression targets. Images are
+    channels first. Raw pixels stay integers until they are scaled.
+
+    Args:
+        name: what the data set is called in records.
+        x_train: training inputs, one example per row.
+        y_train: labels or regression targets of the training inputs.
+        x_test: test inputs.
+        y_test: their labels or targets.
+        classes: one name per class; empty for regression. Numbers if left out.
+        scaling: the scalings applied to the inputs since they were raw, in order.
+        peak: largest value a raw pixel can take, e.g. 255; None where inputs are not pixels.
+
+    Raises:
+        ShapeError: If splits are empty, or rows or shapes do not match.
+        DomainError: If labels are negative, absurdly large, or more than the class names.
+
+    Example:
+        >>> x, y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])
+        >>> data = Dataset("toy", x, y, x, y)
+        >>> data.num_classes, data.classes, data.scaling
+        (2, ('0', '1'), ())
+    """
+
+    name: str
+    # Lengths are checked here and not by annotations: files are read by users without a checker.
+    x_train: Num[Tensor, "..."]
+    y_train: Num[Tensor, "..."]
+    x_test: Num[Tensor, "..."]
+    y_test: Num[Tensor, "..."]
+    classes: tuple[str, ...] = ()
+    scaling: tuple[str, ...] = ()
+    peak: int | None = None
+
+    def __post_init__(self) -> None:
+        require_nonempty(x_train=self.x_train, x_test=self.x_test)
+        require_same_length(x_train=self.x_train, y_train=self.y_train)
+        require_same_length(x_test=self.x_test, y_test=self.y_test)
+        shapes = tuple(self.x_train.shape[1:]), tuple(self.x_test.shape[1:])
+        if shapes[0] != shapes[1]:
+            raise ShapeError(
+                f"expected examples of one shape, but x_train has {shapes[0]} and "
+                f"x_test has {shapes[1]}"
+            )
+        if self.y_train.is_floating_point() != self.y_test.is_floating_point():
+            raise DomainError(
+                f"expected targets of one kind, but y_train is {self.y_train.dtype} and y_test is "
+                f"{self.y_test.dtype}; integers are class labels, floats are regression targets"
+            )
+        if not self.y_train.is_floating_point():
+            object.__setattr__(self, "classes", self._class_names())
+
+    def _class_names(self) -> tuple[str, ...]:
+        given = len(self.classes) or None
+        count = max(
+            require_labels(self.y_train, given, name="y_train"),
+            require_labels(self.y_test, given, name="y_test"),
+        )
+        if count > _MOST_CLASSES:
+            raise DomainError(
+                f"labels: expected class indices below {_MOST_CLASSES}, got {count - 1}; "
+                "relabel to 0, 1, 2, ... or pass floating-point regression targets"
+            )
+        return self.classes or tuple(str(index) for index in range(count))
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 for regression."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(self.x_train.shape[1:])
+
+    def mapped(self, transform: Callable[[Tensor], Tensor], step: str) -> "Dataset":
+        """The data set with both inputs transformed alike; ``step`` joins the list of scalings."""
+        return replace(
+            self,
+            x_train=transform(self.x_train),
+            x_test=transform(self.x_test),
+            scaling=(*self.scaling, step),
+        )
+
+    def flat(self) -> "Dataset":
+        """The data set with every example as one vector."""
+        return replace(self, x_train=self.x_train.flatten(1), x_test=self.x_test.flatten(1))
+
+    def take(self, train: Tensor, test: Tensor | None = None) -> "Dataset":
+        """Chosen training rows, and chosen test rows (all of them if not given)."""
+        rows = torch.arange(len(self.x_test)) if test is None else test
+        return replace(
+            self,
+            x_train=self.x_train[train],
+            y_train=self.y_train[train],
+            x_test=self.x_test[rows],
+            y_test=self.y_test[rows],
+        )
+
+    def with_labels(self, y_train: Tensor) -> "Dataset":
+        """Other training labels, e.g. shuffled ones; the test labels stay true."""
+        return replace(self, y_train=y_train)
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """The same data on another device."""
+        tensors = {key: getattr(self, key).to(device) for key in ("x_train", "y_train")}
+        tensors |= {key: getattr(self, key).to(device) for key in ("x_test", "y_test")}
+        return replace(self, **tensors)
+
+
+def disjoint_rows(
+    total: int, *sizes: int, generator: torch.Generator | None = None
+) -> list[Integer[Tensor, " k"]]:
+    """Uniform samples without replacement that share no example, e.g. upstream and downstream.
+
+    Args:
+        total: number of examples to choose from.
+        sizes: how many rows each sample has.
+        generator: source of randomness.
+
+    Returns:
+        One tensor of row indices per size, in random order.
+
+    Raises:
+        DomainError: If the samples need more examples than there are.
+
+    Example:
+        >>> upstream, downstream = disjoint_rows(10, 4, 6)
+        >>> set(upstream.tolist()) & set(downstream.tolist())
+        set()
+
+    References:
+        [maennel2020], appendix A.1.
+    """
+    require_count(1, total=total)
+    require_count(0, **{f"sizes[{index}]": size for index, size in enumerate(sizes)})
+    if sum(sizes) > total:
+        wanted = " + ".join(map(str, sizes))
+        raise DomainError(
+            f"sizes: expected at most {total} examples in all, got {wanted} = {sum(sizes)}; "
+            "disjoint samples need that many"
+        )
+    order = torch.randperm(total, generator=generator)
+    return list(torch.split(order[: sum(sizes)], list(sizes)))

@@ -1,0 +1,232 @@
+"""How inputs are scaled, exactly as each paper does it.
+
+A scaling is fitted on the training inputs and applied to both splits. Statistics are float64,
+scaled inputs float32 (float64 inputs stay float64).
+"""
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Num
+from torch import Tensor
+
+from theodolite.checks import require_choice, require_finite, require_nonempty
+from theodolite.data.dataset import Dataset
+from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import row_chunks
+
+__all__ = [
+    "CIFAR_MEAN",
+    "CIFAR_STD",
+    "SCALINGS",
+    "Scaling",
+    "channel_standardized",
+    "image_standardized",
+    "pixel_standardizer",
+    "scaled",
+    "symmetric_range",
+    "unit_interval",
+    "unit_rows",
+]
+
+Scaling = Literal["unit_interval", "symmetric", "channels", "pixels", "images", "unit_rows"]
+SCALINGS: tuple[Scaling, ...] = (
+    "unit_interval",
+    "symmetric",
+    "channels",
+    "pixels",
+    "images",
+    "unit_rows",
+)
+
+# Channel statistics of the CIFAR-10 training set on 0..255, as the ffcv example has them.
+CIFAR_MEAN = (125.307, 122.961, 113.8575)
+CIFAR_STD = (51.5865, 50.847, 51.255)
+
+
+def _floating(inputs: Tensor) -> Tensor:
+    return inputs if inputs.dtype in (torch.float32, torch.float64) else inputs.float()
+
+
+def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
+    """Pixels ``0 .. peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
+
+    Example:
+        >>> unit_interval(torch.tensor([[0, 255]]))
+        tensor([[0., 1.]])
+    """
+    return _floating(pixels) / peak
+
+
+def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
+    """Pixels ``0 .. peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
+
+    Example:
+        >>> symmetric_range(torch.tensor([[0, 255]]))
+        tensor([[-1.,  1.]])
+
+    References:
+        [maennel2020], appendix A.3.
+    """
+    return _floating(pixels) / (peak / 2) - 1
+
+
+def channel_standardized(
+    images: Num[Tensor, "n channels *sizes"],
+    mean: Sequence[float] = CIFAR_MEAN,
+    std: Sequence[float] = CIFAR_STD,
+) -> Float[Tensor, "n channels *sizes"]:
+    """Subtract a given mean and divide by a given standard deviation, per channel.
+
+    Args:
+        images: channels first, on the scale that the statistics belong to (0..255).
+        mean: one number per channel.
+        std: one positive number per channel.
+
+    Example:
+        >>> image = torch.tensor(CIFAR_MEAN).reshape(1, 3, 1, 1)
+        >>> channel_standardized(image).flatten()
+        tensor([0., 0., 0.])
+
+    References:
+        [canatar2022], section on experiments, by way of the ffcv example it builds on.
+    """
+    if images.ndim < 2 or not images.shape[1] == len(mean) == len(std):
+        raise ShapeError(
+            f"images: expected {len(mean)} channels on axis 1 (one mean and one std each), "
+            f"got shape {tuple(images.shape)}"
+        )
+    values = _floating(images)
+    axes = (1, -1, *[1] * (images.ndim - 2))
+    return (values - values.new_tensor(mean).view(axes)) / values.new_tensor(std).view(axes)
+
+
+def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], Tensor]:
+    r"""Zero mean at every pixel, one global unit standard deviation, fitted on training inputs.
+
+    .. math:: x \mapsto \frac{x - m}{s}, \qquad m = \tfrac1n \sum_i x_i, \qquad
+              s^2 = \frac{1}{nd} \sum_i \|x_i - m\|^2
+
+    Args:
+        training: inputs that fix :math:`m` and :math:`s`.
+
+    Returns:
+        The map, to be applied to training and test inputs alike.
+
+    Raises:
+        DomainError: If all training inputs are equal: there is no scale.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+        >>> pixel_standardizer(x)(x)
+        tensor([[-1.4142,  0.0000],
+                [ 1.4142,  0.0000]])
+
+    References:
+        [lou2022], section 5.
+    """
+    require_nonempty(training=training)
+    require_finite(training=training)
+    chunks = [chunk for (chunk,) in row_chunks(training)]
+    mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / len(training)
+    squares = sum((chunk.double() - mean).square().sum().item() for chunk in chunks)
+    std = sqrt(squares / training.numel())
+    if std == 0:
+        raise DomainError("training: expected inputs that differ, got equal ones: no scale to fit")
+
+    def standardize(inputs: Tensor) -> Tensor:
+        values = _floating(inputs)
+        return (values - mean.to(values)) / std
+
+    return standardize
+
+
+def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+    r"""Zero mean and unit variance within every image.
+
+    .. math:: v \mapsto \frac{v - \bar v}{\max(\operatorname{std}(v),\, 1/\sqrt N)}
+
+    over all :math:`N` values of an image, with the population standard deviation. Every image whose
+    deviation is at least :math:`1/\sqrt N` then has squared norm :math:`N`; a constant one is 0.
+
+    Example:
+        >>> image_standardized(torch.tensor([[1.0, 3.0], [7.0, 7.0]]))
+        tensor([[-1.,  1.],
+                [ 0.,  0.]])
+
+    References:
+        [mehta2021], section 2; the floor is that of the authors' program.
+    """
+    values = _floating(images)
+    answer = torch.empty_like(values)
+    for chunk, target in row_chunks(values.flatten(1), answer.flatten(1)):
+        offset = chunk.double() - chunk.double().mean(1, keepdim=True)
+        std = offset.square().mean(1, keepdim=True).sqrt()
+        target.copy_(offset / std.clamp(min=1 / sqrt(chunk.shape[1])))
+    return answer
+
+
+def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+    """Every example divided by its Euclidean length; zero stays zero.
+
+    Example:
+        >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+
+    References:
+        [imani2022], section 3.
+    """
+    values = _floating(inputs)
+    peaks = values.flatten(1).abs().amax(1).view(-1, *[1] * (values.ndim - 1))
+    level = values / torch.where(peaks > 0, peaks, 1)  # squares neither overflow nor vanish
+    norms = torch.linalg.vector_norm(level.flatten(1), dim=1).view_as(peaks)
+    return level / torch.where(norms > 0, norms, 1)
+
+
+def scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
+    """The data set with its inputs scaled; what depends on statistics uses the training inputs.
+
+    Args:
+        dataset: raw pixels for ``"unit_interval"``, ``"symmetric"`` and ``"channels"``; anything
+            for ``"pixels"``, ``"images"`` and ``"unit_rows"``.
+        scaling: ``"unit_interval"`` and ``"unit_rows"`` are [imani2022]'s, ``"symmetric"`` is
+            [maennel2020]'s, ``"channels"`` [canatar2022]'s on CIFAR-10 (``"unit_interval"``
+            elsewhere), ``"pixels"`` [lou2022]'s and ``"images"`` [mehta2021]'s.
+
+    Raises:
+        DomainError: If a scaling of raw pixels meets inputs that are none any more.
+
+    Example:
+        >>> x, y = torch.tensor([[0, 51], [255, 0]]), torch.tensor([0, 1])
+        >>> data = scaled(Dataset("toy", x, y, x, y, peak=255), "unit_interval")
+        >>> data.x_train[0], data.scaling
+        (tensor([0.0000, 0.2000]), ('unit_interval',))
+    """
+    require_choice(SCALINGS, scaling=scaling)
+    return dataset.mapped(_scaler(dataset, scaling), scaling)
+
+
+def _scaler(dataset: Dataset, scaling: Scaling) -> Callable[[Tensor], Tensor]:
+    if scaling == "pixels":
+        return pixel_standardizer(dataset.x_train)
+    if scaling == "images":
+        return image_standardized
+    if scaling == "unit_rows":
+        return unit_rows
+    if dataset.peak is None or dataset.scaling:
+        steps = ", ".join(dataset.scaling) or "values that are not pixels"
+        raise DomainError(
+            f"scaling: expected raw pixels for {scaling!r}, but {dataset.name} holds {steps}; "
+            "load it unscaled, or use 'pixels', 'images' or 'unit_rows'"
+        )
+    peak = dataset.peak
+    if scaling == "channels":
+        if peak != 255:
+            raise DomainError(f"scaling: expected pixels 0..255 for 'channels', got 0..{peak}")
+        return channel_standardized
+    if scaling == "symmetric":
+        return lambda inputs: symmetric_range(inputs, peak)
+    return lambda inputs: unit_interval(inputs, peak)

@@ -1,0 +1,155 @@
+"""Squared norms of sums over classes, from vectors that arrive in class order.
+
+Memory is twice the length of a vector, whatever the number of classes: the sum of the class that is
+open, and the sum over all classes.
+"""
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite._distributed import Processes
+from theodolite.engine._example_gradients import Segment
+
+__all__ = ["ClassTally", "class_squares", "shared_tallies"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+class ClassTally:
+    r"""Accumulates :math:`\|\sum_{i \in c} v_i\|^2` per class and of the sum over all classes.
+
+    Nothing is read back from the device before the end: a GPU is never waited for.
+
+    Args:
+        scales: per class, a factor of its sum in a second total (for means of class means); filled
+            in by the owner no later than the class closes.
+        groups: where vectors are several parts side by side, one column per part that is one on
+            its entries: squared norms are then taken part by part.
+    """
+
+    def __init__(
+        self,
+        scales: Float[Tensor, " k"] | None = None,
+        groups: Float[Tensor, "p m"] | None = None,
+    ) -> None:
+        self._scales, self._groups = scales, groups
+        self.parts = 1 if groups is None else groups.shape[1]
+        self.closed: list[tuple[tuple[int, ...], Tensor]] = []
+        self._open: Tensor | None = None
+        self._total: Tensor | None = None
+        self._scaled: Tensor | None = None
+
+    def add(self, parts: Sequence[Segment], sums: Float[Tensor, "s p"]) -> None:
+        """Sums of consecutive segments; the first may continue the open class."""
+        labels = tuple(part.label for part in parts if part.closes)
+        if self._open is not None:
+            self._open += sums[0]
+            if not labels:
+                return
+            self._close(labels[:1], self._open.unsqueeze(0))
+            self._open, sums, labels = None, sums[1:], labels[1:]
+        if labels:
+            self._close(labels, sums[: len(labels)])
+        if len(sums) > len(labels):
+            self._open = sums[-1].double()
+
+    def _close(self, labels: tuple[int, ...], sums: Tensor) -> None:
+        self.closed.append((labels, self._squares(sums)))
+        if self._total is None:
+            self._total = sums.sum(0, dtype=torch.float64)
+        elif len(sums) == 1:
+            self._total += sums[0]
+        else:
+            self._total += sums.sum(0, dtype=torch.float64)
+        if self._scales is not None:
+            factors = self._scales[_index(labels, sums.device)]
+            scaled = factors @ sums.double()
+            self._scaled = scaled if self._scaled is None else self._scaled.add_(scaled)
+
+    def _squares(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s m"]:
+        if self._groups is None:
+            norms = torch.linalg.vector_norm(sums, dim=1, keepdim=True, dtype=torch.float64)
+            return norms.square()
+        return sums.double().square() @ self._groups
+
+    def _square(self, vector: Tensor | None) -> Float[Tensor, " m"] | None:
+        return None if vector is None else self._squares(vector.unsqueeze(0)).squeeze(0)
+
+    @property
+    def running_square(self) -> Float[Tensor, " m"] | None:
+        """Squared norm of the sum over everything so far, the open class included."""
+        if self._total is None or self._open is None:
+            return self._square(self._open if self._total is None else self._total)
+        return self._square(self._total + self._open)
+
+    @property
+    def total_square(self) -> Float[Tensor, " m"] | None:
+        """Squared norm of the sum over all classes; None if there was none."""
+        return self._square(self._total)
+
+    @property
+    def scaled_square(self) -> Float[Tensor, " m"] | None:
+        """Squared norm of the sum of scaled class sums; None if there was none."""
+        return self._square(self._scaled)
+
+    def outline(self) -> tuple[int, bool, Tensor | None]:
+        """Length of the vectors, whether scaled sums are kept, and the vectors' parts."""
+        assert self._total is not None  # every class has been closed
+        assert self._open is None
+        groups = None if self._groups is None else self._groups.cpu()
+        return len(self._total), self._scales is not None, groups
+
+    def add_up(self, processes: Processes, zeros: Tensor, scaled: bool) -> None:
+        """Sums over the classes of all processes, each of which has other classes."""
+        own = [(labels, squares.cpu()) for labels, squares in self.closed]
+        closed = [item for part in processes.gather(own) for item in part]
+        self.closed = [(labels, squares.to(zeros)) for labels, squares in closed]
+        self._total = processes.sum(zeros if self._total is None else self._total)
+        if scaled:
+            self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
+
+
+def shared_tallies(
+    tallies: dict[K, ClassTally], processes: Processes, device: torch.device
+) -> dict[K, ClassTally]:
+    """The tallies of all processes added up, in one order everywhere."""
+    if processes.alone:
+        return tallies
+    known: dict[K, tuple[int, bool, Tensor | None]] = {}
+    for part in processes.gather({key: tally.outline() for key, tally in tallies.items()}):
+        known |= {key: outline for key, outline in part.items() if key not in known}
+    for key, (length, scaled, groups) in known.items():
+        if key not in tallies:
+            tallies[key] = ClassTally(groups=None if groups is None else groups.to(device))
+        zeros = torch.zeros(length, dtype=torch.float64, device=device)
+        tallies[key].add_up(processes, zeros, scaled)
+    return {key: tallies[key] for key in known}
+
+
+def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, "m k"]:
+    """Squared norms of classes' sums, one row per part of each tally, in one copy."""
+    count = sum(tally.parts for tally in tallies)
+    squares = torch.zeros(count, classes, dtype=torch.float64)
+    rows: list[int] = []
+    columns: list[int] = []
+    first = 0
+    for tally in tallies:
+        labels = [label for part, _ in tally.closed for label in part]
+        rows += [first + part for _ in labels for part in range(tally.parts)]
+        columns += [label for label in labels for _ in range(tally.parts)]
+        first += tally.parts
+    if rows:
+        flat = [values.flatten() for tally in tallies for _, values in tally.closed]
+        squares[rows, columns] = torch.cat(flat).cpu()
+    return squares
+
+
+@lru_cache(maxsize=64)
+def _index(labels: tuple[int, ...], device: torch.device) -> Tensor:
+    """Labels on the device, copied there once."""
+    return torch.tensor(labels, device=device)

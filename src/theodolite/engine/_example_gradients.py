@@ -1,0 +1,307 @@
+"""Norms and sums of the gradients of single examples, for one tensor and one batch.
+
+The gradients themselves are factored (outer products over positions), and where the factors are
+cheaper than the gradients these are never formed: norms follow from two small Gram matrices per
+example, sums over a class from one product. Elsewhere gradients of a few examples exist at a time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, log2
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.engine._patch_views import has_strips, patch_views, strip_windows
+from theodolite.engine.forms import Lookup, Outer
+
+__all__ = ["DenseGradients", "ExampleGradients", "LookupGradients", "OuterGradients", "Segment"]
+
+_CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
+# An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
+_PRODUCTS_PER_ENTRY = 32
+_SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive examples of one class; ``closes`` if no later example belongs to the class."""
+
+    label: int
+    start: int
+    stop: int
+    closes: bool
+
+
+Sink = Callable[[list[Segment], Tensor], None]
+
+
+class ExampleGradients(ABC):
+    """Gradients of the loss of each example with respect to one tensor."""
+
+    @abstractmethod
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
+        """Squared norm per example, in float64; sums of segments, ``(s, p)``, go to the sink.
+
+        A segment may be handed over in parts, in order; only the last part closes it. Entries of a
+        sum come in an order of their own, the same in all batches: only norms are taken of them.
+        """
+
+    @abstractmethod
+    def weighted_sums(
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """Sums of segments with a weight per example go to the sink."""
+
+
+@final
+class DenseGradients(ExampleGradients):
+    """Gradients as they are, ``(n, ...)``."""
+
+    def __init__(self, gradients: Float[Tensor, "n ..."]) -> None:
+        self.rows = _working(gradients).flatten(1)
+
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
+        """Norms and sums of rows."""
+        self.sums(segments, None, sink)
+        return _squared_norms(self.rows)
+
+    def weighted_sums(
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """Weighted sums of rows."""
+        self.sums(segments, weights.to(self.rows), sink)
+
+    def sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
+        """One product with the matrix that says who belongs to which segment."""
+        size = self.rows.shape[1] * _SUM_BYTES
+        for group in _groups(segments, size, self.rows.device):
+            rows = range(group[0].start, group[-1].stop)
+            members = _members(tuple(group), rows, self.rows.dtype, self.rows.device)
+            if weights is not None:
+                members = members * weights[rows.start : rows.stop]
+            sink(group, members @ self.rows[rows.start : rows.stop])
+
+
+@final
+class LookupGradients(ExampleGradients):
+    """Rows of a table picked by tokens ``(n, T)``; signals ``(n, D, T)``."""
+
+    def __init__(self, forms: Sequence[Lookup], gradients: Sequence[Tensor], scale: float) -> None:
+        self._rows = forms[0].rows
+        self._tokens = torch.cat([form.tokens for form in forms], dim=1)
+        signals = torch.cat(_signals(forms, gradients, scale), dim=2)
+        self._signals = signals.transpose(1, 2)
+
+    def factors(self) -> tuple[Tensor, Float[Tensor, "n t d"]]:
+        """Tokens and signals at all positions."""
+        return self._tokens, self._signals
+
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
+        """Positions with the same token interact, others do not."""
+        positions = self._tokens.shape[1]
+        size = positions * positions * self._signals.element_size()
+        norms = []
+        for rows in _ranges(len(self._tokens), size, self._signals.device):
+            tokens = self._tokens[rows.start : rows.stop]
+            signals = self._signals[rows.start : rows.stop]
+            same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
+            norms.append((signals @ signals.mT).where(same, 0.0).sum((1, 2), dtype=torch.float64))
+        self.weighted_sums(segments, self._signals.new_ones(len(self._tokens)), sink)
+        return torch.cat(norms)
+
+    def weighted_sums(
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """Signals added into the rows of their tokens."""
+        signals = self._signals * weights.to(self._signals).view(-1, 1, 1)
+        for part in segments:
+            table = signals.new_zeros(self._rows, signals.shape[2])
+            picked = self._tokens[part.start : part.stop].flatten()
+            table.index_add_(0, picked, signals[part.start : part.stop].flatten(0, 1))
+            sink([part], table.view(1, -1))
+
+
+@final
+class OuterGradients(ExampleGradients):
+    r"""Gradients :math:`\sum_t b_t a_t^\top`; several uses of one tensor join their positions."""
+
+    def __init__(self, forms: Sequence[Outer], gradients: Sequence[Tensor], scale: float) -> None:
+        self._forms = list(forms)
+        self._signals = _signals(forms, gradients, scale)
+        self._taps_first = len(forms) == 1 and forms[0].geometry is not None
+        self._count = len(self._signals[0])
+        self._dtype, self._device = self._signals[0].dtype, self._signals[0].device
+        self._positions = sum(form.positions for form in forms)
+        self._size = forms[0].rows * forms[0].columns
+        self._by_factors = prefers_factors(self._positions, forms[0].rows, forms[0].columns)
+
+    def factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n c t"]]:
+        """Inputs and signals at all positions."""
+        rows = range(self._count)
+        return self._inputs(rows), self._signal(rows)
+
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
+        """By the factors or by gradients of a few examples, whichever is cheaper."""
+        norms: list[Tensor] = []
+        for rows in self._chunks():
+            signals, parts = self._signal(rows), _cut(segments, rows)
+            if self._by_factors:
+                inputs = self._inputs(rows)
+                norms.append(_norms_from_factors(inputs, signals))
+                self._products(parts, rows, inputs, signals, sink)
+                continue
+            gradients = self._gradients(rows, signals)
+            norms.append(_squared_norms(gradients))
+            if parts:
+                members = _members(tuple(parts), rows, self._dtype, self._device)
+                sink(parts, members @ gradients.flatten(1))
+        return torch.cat(norms)
+
+    def weighted_sums(
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """One product per segment, whatever the route of the norms."""
+        for rows in self._chunks():
+            scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
+            inputs, signals = self._inputs(rows), self._signal(rows) * scale
+            self._products(_cut(segments, rows), rows, inputs, signals, sink)
+
+    def _gradients(self, rows: range, signals: Tensor) -> Float[Tensor, "m c d"]:
+        """Gradients of a few examples; strips of the images serve several taps without a copy."""
+        geometry = self._forms[0].geometry
+        if not self._taps_first or geometry is None or not has_strips(geometry):
+            return signals @ self._inputs(rows)
+        images = self._forms[0].inputs[rows.start : rows.stop].to(self._dtype)
+        windows = strip_windows(images, geometry)
+        width = windows[0].shape[1]
+        result = signals.new_empty(*signals.shape[:2], len(windows), width)
+        for index, window in enumerate(windows):
+            torch.bmm(signals, window.mT, out=result[:, :, index])
+        return result.flatten(2)
+
+    def _products(
+        self, parts: list[Segment], rows: range, inputs: Tensor, signals: Tensor, sink: Sink
+    ) -> None:
+        """The sum of a segment is one product over all of its examples and positions."""
+        columns = signals.transpose(0, 1)
+        for group in _groups(parts, self._size * _SUM_BYTES, self._device):
+            sums = signals.new_empty(len(group), signals.shape[1], inputs.shape[2])
+            for index, part in enumerate(group):
+                span = slice(part.start - rows.start, part.stop - rows.start)
+                left = columns[:, span].flatten(1)
+                torch.mm(left, inputs[span].flatten(0, 1), out=sums[index])
+            sink(group, sums.flatten(1))
+
+    def _chunks(self) -> Iterator[range]:
+        form = self._forms[0]
+        entries = self._positions * form.columns if form.geometry else 0
+        if self._by_factors:
+            entries += self._positions * (2 * self._positions + form.rows)
+        else:
+            entries += self._size
+        yield from _ranges(self._count, entries * self._dtype.itemsize, self._device)
+
+    def _inputs(self, rows: range) -> Tensor:
+        """``(n, T, D)``, a strided view; taps come before channels where there are patches."""
+        parts = []
+        for form in self._forms:
+            chosen = replace(form, inputs=form.inputs[rows.start : rows.stop].to(self._dtype))
+            if self._taps_first and form.geometry is not None:
+                inside = self._by_factors
+                parts.append(patch_views(chosen.inputs, form.geometry, examples_inside=inside))
+            else:
+                parts.append(chosen.rows_of_inputs())
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _signal(self, rows: range) -> Tensor:
+        parts = [signal[rows.start : rows.stop] for signal in self._signals]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def prefers_factors(positions: int, rows: int, columns: int) -> bool:
+    """Whether two Gram matrices over positions cost less than writing and reading a gradient."""
+    products = positions * positions * (rows + columns)
+    return positions == 1 or products < _PRODUCTS_PER_ENTRY * rows * columns
+
+
+def _norms_from_factors(inputs: Tensor, signals: Tensor) -> Tensor:
+    if inputs.shape[1] == 1:
+        return _squared_norms(inputs) * _squared_norms(signals)
+    products = (inputs @ inputs.mT).mul_(signals.mT @ signals)
+    return products.sum((1, 2), dtype=torch.float64).clamp_(min=0.0)
+
+
+def _cut(segments: Sequence[Segment], rows: range) -> list[Segment]:
+    """The parts of segments inside a range of examples; a part that is not the last stays open."""
+    parts = []
+    for part in segments:
+        start, stop = max(part.start, rows.start), min(part.stop, rows.stop)
+        if start < stop:
+            closes = part.closes and stop == part.stop
+            parts.append(Segment(part.label, start, stop, closes))
+    return parts
+
+
+def _groups(
+    segments: Sequence[Segment], size: int, device: torch.device
+) -> Iterator[list[Segment]]:
+    """Neighbouring segments whose sums together stay below the limit of the device."""
+    for rows in _ranges(len(segments), size, device):
+        yield list(segments[rows.start : rows.stop])
+
+
+@lru_cache(maxsize=16)
+def _members(
+    parts: tuple[Segment, ...], rows: range, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "s m"]:
+    """Row s is one for the examples of segment s and zero for the others; alike for all layers."""
+    members = torch.zeros(len(parts), len(rows), dtype=dtype, device=device)
+    for index, part in enumerate(parts):
+        members[index, part.start - rows.start : part.stop - rows.start] = 1.0
+    return members
+
+
+def _signals(
+    forms: Sequence[Outer | Lookup], gradients: Sequence[Tensor], scale: float
+) -> list[Tensor]:
+    pairs = zip(forms, gradients, strict=True)
+    signals = [_working(form.signals(gradient)) for form, gradient in pairs]
+    return signals if scale == 1.0 else [signal * scale for signal in signals]
+
+
+def _working(tensor: Tensor) -> Tensor:
+    """At least float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+# Largest entries whose squares, and those of much smaller ones, float32 holds to full accuracy.
+_SQUARES_FIT = (1e-12, 1e15)
+
+
+def _squared_norms(rows: Tensor) -> Tensor:
+    """Squared norm of each row, in float64.
+
+    On the CPU ``vector_norm`` adds up float32 entries one after the other and loses three digits
+    over a million of them; ``sum`` adds pairwise. Where squares would leave the range of float32
+    (gradients of fitted examples do), the rows are brought to a largest entry of about 1 first.
+    """
+    axes = tuple(range(1, rows.ndim))
+    if rows.device.type == "cpu":
+        largest = float(rows.abs().max()) if rows.numel() else 0.0
+        if _SQUARES_FIT[0] < largest < _SQUARES_FIT[1] or not 0 < largest < inf:
+            return rows.square().sum(axes).double()
+        unit = 2.0 ** -round(log2(largest))
+        return (rows * unit).square().sum(axes).double() / unit**2
+    return torch.linalg.vector_norm(rows, dim=axes, dtype=torch.float64).square()
+
+
+def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
+    """Ranges of examples whose buffers stay below the limit of the device."""
+    step = max(1, _CHUNK_BYTES.get(device.type, 2**25) // max(size, 1))
+    for start in range(0, count, step):
+        yield range(start, min(start + step, count))

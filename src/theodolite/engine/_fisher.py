@@ -1,0 +1,252 @@
+"""Fisher information, which for the usual losses is the Gauss-Newton matrix, per layer.
+
+Two forms. In output space it is a matrix over examples and outputs, from tangent kernels. In
+parameter space it is an operator: products by two backward passes, traces through the factors of
+gradients. The Hessian of the loss in the outputs is analytic.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from theodolite.checks import require_choice
+from theodolite.engine._example_gradients import Segment
+from theodolite.engine._gradient_uses import example_gradients
+from theodolite.engine._operators import ParameterOperator, Pass, flat
+from theodolite.engine._outputs import OutputChoice
+from theodolite.engine._runs import Subject
+from theodolite.engine._tangents import tangent_kernels
+from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.layers import Layers, own_parameters, unwrap
+from theodolite.engine.modes import require_fixed_mode
+from theodolite.engine.readouts import Readout, read_outputs, resolve_readout
+from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.linalg import double, symmetric_eigenvalues
+from theodolite.measures.tangent import (
+    cross_entropy_hessian,
+    fisher_correlation,
+    fisher_gram,
+    fisher_stable_rank,
+    squared_error_hessian,
+)
+
+__all__ = ["Fisher", "GaussNewton", "LayerFisher", "fisher", "gauss_newton"]
+
+_BATCH_SIZE = 256
+_HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cross_entropy": cross_entropy_hessian,
+    "squared_error": squared_error_hessian,
+}
+
+
+@dataclass(frozen=True)
+class LayerFisher:
+    r"""Fisher information of one layer in output space, :math:`G = S^{1/2} K S^{1/2}`.
+
+    Args:
+        kernel: :math:`K`, the tangent kernel.
+        hessian: :math:`S`, one block per example, of the mean loss.
+    """
+
+    kernel: Float[Tensor, "n c n c"]
+    hessian: Float[Tensor, "n c c"]
+
+    def gram(self) -> Float[Tensor, "n c n c"]:
+        """:math:`G`, which shares its non-zero eigenvalues with the Fisher matrix."""
+        return fisher_gram(self.kernel, self.hessian)
+
+    def eigenvalues(self) -> Float[Tensor, " m"]:
+        """Eigenvalues in decreasing order; as many as examples times outputs."""
+        size = self.kernel.shape[0] * self.kernel.shape[1]
+        return symmetric_eigenvalues(self.gram().reshape(size, size))
+
+    def trace(self) -> Float[Tensor, ""]:
+        """Sum of the eigenvalues."""
+        blocks = torch.einsum("xiyj,xy->xij", double(self.kernel), self._same_example())
+        return (blocks * double(self.hessian)).sum()
+
+    def stable_rank(self) -> Float[Tensor, ""]:
+        """Sum of squared eigenvalues over the largest squared eigenvalue."""
+        return fisher_stable_rank(self.kernel, self.hessian)
+
+    def correlation(self, targets: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
+        """How far the leading directions point at the centred targets, in [0, 1]."""
+        return fisher_correlation(self.kernel, self.hessian, targets)
+
+    def _same_example(self) -> Tensor:
+        return torch.eye(len(self.kernel), dtype=torch.float64, device=self.kernel.device)
+
+
+@dataclass(frozen=True)
+class Fisher(Mapping[str, LayerFisher]):
+    """Layer -> Fisher information; ``total`` for all layers together."""
+
+    layers: Mapping[str, LayerFisher]
+    total: LayerFisher
+    outputs: Float[Tensor, "n c"]
+
+    def __getitem__(self, layer: str) -> LayerFisher:
+        return self.layers[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+
+def fisher(
+    model: nn.Module,
+    inputs: Any,
+    layers: Layers = "*",
+    *,
+    loss: str = "cross_entropy",
+    **options: Any,
+) -> Fisher:
+    r"""Fisher information of every layer, in output space.
+
+    .. math:: I_l = \Psi_l S \Psi_l^\top, \qquad G_l = S^{1/2} K_l S^{1/2}
+
+    The model Fisher (expectation over predicted labels) on these inputs, not the matrix of outer
+    products of observed gradients. Matrices are as large as examples times outputs, squared; for
+    more examples, or products in parameter space, see :func:`gauss_newton`.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        inputs: as for :func:`tangent_kernels`.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        loss: ``"cross_entropy"`` (outputs are logits) or ``"squared_error"``, both means over
+            examples.
+        **options: of :func:`tangent_kernels`: ``readout``, ``params``, ``batch_size``,
+            ``memory_limit``, ``dtype``, ``batch_fn``, ``check``.
+
+    Example:
+        >>> found = fisher(nn.Linear(2, 3), torch.randn(4, 2))
+        >>> found[""].eigenvalues().shape
+        torch.Size([12])
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_choice(tuple(_HESSIANS), loss=loss)
+    kernels = tangent_kernels(model, inputs, layers, "full", **options)
+    hessian = _HESSIANS[loss](kernels.outputs.detach())
+    found = {name: LayerFisher(kernel, hessian) for name, kernel in kernels.items()}
+    return Fisher(found, LayerFisher(kernels.total, hessian), kernels.outputs)
+
+
+@final
+class GaussNewton(ParameterOperator):
+    r"""The matrix :math:`\Psi S \Psi^\top` over all parameters as a linear operator.
+
+    Vectors are flat, parameters in order of registration. Built by :func:`gauss_newton`.
+    """
+
+    def _products(self, outputs: Tensor, one: Pass, columns: Sequence[Tensor]) -> Iterator[Tensor]:
+        dummy = torch.zeros_like(outputs, requires_grad=True)
+        pulled = self._gradient(outputs, dummy, keep=True, create=True)  # linear in the dummy
+        for column in columns:
+            pairs = zip(pulled, self._pieces(column), strict=True)
+            inner = torch.stack([(grad * piece).sum() for grad, piece in pairs]).sum()
+            (pushed,) = torch.autograd.grad(inner, dummy, retain_graph=True)  # Psi^T v
+            weighted = (one.weights @ pushed.unsqueeze(2)).squeeze(2)
+            yield flat(self._gradient(outputs, weighted, keep=True))
+
+    def layer_traces(self) -> dict[str, Float[Tensor, ""]]:
+        r"""Trace of each layer's block, exact: c backward passes, no gradient of an example kept.
+
+        .. math:: \mathrm{tr}\,I_l = \sum_{x,i} \|\nabla_{\theta_l} (S_x^{1/2} f(x))_i\|^2
+        """
+        subject = Subject(self._model, self._owned, self._readout, OutputChoice("full"))
+        totals = dict.fromkeys(self._owned.parameters, torch.zeros((), dtype=torch.float64))
+        with untouched(self._model), exact_arithmetic(self._tensors[0].device):
+            for one in self._passes:
+                for name, value in self._pass_traces(subject, one):
+                    totals[name] = totals[name].to(value.device) + value
+        return {
+            layer: torch.stack([totals[name].cpu() for name in names]).sum()
+            for layer, names in self._owned.layers.items()
+        }
+
+    def _pass_traces(self, subject: Subject, one: Pass) -> Iterator[tuple[str, Tensor]]:
+        run = subject.run(one.batch)
+        roots = _roots(one.weights)
+        edges = [edge for use in run.uses for edge in use.edges]
+        for index in range(roots.shape[1]):
+            arrived = torch.autograd.grad(
+                run.outputs,
+                edges,
+                roots[:, index].contiguous(),
+                retain_graph=True,
+                allow_unused=True,
+            )
+            for name, grads in example_gradients(run.uses, arrived, self._owned, len(one.batch)):
+                yield name, grads.reduce((), _discard).sum()
+
+
+def _discard(_parts: list[Segment], _sums: Tensor) -> None:
+    """Sums are not needed here."""
+
+
+def _roots(hessian: Float[Tensor, "n c c"]) -> Float[Tensor, "n c c"]:
+    """Symmetric roots of positive semi-definite blocks."""
+    values, vectors = torch.linalg.eigh(double(hessian))
+    root = (vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)) @ vectors.mT
+    return root.to(hessian)
+
+
+def gauss_newton(
+    model: nn.Module,
+    inputs: Any,
+    layers: Layers = "*",
+    *,
+    loss: str = "cross_entropy",
+    params: Any = None,
+    readout: str | Readout | None = None,
+    batch_size: int | None = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+) -> GaussNewton:
+    r"""The Gauss-Newton matrix of the mean loss, :math:`\Psi S \Psi^\top`, as an operator.
+
+    For the cross-entropy and the squared error it is the Fisher information. Memory grows with the
+    parameters and one batch, not with the data or the number of outputs squared.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        inputs: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: layers for traces, energies and moments; the matrix covers all parameters chosen.
+        loss: ``"cross_entropy"`` (outputs are logits) or ``"squared_error"``.
+        params: which trainable parameters count; None takes all.
+        readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
+        batch_size: examples in one pass; None takes 256.
+        batch_fn: turns an item of the data into a batch.
+
+    Example:
+        >>> matrix = gauss_newton(nn.Linear(2, 3), torch.randn(4, 2))
+        >>> (matrix @ torch.ones(9)).shape
+        torch.Size([9])
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_choice(tuple(_HESSIANS), loss=loss)
+    plain = unwrap(model)
+    require_fixed_mode(plain)
+    owned = own_parameters(plain, layers, params)
+    read = resolve_readout(readout)
+    device = next(iter(owned.parameters.values())).device
+    with untouched(plain), exact_arithmetic(device), torch.no_grad():
+        batches = list(
+            iterate_batches(
+                inputs, batch_size=batch_size or _BATCH_SIZE, batch_fn=batch_fn, device=device
+            )
+        )
+        outputs = [read_outputs(batch.run(plain), batch, read) for batch in batches]
+    hessian = _HESSIANS[loss](torch.cat(outputs))
+    blocks = torch.split(hessian, [len(batch) for batch in batches])
+    passes = [Pass(batch, block) for batch, block in zip(batches, blocks, strict=True)]
+    return GaussNewton(plain, owned, passes, read)

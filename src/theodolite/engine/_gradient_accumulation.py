@@ -1,0 +1,320 @@
+"""Norms and class sums of per-example gradients while batches in class order go by."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from theodolite._distributed import ALONE, Processes
+from theodolite.engine._bundles import Bundle, bundled, column_groups
+from theodolite.engine._class_sums import ClassTally, class_squares, shared_tallies
+from theodolite.engine._example_gradients import DenseGradients, ExampleGradients, Segment
+from theodolite.engine._gradient_check import GradientCheck, squared_norms
+from theodolite.engine._gradient_uses import example_gradients
+from theodolite.engine._layer_sums import LayerSums, UnitSums
+from theodolite.engine._progress import Watch
+from theodolite.engine._runs import Run, Subject
+from theodolite.engine.batches import Batch
+from theodolite.engine.sites import tensors_in
+from theodolite.engine.uses import Use
+from theodolite.measures.gradient import SetSums
+
+__all__ = ["LOGITS", "TOTAL", "GradientAccumulation"]
+
+# Two sets beside the layers; names of modules have no spaces.
+LOGITS = "all logits"
+TOTAL = "all parameters"
+
+_CHECKED_SUMS = 8  # parameters whose sums over the first batch are compared with autograd
+
+BatchLoss = Callable[[Tensor, Batch], Tensor]
+
+
+class GradientAccumulation:
+    """Sums while batches in class order go by; the device is not waited for before the end.
+
+    Args:
+        subject: the model and its parameters.
+        loss: one number per example.
+        labels: class of each example, on the CPU.
+        stiffness: also add up unit vectors.
+        processes: that share the work; each takes whole classes.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        loss: BatchLoss,
+        labels: Tensor,
+        stiffness: bool,
+        processes: Processes = ALONE,
+    ) -> None:
+        self._subject, self._loss, self._stiffness = subject, loss, stiffness
+        self.progress: Watch | None = None
+        self._processes = processes
+        owned = subject.ownership
+        self._order = labels.argsort(stable=True)
+        self._labels = labels[self._order]
+        self._listed = self._labels.tolist()
+        self._classes = int(labels.max()) + 1
+        self._layers = {**owned.layers, TOTAL: tuple(owned.parameters), LOGITS: (LOGITS,)}
+        device = next(iter(owned.parameters.values())).device
+        self._rows: dict[str, int] = {}  # row of a tensor in the table of squared norms
+        self._squares = torch.zeros(
+            len(owned.parameters) + 1, len(labels), dtype=torch.float64, device=device
+        )
+        self._tallies: dict[tuple[str, ...], ClassTally] = {}
+        self._losses: list[Tensor] = []
+        self._check = GradientCheck(owned)
+        if stiffness:
+            self._one_hot = torch.nn.functional.one_hot(self._labels).double().to(device)
+            self._scales = self._one_hot.new_ones(len(self._layers), self._classes)
+            self._units: dict[tuple[str, str], ClassTally] = {}
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Layers, all parameters, and the logits: the rows of :meth:`sums`."""
+        return tuple(self._layers)
+
+    def _membership(self) -> Float[Tensor, "layers names"]:
+        """One where a layer owns a tensor."""
+        members = torch.zeros(len(self._layers), len(self._squares), dtype=torch.float64)
+        for index, names in enumerate(self._layers.values()):
+            members[index, [self._rows[name] for name in names if name in self._rows]] = 1.0
+        return members
+
+    def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
+        """All batches, of nearly equal size."""
+        own = self._own()
+        if own.stop > own.start:
+            self._run(data, batch_size, own, check=check)
+        self._add_up(own)
+
+    def _run(self, data: Batch, batch_size: int, own: slice, *, check: bool) -> None:
+        device = self._squares.device
+        count = -(-(own.stop - own.start) // batch_size)
+        size = -(-(own.stop - own.start) // count)
+        on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
+        ordered = data.take(self._order) if on_device and device.type != "cpu" else None
+        for start in range(own.start, own.stop, size):
+            span = slice(start, min(start + size, own.stop))
+            if ordered is not None:  # slices; picking by index would wait for the device
+                batch = ordered.take(span).to(device)
+            else:
+                batch = data.take(self._order[span]).to(device)
+            first = self._first_alone(batch) if check and start == own.start else None
+            self._add(batch, start, first)
+            if check and start == own.start + size:  # by now the second batch keeps the device busy
+                self._judge()
+        self._judge()
+
+    def _own(self) -> slice:
+        """Examples in class order that this process looks at: about its part, in whole classes."""
+        part = self._processes.part(len(self._labels))
+        if self._processes.alone:
+            return part
+        edges = [0, *(self._labels.diff().nonzero().flatten() + 1).tolist(), len(self._labels)]
+        start = min(edges, key=lambda edge: abs(edge - part.start))
+        return slice(start, min(edges, key=lambda edge: abs(edge - part.stop)))
+
+    def _add_up(self, own: slice) -> None:
+        """What all processes have found, in all of them."""
+        processes, device = self._processes, self._squares.device
+        if processes.alone:
+            return
+        self._tallies = shared_tallies(self._tallies, processes, device)
+        used = [name for group in self._tallies for name in group]
+        squares = torch.zeros_like(self._squares)
+        for row, name in enumerate(used):
+            if name in self._rows:
+                squares[row] = self._squares[self._rows[name]]
+        self._squares = processes.sum(squares)
+        self._rows = {name: row for row, name in enumerate(used)}
+        losses = torch.zeros(len(self._labels), dtype=torch.float64, device=device)
+        if self._losses:
+            losses[own] = torch.cat(self._losses).double()
+        self._losses = [processes.sum(losses)]
+        if self._stiffness:
+            self._units = shared_tallies(self._units, processes, device)
+
+    def _judge(self) -> None:
+        self._subject.require_finite(torch.cat(self._losses))
+        self._check.require_agreement(self._losses[0].dtype)
+
+    def _first_alone(self, batch: Batch) -> dict[str, Tensor]:
+        """Gradient of the first example in a pass of its own, which also shows the axes."""
+        single = batch.take(slice(0, 1))
+        losses = self._loss(self._subject.probe(single).outputs, single)
+        self._subject.require_finite(losses)
+        return self._check.plain_squares(losses)
+
+    def _add(self, batch: Batch, start: int, first: dict[str, Tensor] | None) -> None:
+        """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
+        segments = self._segments(start, start + len(batch))
+        run = self._subject.run(batch)
+        losses = self._loss(run.outputs, batch)
+        self._losses.append(losses.detach())
+        arrived = self._backward(run, losses, keep=first is not None)
+        derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
+        plain = None
+        if first is not None:
+            plain = self._check.plain_squares(losses, _last_used(run.uses), keep=derived)
+        del losses
+        span = slice(start, start + len(batch))
+        self._reduce(bundled(self._gradients(run, arrived)), segments, span)
+        if first is not None and plain is not None:
+            self._compare(plain, first, span)
+        if self._stiffness:
+            self._add_units(self._gradients(run, arrived), segments, span)
+        if self.progress is not None:
+            self.progress(span.stop / len(self._labels), f"examples {start} to {span.stop - 1}")
+
+    def _reduce(self, bundles: Iterator[Bundle], segments: list[Segment], span: slice) -> None:
+        """Norms into the table, sums into the tallies."""
+        norms: list[Tensor] = []
+        rows: list[int] = []
+        for bundle in bundles:
+            if bundle.names not in self._tallies:
+                groups = column_groups(bundle.widths, self._squares.device)
+                self._tallies[bundle.names] = ClassTally(groups=groups if bundle.widths else None)
+            norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
+            rows += [self._rows.setdefault(name, len(self._rows)) for name in bundle.names]
+        table = torch.cat(norms)
+        if rows == list(range(len(rows))):  # always, unless parameters take part in some batches
+            self._squares[: len(rows), span] = table
+        else:
+            for row, values in zip(rows, table, strict=True):
+                self._squares[row, span] = values
+
+    def _compare(self, plain: dict[str, Tensor], first: dict[str, Tensor], span: slice) -> None:
+        count = span.stop - span.start
+        sums: dict[str, Tensor] = {}
+        for names, tally in self._tallies.items():
+            squares = tally.running_square
+            if squares is not None:
+                sums.update(zip(names, squares, strict=True))
+        self._check.compare("sum of gradients", sums, plain, count)
+        alone = dict(zip(self._rows, self._squares[:, span.start], strict=False))
+        self._check.compare("gradient of the first example", alone, first, count)
+
+    def _segments(self, start: int, stop: int) -> list[Segment]:
+        """Runs of one class; a class closes where the next example of all has another label."""
+        labels = self._listed[start : stop + 1]
+        count = stop - start
+        changes = [i for i in range(1, count) if labels[i] != labels[i - 1]]
+        last_closes = len(labels) == count or labels[count] != labels[count - 1]
+        edges = [0, *changes, count]
+        return [
+            Segment(labels[low], low, high, high < count or last_closes)
+            for low, high in pairwise(edges)
+        ]
+
+    def _backward(self, run: Run, losses: Tensor, *, keep: bool) -> list[Tensor | None]:
+        edges = [edge for use in run.uses for edge in use.edges]
+        inputs = [get_gradient_edge(run.outputs), *edges]
+        total = losses.sum()
+        return list(torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True))
+
+    def _gradients(
+        self, run: Run, arrived: list[Tensor | None]
+    ) -> Iterator[tuple[str, ExampleGradients]]:
+        logits, *others = arrived
+        assert logits is not None
+        yield LOGITS, DenseGradients(logits)
+        yield from example_gradients(run.uses, others, self._subject.ownership, len(logits))
+
+    def _add_units(
+        self,
+        gradients: Iterator[tuple[str, ExampleGradients]],
+        segments: list[Segment],
+        span: slice,
+    ) -> None:
+        """A second, weighted sum: each gradient divided by its norm in the layer."""
+        members = self._membership().to(self._squares.device)
+        norms = (members @ self._squares[:, : span.stop]).sqrt()
+        counts = (norms > 0).double() @ self._one_hot[: span.stop]
+        self._scales.copy_(1.0 / counts.clamp(min=1.0))
+        inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
+        for name, values in gradients:
+            for row, (layer, names) in enumerate(self._layers.items()):
+                if name not in names:
+                    continue
+                if (layer, name) not in self._units:
+                    self._units[layer, name] = ClassTally(self._scales[row])
+                values.weighted_sums(segments, inverse[row], self._units[layer, name].add)
+
+    def losses(self) -> Float[Tensor, " n"]:
+        """Losses in the order of the data."""
+        return self._in_data_order(torch.cat(self._losses).cpu())
+
+    def _in_data_order(self, values: Float[Tensor, "*layers n"]) -> Float[Tensor, "*layers n"]:
+        result = torch.empty_like(values)
+        result[..., self._order] = values
+        return result
+
+    def sums(self) -> LayerSums:
+        """What has been added up, one row per entry of :attr:`layers`."""
+        members = self._membership()
+        squares = members @ self._squares.cpu()
+        norms = squares.sqrt()
+        one_hot = torch.nn.functional.one_hot(self._labels, self._classes).double()
+        by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
+        counts = one_hot.sum(0).expand_as(by_class)
+        classes = SetSums(counts, by_class, norms @ one_hot, squares @ one_hot)
+        overall = SetSums(counts.sum(1), whole, norms.sum(1), squares.sum(1))
+        units = self._unit_sums(squares > 0, one_hot) if self._stiffness else None
+        return LayerSums(classes, overall, self._in_data_order(norms), self._weight_norms(), units)
+
+    def _class_sums(self) -> tuple[Float[Tensor, "m k"], Float[Tensor, " m"]]:
+        """Squared norms of sums, by class and overall, in the order of the table's rows."""
+        names = [name for group in self._tallies for name in group]
+        order = [names.index(name) for name in self._rows]
+        tallies = list(self._tallies.values())
+        by_class = class_squares(tallies, self._classes)
+        whole = _gathered(tallies, "total_square")
+        return by_class[order], whole[order]
+
+    def _weight_norms(self) -> Float[Tensor, " layers"]:
+        parameters = self._subject.ownership.parameters
+        found = squared_norms([value.detach() for value in parameters.values()]).cpu()
+        by_name = dict(zip(parameters, found, strict=True))
+        by_layer = [
+            torch.stack([by_name[name] for name in names]).sum() if names != (LOGITS,) else None
+            for names in self._layers.values()
+        ]
+        nan = torch.tensor(torch.nan, dtype=torch.float64)
+        return torch.stack([nan if value is None else value.sqrt() for value in by_layer])
+
+    def _unit_sums(self, nonzero: Tensor, one_hot: Float[Tensor, "n k"]) -> UnitSums:
+        by_layer = [
+            [self._units[layer, name] for name in names if (layer, name) in self._units]
+            for layer, names in self._layers.items()
+        ]
+        squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
+        total, mean = (
+            torch.stack([_gathered(tallies, name).sum() for tallies in by_layer])
+            for name in ("total_square", "scaled_square")
+        )
+        return UnitSums(nonzero.double() @ one_hot, torch.stack(squares), total, mean)
+
+
+def _last_used(uses: Sequence[Use]) -> list[str]:
+    """Parameters nearest to the outputs, whose plain gradients cost a short backward pass."""
+    roots = dict.fromkeys(root for use in reversed(uses) for root in use.origin.roots)
+    return list(roots)[:_CHECKED_SUMS]
+
+
+def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:
+    """Numbers of all tallies from the device in one copy; None is zero."""
+    if not tallies:
+        return torch.zeros(0, dtype=torch.float64)
+    values = [getattr(tally, what) for tally in tallies]
+    zeros = next((value.new_zeros(1) for value in values if value is not None), torch.zeros(1))
+    parts = [
+        zeros.expand(tally.parts) if value is None else value
+        for tally, value in zip(tallies, values, strict=True)
+    ]
+    return torch.cat(parts).double().cpu()

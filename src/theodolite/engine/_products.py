@@ -1,0 +1,128 @@
+"""Inner products of rows at the precision asked for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from theodolite.engine._symmetric import gram_into, is_gram
+
+__all__ = ["Precision", "Products"]
+
+Precision = Literal["float32", "3xtf32"]
+
+_FAST_DOUBLES = (9, 0)  # chips that multiply float64 a fifth faster than float32, by measurement
+_LONG = 128  # terms of a sum from which on this is worth the conversion
+_KEPT_BITS = -(1 << 13)  # sign, exponent and the 10 leading bits of the fraction: a TF32 number
+
+
+class Products:
+    """Products ``left @ right.T`` of matrices, or of stacks of matrices, given by their rows.
+
+    Factors are prepared once and sliced as often as needed.
+
+    Args:
+        precision: ``"float32"`` for plain products in the dtype of the factors, or a wider one
+            where the chip is faster with it (:meth:`wide`). On CUDA
+            ``"3xtf32"`` writes float32 factors as sums of two TF32 numbers and multiplies them on
+            the tensor cores, the product of the two small parts left out (relative error about
+            1e-6, as float32): each prepared factor is three times as long, or there are three
+            products (:meth:`terms`).
+    """
+
+    def __init__(self, precision: Precision = "float32") -> None:
+        self._precision = precision
+
+    def wide(self, rows: Tensor) -> Tensor:
+        """Factors that are short beside their product, in float64 where the chip is faster so."""
+        return rows.double() if self._widens(rows) and rows.shape[-1] >= _LONG else rows
+
+    def left(self, rows: Tensor) -> Tensor:
+        """Prepare the rows of a left factor, (..., m, k)."""
+        if not self._splits(rows):
+            return rows
+        high = _leading(rows)
+        return torch.cat([high, high, rows - high], -1)
+
+    def right(self, rows: Tensor) -> Tensor:
+        """Prepare the rows of a right factor, (..., n, k)."""
+        if not self._splits(rows):
+            return rows
+        high = _leading(rows)
+        return torch.cat([high, rows - high, high], -1)
+
+    def terms(self, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Pairs of factors whose products add up to that of two long ones, (..., k).
+
+        Nothing is copied but the parts of split numbers; of a matrix with itself, once.
+        """
+        if not self._splits(left):
+            return [(left, right)]
+        a, b = _split(left), None if left is right else _split(right)
+        (high, low), (other_high, other_low) = a, a if b is None else b
+        return [(high, other_high), (high, other_low), (low, other_high)]
+
+    def into(self, target: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
+        """``target = left @ right.T`` of prepared factors, or added to it where it is not fresh."""
+        if fresh and is_gram(left, right):
+            gram_into(target, left)
+            return
+        with self._allowed(left):
+            if target.dim() == 3 and fresh:
+                torch.bmm(left, right.mT, out=target)
+                return
+            add = torch.addmm if target.dim() == 2 else torch.baddbmm
+            add(target, left, right.mT, beta=0 if fresh else 1, out=target)
+
+    def of(self, left: Tensor, right: Tensor) -> Tensor:
+        """``left @ right.T`` of prepared factors."""
+        if is_gram(left, right):
+            target = left.new_empty(len(left), len(left))
+            gram_into(target, left)
+            return target
+        multiply = torch.mm if left.dim() == 2 else torch.bmm
+        with self._allowed(left):
+            return multiply(left, right.mT)
+
+    def room(self, tensor: Tensor, size: int) -> int:
+        """How much of a tile factors may take, so that prepared copies of both fit too."""
+        return size // 7 if self._splits(tensor) else size
+
+    def _widens(self, tensor: Tensor) -> bool:
+        if self._precision != "float32" or tensor.dtype != torch.float32:
+            return False
+        return _doubles_are_fast(tensor.device)
+
+    def _splits(self, tensor: Tensor) -> bool:
+        return self._precision == "3xtf32" and tensor.is_cuda and tensor.dtype == torch.float32
+
+    @contextmanager
+    def _allowed(self, tensor: Tensor) -> Iterator[None]:
+        if not self._splits(tensor):
+            yield
+            return
+        backend = torch.backends.cuda.matmul
+        saved = backend.fp32_precision
+        backend.fp32_precision = "tf32"
+        try:
+            yield
+        finally:
+            backend.fp32_precision = saved
+
+
+@lru_cache
+def _doubles_are_fast(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == _FAST_DOUBLES
+
+
+def _split(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    high = _leading(tensor)
+    return high, tensor - high
+
+
+def _leading(tensor: Tensor) -> Tensor:
+    """The part of a float32 number that TF32 holds exactly."""
+    return (tensor.view(torch.int32) & _KEPT_BITS).view(torch.float32)

@@ -1,0 +1,184 @@
+"""Run a model on some examples with every use of its parameters recorded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from theodolite.engine._outputs import OutputChoice
+from theodolite.engine.batches import Batch
+from theodolite.engine.completeness import require_complete
+from theodolite.engine.layers import Ownership
+from theodolite.engine.quiet import quiet_vmap
+from theodolite.engine.readouts import Readout, read_outputs
+from theodolite.engine.sites import tensors_in
+from theodolite.engine.uses import CallTensors, Use, UseRecorder
+from theodolite.errors import CaptureError, NotFiniteError
+
+__all__ = ["Run", "Subject"]
+
+_MemoryKey = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
+# Model -> where the examples lie in the tensors of all calls; no tensors are kept.
+_REMEMBERED: WeakKeyDictionary[nn.Module, dict[_MemoryKey, list[CallTensors]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded forward pass: functions of the examples (n, c) and the uses of parameters."""
+
+    outputs: Tensor
+    uses: list[Use]
+    result_bytes: int
+
+    def passes(
+        self, keep_graph: bool = False
+    ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
+        """For every output: the gradients of its sum that arrive at each use, None where zero."""
+        edges = [edge for use in self.uses for edge in use.edges]
+        count = self.outputs.shape[1] if edges else 0
+        for index in range(count):  # nothing here holds on to the gradients of an output
+            keep = keep_graph or index + 1 < count
+            yield index, self._by_use(self._pass(edges, index, keep))
+
+    def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
+        seed = torch.zeros_like(self.outputs)
+        seed[:, index] = 1.0
+        grads = torch.autograd.grad(self.outputs, edges, seed, retain_graph=keep, allow_unused=True)
+        return list(grads)
+
+    def joint_passes(self, outputs: range) -> list[tuple[Tensor, ...]] | None:
+        """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
+
+        Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
+        """
+        edges = [edge for use in self.uses for edge in use.edges]
+        n, c = self.outputs.shape
+        seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
+
+        def single(seed: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(
+                self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
+            )
+
+        try:
+            grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])
+        except RuntimeError:
+            return None
+        return [tuple(item for item in use if item is not None) for use in self._by_use([*grads])]
+
+    @property
+    def signal_bytes(self) -> int:
+        """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
+        if any(shape == () for use in self.uses for shape in use.results):
+            return 0
+        sizes = (torch.Size(shape).numel() for use in self.uses for shape in use.results)
+        return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
+
+    def _by_use(self, grads: list[Tensor | None]) -> list[tuple[Tensor | None, ...]]:
+        position, grouped = 0, []
+        for use in self.uses:
+            grouped.append(tuple(grads[position : position + len(use.edges)]))
+            position += len(use.edges)
+        return grouped
+
+
+@dataclass
+class Subject:
+    """A model with everything that decides what is differentiated with respect to what.
+
+    Args:
+        model: The model.
+        ownership: Its parameters.
+        readout: From its outputs to (n, c).
+        choice: Which functions of those.
+        trusted: Whether an earlier run has been checked: where examples lie in its tensors is then
+            remembered instead of looked up with one example alone.
+    """
+
+    model: nn.Module
+    ownership: Ownership
+    readout: Readout
+    choice: OutputChoice
+    trusted: bool = False
+    _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
+
+    def run(self, batch: Batch) -> Run:
+        """Record a forward pass; the first of each shape is preceded by one example alone."""
+        reference = None if len(batch) == 1 else self._reference(batch)
+        run = self._record(batch, reference)[0]
+        if reference is not None:
+            self._remember(batch, reference)
+        return run
+
+    def probe(self, batch: Batch) -> Run:
+        """One example alone, with a check that no use of a parameter went unseen."""
+        run, recorder = self._record(batch, None)
+        require_complete(run.outputs, recorder)
+        self._references[_key(batch)] = recorder.calls
+        return run
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Functions of the examples, (n, c), without recording anything."""
+        outputs = read_outputs(batch.run(self.model), batch, self.readout)
+        return self.choice.select(outputs, batch)
+
+    def _reference(self, batch: Batch) -> list[CallTensors]:
+        key = _key(batch)
+        if key not in self._references and self.trusted:
+            remembered = _REMEMBERED.get(self.model, {}).get(self._memory_key(batch))
+            if remembered is not None:
+                self._references[key] = remembered
+        if key not in self._references:
+            self.probe(batch.take(slice(0, 1)))
+        return self._references[key]
+
+    def _memory_key(self, batch: Batch) -> _MemoryKey:
+        return tuple(self.ownership.parameters), _key(batch)
+
+    def _remember(self, batch: Batch, reference: list[CallTensors]) -> None:
+        known = _REMEMBERED.setdefault(self.model, {})
+        key = self._memory_key(batch)
+        if key not in known:
+            kept = [found for call in reference if (found := call.without_tensors()) is not None]
+            if len(kept) == len(reference):
+                known[key] = kept
+
+    def _record(self, batch: Batch, reference: list[CallTensors] | None) -> tuple[Run, UseRecorder]:
+        inputs = (batch.args, dict(batch.kwargs))
+        recorder = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
+        with recorder:
+            outputs = read_outputs(batch.run(self.model), batch, self.readout)
+            values = self.choice.select(outputs, batch)
+        self._require_usable(values)
+        return Run(values, recorder.uses, recorder.result_bytes), recorder
+
+    def _require_usable(self, values: Tensor) -> None:
+        if values.grad_fn is None:
+            raise CaptureError(
+                "model: expected outputs that depend on its parameters, got a constant; a "
+                "no_grad block or a detach inside the model is the usual cause"
+            )
+
+    def require_finite(self, values: Tensor) -> None:
+        """The outputs are finite; otherwise the message names the parameter that is not."""
+        if values.detach().cpu().isfinite().all():  # few numbers: one copy instead of five kernels
+            return
+        for name, parameter in self.model.named_parameters():
+            if not parameter.detach().isfinite().all():
+                raise NotFiniteError(
+                    f"model: expected finite weights, got NaN or infinity in {name!r}; a diverged "
+                    "run is the usual cause, load an earlier checkpoint"
+                )
+        raise NotFiniteError(
+            "model: expected finite outputs, got NaN or infinity; check the inputs and the scale "
+            "of the activations"
+        )
+
+
+def _key(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    """Shapes of one example, which decide the axes of examples in later calls."""
+    tensors = tensors_in((batch.args, dict(batch.kwargs)))
+    return tuple(tuple(tensor.shape[1:]) if not tensor.is_nested else () for tensor in tensors)

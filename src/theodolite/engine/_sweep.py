@@ -1,0 +1,263 @@
+"""One sweep over the data: plan, passes, contractions and checks, for whatever wants blocks."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.engine._atoms import Atom, group_atoms
+from theodolite.engine._blocks import KernelBlock
+from theodolite.engine._collection import Collected, collect, example_blocks
+from theodolite.engine._contractions import Contraction
+from theodolite.engine._factors import Frame
+from theodolite.engine._outputs import Mode, Outputs, resolve_outputs
+from theodolite.engine._plan import AtomPlan, Plan, Settings, Task, make_plan
+from theodolite.engine._products import Products
+from theodolite.engine._routes import Route
+from theodolite.engine._runs import Run, Subject
+from theodolite.engine._symmetric import on_one_thread
+from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.layers import Layers, Ownership, Parameters, own_parameters, unwrap
+from theodolite.engine.modes import require_fixed_mode
+from theodolite.engine.readouts import Readout, resolve_readout
+from theodolite.engine.state import without_autocast
+from theodolite.errors import DomainError
+
+__all__ = ["Data", "Request", "Sweep", "model_device", "prepare"]
+
+_HALF = (torch.float16, torch.bfloat16)
+# Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one (products must
+# not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
+_PARTS: dict[Route, tuple[int, float]] = {
+    "hadamard": (2000, 4e9),
+    "gradients": (240, 4e9),
+    "positions": (120, 2e10),
+}
+_SPLIT_ROWS = 1280  # rows of a part of split gradients: tensor cores want them taller
+_MOST_PARTS = 32
+_TILE_ROWS = 128  # rows of a product that a GPU handles as one
+_CPU_PARTS: dict[Route, tuple[int, float]] = {
+    "hadamard": (128, 3.3e7),
+    "gradients": (128, 3.3e7),
+    "positions": (1, 3.3e7),
+}
+_VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, beside model and data."""
+
+    layers: Layers = "*"
+    outputs: Outputs = "full"
+    readout: str | Readout | None = None
+    params: Parameters = None
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Batches that are gone through once or several times."""
+
+    batches: list[Batch]
+
+    @classmethod
+    def of(cls, data: Any, targets: Any, batch_fn: Any, device: torch.device) -> "Data":
+        """Everything that is accepted, on the device."""
+        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
+        return cls(list(made))
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def rows(self, span: slice) -> list[Batch]:
+        """Some consecutive examples, as parts of the batches that hold them."""
+        found, start = [], 0
+        for batch in self.batches:
+            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
+            if first < last:
+                found.append(batch.take(slice(first, last)))
+            start += len(batch)
+        return found
+
+
+@dataclass
+class Sweep:
+    """A prepared sweep.
+
+    Args:
+        subject: The model and what is differentiated.
+        atoms: Parts whose kernels add up.
+        probe: The first example alone.
+        dtype: Dtype of factors and kernels.
+        device: Where everything happens.
+        settings: The user's choices.
+    """
+
+    subject: Subject
+    atoms: list[Atom]
+    probe: Run
+    dtype: torch.dtype
+    device: torch.device
+    settings: Settings
+
+    @property
+    def outputs(self) -> int:
+        """Number of functions per example."""
+        return self.probe.outputs.shape[1]
+
+    @property
+    def _mode(self) -> Mode:
+        """What is kept of the outputs."""
+        return self.subject.choice.mode
+
+    @property
+    def _width(self) -> int:
+        """Rows of a kernel that belong to one example."""
+        return self.outputs if self._mode == "full" else 1
+
+    @property
+    def layers(self) -> list[str]:
+        """Selected layers in order of execution; those that were not used come last."""
+        order = {name: rank for rank, atom in enumerate(self.atoms) for name in atom.parameters}
+        owned = self.subject.ownership.layers
+
+        def first_use(layer: str) -> int:
+            return min(order.get(name, len(order) + len(self.atoms)) for name in owned[layer])
+
+        return sorted(owned, key=first_use)
+
+    def atoms_of(self, layer: str) -> list[int]:
+        """Positions of the atoms that a layer owns."""
+        owned = set(self.subject.ownership.layers[layer])
+        return [index for index, atom in enumerate(self.atoms) if atom.parameter in owned]
+
+    def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
+        """Routes and sizes; raises where memory does not suffice."""
+        task = Task(
+            left=left,
+            right=right,
+            outputs=self.outputs,
+            mode=self._mode,
+            symmetric=symmetric,
+            dtype=self.dtype,
+            device=self.device,
+            kernels=kernels,
+        )
+        return make_plan(self.atoms, self.probe, self.subject.ownership, task, self.settings)
+
+    def collect(
+        self, batches: Sequence[Batch], plan: Plan, weights: Tensor | None = None
+    ) -> Collected:
+        """Factors of one block of examples."""
+        count = sum(len(batch) for batch in batches)
+        frame = Frame(count, self.outputs, self.dtype, self.device)
+        return collect(self.subject, batches, plan, frame, weights)
+
+    def blocks(self, data: Data, plan: Plan) -> Iterator[tuple[slice, list[Batch]]]:
+        """Blocks of examples with their place in the data."""
+        start = 0
+        for batches in example_blocks(data.batches, plan.block, plan.run):
+            stop = start + sum(len(batch) for batch in batches)
+            yield slice(start, stop), batches
+            start = stop
+
+    def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
+        """Parts of a symmetric block: few enough to be large, many enough to save work."""
+        atoms = [plan.atoms[index] for index in self.atoms_of(layer)]
+        heaviest = max(atoms, key=lambda entry: entry.cost, default=None)
+        parts = self.settings.parts or self._parts(heaviest, examples)
+        whole = self.settings.parts is None and self._whole(atoms, plan, examples)
+        products = Products(self.settings.precision)
+        span = examples if whole else -(-examples // parts)
+        if heaviest is not None and heaviest.route != "positions":
+            span = self._filling(span, examples)
+        return Contraction(products, plan.tile_bytes, span, whole)
+
+    def _parts(self, heaviest: AtomPlan | None, examples: int) -> int:
+        if heaviest is None:
+            return 1
+        route: Route = heaviest.route or "gradients"
+        on_gpu = self.device.type == "cuda"
+        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[route]
+        if on_gpu and route == "gradients" and self.settings.precision == "3xtf32":
+            least = _SPLIT_ROWS
+        rows = examples * self._width
+        return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
+
+    def _whole(self, atoms: Sequence[AtomPlan], plan: Plan, examples: int) -> bool:
+        """Whether one thread multiplies whole kernels; the forward kernel must fit into a tile."""
+        kinds = [(entry.atom.kind, entry.route) for entry in atoms]
+        if kinds != [("outer", "hadamard")] or not on_one_thread(self.device):
+            return False
+        return examples**2 * self._width * self.dtype.itemsize <= plan.tile_bytes
+
+    def _filling(self, span: int, examples: int) -> int:
+        """Long parts whose rows fill whole tiles or vectors, as far as whole examples do."""
+        width = self._width
+        if self.device.type != "cuda":
+            step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
+            return min(examples, -(-span // step) * step)
+        if span * width <= _TILE_ROWS:
+            return span
+        filling = round(span * width / _TILE_ROWS) * _TILE_ROWS // width
+        return max(1, min(examples, filling))
+
+    def fill(
+        self, layer: str, pair: tuple[Collected, Collected], block: KernelBlock, plan: Plan
+    ) -> None:
+        """Overwrite a block with the kernel of one layer."""
+        left, right = pair
+        contraction = self.contraction(plan, layer, len(left.outputs))
+        indices = self.atoms_of(layer)
+        if not indices:
+            block.values.zero_()
+        with without_autocast(self.device):
+            for rank, index in enumerate(indices):
+                contraction.add(left.factors[index], right.factors[index], block, rank == 0)
+        if left is right and indices:
+            # Plain products of a matrix with itself come out symmetric on a GPU, those of split
+            # numbers do not: high by low and low by high are added in another order.
+            exact = all(plan.atoms[index].route != "positions" for index in indices)
+            plain = self.device.type == "cuda" and self.settings.precision == "float32"
+            exact &= plain or contraction.symmetric(left.factors[indices[0]])
+            block.mirror(contraction.span, symmetrize=not exact)
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where the parameters of a model lie."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise DomainError(
+            "model: expected parameters, got none; tangent features are gradients with respect "
+            "to parameters"
+        )
+    return parameter.device
+
+
+def prepare(model: nn.Module, data: Data, request: Request) -> Sweep:
+    """Look at the model with one example, and group the uses of its parameters."""
+    inner = unwrap(model)
+    require_fixed_mode(inner)
+    ownership = own_parameters(inner, request.layers, request.params)
+    ownership = _restricted(ownership)
+    choice = resolve_outputs(request.outputs)
+    subject = Subject(inner, ownership, resolve_readout(request.readout), choice)
+    probe = subject.probe(data.batches[0].take(slice(0, 1)))
+    subject.require_finite(probe.outputs)
+    dtype = request.dtype or probe.outputs.dtype
+    dtype = torch.float32 if dtype in _HALF else dtype
+    atoms = group_atoms(probe.uses, ownership)
+    return Sweep(subject, atoms, probe, dtype, probe.outputs.device, request.settings)
+
+
+def _restricted(ownership: Ownership) -> Ownership:
+    """Only parameters of selected layers are followed."""
+    wanted = {name for names in ownership.layers.values() for name in names}
+    parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
+    return Ownership(parameters, ownership.layers, ownership.shared)

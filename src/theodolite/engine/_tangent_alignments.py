@@ -1,0 +1,288 @@
+"""Alignment of every layer's tangent kernel with the labels, without holding any kernel."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from theodolite._distributed import ALONE, Processes
+from theodolite.checks import require_choice, require_count, require_labels, require_nonempty
+from theodolite.engine._alignment_set import Method, TangentAlignment, TangentAlignments
+from theodolite.engine._blocks import KernelBlock, kernel_shape
+from theodolite.engine._collection import Collected
+from theodolite.engine._gradient_moments import GradientMoments, gradient_rows, shorter_sides
+from theodolite.engine._kernel_moments import KernelMoments
+from theodolite.engine._plan import Plan, Settings, available_bytes
+from theodolite.engine._products import Precision
+from theodolite.engine._self_check import (
+    check_quadratic_forms,
+    example_differences,
+    form_table,
+    require_independent_examples,
+)
+from theodolite.engine._sketches import (
+    jackknife_covariance,
+    pair_norms,
+    probe_grams,
+    require_probe_memory,
+)
+from theodolite.engine._sweep import Data, Request, Sweep, model_device, prepare
+from theodolite.engine.batches import Batch
+from theodolite.engine.layers import Layers, Parameters, unwrap
+from theodolite.engine.readouts import Readout
+from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.errors import DomainError, MemoryLimitError, ShapeError
+
+__all__ = ["tangent_alignments"]
+
+_Moments = KernelMoments | GradientMoments
+
+_BLOCK_ROWS = 8192  # rows (example, output) of a block: large products, small blocks
+_ZERO = 1e-12  # of the norm before centring: a kernel that is constant up to rounding
+
+
+def tangent_alignments(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any = None,
+    layers: Layers = "*",
+    *,
+    method: Method = "exact",
+    probes: int = 32,
+    readout: str | Readout | None = None,
+    params: Parameters = None,
+    memory_limit: int | None = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    batch_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "float32",
+    generator: torch.Generator | None = None,
+    processes: Processes = ALONE,
+) -> TangentAlignments:
+    r"""Alignment of every layer's tangent kernel with the labels, for any number of examples.
+
+    .. math:: A_l = \frac{\|\Psi_l \tilde Y\|^2}{\|C K_l C\|_F\, \|\tilde Y\|^2},
+              \qquad \tilde Y = C Y
+
+    The numerator takes one backward pass for all layers. The norm is added up over blocks of the
+    kernel, in float64, so that memory does not grow with the square of the number of examples. For
+    a layer with fewer parameters than the kernel has rows it is that of the parameters' side of the
+    same product, where that is cheaper. Or it is estimated from pairs of common random probes, one
+    backward pass each.
+
+    Range: [0, 1].
+    Undefined (``nan``): the kernel is constant up to rounding, or the targets are.
+
+    Args:
+        model: Any module, in evaluation mode.
+        inputs: Inputs, (inputs, targets), a mapping, or batches of these.
+        targets: :math:`Y`: class labels (n,) or values (n, c), where ``inputs`` holds none.
+        layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
+        method: ``"exact"``, or ``"sketch"`` where that takes too long.
+        probes: Number of probes of the sketch, at least 3; errors fall as its inverse.
+        readout: See :func:`tangent_kernels`.
+        params: Which trainable parameters count.
+        memory_limit: Bytes; None for nine tenths of what is free.
+        batch_fn: Turns an item of ``inputs`` into a batch.
+        batch_size: Examples per forward pass; None to choose.
+        dtype: Dtype of products; None for that of the outputs.
+        device: Where the inputs should lie; None for that of the parameters.
+        precision: ``"3xtf32"`` for faster float32 products on CUDA.
+        generator: Source of the probes; None for a fixed seed.
+        processes: That have the same model, inputs and probes, and share the work of the sketch.
+
+    Raises:
+        CaptureError: If the model mixes examples, or the kernels disagree with plain autograd.
+        DomainError: If there are no targets, or the model trains or drops out.
+        MemoryLimitError: If the plan exceeds the memory limit.
+        ShapeError: If outputs and targets do not match.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 2, bias=False).double()
+        >>> x = torch.eye(2, dtype=torch.float64)
+        >>> found = tangent_alignments(model, x, torch.tensor([0, 1]))
+        >>> round(found[""].alignment.item(), 4)
+        0.5774
+
+    References:
+        [lou2022], Eq. (3).
+    """
+    require_choice(("exact", "sketch"), method=method)
+    require_count(3, probes=probes)
+    settings = Settings(memory_limit, batch_size, precision)
+    request = Request(layers, "full", readout, params, dtype, device, settings)
+    inner = unwrap(model)
+    place = torch.device(device) if device is not None else model_device(inner)
+    with untouched(inner), exact_arithmetic(place):
+        data = Data.of(inputs, targets, batch_fn, place)
+        sweep = prepare(inner, data, request)
+        labels = centered_labels(data, sweep.outputs)
+        if method == "exact":
+            return _exact(sweep, data, labels)
+        weights = _probes(labels, probes, generator)
+        return _sketched(sweep, data, labels, weights, processes)
+
+
+def centered_labels(data: Data, outputs: int) -> Tensor:
+    """Targets minus their mean over examples and outputs, (n, c), in float64."""
+    parts = [batch.targets for batch in data.batches]
+    if any(not isinstance(part, Tensor) for part in parts):
+        raise DomainError("targets: expected one target per example, got none; pass targets=")
+    targets = torch.cat(parts)
+    require_nonempty(targets=targets)
+    if targets.dim() == 1 and not targets.is_floating_point() and outputs > 1:
+        require_labels(targets, outputs, "targets")
+        values = functional.one_hot(targets.long(), outputs).double()
+    else:
+        values = targets.double().reshape(len(targets), -1)
+    if values.shape[1] != outputs:
+        raise ShapeError(
+            f"targets: expected class labels or shape (n, {outputs}) as the outputs, got "
+            f"{tuple(targets.shape)}"
+        )
+    return values - values.mean()
+
+
+def _exact(sweep: Sweep, data: Data, labels: Tensor) -> TangentAlignments:
+    plan = _block_plan(sweep, len(data))
+    moments = _moments(sweep, plan, labels)
+    outputs, gradients = _stream(sweep, data, plan, labels, moments)
+    require_independent_examples(sweep, example_differences(sweep, outputs))
+    owned = sweep.subject.ownership.layers
+    energy = {
+        layer: sum(
+            (gradients[name].double().square().sum() for name in owned[layer] if name in gradients),
+            torch.zeros((), dtype=torch.float64, device=sweep.device),
+        )
+        for layer in sweep.layers
+    }
+    scales = {layer: entry.uncentered for layer, entry in moments.items()}
+    forms = {layer: entry.form for layer, entry in moments.items()}
+    check_quadratic_forms(sweep, list(forms), form_table(forms, energy, scales))
+    norms = torch.stack([moments[layer].centered for layer in sweep.layers])
+    noise = torch.stack([scales[layer] for layer in sweep.layers])
+    zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)
+    energies = torch.stack([energy[layer] for layer in sweep.layers])
+    return _assemble(sweep.layers, "exact", (energies, norms, noise), labels, zero)
+
+
+def _block_plan(sweep: Sweep, examples: int) -> Plan:
+    """The largest blocks that fit."""
+    block = min(examples, max(1, _BLOCK_ROWS // sweep.outputs))
+    while True:
+        try:
+            return sweep.plan(block, block, block >= examples, 2)
+        except MemoryLimitError:
+            if block == 1:
+                raise
+            block = -(-block // 2)
+
+
+def _moments(sweep: Sweep, plan: Plan, labels: Tensor) -> dict[str, _Moments]:
+    """Sums of every layer, on the side that takes less time."""
+    short, flat = shorter_sides(sweep, plan, len(labels)), labels.flatten()
+    return {
+        layer: GradientMoments(flat)
+        if layer in short
+        else KernelMoments(len(flat), sweep.device, flat)
+        for layer in sweep.layers
+    }
+
+
+def _stream(
+    sweep: Sweep, data: Data, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Go through all blocks; returns outputs and the gradient of the outputs along the labels."""
+    outputs: list[Tensor] = []
+    total: dict[str, Tensor] = {}
+    kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
+    for rows, batches in sweep.blocks(data, plan):
+        left = sweep.collect(batches, plan, labels[rows])
+        outputs.append(left.outputs)
+        for name, gradient in left.gradients.items():
+            total[name] = total[name] + gradient if name in total else gradient
+        for layer, entry in moments.items():
+            if isinstance(entry, GradientMoments):
+                _add_gradients(sweep, plan, (left, rows), layer, entry)
+        if kernels:
+            _add_blocks(sweep, plan, (left, left), (rows, rows), kernels)
+        for columns, others in sweep.blocks(data, plan):
+            if kernels and columns.start > rows.start:
+                right = sweep.collect(others, plan)
+                _add_blocks(sweep, plan, (left, right), (rows, columns), kernels)
+    return torch.cat(outputs), total
+
+
+def _add_gradients(
+    sweep: Sweep, plan: Plan, side: tuple[Collected, slice], layer: str, entry: GradientMoments
+) -> None:
+    collected, place = side
+    start = place.start * sweep.outputs
+    factors = [collected.factors[index] for index in sweep.atoms_of(layer)]
+    for rows, J in gradient_rows(factors, plan):
+        entry.add(J, slice(start + rows.start, start + rows.stop))
+
+
+def _add_blocks(
+    sweep: Sweep,
+    plan: Plan,
+    pair: tuple[Collected, Collected],
+    place: tuple[slice, slice],
+    moments: dict[str, KernelMoments],
+) -> None:
+    c = sweep.outputs
+    sizes = [len(side.outputs) for side in pair]
+    shape = kernel_shape("full", sizes[0], sizes[1], c)
+    block = KernelBlock(torch.empty(shape, dtype=sweep.dtype, device=sweep.device), "full")
+    rows, columns = (slice(part.start * c, part.stop * c) for part in place)
+    for layer, entry in moments.items():
+        sweep.fill(layer, pair, block, plan)
+        entry.add(block.matrices()[0], rows, columns)
+
+
+def _probes(labels: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """The labels, and centred random signs: (1 + s, n, c)."""
+    draws = torch.Generator().manual_seed(0) if generator is None else generator
+    signs = torch.randint(0, 2, (count, *labels.shape), generator=draws, device=draws.device)
+    z = (2.0 * signs - 1.0).to(labels)
+    return torch.cat([labels[None], z - z.mean((1, 2), keepdim=True)])
+
+
+def _sketched(
+    sweep: Sweep, data: Data, labels: Tensor, weights: Tensor, processes: Processes
+) -> TangentAlignments:
+    own = processes.part(len(data))
+    with processes.together():
+        limit = sweep.settings.memory_limit or available_bytes(sweep.device)
+        require_probe_memory(sweep.subject, len(weights) - 1, limit)
+        run = _block_plan(sweep, len(data)).run
+    batches = data.batches if processes.alone else data.rows(own)
+    grams = probe_grams(sweep.subject, batches, weights[:, own], run, processes)
+    stacked = torch.stack([grams[layer] for layer in sweep.layers])
+    energies = stacked[:, 0, 0]
+    norms, without = pair_norms(stacked[:, 1:, 1:])
+    noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1)
+    replicates = energies[:, None] / (without * labels.square().sum())
+    covariance = jackknife_covariance(replicates.nan_to_num(posinf=0.0))
+    return _assemble(sweep.layers, "sketch", (energies, norms, noise), labels, covariance)
+
+
+def _assemble(
+    layers: list[str],
+    method: Method,
+    parts: tuple[Tensor, Tensor, Tensor],
+    labels: Tensor,
+    covariance: Tensor,
+) -> TangentAlignments:
+    # One copy from the device: what follows, and what callers read, are single numbers.
+    energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
+    covariance = covariance.cpu()
+    defined = (norms > _ZERO * noise) & (size > 0)
+    alignments = torch.where(defined, energies / (norms * size), torch.nan)
+    errors = covariance.diagonal().sqrt()
+    rows = zip(layers, alignments, energies, norms, errors, strict=True)
+    found = {layer: TangentAlignment(*values) for layer, *values in rows}
+    return TangentAlignments(found, method, covariance)

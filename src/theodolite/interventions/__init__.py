@@ -1,0 +1,53 @@
+"""Changes made to a network on purpose: how it starts, what is copied, kept, scaled or frozen."""
+
+from theodolite.interventions.data_init import covariance_init_, eigenvector_init_
+from theodolite.interventions.feature_maximization import (
+    FeatureMaximization,
+    FeatureMaximizationRecipe,
+    layerwise_feature_maximization,
+)
+from theodolite.interventions.feature_pairs import UnitNorm, feature_pair_loss
+from theodolite.interventions.filters import (
+    Directions,
+    eigenvector_filters,
+    sample_filters,
+)
+from theodolite.interventions.freezing import freeze_except_, unfrozen
+from theodolite.interventions.initializers import (
+    INITIALIZERS,
+    Initializer,
+    fans,
+    init_weight_,
+    initialize_,
+)
+from theodolite.interventions.rescaling import layer_norms, rescale_to_
+from theodolite.interventions.scale_init import scale_init_
+from theodolite.interventions.tau_curves import TAU_CURVES, tau_curve
+from theodolite.interventions.transfer import replace_head_, transfer_layers_
+
+__all__ = [
+    "INITIALIZERS",
+    "TAU_CURVES",
+    "Directions",
+    "FeatureMaximization",
+    "FeatureMaximizationRecipe",
+    "Initializer",
+    "UnitNorm",
+    "covariance_init_",
+    "eigenvector_filters",
+    "eigenvector_init_",
+    "fans",
+    "feature_pair_loss",
+    "freeze_except_",
+    "init_weight_",
+    "initialize_",
+    "layer_norms",
+    "layerwise_feature_maximization",
+    "replace_head_",
+    "rescale_to_",
+    "sample_filters",
+    "scale_init_",
+    "tau_curve",
+    "transfer_layers_",
+    "unfrozen",
+]

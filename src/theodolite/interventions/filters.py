@@ -1,0 +1,161 @@
+"""Filters from a covariance: random ones that have it, or its scaled eigenvectors."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.checks import require_choice, require_count, require_symmetric
+from theodolite.errors import DomainError, ShapeError
+from theodolite.interventions.tau_curves import Tau, tau_values
+from theodolite.linalg import Eigen, array_function, double, eps_of, symmetric_eigen, top_eigen
+
+__all__ = ["Directions", "Select", "Signs", "eigenvector_filters", "sample_filters"]
+
+Select = Literal["top", "smallest"]
+Signs = Literal["random", "+1", "largest"]
+
+
+@array_function
+def sample_filters(
+    covariance: Float[Tensor, "d d"],
+    count: int,
+    *,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "count d"]:
+    r"""Gaussian filters of mean zero with a given covariance, one per row.
+
+    .. math:: W = Z\,\Lambda^{1/2} V^\top, \qquad \Sigma = V \Lambda V^\top,\; Z_{ij} \sim N(0, 1)
+
+    The covariance may be singular: filters stay in its range.
+
+    Args:
+        covariance: :math:`\Sigma`, of learned filters or built from data.
+        count: number of filters.
+        generator: source of randomness.
+
+    Raises:
+        ShapeError: If the covariance is not square.
+        DomainError: If it is not symmetric, or has an eigenvalue below zero beyond rounding.
+
+    Example:
+        >>> sigma = torch.tensor([[4.0, 0.0], [0.0, 0.0]])
+        >>> w = sample_filters(sigma, 1000, generator=torch.Generator().manual_seed(0))
+        >>> round(w[:, 0].std().item(), 1), w[:, 1].abs().max().item()
+        (2.0, 0.0)
+
+    References:
+        [maennel2020], section 2.4.
+    """
+    require_symmetric(covariance=covariance)
+    require_count(1, count=count)
+    values, vectors = symmetric_eigen(double(covariance))
+    noise = len(values) * eps_of(covariance)
+    peak = values.abs().max()
+    if values[-1] < -max(1e-8, noise) * peak:
+        raise DomainError(
+            "covariance: expected no negative eigenvalue, got "
+            f"{values[-1].item():.3g} beside {values[0].item():.3g}; a covariance has none, "
+            "was something else passed?"
+        )
+    # What rounding leaves of a zero eigenvalue would let its root leak out of the range.
+    roots = torch.where(values > noise * peak, values, torch.zeros_like(values)).sqrt()
+    return (_normal(count, len(values), generator).to(roots) * roots) @ vectors.mT
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Which eigenvectors of a covariance, in which order.
+
+    Args:
+        count: how many.
+        select: from the largest eigenvalues down, or from the smallest up.
+        first: place of the first one, counted from 1.
+    """
+
+    count: int
+    select: Select = "top"
+    first: int = 1
+
+    def __post_init__(self) -> None:
+        require_choice(("top", "smallest"), select=self.select)
+        require_count(1, count=self.count, first=self.first)
+
+    def of(self, covariance: Float[Tensor, "d d"]) -> Eigen:
+        """The chosen eigenpairs.
+
+        Raises:
+            ShapeError: If the matrix has too few dimensions.
+        """
+        d, last = len(covariance), self.first + self.count - 1
+        if last > d:
+            raise ShapeError(
+                f"expected at least {last} dimensions for eigenvectors {self.first} to {last}, "
+                f"one per filter, got {d}; covariance_init_ samples any number of filters"
+            )
+        chosen = slice(self.first - 1, last)
+        if self.select == "top":
+            values, vectors = top_eigen(covariance, last)
+        else:
+            values, vectors = (part.flip(-1) for part in symmetric_eigen(covariance))
+        return Eigen(values[chosen], vectors[:, chosen])
+
+
+@array_function
+def eigenvector_filters(
+    covariance: Float[Tensor, "d d"],
+    directions: int | Directions,
+    *,
+    tau: Tau = "f2",
+    signs: Signs = "random",
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "K d"]:
+    r"""Eigenvectors of a covariance as filters: row k is :math:`\pm\tau_k e_k`.
+
+    On the data their outputs are uncorrelated, with variance :math:`\tau_k^2\lambda_k`.
+
+    Args:
+        covariance: of what the weights multiply: inputs or patches.
+        directions: how many filters (the largest eigenvalues), or which ones.
+        tau: strengths, see :func:`tau_curve`: a name, numbers, or a function of sigma.
+        signs: ``"random"``; ``"+1"`` leaves them as the solver gives them; ``"largest"`` makes
+            the entry of largest magnitude positive. With ReLU the two signs differ.
+        generator: source of random signs.
+
+    Raises:
+        ShapeError: If there are more filters than dimensions.
+        DomainError: If the covariance is not symmetric or a strength is negative.
+
+    Example:
+        >>> eigenvector_filters(torch.diag(torch.tensor([1.0, 9.0])), 1, signs="largest")
+        tensor([[0., 1.]])
+
+    References:
+        [maennel2020], section 2.5 and appendix E.3.
+    """
+    require_symmetric(covariance=covariance)
+    require_choice(("random", "+1", "largest"), signs=signs)
+    chosen = Directions(directions) if isinstance(directions, int) else directions
+    values, vectors = chosen.of(double(covariance))
+    strengths = tau_values(tau, values) * _signs(vectors, signs, generator)
+    return (vectors * strengths).mT + 0.0  # no negative zeros
+
+
+def _signs(vectors: Tensor, signs: Signs, generator: torch.Generator | None) -> Tensor:
+    count = vectors.shape[1]
+    if signs == "random":
+        device = "cpu" if generator is None else generator.device
+        coins = torch.randint(2, (count,), generator=generator, device=device)
+        return (2 * coins - 1).to(vectors)
+    if signs == "largest":
+        places = vectors.abs().argmax(0, keepdim=True)
+        return vectors.gather(0, places).squeeze(0).sign()
+    return torch.ones_like(vectors[0])
+
+
+def _normal(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """Drawn where the generator lives, so that one seed gives the same filters on every device."""
+    device = "cpu" if generator is None else generator.device
+    return torch.randn(rows, columns, generator=generator, device=device, dtype=torch.float64)

@@ -1,1 +1,0 @@
-"""What experiments need: data, models, training, interventions."""

@@ -1,0 +1,176 @@
+"""Anything a user passes becomes batches."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from theodolite.engine.batches import Batch, iterate_batches, single_batch
+from theodolite.errors import DomainError, DtypeError, ShapeError
+
+X = torch.arange(12.0).reshape(6, 2)
+Y = torch.arange(6)
+
+ACCEPTED = {
+    "tensor": X,
+    "array": X.numpy(),
+    "pair": (X, Y),
+    "list pair": [X, Y],
+    "pair of arrays": (X.numpy(), Y.numpy()),
+    "mapping": {"input": X, "labels": Y},
+    "mapping with label": {"input": X, "label": Y},
+    "mapping and targets": ({"input": X}, Y),
+    "mapping alone in a tuple": ({"input": X, "labels": Y},),
+    "tuple of one input and targets": ((X,), Y),
+    "batch": Batch((X,), targets=Y),
+    "list of pairs": [(X[:4], Y[:4]), (X[4:], Y[4:])],
+    "loader": DataLoader(TensorDataset(X, Y), batch_size=4),
+    "data set": TensorDataset(X, Y),
+    "generator": ((X[k : k + 3], Y[k : k + 3]) for k in (0, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", ACCEPTED)
+def test_everything_accepted_holds_the_same_examples(kind):
+    batches = list(iterate_batches(ACCEPTED[kind], batch_size=2))
+    assert all(len(batch) <= 2 for batch in batches)
+    inputs = [batch.args[0] if batch.args else batch.kwargs["input"] for batch in batches]
+    assert torch.equal(torch.cat(inputs), X)
+    if kind not in ("tensor", "array"):
+        assert torch.equal(torch.cat([batch.targets for batch in batches]), Y)
+        assert all("label" not in batch.kwargs for batch in batches)
+
+
+@pytest.mark.parametrize("inputs", [(X, 2 * X, 3 * X), [X, 2 * X, 3 * X]], ids=["tuple", "list"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_inputs_are_all_arguments_of_the_model(inputs, count):
+    batches = list(iterate_batches((inputs[:count], Y), batch_size=4))
+    answers = [batch.run(lambda *args: torch.stack(args, dim=1)) for batch in batches]
+    assert torch.equal(torch.cat(answers), torch.stack(tuple(inputs[:count]), dim=1))
+    assert torch.equal(torch.cat([batch.targets for batch in batches]), Y)
+
+
+def test_a_batch_function_wins():
+    def convert(item):
+        return Batch((item["a"] + item["b"],), targets=item["c"])
+
+    items = [{"a": X, "b": X, "c": Y}]
+    (batch,) = iterate_batches(items, batch_fn=convert)
+    assert torch.equal(batch.args[0], 2 * X)
+    assert torch.equal(batch.targets, Y)
+
+
+def test_the_mask_stays_with_its_examples_and_goes_to_the_model():
+    mask = torch.tensor([[1, 1], [1, 0], [1, 1]])
+    batch = single_batch({"input_ids": torch.zeros(3, 2, dtype=torch.long), "attention_mask": mask})
+    assert batch.mask is mask
+    taken = batch.take([2, 1])
+    assert torch.equal(taken.mask, mask[[2, 1]])
+    assert torch.equal(taken.kwargs["attention_mask"], mask[[2, 1]])
+
+
+def test_take_leaves_what_has_no_examples():
+    batch = Batch((X, torch.ones(3)), {"flag": True, "nested": [X]})
+    taken = batch.take(slice(1, 3))
+    assert len(taken) == 2
+    assert taken.args[1].shape == (3,)
+    assert taken.kwargs["flag"] is True
+    assert torch.equal(taken.kwargs["nested"][0], X[1:3])
+
+
+def test_nested_tensors_are_batches():
+    ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    batch = single_batch(ragged)
+    assert len(batch) == 2
+    assert batch.take([1]).args[0].unbind()[0].shape == (4, 3)
+
+
+def test_single_batch_joins_batches():
+    joined = single_batch([(X[:2], Y[:2]), (X[2:], Y[2:])])
+    assert torch.equal(joined.args[0], X)
+    assert torch.equal(joined.targets, Y)
+
+
+def test_batches_move_to_a_device():
+    batch = Batch((X,), {"k": X}, Y).to("meta")
+    assert batch.args[0].device.type == batch.targets.device.type == "meta"
+    assert batch.to(None) is batch
+
+
+REFUSED = {
+    "number": (3, DtypeError),
+    "text": ([("a", Y)], ShapeError),
+    "three tensors": ((X, Y, Y), DtypeError),
+    "empty": (X[:0], ShapeError),
+    "targets of another length": ((X, Y[:3]), ShapeError),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_a_batch_is_refused(kind):
+    data, error = REFUSED[kind]
+    with pytest.raises(error):
+        list(iterate_batches(data))
+
+
+def test_different_shapes_are_refused_only_where_all_are_needed_at_once():
+    parts = [torch.ones(2, 3), torch.ones(2, 4)]
+    assert len(list(iterate_batches(iter(parts)))) == 2
+    with pytest.raises(ShapeError, match="pad"):
+        single_batch(iter(parts))
+    with pytest.raises(ShapeError, match="empty"):
+        single_batch(iter([]))
+
+
+class Column:
+    """As in a table of pandas."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        list(range(6)),
+        tuple(range(6)),
+        [np.int64(k) for k in range(6)],
+        Column(range(6)),
+        np.broadcast_to(np.arange(6), (2, 6))[0],
+        np.arange(6).astype(np.dtype(np.int64).newbyteorder()),
+    ],
+    ids=["list", "tuple", "scalars", "column", "read only", "other byte order"],
+)
+def test_targets_that_are_plain_numbers_become_tensors(targets):
+    for data in ((X, targets), {"x": X, "labels": targets}):
+        (batch,) = iterate_batches(data)
+        assert torch.equal(batch.targets, Y)
+    (batch,) = iterate_batches((X, [[0.5, 1.0]] * 6))
+    assert batch.targets.shape == (6, 2)
+
+
+@pytest.mark.parametrize("targets", [["cat"] * 6, np.array(["cat"] * 6)], ids=["list", "array"])
+def test_targets_that_are_words_are_refused(targets):
+    with pytest.raises(DtypeError, match=r"expected class indices or numbers, got .*'cat'"):
+        single_batch((X, targets))
+
+
+def test_targets_of_another_kind_are_left_alone():
+    given = {"boxes": torch.ones(6, 4)}
+    assert single_batch((X, given)).targets is given
+    ragged = [[0.0], [0.0, 1.0]] * 3
+    assert single_batch((X, ragged)).targets == ragged
+
+
+def test_numpy_targets_become_tensors():
+    (batch,) = iterate_batches(X, targets=np.arange(6))
+    assert torch.equal(batch.targets, Y)
+
+
+@pytest.mark.parametrize("data", [(X, Y), {"x": X, "labels": Y}, Batch((X,), targets=Y)])
+def test_targets_beside_targets_are_refused(data):
+    with pytest.raises(DomainError, match="hold targets already"):
+        single_batch(data, targets=Y)

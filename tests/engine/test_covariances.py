@@ -1,0 +1,230 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.reference import patches as reference
+from theodolite.engine import input_moments, patch_covariance, weight_covariance
+from theodolite.engine._patches import PatchGrid, _prefers_shifts, patch_rows
+
+# kernel, stride, padding, dilation
+GEOMETRIES = {
+    "plain": ((3, 3), (1, 1), (0, 0), (1, 1)),
+    "not square": ((3, 2), (1, 1), (1, 0), (1, 1)),
+    "padded": ((5, 5), (1, 1), (2, 2), (1, 1)),
+    "dilated": ((3, 3), (1, 1), (1, 1), (2, 2)),
+    "strided": ((3, 3), (2, 1), (1, 2), (1, 1)),
+    "one pixel": ((1, 1), (1, 1), (0, 0), (1, 1)),
+    "all": ((2, 4), (2, 1), (0, 3), (1, 2)),
+}
+geometries = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+
+
+def images_of(generator, channels, count=2):
+    shape = (count, channels, 9, 10)
+    return torch.randn(shape, generator=generator, dtype=torch.float64) + 3
+
+
+@pytest.mark.spec("2.P31")
+@geometries
+def test_patches_equal_the_loop_and_unfold(geometry, generator):
+    images = images_of(generator, 2)
+    kernel, stride, padding, dilation = geometry
+    grid = PatchGrid.of(2, *geometry)
+    rows = patch_rows(grid.pad(images), grid)
+    expected = reference.patches(images.numpy(), *geometry)
+    unfolded = functional.unfold(images, kernel, dilation, padding, stride)
+    np.testing.assert_array_equal(rows, expected.reshape(rows.shape))
+    torch.testing.assert_close(rows, unfolded.mT, rtol=0, atol=0)
+
+
+@pytest.mark.spec("2.P31")
+@geometries
+def test_filter_times_patch_is_the_convolution(geometry, generator):
+    images = images_of(generator, 2)
+    kernel, stride, padding, dilation = geometry
+    layer = nn.Conv2d(2, 3, kernel, stride, padding, dilation).double()
+    grid = PatchGrid.of(2, *geometry)
+    rows = patch_rows(grid.pad(images), grid)
+    output = rows @ layer.weight.flatten(1).mT + layer.bias
+    torch.testing.assert_close(output.mT.reshape(layer(images).shape), layer(images))
+
+
+@geometries
+@pytest.mark.parametrize("channels", [2, 16], ids=["few channels", "many channels"])
+@pytest.mark.parametrize("centered", [True, False], ids=["centred", "raw"])
+def test_patch_covariance_equals_the_loop(geometry, channels, centered, generator):
+    images = images_of(generator, channels, count=1)
+    rows = reference.patches(images.numpy(), *geometry)
+    expected = reference.covariance(rows.reshape(-1, rows.shape[-1]), centered, ddof=1)
+    kernel, stride, padding, dilation = geometry
+    found = patch_covariance(
+        images, kernel, stride, padding, dilation=dilation, centered=centered, ddof=1
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
+
+
+def test_shifted_products_are_taken_where_they_pay(generator):
+    wide, narrow = images_of(generator, 16), images_of(generator, 3)
+    assert _prefers_shifts(wide, PatchGrid.of(2, 3))
+    assert not _prefers_shifts(narrow, PatchGrid.of(2, 3))
+    assert not _prefers_shifts(wide, PatchGrid.of(2, 3, stride=2))
+    assert not _prefers_shifts(wide, PatchGrid.of(2, 6))  # maps no wider than the border
+
+
+@pytest.mark.spec("2.P31")
+def test_one_pixel_and_whole_image_kernels(generator):
+    images = images_of(generator, 3, count=5)
+    pixels = images.permute(0, 2, 3, 1).reshape(-1, 3)
+    flat = images.flatten(1)
+    torch.testing.assert_close(patch_covariance(images, 1), torch.cov(pixels.T, correction=0))
+    torch.testing.assert_close(patch_covariance(images, (9, 10)), torch.cov(flat.T, correction=0))
+
+
+@pytest.mark.spec("2.P31")
+@pytest.mark.parametrize(("kernel", "side"), [(3, 30), (5, 28)])
+def test_positions_of_small_images(kernel, side):
+    assert PatchGrid.of(2, kernel).positions((32, 32)) == (side, side)
+
+
+@pytest.mark.spec("2.P31")
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("batch", [1, 3, 7])
+def test_streaming_equals_one_shot(channels, batch, generator):
+    images = images_of(generator, channels, count=7)
+    loader = [(part, None) for part in images.split(batch)]
+    streamed = patch_covariance(loader, 3, padding=1)
+    torch.testing.assert_close(streamed, patch_covariance(images, 3, padding=1), rtol=0, atol=1e-10)
+
+
+def test_streaming_takes_images_of_several_sizes(generator):
+    large, small = images_of(generator, 3), images_of(generator, 3)[:, :, :6, :5]
+    rows = [patch_rows(part, PatchGrid.of(2, 3)).flatten(0, 1) for part in (large, small)]
+    expected = torch.cov(torch.cat(rows).T, correction=0)
+    torch.testing.assert_close(patch_covariance([large, small], 3), expected)
+
+
+@pytest.mark.parametrize("centered", [True, False], ids=["centred", "raw"])
+def test_covariance_per_position(centered, generator):
+    images = images_of(generator, 2, count=6)
+    rows = reference.patches(images.numpy(), (3, 2), (2, 1), (1, 0), (1, 1))
+    batches = images.split(4)
+    found = patch_covariance(batches, (3, 2), (2, 1), (1, 0), centered=centered, per_position=True)
+    assert found.count == 6
+    assert found.covariance.shape == (*rows.shape[1:3], 12, 12)
+    np.testing.assert_allclose(found.mean, rows.mean(0), atol=1e-12)
+    expected = reference.covariance(rows[:, 2, 4], centered)
+    np.testing.assert_allclose(found.covariance[2, 4], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_one_and_three_spatial_axes(axes, generator):
+    images = torch.randn((4, 2, *[5] * axes), generator=generator, dtype=torch.float64)
+    convolution = (nn.Conv1d if axes == 1 else nn.Conv3d)(2, 2 * 2**axes, 2, bias=False).double()
+    weight = convolution.weight.data
+    weight.copy_(torch.eye(2 * 2**axes).view_as(weight))  # each filter picks one entry
+    rows = convolution(images).detach().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(patch_covariance(images, 2), torch.cov(rows, correction=0))
+
+
+def test_float32_and_numpy_come_back_in_kind(generator):
+    images = images_of(generator, 3).float()
+    found = patch_covariance(images.numpy(), 3)
+    assert found.dtype == np.float32
+    expected = patch_covariance(images.double(), 3)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert patch_covariance(images, 3).dtype == torch.float32
+
+
+def test_a_large_mean_costs_no_digits(generator):
+    images = images_of(generator, 3)
+    moved = patch_covariance(images + 1e6, 3, padding=0)
+    torch.testing.assert_close(moved, patch_covariance(images, 3), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("centered", [True, False], ids=["centred", "raw"])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_weight_covariance_equals_the_loop(centered, ddof, generator):
+    weight = torch.randn(6, 2, 3, 2, generator=generator, dtype=torch.float64) + 1
+    expected = reference.covariance(weight.flatten(1).numpy(), centered, ddof)
+    found = weight_covariance(weight, centered=centered, ddof=ddof)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(3, 5), nn.Conv1d(3, 4, 2), nn.Conv2d(4, 6, (2, 3), groups=2)], ids=repr
+)
+def test_weight_covariance_of_a_layer(layer):
+    rows = layer.weight.detach().double().flatten(1)
+    torch.testing.assert_close(weight_covariance(layer).double(), torch.cov(rows.T, correction=0))
+
+
+def test_gpt2_layers_keep_neurons_in_columns():
+    from transformers.pytorch_utils import Conv1D
+
+    layer = Conv1D(5, 3)
+    assert weight_covariance(layer).shape == (3, 3)
+
+
+def test_weights_of_several_runs_are_pooled(generator):
+    runs = [torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (4, 5)]
+    torch.testing.assert_close(weight_covariance(runs), weight_covariance(torch.cat(runs)))
+
+
+def convolutional(groups=1, mode="zeros"):
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 6, (2, 3), (1, 2), (1, 2), groups=groups, padding_mode=mode),
+        nn.Flatten(),
+        nn.Linear(6 * 10 * 6, 3),
+    ).double()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 5])
+@pytest.mark.parametrize("padding", ["none", "layer"])
+def test_inputs_of_deeper_layers(batch_size, padding, generator):
+    model, images = convolutional(), images_of(generator, 2, count=5)
+    found = input_moments(model, images, padding=padding, batch_size=batch_size)
+    assert list(found) == ["0", "2", "4"]
+    hidden = model[1](model[0](images)).detach()
+    edge = (1, 2) if padding == "layer" else (0, 0)
+    expected = patch_covariance(hidden, (2, 3), (1, 2), edge)
+    torch.testing.assert_close(found["2"].covariance(), expected)
+    rows = model[:4](images).detach()
+    torch.testing.assert_close(found["4"].covariance(), torch.cov(rows.T, correction=0))
+
+
+def test_patches_match_the_weights_they_meet(generator):
+    model, images = convolutional(groups=2, mode="circular"), images_of(generator, 2, count=5)
+    found = input_moments(model, images, "2", padding="layer")["2"].covariance()
+    assert found.shape == weight_covariance(model[2]).shape
+    hidden = model[1](model[0](images)).detach()
+    padded = functional.pad(hidden, (2, 2, 1, 1), mode="circular")
+    parts = torch.cat(padded.chunk(2, dim=1))  # groups are pooled
+    torch.testing.assert_close(found, patch_covariance(parts, (2, 3), (1, 2)))
+
+
+def test_padded_tokens_are_left_out(generator):
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.mix = nn.Embedding(5, 3), nn.Linear(3, 2)
+
+        def forward(self, input_ids, attention_mask):
+            return self.mix(self.embed(input_ids))
+
+    model = Tokens().double()
+    ids = torch.randint(5, (4, 6), generator=generator)
+    mask = (torch.arange(6) < torch.tensor([6, 2, 3, 1])[:, None]).long()
+    found = input_moments(model, {"input_ids": ids, "attention_mask": mask}, batch_size=3)
+    rows = model.embed(ids).detach()[mask.bool()]
+    assert found["mix"].count == 12
+    torch.testing.assert_close(found["mix"].covariance(), torch.cov(rows.T, correction=0))
+
+
+def test_float32_patches_give_an_exactly_symmetric_covariance(generator):
+    images = torch.rand(20, 3, 9, 9, generator=generator)
+    covariance = patch_covariance(images, 3)
+    assert torch.equal(covariance, covariance.T)

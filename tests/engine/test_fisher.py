@@ -1,0 +1,160 @@
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+from tests.engine.zoo import ZOO, specimen
+from theodolite.engine import fisher, gauss_newton
+from theodolite.engine.batches import single_batch
+from theodolite.engine.readouts import read_outputs, resolve_readout
+
+
+def plain_features(found):
+    """Outputs and the Jacobian of each of them, one example and one output at a time."""
+    batch = single_batch(found.inputs)
+    parameters = [p for p in found.model.parameters() if p.requires_grad]
+    outputs, rows = [], []
+    for index in range(len(batch)):
+        one = batch.take(slice(index, index + 1))
+        values = read_outputs(one.run(found.model), one, resolve_readout(found.readout))[0]
+        outputs.append(values.detach())
+        for value in values:
+            grads = torch.autograd.grad(
+                value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            rows.append(torch.cat([grad.flatten() for grad in grads]))
+    return torch.stack(outputs), torch.stack(rows).detach()  # (n, c), (n c, p)
+
+
+def blocks(outputs):
+    p = outputs.softmax(1)
+    return (torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)) / len(p)
+
+
+def plain_fisher(found):
+    outputs, features = plain_features(found)
+    return features.mT @ torch.block_diag(*blocks(outputs)) @ features
+
+
+def layer_columns(model, layer):
+    """Which entries of the flat parameter vector belong to a layer."""
+    columns, start = [], 0
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        stop = start + parameter.numel()
+        if layer == "" or name.startswith(layer + "."):
+            columns += range(start, stop)
+        start = stop
+    return columns
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_spectra_traces_and_products_equal_plain_autograd(name):
+    found = specimen(name)
+    matrix = plain_fisher(found)
+    options = {"layers": ["", *dict(found.model.named_children())][:3], "readout": found.readout}
+    layers = [layer for layer in options["layers"] if layer_columns(found.model, layer)]
+    operator = gauss_newton(found.model, found.inputs, layers, readout=found.readout, batch_size=3)
+    scale = matrix.abs().max().item()
+    vectors = torch.randn(len(matrix), 2, dtype=torch.float64)
+    torch.testing.assert_close(
+        operator @ vectors, matrix @ vectors, rtol=0, atol=1e-9 * scale * len(matrix) ** 0.5
+    )
+    traces = operator.layer_traces()
+    spectra = fisher(found.model, found.inputs, layers, readout=found.readout)
+    for layer in layers:
+        columns = layer_columns(found.model, layer)
+        block = matrix[columns][:, columns]
+        exact = torch.linalg.eigvalsh(block).flip(0)
+        top = spectra[layer].eigenvalues()
+        shared = min(len(exact), len(top))
+        torch.testing.assert_close(top[:shared], exact[:shared], rtol=0, atol=1e-9 * scale)
+        torch.testing.assert_close(traces[layer], block.trace(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(spectra[layer].trace(), block.trace(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.spec("4.P61")
+@pytest.mark.parametrize("name", ["mlp", "lenet", "tied autoencoder"])
+def test_expectation_over_predicted_labels(name):
+    found = specimen(name)
+    outputs, features = plain_features(found)
+    count, classes = outputs.shape
+    expected = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
+    jacobians = features.view(count, classes, -1)
+    for example in range(count):
+        p = outputs[example].softmax(0)
+        for label in range(classes):
+            slope = functional.one_hot(torch.tensor(label), classes) - p  # of log p(label)
+            score = slope @ jacobians[example]
+            expected += p[label] * torch.outer(score, score) / count
+    found_matrix = gauss_newton(found.model, found.inputs).to_dense()
+    torch.testing.assert_close(found_matrix, expected)
+
+
+@pytest.mark.spec("4.P62")
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_hessian_of_the_divergence_from_the_model_itself(name):
+    found = specimen(name)
+    shapes = dict(found.model.named_parameters())
+    start = torch.cat([value.detach().flatten() for value in shapes.values()])
+    logs = found.model(found.inputs).detach().log_softmax(1)
+
+    def divergence(vector):
+        pieces = vector.split([value.numel() for value in shapes.values()])
+        values = {
+            key: piece.view_as(value)
+            for (key, value), piece in zip(shapes.items(), pieces, strict=True)
+        }
+        moved = functional_call(found.model, values, (found.inputs,)).log_softmax(1)
+        return (logs.exp() * (logs - moved)).sum(1).mean()
+
+    expected = torch.autograd.functional.hessian(divergence, start)
+    torch.testing.assert_close(
+        gauss_newton(found.model, found.inputs).to_dense(), expected, rtol=1e-7, atol=1e-10
+    )
+
+
+def test_squared_error_weighs_all_outputs_alike():
+    found = specimen("mlp")
+    outputs, features = plain_features(found)
+    expected = 2 / len(outputs) * features.mT @ features
+    operator = gauss_newton(found.model, found.inputs, loss="squared_error")
+    torch.testing.assert_close(operator.to_dense(), expected)
+    spectrum = fisher(found.model, found.inputs, loss="squared_error").total.eigenvalues()
+    torch.testing.assert_close(spectrum[0], torch.linalg.eigvalsh(expected)[-1])
+
+
+def test_stable_rank_and_correlation_are_those_of_the_measures():
+    from theodolite.measures import tangent
+
+    found = specimen("mlp")
+    layer = fisher(found.model, found.inputs)["1"]
+    values = layer.eigenvalues()
+    expected = values.square().sum() / values[0].square()
+    torch.testing.assert_close(layer.stable_rank(), expected)
+    targets = functional.one_hot(torch.tensor([0, 1, 2, 0]), 3).double()
+    torch.testing.assert_close(
+        layer.correlation(targets),
+        tangent.fisher_correlation(layer.kernel, layer.hessian, targets),
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+def test_any_batch_size(batch_size):
+    found = specimen("lenet")
+    expected = gauss_newton(found.model, found.inputs)
+    other = gauss_newton(found.model, found.inputs, batch_size=batch_size)
+    vector = torch.randn(expected.shape[0], dtype=torch.float64)
+    torch.testing.assert_close(other @ vector, expected @ vector)
+    assert other.layer_traces().keys() == expected.layer_traces().keys()
+    for layer, trace in expected.layer_traces().items():
+        torch.testing.assert_close(other.layer_traces()[layer], trace)
+
+
+def test_leading_eigenpairs_of_the_operator():
+    found = specimen("mlp")
+    operator = gauss_newton(found.model, found.inputs)
+    values, vectors = operator.top_eigenpairs(3)
+    torch.testing.assert_close(values, fisher(found.model, found.inputs).total.eigenvalues()[:3])
+    torch.testing.assert_close(operator @ vectors, vectors * values)

@@ -1,0 +1,143 @@
+"""Gradients are checked while they are taken, and the model is left as it was."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.engine.single_gradients import cross_entropy, specimen
+from theodolite.engine import _example_gradients as engine
+from theodolite.engine import gradient_alignment, gradient_sums
+from theodolite.errors import CaptureError
+
+
+def test_a_broken_rule_is_caught(monkeypatch):
+    zoo_item = specimen("lenet")
+    monkeypatch.setattr(
+        engine.OuterGradients,
+        "_signal",
+        lambda self, rows: 1.01 * self._signals[0][rows.start : rows.stop],
+    )
+    with pytest.raises(CaptureError, match="expected squared norm"):
+        gradient_sums(zoo_item.model, *zoo_item.data)
+    gradient_sums(zoo_item.model, *zoo_item.data, check=False)
+
+
+def test_broken_sums_are_caught(monkeypatch):
+    zoo_item = specimen("lenet")
+    correct = engine._members
+    monkeypatch.setattr(engine, "_members", lambda *args: 1.01 * correct(*args))
+    with pytest.raises(CaptureError, match="sum of gradients with respect to '8"):
+        gradient_sums(zoo_item.model, *zoo_item.data)
+
+
+def test_unused_parameters_have_gradient_zero():
+    class Partial(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    inputs, targets = torch.randn(4, 3), torch.arange(4) % 2
+    found = gradient_alignment(Partial(), inputs, targets, stiffness=True)
+    assert found.sums["unused"].norms.tolist() == [0.0] * 4
+    assert found["unused"].in_class.isnan()
+    assert found["unused"].stiffness.isnan()
+    assert not found["used"].in_class.isnan()
+
+
+def test_examples_that_see_each_other_are_caught():
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.inner(x - x.mean(0))
+
+    inputs, targets = torch.randn(5, 3), torch.arange(5) % 2
+    with pytest.raises(CaptureError, match="depend on each other"):
+        gradient_sums(Mixing(), inputs, targets)
+
+
+def state_of(model):
+    return (
+        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()],
+        [m.training for m in model.modules()],
+        [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        torch.get_rng_state().tolist(),
+        torch.is_grad_enabled(),
+        torch.overrides._get_current_function_mode_stack(),
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["success", "error"])
+def test_the_model_is_left_as_it_was_found(fails):
+    zoo_item = specimen("vgg")
+    for parameter in zoo_item.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+    def loss(outputs, targets):
+        torch.rand(1)
+        if fails:
+            raise KeyboardInterrupt
+        return cross_entropy(outputs, targets)
+
+    before = state_of(zoo_item.model)
+    with torch.no_grad():
+        if fails:
+            with pytest.raises(KeyboardInterrupt):
+                gradient_sums(zoo_item.model, *zoo_item.data, loss)
+        else:
+            gradient_sums(zoo_item.model, *zoo_item.data, loss)
+    after = state_of(zoo_item.model)
+    assert str(before) == str(after)
+
+
+def test_unchecked_calls_remember_where_the_examples_lie():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    passes = []
+    model.register_forward_pre_hook(lambda _module, inputs: passes.append(len(inputs[0])))
+    first = gradient_sums(model, x, torch.arange(6) % 2)
+    passes.clear()
+    again = gradient_sums(model, x, torch.arange(6) % 2, check=False)
+    assert passes == [6]  # no example alone
+    assert torch.equal(first.total.norms, again.total.norms)
+    with torch.no_grad():
+        model[0].weight.mul_(2.0)
+    later = gradient_sums(model, x, torch.arange(6) % 2, check=False)
+    assert torch.equal(later.total.norms, gradient_sums(model, x, torch.arange(6) % 2).total.norms)
+
+
+def test_progress_of_gradient_sums_rises_to_one():
+    model = nn.Linear(3, 2).double()
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    seen = []
+    gradient_sums(
+        model, x, torch.arange(7) % 2, batch_size=3, progress=lambda *told: seen.append(told)
+    )
+    assert seen == [
+        (3 / 7, "examples 0 to 2"),
+        (6 / 7, "examples 3 to 5"),
+        (1.0, "examples 6 to 6"),
+    ]
+
+
+@pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "weights"])
+def test_rounding_of_short_numbers_is_no_disagreement_where_the_loss_is_longer(autocast):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(147, 30), nn.ReLU(), nn.Linear(30, 3))
+    inputs, targets = torch.randn(40, 3, 7, 7), torch.arange(40) % 3
+    kind = torch.float32 if autocast else torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = gradient_sums(
+            model.to(kind),
+            inputs.to(kind),
+            targets,
+            lambda outputs, labels: nn.functional.cross_entropy(
+                outputs.float(), labels, reduction="none"
+            ),
+        )
+    assert set(found) == {"1", "3"}

@@ -1,0 +1,173 @@
+"""Products of a matrix with itself on one thread, and kernels that are made of them."""
+
+import pytest
+import torch
+from threadpoolctl import ThreadpoolController
+from torch import nn
+
+from tests.reference.tangents import full_kernel, tangent_features
+from tests.tolerances import assert_close
+from theodolite.engine import tangent_kernels
+from theodolite.engine._blocks import KernelBlock
+from theodolite.engine._plan import Settings
+from theodolite.engine._products import Products
+from theodolite.engine._sweep import Data, Request, prepare
+from theodolite.engine._symmetric import gram_into, is_gram, on_one_thread
+from theodolite.engine._tangents import kernels_of
+from theodolite.engine.state import untouched
+
+CPU = torch.device("cpu")
+MODES = ["full", "trace", "diagonal", 1]
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        yield
+    torch.set_num_threads(threads)
+
+
+def draw(*shape, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+
+def network():
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6, bias=False), nn.Tanh(), nn.Linear(6, 3)]
+    return nn.Sequential(*layers).double()
+
+
+def planned(model, x, outputs="full", **settings):
+    """Kernels and the contractions of their layers, as settings decide."""
+    with untouched(model):
+        data = Data.of(x, None, None, CPU)
+        request = Request(outputs=outputs, settings=Settings(**settings))
+        sweep = prepare(model, data, request)
+        plan = sweep.plan(len(x), len(x), True, len(sweep.layers))
+        contractions = [sweep.contraction(plan, layer, len(x)) for layer in sweep.layers]
+        return kernels_of(sweep, data, None), contractions
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (5, 1), (7, 3), (130, 65)], ids=str)
+def test_the_product_is_right_and_exactly_symmetric(one_thread, shape, dtype):
+    rows = draw(*shape, dtype=dtype)
+    whole = torch.full((shape[0] + 2, shape[0] + 3), 4.0, dtype=dtype)
+    target = whole[1:-1, 2:-1]
+    gram_into(target, rows)
+    assert_close(target.double(), rows.double() @ rows.double().T, dtype=dtype)
+    assert torch.equal(target, target.T)
+    target.zero_()
+    assert int((whole == 4.0).sum()) == 5 * shape[0] + 6  # nothing beside it was touched
+
+
+def test_rows_that_lie_apart_are_multiplied_alike(one_thread):
+    rows = draw(6, 2, 5)[:, 1]
+    assert is_gram(rows, rows)
+    assert_close(Products().of(rows, rows), rows @ rows.T)
+
+
+def test_only_a_matrix_with_itself_is_a_gram_matrix(one_thread):
+    rows = draw(6, 5)
+    assert is_gram(rows, rows)
+    assert is_gram(rows, rows[:])
+    assert not is_gram(rows[:3], rows[3:])
+    assert not is_gram(rows[:3], rows)
+    assert not is_gram(rows[:5], rows[:5].T)
+    assert not is_gram(rows[None], rows[None])
+    assert not is_gram(rows.half(), rows.half())
+
+
+def test_several_threads_are_left_to_pytorch():
+    threads = torch.get_num_threads()
+    rows = draw(6, 5)
+    try:
+        torch.set_num_threads(2)
+        assert not on_one_thread(CPU)
+        assert not is_gram(rows, rows)
+        torch.set_num_threads(1)
+        with ThreadpoolController().limit(limits=2, user_api="blas"):
+            assert not is_gram(rows, rows)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_sum_of_products_is_added_to(one_thread):
+    rows, start = draw(6, 5), draw(6, 6)
+    total = start.clone()
+    Products().into(total, rows, rows, False)
+    assert_close(total, start + rows @ rows.T)
+
+
+@pytest.mark.parametrize("outputs", MODES, ids=str)
+def test_whole_kernels_equal_those_in_parts(one_thread, outputs):
+    model, x = network(), draw(9, 5)
+    found, contractions = planned(model, x, outputs)
+    assert all(entry.whole and entry.span == 9 for entry in contractions)
+    parts, contractions = planned(model, x, outputs, parts=4)
+    assert not any(entry.whole for entry in contractions)
+    for layer, kernel in parts.items():
+        assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
+
+
+def test_whole_kernels_equal_those_of_all_gradients(one_thread):
+    model, x = network(), draw(9, 5)
+    J = torch.cat(list(tangent_features(model, x).values()), 2)
+    total = tangent_kernels(model, x).total
+    assert_close(total, full_kernel(J, J), scale=float(total.abs().max()))
+
+
+@pytest.mark.parametrize("outputs", MODES, ids=str)
+def test_whole_kernels_are_exactly_symmetric(one_thread, outputs):
+    model, x = network().float(), draw(33, 5, dtype=torch.float32)
+    mode = outputs if isinstance(outputs, str) else "trace"
+    for kernel in tangent_kernels(model, x, outputs=outputs).values():
+        for matrix in KernelBlock(kernel, mode).matrices():
+            assert torch.equal(matrix, matrix.T)
+
+
+def test_kernels_between_two_sets_are_blocks_of_the_whole(one_thread):
+    model, x = network(), draw(9, 5)
+    between = tangent_kernels(model, x[:4], other=x[4:])
+    for layer, kernel in tangent_kernels(model, x).items():
+        assert_close(between[layer], kernel[:4, :, 4:], scale=float(kernel.abs().max()))
+
+
+def test_a_kernel_that_would_outgrow_a_tile_is_made_in_parts(one_thread):
+    model, x = network(), draw(9, 5)
+    wanted, _ = planned(model, x)
+    found, contractions = planned(model, x, tile_bytes=9 * 9 * 3 * 8 - 1)
+    assert not any(entry.whole for entry in contractions)
+    for layer, kernel in wanted.items():
+        assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
+
+
+class Longest(nn.Module):
+    """As many positions as the longest example has."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(5, 4, bias=False)
+
+    def forward(self, x):
+        length = int((x.abs().sum(2) > 0).sum(1).max())
+        return self.inner(x[:, :length]).tanh().sum(1)
+
+
+def test_examples_with_more_positions_than_the_first_come_out_symmetric_too(one_thread):
+    torch.manual_seed(0)
+    model, x = Longest(), draw(21, 3, 5, dtype=torch.float32)
+    x[0, 1:] = 0.0
+    kernels, [contraction] = planned(model, x)
+    assert contraction.whole  # for all the plan knows, which has seen the first example only
+    kernel = kernels["inner"].reshape(84, 84)
+    assert torch.equal(kernel, kernel.T)
+
+
+def test_too_large_numbers_become_infinite_as_in_pytorch(one_thread):
+    rows = torch.full((3, 4), 1e30)  # a warning would be an error here
+    target = torch.empty(3, 3)
+    gram_into(target, rows)
+    assert torch.equal(target, rows @ rows.T)

@@ -1,0 +1,210 @@
+"""Alignments without kernels against the measure on the kernel itself."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.engine.zoo import specimen
+from tests.tolerances import assert_close
+from theodolite.engine import tangent_alignments, tangent_kernels
+from theodolite.engine._gradient_moments import GradientMoments, shorter_sides
+from theodolite.engine._kernel_moments import KernelMoments
+from theodolite.engine._sweep import Data, Request, prepare
+from theodolite.engine._tangent_alignments import _block_plan
+from theodolite.engine.state import untouched
+from theodolite.errors import MemoryLimitError
+from theodolite.measures.tangent import tangent_alignment
+
+
+def model_and_data(examples=12, outputs=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    return model.double(), torch.randn(examples, 5).double(), torch.arange(examples) % outputs
+
+
+def centered_norm(kernel):
+    rows = kernel.shape[0] * kernel.shape[1]
+    K = kernel.reshape(rows, rows)
+    C = torch.eye(rows, dtype=K.dtype) - 1 / rows
+    return (C @ K @ C).norm()
+
+
+@pytest.mark.parametrize("block", [2, 5, 12])
+def test_exact_alignments_equal_the_measure_on_kernels(block, monkeypatch):
+    model, x, y = model_and_data()
+    monkeypatch.setattr("theodolite.engine._tangent_alignments._BLOCK_ROWS", 3 * block)
+    kernels = tangent_kernels(model, x)
+    found = tangent_alignments(model, x, y)
+    targets = functional.one_hot(y, 3).double()
+    assert list(found) == list(kernels)
+    for layer, kernel in kernels.items():
+        assert_close(found[layer].alignment, tangent_alignment(kernel, targets))
+        norm = centered_norm(kernel)
+        assert_close(found[layer].norm, norm, scale=float(norm))
+        assert float(found[layer].error) == 0.0
+    assert found.peak() == list(kernels)[int(found.curve.argmax())]
+
+
+@pytest.mark.parametrize("name", ["resnet", "vit", "tied autoencoder"])
+def test_exact_alignments_of_other_architectures(name):
+    made = specimen(name)
+    outputs = tangent_kernels(made.model, made.inputs, outputs=0).outputs
+    assert outputs.shape == (4, 1)
+    kernels = tangent_kernels(made.model, made.inputs)
+    c = kernels.total.shape[1]
+    y = torch.randn(4, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = tangent_alignments(made.model, made.inputs, y)
+    for layer, kernel in kernels.items():
+        assert_close(found[layer].alignment, tangent_alignment(kernel, y))
+
+
+SIDES = "theodolite.engine._tangent_alignments.shorter_sides"
+
+
+@pytest.mark.parametrize("block", [2, 4])
+@pytest.mark.parametrize("name", ["resnet", "vit", "lenet", "reused module", "depthwise", "lstm"])
+def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
+    made = specimen(name)
+    kernels = tangent_kernels(made.model, made.inputs)
+    c = kernels.total.shape[1]
+    y = torch.randn(4, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    monkeypatch.setattr("theodolite.engine._tangent_alignments._BLOCK_ROWS", c * block)
+    monkeypatch.setattr(SIDES, lambda sweep, plan, examples: _on_gradients(sweep))
+    found = tangent_alignments(made.model, made.inputs, y)
+    for layer, kernel in kernels.items():
+        norm = centered_norm(kernel)
+        assert abs(found[layer].norm - norm) <= 1e-10 * norm
+        assert_close(found[layer].alignment, tangent_alignment(kernel, y))
+
+
+def _on_gradients(sweep):
+    """All layers but those with tables, whose gradients are never formed."""
+    kinds = {layer: {sweep.atoms[k].kind for k in sweep.atoms_of(layer)} for layer in sweep.layers}
+    return [layer for layer, found in kinds.items() if found and found <= {"outer", "dense"}]
+
+
+def test_the_shorter_side_is_chosen_by_count():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
+    model = model.double()
+    for examples, expected in ((8, []), (400, ["0", "1"])):
+        data = Data.of(torch.randn(examples, 3).double(), None, None, torch.device("cpu"))
+        with untouched(model):
+            sweep = prepare(model, data, Request())
+            plan = _block_plan(sweep, examples)
+            assert shorter_sides(sweep, plan, examples) == expected
+            small = replace(plan, tile_bytes=4 * 8 * 10 * 10)  # 16 parameters no longer fit
+            assert shorter_sides(sweep, small, examples) == expected[1:]
+            limit = plan.predicted_bytes + 8 * 10 * 10  # the matrix that stays of the smaller layer
+            tight = replace(sweep, settings=replace(sweep.settings, memory_limit=limit))
+            assert shorter_sides(tight, plan, examples) == expected[1:]
+
+
+def test_both_sides_together_equal_kernels_alone(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
+    model, x = model.double(), torch.randn(400, 3).double()
+    y = torch.arange(400) % 3
+    mixed = tangent_alignments(model, x, y)
+    monkeypatch.setattr(SIDES, lambda *given: [])
+    alone = tangent_alignments(model, x, y)
+    for layer in alone:
+        assert abs(mixed[layer].norm - alone[layer].norm) <= 1e-10 * alone[layer].norm
+        assert_close(mixed[layer].alignment, alone[layer].alignment)
+
+
+def test_gradients_that_hardly_differ_keep_their_digits():
+    generator = torch.Generator().manual_seed(0)
+    J = 1e3 + 1e-4 * torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    moments = GradientMoments(torch.ones(12))
+    for start in (0, 5):
+        rows = slice(start, start + 7 if start else 5)
+        moments.add(J[rows], rows)
+    C = torch.eye(12, dtype=torch.float64) - 1 / 12
+    exact = (C @ (J - 1e3) @ (J - 1e3).T @ C).norm()
+    assert_close(moments.centered / exact, 1.0, scale=1e4)
+    assert_close(moments.uncentered, (J @ J.T).norm(), scale=1e8)
+    assert_close(moments.form, J.sum(0).square().sum(), scale=1e10)
+
+
+def test_nearly_constant_kernels_keep_their_digits():
+    generator = torch.Generator().manual_seed(0)
+    small = torch.randn(8, 8, generator=generator, dtype=torch.float64)
+    K = 1e6 + 1e-4 * (small + small.T)
+    moments = KernelMoments(8, torch.device("cpu"), torch.ones(8))
+    for start in (0, 4):
+        for second in range(start, 8, 4):
+            rows, columns = slice(start, start + 4), slice(second, second + 4)
+            moments.add(K[rows, columns], rows, columns)
+    C = torch.eye(8, dtype=torch.float64) - 1 / 8
+    exact = (C @ (1e-4 * (small + small.T)) @ C).norm()
+    assert_close(moments.centered / exact, 1.0, scale=1e4)
+
+
+def test_the_sketch_converges_to_the_exact_value():
+    model, x, y = model_and_data()
+    exact = tangent_alignments(model, x, y)
+    errors = []
+    for probes in (16, 64, 256):
+        found = tangent_alignments(model, x, y, method="sketch", probes=probes)
+        for layer in exact:
+            gap = (found[layer].alignment - exact[layer].alignment).abs()
+            assert gap < 5 * found[layer].error
+            assert_close(found[layer].energy, exact[layer].energy, scale=float(exact[layer].energy))
+        errors.append(max(float(found[layer].error) for layer in found))
+    assert errors[2] < errors[1] / 1.5 < errors[0] / 2.2
+
+
+def test_the_sketch_says_when_the_peak_is_not_resolved():
+    torch.manual_seed(0)
+    model, x, y = model_and_data()
+    twin = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(3, 3, bias=False)).double()
+    with torch.no_grad():
+        twin[1].weight.copy_(torch.eye(3))
+    inputs = torch.randn(12, 5).double()
+    few = tangent_alignments(model, x, y, method="sketch", probes=3)
+    assert few.peak(errors=50.0) is None
+    many = tangent_alignments(model, x, y, method="sketch", probes=256)
+    assert many.peak() in (None, tangent_alignments(model, x, y).peak())
+    assert tangent_alignments(twin, inputs, y, method="sketch", probes=8).covariance.shape == (2, 2)
+
+
+def test_differences_between_layers_are_known_better_than_layers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)).double()
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.copy_(torch.eye(5))
+    x, y = torch.randn(10, 5).double(), torch.randn(10, 5).double()
+    found = tangent_alignments(model, x, y, method="sketch", probes=16)
+    # Equal layers have equal kernels, and common probes see no difference between them.
+    assert found.difference_error("0", "1") < 1e-6 * found["0"].error
+    assert found.peak() is None
+
+
+def test_constant_targets_and_kernels_are_undefined():
+    model, x, _ = model_and_data()
+    assert tangent_alignments(model, x, torch.ones(12, 3)).curve.isnan().all()
+    single = nn.Linear(5, 1, bias=False).double()
+    same = torch.ones(4, 5).double()
+    found = tangent_alignments(single, same, torch.randn(4, 1))
+    assert found[""].alignment.isnan()
+    assert found.peak() is None
+
+
+def test_probes_that_do_not_fit_are_refused():
+    model, x, y = model_and_data()
+    with pytest.raises(MemoryLimitError):
+        tangent_alignments(model, x, y, method="sketch", probes=64, memory_limit=2**12)
+
+
+def test_blocks_shrink_to_the_memory_limit():
+    model, x, y = model_and_data(examples=30)
+    free = tangent_alignments(model, x, y)
+    with untouched(model):
+        limited = tangent_alignments(model, x, y, memory_limit=2**17)
+    for layer in free:
+        assert_close(limited[layer].alignment, free[layer].alignment)

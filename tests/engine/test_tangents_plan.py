@@ -1,0 +1,241 @@
+"""Routes, memory plans and products: the parts of the engine that decide and multiply."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tolerances import assert_close
+from theodolite.engine import _plan, _sweep, tangent_kernels
+from theodolite.engine._blocks import KernelBlock, kernel_shape
+from theodolite.engine._checked_weights import CheckWeights
+from theodolite.engine._patch_views import tap_groups
+from theodolite.engine._plan import Settings
+from theodolite.engine._products import Products, _leading
+from theodolite.engine._routes import Problem, choose_route, costs
+from theodolite.engine._sweep import Data, Request, prepare
+from theodolite.engine._tangents import kernels_of
+from theodolite.engine.forms import Geometry
+from theodolite.engine.state import untouched
+from theodolite.errors import MemoryLimitError
+
+# Sizes of ResNet-18 at n = 256 with 10 outputs, and the route that was fastest on a large GPU.
+MEASURED = {
+    "first stage": ({"rows": 64, "columns": 576, "positions": 1024, "pixels": 64}, "gradients"),
+    "second stage": ({"rows": 128, "columns": 1152, "positions": 256, "pixels": 128}, "gradients"),
+    "third stage": ({"rows": 256, "columns": 2304, "positions": 64, "pixels": 256}, "positions"),
+    "third shortcut": ({"rows": 256, "columns": 128, "positions": 64}, "gradients"),
+    "fourth stage": ({"rows": 512, "columns": 4608, "positions": 16, "pixels": 512}, "positions"),
+    "linear": ({"rows": 10, "columns": 512, "positions": 1}, "hadamard"),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_route_is_the_one_that_was_fastest(name):
+    sizes, fastest = MEASURED[name]
+    assert choose_route(Problem(256, 256, 10, **sizes)) == fastest
+
+
+def test_costs_count_multiply_adds_and_bytes():
+    problem = Problem(4, 4, 3, rows=5, columns=7, positions=30, symmetric=False, itemsize=4)
+    products = 16 * (30 * 30 * 7 + 3 * 30 * 30 * 5 + 3 * 32 * 30 * 5)
+    numbers = 16 * (2 * 3 * 5 * 30 + 2 * 30 * 30)
+    assert costs(problem)["positions"] == products + 6 * 4 * numbers
+    problem = Problem(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
+    found = costs(problem)  # few positions: products of all pairs of them
+    products = 16 * (2 * 2 * 7 + 3 * 3 * 2 * 2 * 5)
+    numbers = 16 * (3 * 3 * 3 * 2 * 2 + 2 * 2 * 2)
+    assert found["positions"] == products + 6 * 4 * numbers
+    products = 8 * 3 * 2 * 5 * 7 + 16 * 9 * 5 * 7
+    numbers = 8 * (2 * 3 * 5 * 7 + 3 * 2 * 7)
+    assert found["gradients"] == products + 6 * 4 * numbers
+
+
+def sweep_of(model, x, **settings):
+    data = Data.of(x, None, None, torch.device("cpu"))
+    return prepare(model, data, Request(settings=Settings(**settings))), data
+
+
+def deep():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    return model.double(), torch.randn(12, 1, 8, 8).double()
+
+
+def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels():
+    model, x = deep()
+    wanted = tangent_kernels(model, x)
+    with untouched(model):
+        sweep, data = sweep_of(model, x, tile_bytes=2**10, batch_size=1)
+        plan = sweep.plan(12, 12, True, 2)
+        assert plan.block == 12
+        limit = int(0.8 * plan.predicted_bytes)
+        tight, _ = sweep_of(model, x, tile_bytes=2**10, memory_limit=limit, batch_size=1)
+        smaller = tight.plan(12, 12, True, 2)
+        assert 1 <= smaller.block < 12
+        assert smaller.predicted_bytes <= limit
+        found = kernels_of(tight, data, None)
+    for layer, kernel in wanted.items():
+        assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
+
+
+def test_a_plan_that_cannot_fit_is_refused():
+    model, x = deep()
+    with untouched(model):
+        sweep, _ = sweep_of(model, x, memory_limit=1000)
+        with pytest.raises(MemoryLimitError, match="GiB"):
+            sweep.plan(12, 12, True, 2)
+
+
+def test_runs_have_about_equal_sizes():
+    model, x = deep()
+    with untouched(model):
+        sweep, data = sweep_of(model, x, batch_size=5)
+        plan = sweep.plan(12, 12, True, 2)
+        sizes = [len(batch) for _, block in sweep.blocks(data, plan) for batch in block]
+    assert sizes == [5, 5, 2]
+
+
+def test_taps_come_in_equal_groups():
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1))
+    assert tap_groups(geometry, 64, 192) == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    assert tap_groups(geometry, 3, 192) == [slice(0, 9)]
+    assert len(tap_groups(geometry, 512, 192)) == 9
+
+
+@pytest.mark.parametrize("mode", ["full", "trace", "diagonal"])
+def test_symmetric_blocks_are_completed_from_above(mode):
+    torch.manual_seed(0)
+    whole = KernelBlock(torch.randn(kernel_shape(mode, 5, 5, 3)), mode)
+    for matrix in whole.matrices():
+        matrix.copy_(matrix + matrix.T)
+    upper = KernelBlock(whole.values.clone(), mode)
+    for matrix in upper.matrices():
+        width = upper.width
+        matrix[2 * width :, : 2 * width] = torch.nan
+    upper.mirror(2, symmetrize=True)
+    for found, wanted in zip(upper.matrices(), whole.matrices(), strict=True):
+        assert not found.isnan().any()
+        torch.testing.assert_close(found, wanted)
+
+
+def test_products_from_two_short_numbers_are_as_good_as_float32(monkeypatch):
+    monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)
+    monkeypatch.setattr(Products, "_allowed", lambda self, tensor: torch.enable_grad())
+    torch.manual_seed(0)
+    a, b = torch.randn(20, 64), torch.randn(30, 64)
+    products = Products("3xtf32")
+    left, right = products.left(a), products.right(b)
+    assert left.shape == (20, 192)
+    exact = a.double() @ b.double().T
+    assert_close(
+        products.of(left, right), exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32
+    )
+    target = exact.float()
+    products.into(target, left, right, fresh=False)
+    assert_close(target, 2 * exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32)
+    assert products.room(a, 70) == 10
+
+
+def test_the_leading_part_is_a_short_number():
+    values = torch.randn(100)
+    leading = _leading(values)
+    assert not (leading.view(torch.int32) & 0x1FFF).any()
+    assert ((values - leading).abs() <= 2.0**-10 * values.abs()).all()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one set", "two sets"])
+@pytest.mark.parametrize("whole", [True, False], ids=["one block", "blocks"])
+def test_progress_rises_to_one(whole, other, monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if not whole:
+        made = _plan.make_plan
+        monkeypatch.setattr(_sweep, "make_plan", lambda *a: replace(made(*a), block=3, run=3))
+    seen = []
+    tangent_kernels(
+        model,
+        x,
+        other=x if other else None,
+        progress=lambda share, text: seen.append((share, text)),
+    )
+    shares = [share for share, _ in seen]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len(set(shares)) == len(shares)  # counted beforehand as many as there were
+    assert "layer 2" in seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("examples", "outputs", "span"), [(300, 7, 24), (300, 10, 16), (1500, 1, 144), (12, 7, 12)]
+)
+def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span, monkeypatch):
+    monkeypatch.setattr(_sweep, "on_one_thread", lambda device: False)
+    model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
+    sweep, _ = sweep_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
+    plan = sweep.plan(examples, examples, True, 2)
+    contraction = sweep.contraction(plan, "0", examples)
+    assert contraction.span == span
+    assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
+
+
+@pytest.mark.parametrize("outputs", [150, 190, 300, 1000])
+@pytest.mark.parametrize("span", [1, 2, 3, 8])
+def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
+    sweep, _ = sweep_of(nn.Linear(3, outputs), torch.randn(8, 3))
+    elsewhere = replace(sweep, device=torch.device("cuda"))
+    assert 1 <= elsewhere._filling(span, 8) <= 8
+
+
+def test_products_are_exact_where_the_model_runs_under_autocast():
+    model, x = deep()
+    found = []
+    with torch.autocast("cpu", torch.bfloat16):
+        for route in ("gradients", "positions"):
+            with untouched(model):
+                sweep, data = sweep_of(model.float(), x.float(), route=route)
+                found.append(kernels_of(sweep, data, None).total)
+    assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
+
+
+@pytest.mark.parametrize("layer", ["0", "3"])
+def test_kernels_of_split_numbers_are_symmetric(layer, monkeypatch):
+    monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)  # as on a GPU
+    model, x = deep()
+    sweep, data = sweep_of(model.float(), x.float(), precision="3xtf32")
+    plan = sweep.plan(len(x), len(x), True, 2)
+    collected = sweep.collect(data.batches, plan)
+    kernel = torch.empty(kernel_shape("full", len(x), len(x), 3))
+    elsewhere = replace(sweep, device=torch.device("cuda"))
+    elsewhere.fill(layer, (collected, collected), KernelBlock(kernel, "full"), plan)
+    assert torch.equal(kernel, kernel.permute(2, 3, 0, 1))
+
+
+class AtOnePosition(nn.Module):
+    """Reads the features of one position out of many, and one position of the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        outputs = self.head(torch.relu(self.body(x))[:, 0])
+        return outputs[:, None].repeat(1, 9, 1)[:, -1]
+
+
+def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
+    sweep, data = sweep_of(AtOnePosition(), torch.randn(5, 9, 4))
+    collected = sweep.collect(data.batches, sweep.plan(5, 5, True, 2))
+    (index,) = sweep.atoms_of("head")
+    for kept in (collected.outputs, collected.factors[index].inputs):
+        assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
+
+
+def test_the_check_is_asked_for_once_amid_the_kernels(monkeypatch):
+    told = []
+    begin = CheckWeights.begin
+    monkeypatch.setattr(CheckWeights, "begin", lambda self: (told.append("check"), begin(self)))
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))
+    tangent_kernels(model, torch.randn(4, 3), progress=lambda share, what: told.append(what))
+    assert told[1:] == ["layer 0", "layer 1", "check", "layer 2", "layer 3", "layer 4"]

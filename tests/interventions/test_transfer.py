@@ -1,0 +1,242 @@
+"""Transfer of layers, new heads, frozen layers."""
+
+from copy import deepcopy
+from math import sqrt
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.tolerances import assert_close
+from theodolite.engine import forward_kernel, tangent_alignments
+from theodolite.errors import DomainError, ShapeError, UnknownNameError
+from theodolite.interventions import (
+    freeze_except_,
+    layer_norms,
+    replace_head_,
+    rescale_to_,
+    transfer_layers_,
+    unfrozen,
+)
+from theodolite_papers.lab import models
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def network(seed, classes=4):
+    net = models.mlp([6, 5, 5, 5, classes], generator=seeded(seed))
+    for index, parameter in enumerate(net.parameters()):
+        if parameter.ndim == 1:
+            nn.init.constant_(parameter, seed + index)
+    return net
+
+
+def equal_layers(one, other):
+    return [
+        torch.equal(a, b)
+        for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True)
+        if name.endswith("weight") and a.shape == b.shape
+    ]
+
+
+@pytest.mark.spec("2.P42")
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_first_layers_are_copied_and_the_others_stay_fresh(count):
+    model, source = network(1), network(2)
+    fresh, trained = deepcopy(model), deepcopy(source)
+    assert transfer_layers_(model, source, count) is model
+    assert equal_layers(model, trained) == [index < count for index in range(4)]
+    assert equal_layers(model, fresh) == [index >= count for index in range(4)]
+    biases = [model.get_parameter(f"fc{i}.bias")[0].item() for i in (1, 2, 3, 4)]
+    origin = [(trained if i <= count else fresh).get_parameter(f"fc{i}.bias") for i in (1, 2, 3, 4)]
+    assert biases == [bias[0].item() for bias in origin]
+    assert equal_layers(source, trained) == [True] * 4
+
+
+@pytest.mark.spec("2.P42")
+@pytest.mark.parametrize("layers", [4, "fc4", ["fc1", "fc*"]], ids=["count", "name", "pattern"])
+def test_the_head_is_never_copied(layers):
+    with pytest.raises(DomainError, match="head 'fc4'"):
+        transfer_layers_(network(1), network(2), layers)
+
+
+def test_all_but_the_head_and_other_classes():
+    model, source = network(1, classes=7), network(2, classes=3)
+    transfer_layers_(model, source, "all")
+    assert equal_layers(model, source) == [True, True, True]
+    assert model.fc4.weight.shape == (7, 5)
+
+
+def test_biases_can_be_reset_and_norms_restored():
+    model, source = network(1), network(2)
+    stored = layer_norms(models.mlp([6, 5, 5, 5, 4], generator=seeded(9)))
+    transfer_layers_(model, source, 2, reset_biases=True)
+    assert not model.fc1.bias.any()
+    assert not model.fc2.bias.any()
+    assert model.fc3.bias.any()
+    rescale_to_(model, stored, layers=["fc1", "fc2"])
+    assert abs(layer_norms(model)["fc2"] - stored["fc2"]) < 1e-5
+    assert abs(layer_norms(model)["fc3"] - stored["fc3"]) > 0.1
+
+
+def test_norm_layers_go_with_the_convolution_before_them():
+    def build(seed):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2),
+            nn.Flatten(), nn.Linear(8, 2),
+        )  # fmt: skip
+
+    model, source = build(0), build(1)
+    for module in (source[1], source[4]):
+        nn.init.constant_(module.weight, 5.0)
+        module.running_mean.fill_(3.0)
+    transfer_layers_(model, source, 1)
+    assert (model[1].weight == 5).all()
+    assert (model[1].running_mean == 3).all()
+    assert (model[4].running_mean == 0).all()
+    assert (model[4].weight == 1).all()
+
+
+def test_blocks_by_name():
+    model, source = (
+        models.wide_resnet(depth=10, factor=1, generator=seeded(seed)) for seed in (0, 1)
+    )
+    transfer_layers_(model, source, ["stem", "stages.0"])
+    theirs = source.state_dict()
+    copied = {
+        key.split(".")[0] + key.split(".")[1]
+        for key, value in model.state_dict().items()
+        if value.ndim == 4 and torch.equal(value, theirs[key])
+    }
+    assert copied == {"stemweight", "stages0"}
+
+
+@pytest.mark.parametrize(
+    ("source", "layers", "error"),
+    [
+        (models.mlp([7, 5, 5, 5, 4]), 1, ShapeError),
+        (nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4)), 1, UnknownNameError),
+        (models.mlp([6, 5, 5, 5, 4]), 9, DomainError),
+        (models.mlp([6, 5, 5, 5, 4]), -1, DomainError),
+        (models.mlp([6, 5, 5, 5, 4]), ["fc7"], UnknownNameError),
+    ],
+    ids=["shape", "names", "too-many", "negative", "unknown"],
+)
+def test_transfers_that_do_not_fit(source, layers, error):
+    with pytest.raises(error):
+        transfer_layers_(network(1), source, layers)
+
+
+# --- heads ------------------------------------------------------------------------------------
+
+
+def test_a_new_head_has_new_weights_zero_bias_and_the_asked_width():
+    net = network(1).double()
+    old, first = net.fc4.weight.clone(), net.fc1.weight.clone()
+    replace_head_(net, 300, scale=2.0, generator=seeded())
+    assert net.fc4.weight.shape == (300, 5)
+    assert net.fc4.weight.dtype == torch.float64
+    assert abs(net.fc4.weight.std() / (2 * sqrt(2 / 5)) - 1) < 4 / sqrt(2 * 1500)
+    assert not net.fc4.bias.any()
+    assert torch.equal(net.fc1.weight, first)
+    assert net(torch.zeros(2, 6).double()).shape == (2, 300)
+    replace_head_(net, 4)
+    assert not torch.equal(net.fc4.weight, old)
+    assert list(dict(net.named_children()))[-1] == "fc4"
+
+
+def test_heads_inside_and_heads_by_name():
+    net = nn.ModuleDict({"body": network(1), "extra": nn.Linear(2, 2, bias=False)})
+    replace_head_(net, head="body.fc4", num_classes=9)
+    assert net["body"].fc4.out_features == 9
+    replace_head_(net, 3)
+    assert net["extra"].weight.shape == (3, 2)
+    assert net["extra"].bias is None
+    with pytest.raises(DomainError, match=r"nn\.Linear"):
+        replace_head_(nn.Sequential(nn.Conv2d(1, 2, 3)))
+    with pytest.raises(UnknownNameError):
+        replace_head_(network(1), head="fc5")
+
+
+# --- freezing ---------------------------------------------------------------------------------
+
+
+def digits_like(n=30):
+    labels = torch.arange(n) % 3
+    centers = torch.randn(3, 8, generator=seeded(1), dtype=torch.float64)
+    x = centers[labels] + 0.5 * torch.randn(n, 8, generator=seeded(2), dtype=torch.float64)
+    return functional.normalize(x), labels
+
+
+@pytest.mark.spec("4.P100")
+def test_with_frozen_layers_only_backward_signals_change():
+    x, labels = digits_like()
+    net = models.mlp([8, 16, 16, 16, 3], bias=False, generator=seeded()).double()
+    freeze_except_(net)
+    names = ["fc1", "fc2", "fc3", "fc4"]
+    with unfrozen(net):
+        before = tangent_alignments(net, x, labels).curve
+        kernels = [forward_kernel(net, x, name) for name in names]
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(100):
+        optimizer.zero_grad()
+        functional.cross_entropy(net(x), labels).backward()
+        optimizer.step()
+    with unfrozen(net):
+        after = tangent_alignments(net, x, labels).curve
+        for name, kernel in zip(names, kernels, strict=True):
+            assert torch.equal(forward_kernel(net, x, name), kernel)
+    assert_close(after[-1], before[-1])
+    assert ((after - before)[:-1].abs() > 1e-3).all()
+
+
+@pytest.mark.spec("4.P102")
+def test_noise_scale_draws_the_trainable_layer_and_leaves_the_others():
+    net = models.mlp([8, 1000, 400], generator=seeded())
+    first = net.fc1.weight.clone()
+    nn.init.ones_(net.fc2.bias)
+    freeze_except_(net, noise_scale=0.3, generator=seeded(4))
+    weight = net.fc2.weight.detach()
+    assert abs(weight.std() / (0.3 * sqrt(2 / 1000)) - 1) < 4 / sqrt(2 * weight.numel())
+    assert not net.fc2.bias.any()
+    assert torch.equal(net.fc1.weight, first)
+
+
+@pytest.mark.spec("4.P102")
+def test_noise_scale_is_a_factor_and_leaves_alignments_as_they_are():
+    """With one seed, another scale multiplies the head; every layer's alignment stays."""
+    x, labels = digits_like()
+    curves, heads = [], []
+    for scale in (1.0, 0.05):
+        net = models.mlp([8, 16, 16, 3], bias=False, generator=seeded())
+        freeze_except_(net, noise_scale=scale, generator=seeded(4)).double()
+        heads.append(net.fc3.weight.detach())
+        with unfrozen(net):
+            curves.append(tangent_alignments(net, x, labels).curve)
+    assert_close(heads[1], 0.05 * heads[0], dtype=torch.float32)
+    assert_close(curves[1], curves[0], dtype=torch.float32)
+
+
+def test_any_subset_stays_trainable():
+    net = freeze_except_(network(1), ["fc1", "fc3"])
+    assert [p.requires_grad for p in net.parameters()] == [True, True, False, False] * 2
+    freeze_except_(net)
+    assert [p.requires_grad for p in net.parameters()] == [False] * 6 + [True] * 2
+
+
+def test_bad_choices():
+    with pytest.raises(UnknownNameError):
+        freeze_except_(network(1), "fc9")
+    with pytest.raises(DomainError):
+        freeze_except_(network(1), "act1")
+    with pytest.raises(DomainError):
+        freeze_except_(network(1), noise_scale=0.0)
+    with pytest.raises(DomainError, match="NTKLinear"):
+        freeze_except_(models.ntk_mlp([2, 3, 2]), noise_scale=1.0)
+    with pytest.raises(RuntimeError, match="inside"), unfrozen(net := freeze_except_(network(1))):
+        raise RuntimeError("inside")
+    assert not net.fc1.weight.requires_grad
