@@ -1,6 +1,7 @@
 """Every numbered property of the specifications has an owner, and every owner tests it."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,10 @@ def test_marks_name_numbers_that_exist(part):
     marked = set().union(*(marked_numbers(ROOT / folder) for folder in FOLDERS[part]))
     known = {f"{prefix}{number}" for prefix, top in HIGHEST.items() for number in range(1, top + 1)}
     assert sorted(marked - known) == []
+
+
+def test_the_page_of_properties_states_every_number_once():
+    page = (TESTS.parent / "docs" / "properties.md").read_text()
+    stated = re.findall(r"^- \*\*(\S+)\*\* .+\.$", page, re.MULTILINE)
+    known = [f"{prefix}{number}" for prefix, top in HIGHEST.items() for number in range(1, top + 1)]
+    assert sorted(stated) == sorted(known)
