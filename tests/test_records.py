@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from theodolite.errors import RecordError
 from theodolite.records import (
+    FAMILIES,
     SCHEMA,
     Estimate,
     Record,
@@ -235,3 +236,15 @@ def test_fifty_kills_at_random_moments_leave_whole_records(tmp_path):
     command = [sys.executable, "-c", KILLER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.strip() == "50 kills", done.stderr
+
+
+def test_the_table_of_families_has_their_order_and_headings():
+    assert list(FAMILIES) == ["representation", "covariance", "kernel", "tangent", "gradient"]
+    assert all(key == family.key for key, family in FAMILIES.items())
+    assert [family.heading for family in FAMILIES.values()] == [
+        "label alignment",
+        "misalignment / random",
+        "CKA to labels",
+        "tangent alignment",
+        "feature contrast",
+    ]

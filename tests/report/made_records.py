@@ -24,6 +24,7 @@ MEASURES = {
     ),
     "tangent": ("tangent_alignment", "stable_rank", "correlation"),
     "gradient": (
+        "feature_omega_contrast",
         "omega_contrast",
         "omega",
         "in_class_omega",
@@ -32,7 +33,6 @@ MEASURES = {
         "gradient_confusion",
         "feature_omega",
         "feature_omega_in_class",
-        "feature_omega_contrast",
     ),
 }
 LARGE = {"predicted_steps": 900.0, "participation_ratio": 20.0, "modes_to_reach": 40.0}

@@ -8,11 +8,10 @@ import pytest
 from tests.report.made_records import history_run, sparse_run, survey_run, with_truth
 from tests.report.paths import numbers_at
 from theodolite.errors import UnknownNameError
-from theodolite.records import Record, Run
+from theodolite.records import FAMILIES, Record, Run
 from theodolite.report import plot
 from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import states_of
 from theodolite.report._maps import step_maps
 from theodolite.report._reading import groups_of

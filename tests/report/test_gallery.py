@@ -47,7 +47,7 @@ def test_headlines_of_a_run_are_those_of_its_last_moment(folder):
     rows = run.steps[-1].contents["rows"]
     values = [row["value"] for row in rows if row["measure"] == "cka_target" and row["layer"]]
     assert list(exhibit.profiles["kernel"]) == values
-    assert exhibit.numbers["CKA to the target, last layer"] == values[-1]
+    assert exhibit.numbers["CKA to labels, last layer"] == values[-1]
 
 
 def test_a_folder_without_records_is_said_so(tmp_path):

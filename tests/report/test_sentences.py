@@ -120,7 +120,7 @@ def test_a_family_without_numbers_has_the_reason_of_a_complete_step():
 def test_the_opening_tells_which_families_were_taken_at_some_steps():
     run = sparse_run(4, steps=(0, 10, 20, 30, 40, 50))
     opening = opening_sentence(groups_of([run], 60)[0])
-    assert "at 6 steps from 0 to 50 (tangent, gradient at 3 of 6)." in opening
+    assert "at 6 steps from 0 to 50 (tangent at 3 of 6)." in opening
     assert " of " not in opening_sentence(groups_of([history_run()], 60)[0]).partition("steps")[2]
 
 
@@ -130,7 +130,7 @@ def test_the_opening_names_the_cadence_where_it_is_the_reason():
     config = contents["config"] | {"cadence": {"tangent": 4}}
     paced = replace(run, head=replace(run.head, contents=contents | {"config": config}))
     opening = opening_sentence(groups_of([paced], 60)[0])
-    assert "(tangent, gradient at 3 of 6, the cadence of the monitor)." in opening
+    assert "(tangent at 3 of 6, the cadence of the monitor)." in opening
 
 
 def test_the_opening_says_of_which_step_the_loss_is():
@@ -142,7 +142,7 @@ def test_the_opening_says_of_which_step_the_loss_is():
     ]
     assert f"Loss on them: {losses[0]} at step 4." in opening_sentence(groups_of([short], 60)[0])
     both = opening_sentence(groups_of([short, long], 60)[0])
-    assert "at 11 steps from 0 to 10 (tangent, gradient at 4 of 11)" in both
+    assert "at 11 steps from 0 to 10 (tangent at 4 of 11)" in both
     assert f"Loss: {losses[0]} at step 4 (short), {losses[1]} (long)." in both
 
 

@@ -1,12 +1,15 @@
 """Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
 
+from theodolite.records._families import FAMILIES, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
 from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._runs import Run, load_run, save_run, save_step
 
 __all__ = [
+    "FAMILIES",
     "SCHEMA",
     "Estimate",
+    "Family",
     "Latest",
     "Record",
     "Run",

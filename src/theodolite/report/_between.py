@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from theodolite.records import FAMILIES
 from theodolite.report._escape import plain, plotly_text, short
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Panel, Words, axis
 from theodolite.report._numbers import carried, finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
@@ -61,12 +61,12 @@ def step_figure(group: Group, family: str) -> Figure | None:
         return None
     panels = {layer: _step_panel(group, family, layer) for layer in layers}
     first = [layers[i] for i in spaced(len(layers), _MOST_PANELS)]
-    reading = f"{words.meaning} A panel is a layer, a line is a run; steps are spread evenly."
+    reading = f"{words.question} A panel is a layer, a line is a run; steps are spread evenly."
     if family == "kernel" and group.measured(family, TRUTH):
         reading += " Dark: the same run with the true labels, where its target has others."
     return Figure(
         f"lines-{family}",
-        f"{words.title}: {words.short}, layer by layer",
+        f"{words.title}: {words.heading}, layer by layer",
         reading,
         tuple(panels[layer] for layer in first),
         tuple(panel for layer, panel in panels.items() if layer not in first),
@@ -99,7 +99,7 @@ def _step_panel(group: Group, family: str, layer: str) -> Panel:
 
     layout = {
         "xaxis": axis("training step", range=across, tickangle=0, **ticks),
-        "yaxis": axis(plotly_text(FAMILIES[family].short)),
+        "yaxis": axis(plotly_text(FAMILIES[family].heading)),
     }
     return Panel(short(layer, 32), draw, layout, fixed=True, height=220)
 
@@ -187,14 +187,14 @@ def _depth_figure(groups: Sequence[Group], family: str) -> Figure | None:
     layout: dict[str, Any] = {
         "xaxis": axis("relative depth", range=[-0.05, 1.05], tickvals=[0, 0.5, 1],
                       ticktext=["input", "middle", "output"]),
-        "yaxis": axis(plotly_text(words.short)),
+        "yaxis": axis(plotly_text(words.heading)),
         "showlegend": True,
         "legend": {"orientation": "h", "y": -0.28, "font": {"size": 11, "color": "muted"}},
     }  # fmt: skip
     return Figure(
         f"depth-{family}",
         words.title,
-        f"{words.meaning} Layers are spread evenly between input and output, so that networks of"
+        f"{words.question} Layers are spread evenly between input and output, so that networks of"
         " different depth can be laid over each other. Numbers of the latest step.",
         (Panel("", draw, layout, fixed=True, height=320),),
         finding=lambda _: joined(

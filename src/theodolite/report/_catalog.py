@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
+from theodolite.records import FAMILIES
 from theodolite.report._between import TRUTH, balance_mark, loss_figure, step_figure
 from theodolite.report._curves import Curve, layer_panels, overlay
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Words
 from theodolite.report._images import eigenvector_figure
 from theodolite.report._maps import class_map, kernel_maps, step_maps
@@ -43,22 +43,22 @@ def family_figures(group: Group, family: str) -> list[Figure]:
 
 def history_figures(group: Group) -> list[Figure]:
     """Loss over steps and a layer-by-step map of each headline."""
-    features = step_maps(group, "gradient", "feature_omega_contrast")
+    gradients = step_maps(group, "gradient", "omega_contrast")
     maps = [step_maps(group, family) for family in FAMILIES]
-    return _present([loss_figure(group), step_figure(group, "kernel"), *maps, features])
+    return _present([loss_figure(group), step_figure(group, "kernel"), *maps, gradients])
 
 
 def headline_figure(group: Group, family: str) -> Figure | None:
     """The headline of a family over layers."""
     words = FAMILIES[family]
-    title = words.short[0].upper() + words.short[1:]
-    reading = f"{words.meaning} Every point is a layer, from input to output."
+    title = words.heading[0].upper() + words.heading[1:]
+    reading = f"{words.question} Every point is a layer, from input to output."
     rows = [row for run in group.runs for row in run.last.record.contents.get("rows", [])]
     mine = [row for row in rows if row["measure"] == words.headline]
     if any(row.get("error") is not None for row in mine):
         reading += " Bars are standard errors."
     if any(row.get("null_mean") is not None for row in mine):
-        reading += f" Grey: what {words.null} give in the same run, mean ± 2 standard deviations."
+        reading += f" Grey: what {words.chance} give in the same run, mean ± 2 standard deviations."
     lines = [Line(words.headline)]
     if family == "kernel":
         title = "CKA to the target and to the input"
@@ -190,6 +190,7 @@ def _gradient(group: Group) -> Iterable[Figure | None]:
 
 
 _OTHER_MEASURES = {
+    "omega_contrast": "The same contrast for the loss gradients of this layer's weights.",
     "gradient_diversity": (
         "For comparison: 1/n when all n gradients are equal, 1 when they are orthogonal, more when"
         " they cancel."

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RecordError
-from theodolite.records import Record, Run, latest_numbers, load_record, load_run
+from theodolite.records import FAMILIES, Record, Run, latest_numbers, load_record, load_run
 from theodolite.report._assets import content_policy, static_text
 from theodolite.report._escape import json_for_html, plain
-from theodolite.report._families import FAMILIES
 from theodolite.report._palette import DARK, LIGHT, css_variables
 
 __all__ = ["Exhibit", "find_exhibits", "write_gallery"]
@@ -123,7 +122,7 @@ def _run(run: Run, place: str) -> Exhibit:
         settings |= {"step": str(last["step"])}
     profiles = {key: _profile(last, key) for key in FAMILIES}
     shown = {key: values for key, values in profiles.items() if values}
-    numbers = {f"{FAMILIES[key].short}, last layer": v[-1] for key, v in shown.items()}
+    numbers = {f"{FAMILIES[key].heading}, last layer": v[-1] for key, v in shown.items()}
     numbers |= {str(row["measure"]): row["value"] for row in last["rows"] if row["layer"] is None}
     name = run.name or str(head.get("name") or place)
     return Exhibit(name, kind, place, settings, numbers, shown)
@@ -159,7 +158,7 @@ def _payload(exhibits: Sequence[Exhibit]) -> dict[str, Any]:
     return {
         "palettes": {"light": LIGHT, "dark": DARK},
         "families": [
-            {"key": key, "title": f"{family.title}: {family.short}"}
+            {"key": key, "title": f"{family.title}: {family.heading}"}
             for key, family in FAMILIES.items()
         ],
         "runs": [

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from theodolite.records import FAMILIES
 from theodolite.report._escape import plain, plotly_text, short
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Draw, Figure, Panel, Words, axis
 from theodolite.report._numbers import finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
@@ -45,7 +45,7 @@ def step_maps(group: Group, family: str, measure: str | None = None) -> Figure |
         for run, table in zip(runs, tables, strict=True)
     ]
     headline = measure == words.headline
-    name = words.short if headline else measure.replace("_", " ")
+    name = words.heading if headline else measure.replace("_", " ")
     return Figure(
         f"steps-{family}-{measure}".replace("_", "-"),
         f"{words.title}: {name}",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from theodolite.records import FAMILIES, Family
 from theodolite.report._escape import plain
-from theodolite.report._families import FAMILIES, Family
 from theodolite.report._numbers import finite, shown, shown_error, spaced
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import overview_sentence
@@ -16,6 +16,15 @@ from theodolite.report._spark import Stroke, limits_of, spark
 __all__ = ["Cell", "Column", "Overview", "overview_of", "whole_numbers"]
 
 _MOST_POINTS = 48
+# The curve that a single survey shows for a family; the tangent family has none.
+_THUMBNAILS = {
+    "representation": "alignment_curve",
+    "covariance": "transfer",
+    "kernel": "cumulative_power",
+    "gradient": "feature_class_contrast",
+}
+# Families whose curves differ by decades between layers have a scale for each.
+_OWN_SCALE = {"covariance"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def overview_of(group: Group) -> Overview:
 def _note(group: Group, columns: Sequence[Column]) -> str:
     if group.is_history:
         return "training from left to right, one scale a column"
-    own = any(column.family.own_scale for column in columns)
+    own = any(column.family.key in _OWN_SCALE for column in columns)
     return "curve of each layer, one scale a column" + (" (covariance: its own)" if own else "")
 
 
@@ -72,12 +81,12 @@ def _column(group: Group, family: Family) -> Column:
     strokes = [_strokes(group, family, layer) for layer in group.layers]
     bands = [_band(group.runs[0], family, layer) for layer in group.layers]
     # On curves the null of the number would be out of place.
-    flat = group.is_history or family.thumbnail is None
+    flat = group.is_history or family.key not in _THUMBNAILS
     used = [band for band in bands if band is not None and flat]
     common = limits_of([s for row in strokes for s in row], [v for band in used for v in band])
     if group.is_history:
         common = (0.0, 1.0, *common[2:])
-    apart = family.own_scale and not group.is_history
+    apart = family.key in _OWN_SCALE and not group.is_history
     limits = [limits_of(row) if apart else common for row in strokes]
     cells = tuple(
         _cell(group, family, layer, strokes[i], limits[i], bands[i] if flat else None)
@@ -139,7 +148,7 @@ def _number(run: RunView, family: str, measure: str, layer: str | None) -> tuple
 def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:
     if group.is_history:
         return [_over_steps(group, family, layer, order) for order in range(len(group.runs))]
-    if family.thumbnail is None:
+    if family.key not in _THUMBNAILS:
         return _over_layers(group, family, layer)
     return [_thumbnail(run, family, layer, order) for order, run in enumerate(group.runs)]
 
@@ -185,7 +194,7 @@ def _over_layers(group: Group, family: Family, layer: str) -> list[Stroke]:
 
 
 def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> Stroke:
-    moment, name = run.with_curves_at(None), str(family.thumbnail)
+    moment, name = run.with_curves_at(None), _THUMBNAILS[family.key]
     x, y = (moment.array(family.key, name, layer, role) for role in ("x", "y"))
     if x is None or y is None:
         return Stroke([], [], order)

@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from theodolite.records import Run
+from theodolite.records import FAMILIES, Run
 from theodolite.report._assets import content_policy, static_text
 from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._escape import json_for_html, plain
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, panel_layout, states_of, with_ranges
 from theodolite.report._memorisation import MEANING, memorization_sentence
 from theodolite.report._overview import overview_of, whole_numbers
@@ -92,7 +91,7 @@ def _family_section(group: Group, family: str) -> dict[str, Any]:
     if not section["figures"]:
         sentence = f"Not shown: {quiet_reason(group, family)}."
     whole = whole_numbers(group, family)
-    told = {"meaning": words.meaning, "sentence": sentence.replace("..", "."), "whole": whole}
+    told = {"meaning": words.question, "sentence": sentence.replace("..", "."), "whole": whole}
     return section | told
 
 

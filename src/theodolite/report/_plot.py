@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import Run
+from theodolite.records import FAMILIES, Run
 from theodolite.report._between import whole_figure
 from theodolite.report._catalog import CURVES, headline_figure
 from theodolite.report._curves import overlay
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Panel, Words, panel_layout, with_ranges
 from theodolite.report._images import eigenvector_figure
 from theodolite.report._maps import class_map, kernel_maps, step_maps

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from theodolite.records import FAMILIES
 from theodolite.report._escape import plotly_text
-from theodolite.report._families import FAMILIES
 from theodolite.report._figure import Figure, Panel, Words, axis
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import profile_sentence
@@ -28,7 +28,7 @@ def profile_figure(
     if not layers:
         return None
     first = lines[0].measure
-    short = FAMILIES[family].short if first == FAMILIES[family].headline else first
+    short = FAMILIES[family].heading if first == FAMILIES[family].headline else first
     layout = {
         "xaxis": axis("input → output", range=[-0.4, len(layers) - 0.6], **layer_ticks(layers)),
         "yaxis": axis(plotly_text(short.replace("_", " ")), log=log),

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.records import Record, Run
-from theodolite.report._families import FAMILIES
+from theodolite.records import FAMILIES, Record, Run
 from theodolite.report._numbers import spaced
 
 __all__ = ["Group", "Moment", "RunView", "groups_of"]
