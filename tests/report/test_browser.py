@@ -15,7 +15,7 @@ from tests.report.drawn import mismatches
 from tests.report.made_records import NASTY, history_run, survey_run
 from theodolite.records import Record, Run
 from theodolite.report import notebook_html, write_html
-from theodolite.report._palette import DARK, LIGHT
+from theodolite.report.pages import DARK, LIGHT
 
 pytestmark = pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
 

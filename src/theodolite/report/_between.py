@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from theodolite.records import FAMILIES
-from theodolite.report._escape import plain, plotly_text, short
 from theodolite.report._figure import Figure, Panel, Words, axis
 from theodolite.report._numbers import carried, finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import joined
 from theodolite.report._traces import Line, Trace, dash_of, profile_trace
+from theodolite.report.pages import plain, plotly_text, short
 
 __all__ = [
     "TRUTH",

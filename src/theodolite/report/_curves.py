@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.report._escape import plain, short
 from theodolite.report._figure import Draw, Figure, Panel, Words, axis
 from theodolite.report._numbers import spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._traces import Strand, Trace, curve_trace, dash_of
+from theodolite.report.pages import plain, short
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 

@@ -9,9 +9,16 @@ from typing import Any
 
 from theodolite.errors import RecordError
 from theodolite.records import FAMILIES, Record, Run, latest_numbers, load_record, load_run
-from theodolite.report._assets import content_policy, static_text
-from theodolite.report._escape import json_for_html, plain
-from theodolite.report._palette import DARK, LIGHT, css_variables
+from theodolite.report.pages import (
+    DARK,
+    LIGHT,
+    content_policy,
+    css_variables,
+    json_for_html,
+    plain,
+    render,
+    static_text,
+)
 
 __all__ = ["Exhibit", "find_exhibits", "write_gallery"]
 
@@ -63,18 +70,10 @@ def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> 
     Returns:
         The path of the file.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("theodolite.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     scripts = [static_text("plotly-cartesian.min.js"), static_text("gallery.js")]
     style = f":root{{{css_variables(LIGHT)}}}:root[data-theme=dark]{{{css_variables(DARK)}}}"
-    text = environment.get_template("gallery.html.j2").render(
+    text = render(
+        "gallery.html.j2",
         policy=content_policy(scripts),
         scripts=scripts,
         style=style + static_text("gallery.css"),

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.report._escape import plain
 from theodolite.report._figure import Figure, Panel, axis
 from theodolite.report._numbers import carried
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._traces import Trace
+from theodolite.report.pages import plain
 
 __all__ = ["eigenvector_figure"]
 

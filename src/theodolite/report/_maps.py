@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from theodolite.records import FAMILIES
-from theodolite.report._escape import plain, plotly_text, short
 from theodolite.report._figure import Draw, Figure, Panel, Words, axis
 from theodolite.report._numbers import finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import overview_sentence
 from theodolite.report._traces import Table, Trace, heatmap_trace, layer_ticks
+from theodolite.report.pages import plain, plotly_text, short
 
 __all__ = ["class_map", "kernel_maps", "step_maps"]
 

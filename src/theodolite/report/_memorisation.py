@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from theodolite.report._escape import plain
 from theodolite.report._numbers import finite, shown
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import paragraph
+from theodolite.report.pages import plain
 
 __all__ = [
     "GRADIENT_THRESHOLD",

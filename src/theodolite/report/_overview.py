@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from theodolite.records import FAMILIES, Family
-from theodolite.report._escape import plain
 from theodolite.report._numbers import finite, shown, shown_error, spaced
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import overview_sentence
 from theodolite.report._spark import Stroke, limits_of, spark
+from theodolite.report.pages import plain
 
 __all__ = ["Cell", "Column", "Overview", "overview_of", "whole_numbers"]
 

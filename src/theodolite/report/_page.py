@@ -5,17 +5,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from theodolite.records import FAMILIES, Run
-from theodolite.report._assets import content_policy, static_text
 from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
-from theodolite.report._escape import json_for_html, plain
 from theodolite.report._figure import Figure, panel_layout, states_of, with_ranges
 from theodolite.report._memorisation import MEANING, memorization_sentence
 from theodolite.report._overview import overview_of, whole_numbers
-from theodolite.report._palette import DARK, LIGHT, css_variables
 from theodolite.report._reading import Group, RunView, groups_of
 from theodolite.report._sentences import headline_sentence, opening_sentence, quiet_reason
 from theodolite.report._traces import Trace
+from theodolite.report.pages import (
+    DARK,
+    LIGHT,
+    content_policy,
+    css_variables,
+    json_for_html,
+    plain,
+    render,
+    static_text,
+)
 
 __all__ = ["fragment_html", "page_html"]
 
@@ -37,30 +44,26 @@ def page_html(runs: Sequence[Run], title: str = "") -> str:
         "figures": {figure["id"]: figure.pop("payload") for figure in figures + comparison},
     }
     scripts = [static_text("plotly-cartesian.min.js"), static_text("page.js")]
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=plain(title) if title else _title(groups),
-            groups=views,
-            comparison=comparison,
-            data=json_for_html(payload),
-            scripts=scripts,
-            policy=content_policy(scripts),
-            style=_style() + static_text("page.css"),
-            about=[_about(run) for group in groups for run in group.runs],
-        )
+    return render(
+        "page.html.j2",
+        title=plain(title) if title else _title(groups),
+        groups=views,
+        comparison=comparison,
+        data=json_for_html(payload),
+        scripts=scripts,
+        policy=content_policy(scripts),
+        style=_style() + static_text("page.css"),
+        about=[_about(run) for group in groups for run in group.runs],
     )
 
 
 def fragment_html(runs: Sequence[Run]) -> str:
     """The overview alone: no scripts, so that it shows wherever HTML does."""
     groups = groups_of(runs, _MOST_STEPS)
-    template = _environment().get_template("fragment.html.j2")
     views = [
         {"overview": overview_of(g), "lead": opening_sentence(g), "runs": _runs(g)} for g in groups
     ]
-    return template.render(groups=views, style=_style())
+    return render("fragment.html.j2", groups=views, style=_style())
 
 
 def _group_view(group: Group) -> dict[str, Any]:
@@ -230,15 +233,3 @@ def _style() -> str:
         f"@media {system}{{.theodolite:not(.light){{{dark}}}}}"
         f"@media screen{{.theodolite.dark{{{dark}}}}}"
     ) + static_text("overview.css")
-
-
-def _environment() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    return Environment(
-        loader=PackageLoader("theodolite.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

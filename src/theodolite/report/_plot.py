@@ -1,6 +1,6 @@
 """One Plotly figure by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from theodolite.errors import UnknownNameError
@@ -11,10 +11,10 @@ from theodolite.report._curves import overlay
 from theodolite.report._figure import Figure, Panel, Words, panel_layout, with_ranges
 from theodolite.report._images import eigenvector_figure
 from theodolite.report._maps import class_map, kernel_maps, step_maps
-from theodolite.report._palette import DARK, LIGHT, resolved
 from theodolite.report._profiles import profile_figure
 from theodolite.report._reading import Group, groups_of
 from theodolite.report._traces import Line
+from theodolite.report.pages import DARK, LIGHT
 
 __all__ = ["plot"]
 
@@ -55,6 +55,26 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
     if figure is None:
         raise UnknownNameError("family, measure or curve", name, _known(group))
     return _drawn(figure, step, theme)
+
+
+# A name of the palette means a color at these keys only: layers may be called "ink".
+_COLOR_KEYS = {
+    "color", "bgcolor", "fillcolor", "gridcolor", "linecolor", "bordercolor", "tickcolor",
+    "paper_bgcolor", "plot_bgcolor", "colorscale",
+}  # fmt: skip
+
+
+def _resolved(value: Any, palette: Mapping[str, str], key: str = "") -> Any:
+    """A figure's dictionaries with names of colors replaced by colors."""
+    if isinstance(value, Mapping):
+        return {k: _resolved(v, palette, k) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (
+            [_resolved(item, palette, key) for item in value]
+            if key in _COLOR_KEYS or (value and isinstance(value[0], Mapping))
+            else value
+        )
+    return palette.get(value, value) if key in _COLOR_KEYS and isinstance(value, str) else value
 
 
 def _figure(group: Group, name: str, step: int | None) -> Figure | None:
@@ -113,7 +133,7 @@ def _drawn(figure: Figure, step: int | None, theme: str) -> Any:
     many = len(traces) > 1 and traces[0]["type"] == "scatter"
     layout["showlegend"] = many
     palette = _THEMES[theme]
-    return PlotlyFigure(resolved({"data": traces, "layout": layout}, palette))
+    return PlotlyFigure(_resolved({"data": traces, "layout": layout}, palette))
 
 
 def _placed(panel: Panel, layout: dict[str, Any], i: int, count: int, end: str) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from theodolite.records import FAMILIES
-from theodolite.report._escape import plotly_text
 from theodolite.report._figure import Figure, Panel, Words, axis
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import profile_sentence
 from theodolite.report._traces import Line, Trace, layer_ticks, null_trace, profile_trace
+from theodolite.report.pages import plotly_text
 
 __all__ = ["profile_figure"]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from theodolite.records import FAMILIES
-from theodolite.report._escape import plain
 from theodolite.report._numbers import finite, shown
 from theodolite.report._reading import Group, Moment, RunView
+from theodolite.report.pages import plain
 
 __all__ = [
     "headline_sentence",

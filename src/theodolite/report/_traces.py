@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from theodolite.report._escape import plotly_text, short
 from theodolite.report._numbers import carried, finite, shown
 from theodolite.report._reading import Moment, RunView
+from theodolite.report.pages import plotly_text, short
 
 __all__ = [
     "Line",

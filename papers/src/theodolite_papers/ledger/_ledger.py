@@ -7,9 +7,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from theodolite.report._assets import content_policy, static_text
-from theodolite.report._escape import json_for_html, plain
-from theodolite.report._palette import DARK, LIGHT, css_variables
+from theodolite.report.pages import (
+    DARK,
+    LIGHT,
+    content_policy,
+    css_variables,
+    json_for_html,
+    plain,
+    static_text,
+)
 from theodolite_papers.ledger._entries import Chapter, Entry, Sized, Spread, chapters, spread_of
 from theodolite_papers.ledger._plotly import plotly_panel
 

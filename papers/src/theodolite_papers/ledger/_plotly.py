@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.report._escape import plotly_text
+from theodolite.report.pages import plotly_text
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Mark, Panel, Points, Tiles
 
 __all__ = ["plotly_panel"]

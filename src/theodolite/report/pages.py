@@ -1,0 +1,105 @@
+"""What every page of the project shares: safe text, colors of both themes, scripts and policy."""
+
+import base64
+import hashlib
+import html
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "content_policy",
+    "css_variables",
+    "json_for_html",
+    "plain",
+    "plotly_text",
+    "render",
+    "short",
+    "static_text",
+]
+
+LIGHT: Mapping[str, str] = {
+    "page": "#f6f5f1", "surface": "#ffffff", "ink": "#1b1f24", "muted": "#5d6670",
+    "grid": "#e9e8e4", "line": "#b9bcc0", "null": "#d5d6d8", "middle": "#e3e3e3",
+    "representation": "#0b62ab", "representation-pale": "#8fc1ea",
+    "covariance": "#a85f00", "covariance-pale": "#ecbc7d",
+    "kernel": "#0b7a60", "kernel-pale": "#84ceb9",
+    "tangent": "#6b3fc0", "tangent-pale": "#bfa5ec",
+    "gradient": "#bd2c45", "gradient-pale": "#f0a0ad",
+}  # fmt: skip
+
+DARK: Mapping[str, str] = {
+    "page": "#14171b", "surface": "#1d2126", "ink": "#eceef0", "muted": "#a3abb4",
+    "grid": "#2c3138", "line": "#4a515a", "null": "#4b525b", "middle": "#3a3f46",
+    "representation": "#63b0f2", "representation-pale": "#1f5a8d",
+    "covariance": "#eba64a", "covariance-pale": "#82561a",
+    "kernel": "#46c9a6", "kernel-pale": "#1c6a57",
+    "tangent": "#b18cf5", "tangent-pale": "#5a3f91",
+    "gradient": "#f57d8f", "gradient-pale": "#8b3544",
+}  # fmt: skip
+
+
+def css_variables(palette: Mapping[str, str]) -> str:
+    """The palette as declarations of CSS variables."""
+    return "".join(f"--{name}:{color};" for name, color in palette.items())
+
+
+def plain(text: str) -> str:
+    """The text without control characters; a nameless layer is the model itself."""
+    visible = "".join("�" if unicodedata.category(c) in {"Cc", "Cf", "Cs"} else c for c in text)
+    return visible or "(model)"
+
+
+def short(text: str, longest: int = 24) -> str:
+    """The text with its middle left out where it is too long for an axis."""
+    text = plain(text)
+    head = longest // 2 - 1
+    return text if len(text) <= longest else f"{text[:head]}…{text[-(longest - head - 1) :]}"
+
+
+def plotly_text(text: str) -> str:
+    """The text as Plotly shows it letter by letter: it reads tags and entities even in names."""
+    return html.escape(plain(text), quote=False)
+
+
+def json_for_html(value: Any) -> str:
+    """Strict JSON that may stand inside a script element."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def static_text(name: str) -> str:
+    """A file of the report's ``static`` folder."""
+    return resources.files("theodolite.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def content_policy(scripts: Sequence[str]) -> str:
+    """A policy by which only these scripts run, and nothing is fetched."""
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of the report's ``templates`` folder, filled in; text is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("theodolite.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
