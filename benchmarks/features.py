@@ -40,7 +40,7 @@ def u_centered(gram: Tensor) -> Tensor:
 
 
 def ours(model: nn.Module, data: tuple[Tensor, Tensor], names: list[str]) -> Tensor:
-    grams = feature_grams(model, data, names, center=True, batch_size=500)
+    grams = feature_grams(model, data, names, read="raw", center=True, batch_size=500)
     onehot = nn.functional.one_hot(data[1]).double()
     return cka_table([*grams.values(), onehot @ onehot.mT])
 
@@ -67,7 +67,7 @@ def peer(model: nn.Module, data: tuple[Tensor, Tensor], names: list[str], device
 def check(model: nn.Module, names: list[str], device: str) -> None:
     """Against float64 features of a few examples, before anything is timed."""
     data = images(60, device)
-    exact = features(model.double(), (data[0].double(), data[1]), names)
+    exact = features(model.double(), (data[0].double(), data[1]), names, read="raw")
     onehot = nn.functional.one_hot(data[1]).double()
     expected = cka_table([rows @ rows.mT for rows in [*exact.values(), onehot]])
     model.float()

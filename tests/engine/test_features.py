@@ -74,7 +74,7 @@ LAYERS = ["stem", "norm", "conv", "relu", "head", ""]
 @pytest.mark.parametrize("batch_size", [1, 4, 9, None])
 def test_features_equal_the_plain_loop(model, inputs, layer, batch_size):
     expected = torch.stack(list(one_at_a_time(model, inputs, layer))).flatten(1)
-    found = features(model, inputs, [layer], batch_size=batch_size)[layer]
+    found = features(model, inputs, [layer], read="raw", batch_size=batch_size)[layer]
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -187,6 +187,7 @@ def test_outputs_come_from_the_same_pass(model, inputs, batch_size):
         model,
         (inputs, torch.arange(len(inputs))),
         ["stem"],
+        read="raw",
         batch_size=batch_size,
         outputs=lambda answer, batch: answer * batch.targets.unsqueeze(1),
     )

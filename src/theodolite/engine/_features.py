@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from theodolite.checks import require_choice
 from theodolite.engine._pooling import Pool, pooled, require_pool
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.engine.modes import require_fixed_mode
-from theodolite.engine.outputs import capture_outputs
+from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
 from theodolite.engine.state import exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments
@@ -25,6 +26,7 @@ from theodolite.linalg import Moments
 __all__ = ["FeatureChunk", "Features", "feature_chunks", "feature_moments", "features"]
 
 _BATCH_SIZE = 256
+_TRIAL = 3  # examples of the pass that finds where layers are read
 
 Reading = Callable[[Any, Batch], Tensor]  # of the model's answer to a batch
 
@@ -56,6 +58,7 @@ class Features(Mapping[str, Tensor]):
         targets: targets of the same examples, where the data has some.
         calls: how often a layer ran in one forward pass; the features are those of its last call.
         pool: how outputs became vectors.
+        read_at: layer -> where its features were read, in words.
         outputs: what was kept of the model's answers, where that was asked for.
     """
 
@@ -63,6 +66,7 @@ class Features(Mapping[str, Tensor]):
     targets: Tensor | None
     calls: Mapping[str, int]
     pool: str
+    read_at: Mapping[str, str]
     outputs: Tensor | None = None
 
     def __getitem__(self, layer: str) -> Tensor:
@@ -78,8 +82,17 @@ class Features(Mapping[str, Tensor]):
 class Sweep:
     """Which layers to read, how, and how often each ran; one forward pass per batch."""
 
-    def __init__(self, model: nn.Module, layers: Layers, pool: Pool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        pool: Pool,
+        read: Read | Mapping[str, ReadPoint] = "next",
+    ) -> None:
         require_pool(pool)
+        if isinstance(read, str):
+            require_choice(("next", "raw"), read=read)
+        self.points = None if read == "next" else read if isinstance(read, Mapping) else {}
         self.model = unwrap(model)
         require_fixed_mode(self.model)
         self.pool = pool
@@ -107,7 +120,13 @@ class Sweep:
             vectors = pooled(output, self.pool, self._modules[name], batch.mask)
             return vectors.clone() if _shares(vectors, output) else vectors
 
-        with torch.no_grad(), capture_outputs(self.model, self.names, reduce) as outputs:
+        if self.points is None:
+            trial = batch.take(slice(0, min(_TRIAL, len(batch))))
+            with torch.no_grad(), follow_layers(self.model, self.names) as follower:
+                trial.run(self.model)
+            self.points = follower.read_points()
+        points = {name: self.points.get(name, ReadPoint()) for name in self.names}
+        with torch.no_grad(), capture_features(self.model, points, reduce) as outputs:
             answer = batch.run(self.model)
             if self.reading is not None:
                 self.outputs.append(self.reading(answer, batch))
@@ -126,6 +145,10 @@ class Sweep:
                     f"{len(rows[name])}; leave this layer out, or pass pool= as a function"
                 )
         return {name: rows[name] for name in order}
+
+    def read_at(self) -> dict[str, str]:
+        """Layer -> where it is read, in words."""
+        return {name: str((self.points or {}).get(name, ReadPoint())) for name in self.names}
 
     def _settle(self, order: dict[str, int]) -> None:
         """After the first batch the layers are known: those that ran, in this order."""
@@ -167,6 +190,7 @@ def feature_chunks(
     layers: Layers = "*",
     pool: Pool = "flatten",
     *,
+    read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
     **options: Any,
 ) -> Iterator[FeatureChunk]:
@@ -178,6 +202,8 @@ def feature_chunks(
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
             ``"last"`` or a function of the output; padded tokens never count.
+        read: ``"next"`` reads what the next layer receives, after the normalisation and activation
+            that follow; ``"raw"`` the layer's own output.
         batch_size: split batches into parts of at most this many examples; None keeps them.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
@@ -185,7 +211,7 @@ def feature_chunks(
         DomainError: If the model normalises over the batch or drops out units, or a named layer
             does not run.
     """
-    sweep = Sweep(model, layers, pool)
+    sweep = Sweep(model, layers, pool, read)
     yield from _chunks(
         sweep, iterate_batches(data, batch_size=batch_size, device=sweep.device, **options)
     )
@@ -210,6 +236,7 @@ def features(
     layers: Layers = "*",
     pool: Pool = "flatten",
     *,
+    read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
     outputs: Reading | None = None,
     **options: Any,
@@ -224,6 +251,7 @@ def features(
         data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
+        read: where a layer is read, see :func:`feature_chunks`.
         batch_size: split batches into parts of at most this many examples; None keeps them.
         outputs: (answer of the model, batch) -> rows that are kept too, from the same pass.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
@@ -238,7 +266,7 @@ def features(
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
     """
-    sweep = Sweep(model, layers, pool)
+    sweep = Sweep(model, layers, pool, read)
     sweep.reading = outputs
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
@@ -251,7 +279,9 @@ def features(
         raise ShapeError("data: expected at least one batch, got none; the data set is empty")
     joined = {name: _joined(name, parts) for name, parts in rows.items()}
     kept = None if outputs is None else torch.cat(sweep.outputs)
-    return Features(joined, join_targets(targets), sweep.calls, _pool_name(pool), kept)
+    return Features(
+        joined, join_targets(targets), sweep.calls, _pool_name(pool), sweep.read_at(), kept
+    )
 
 
 def _joined(name: str, parts: list[Tensor]) -> Tensor:
@@ -280,6 +310,7 @@ def feature_moments(
     layers: Layers = "*",
     pool: Pool = "mean",
     *,
+    read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
     **options: Any,
 ) -> dict[str, Moments]:
@@ -290,6 +321,7 @@ def feature_moments(
         data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
+        read: where a layer is read, see :func:`feature_chunks`.
         batch_size: split batches into parts of at most this many examples; None keeps them.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
@@ -299,7 +331,9 @@ def feature_moments(
         tensor(6., dtype=torch.float64)
     """
     moments: dict[str, Moments] = {}
-    for chunk in feature_chunks(model, data, layers, pool, batch_size=batch_size, **options):
+    for chunk in feature_chunks(
+        model, data, layers, pool, read=read, batch_size=batch_size, **options
+    ):
         for name, rows in chunk.layers.items():
             if name in moments:
                 moments[name] = moments[name] + Moments.of(rows, moments[name].shift)

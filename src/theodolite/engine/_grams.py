@@ -18,6 +18,7 @@ from theodolite.engine._features import Sweep, join_targets
 from theodolite.engine._pooling import Pool
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers
+from theodolite.engine.read_points import Read, ReadPoint
 from theodolite.engine.state import exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double, double_center
@@ -63,6 +64,7 @@ def feature_grams(
     layers: Layers = "*",
     pool: Pool = "flatten",
     *,
+    read: Read | Mapping[str, ReadPoint] = "next",
     center: bool = False,
     dtype: torch.dtype | None = None,
     batch_size: int | None = None,
@@ -79,6 +81,7 @@ def feature_grams(
             of all examples are kept.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
+        read: where a layer is read, see :func:`feature_chunks`.
         center: remove the mean feature: :math:`HKH`, in float64. Features are shifted before the
             product, so that a large mean costs no digits.
         dtype: of the products; None keeps that of the features.
@@ -98,7 +101,7 @@ def feature_grams(
         >>> grams["0"].sum().abs().item() < 1e-6
         True
     """
-    sweep = Sweep(model, layers, pool)
+    sweep = Sweep(model, layers, pool, read)
     with untouched(sweep.model), exact_arithmetic(sweep.device):
         batches = list(iterate_batches(data, batch_size=batch_size or _BATCH_SIZE, **options))
         if not batches:

@@ -161,7 +161,9 @@ def read_views(
         limit = (settings.room or _DEFAULT_LIMIT) // 2
         each = 4 * sum(_width(layout, name) for name in wide)
         size = max(1, min(settings.batch_size, limit // (2 * each)))
-        grams = feature_grams(model, batch, wide, pool, batch_size=size, memory_limit=limit)
+        grams = feature_grams(
+            model, batch, wide, pool, read="raw", batch_size=size, memory_limit=limit
+        )
         found |= {name: View(grams.widths[name], products=grams[name]) for name in grams}
     return Held({name: found[name].settled() for name in names if name in found}, outputs)
 
@@ -209,7 +211,7 @@ def shared_features(
             examples = batch if processes.alone else batch.take(part)
             size = settings.batch_size
             own = kept = features(
-                model, examples, list(owners), pool, batch_size=size, outputs=reading
+                model, examples, list(owners), pool, read="raw", batch_size=size, outputs=reading
             )
             outputs = kept.outputs
     if processes.alone:

@@ -113,7 +113,7 @@ class _Probe:
 
     def _layers(self, model: nn.Module, name: str, reducer: str, last: int = 10) -> list[Tensor]:
         names = probed_layers(model)[-last:]
-        found = features(model, self._sets[name][0], names, reducer)
+        found = features(model, self._sets[name][0], names, reducer, read="raw")
         return [found[layer] for layer in names]
 
 

@@ -58,7 +58,7 @@ def hidden_layers(
     """Outputs of named layers in evaluation mode, where the model is; one vector per example."""
     device = next(model.parameters()).device
     was_training = model.training
-    found = features(model.eval(), inputs.to(device), list(layers), pool)
+    found = features(model.eval(), inputs.to(device), list(layers), pool, read="raw")
     model.train(was_training)
     return {name: found[name] for name in layers}
 

@@ -26,7 +26,7 @@ def fractions_of(model: nn.Module, images: Tensor) -> dict[str, ActivationFracti
     model.eval()
     layers = relu_layers(model)
     parts: dict[str, list[ActivationFractions]] = {name: [] for name in layers}
-    for chunk in feature_chunks(model, images, layers):
+    for chunk in feature_chunks(model, images, layers, read="raw"):
         for name, outputs in chunk.layers.items():
             parts[name].append(activation_fractions(outputs))
     model.train(was_training)

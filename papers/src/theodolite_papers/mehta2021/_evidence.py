@@ -44,7 +44,7 @@ def evidence(
     inputs, labels = data
     orders = [torch.randperm(len(labels), generator=generator) for _ in range(_NULLS)]
     named = places(layers)
-    found = features(model, inputs, list(dict.fromkeys(named.values())))
+    found = features(model, inputs, list(dict.fromkeys(named.values())), read="raw")
     grams = tangent_kernels(
         model, (inputs, labels), list(dict.fromkeys(named.values())), outputs=Softmax()
     )

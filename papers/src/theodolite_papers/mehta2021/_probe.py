@@ -83,7 +83,7 @@ class Probe:
         """Alignment and contrast of the last hidden layer; a class of zeros counts as 0."""
         x, y = self.data.x_train[self.rows], self.data.y_train[self.rows]
         with exact_arithmetic(x.device):
-            hidden = features(model, x, [self.layers[2]])[self.layers[2]]
+            hidden = features(model, x, [self.layers[2]], read="raw")[self.layers[2]]
         return {
             "representation": float(in_class_alignment(hidden, y, zero="zero")),
             "representation_contrast": float(alignment_contrast(hidden, y, zero="zero")),
