@@ -4,13 +4,16 @@ from theodolite.interventions.data_init import covariance_init_, eigenvector_ini
 from theodolite.interventions.feature_maximization import (
     FeatureMaximization,
     FeatureMaximizationRecipe,
+    UnitNorm,
+    feature_pair_loss,
     layerwise_feature_maximization,
 )
-from theodolite.interventions.feature_pairs import UnitNorm, feature_pair_loss
 from theodolite.interventions.filters import (
+    TAU_CURVES,
     Directions,
     eigenvector_filters,
     sample_filters,
+    tau_curve,
 )
 from theodolite.interventions.freezing import freeze_except_, unfrozen
 from theodolite.interventions.initializers import (
@@ -19,10 +22,9 @@ from theodolite.interventions.initializers import (
     fans,
     init_weight_,
     initialize_,
+    scale_init_,
 )
 from theodolite.interventions.rescaling import layer_norms, rescale_to_
-from theodolite.interventions.scale_init import scale_init_
-from theodolite.interventions.tau_curves import TAU_CURVES, tau_curve
 from theodolite.interventions.transfer import replace_head_, transfer_layers_
 
 __all__ = [
