@@ -7,6 +7,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
+from tests.networks import ntk_mlp
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
@@ -15,7 +16,6 @@ from theodolite.engine.forms import Dense
 from theodolite.engine.rules import RULES, register_rule
 from theodolite.engine.uses import UseRecorder
 from theodolite.errors import CaptureError
-from theodolite_papers.lab.models import ntk_mlp
 
 
 def record(model, x):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests import networks
 from tests.reference import interventions as reference
 from tests.tolerances import assert_close
 from theodolite import interventions
@@ -18,7 +19,6 @@ from theodolite.interventions import (
     sample_filters,
     tau_curve,
 )
-from theodolite_papers.lab import models
 
 
 def seeded(seed=0):
@@ -319,7 +319,7 @@ def test_a_users_own_network_is_filled_in_running_order(init):
 
 
 def test_linear_networks_fill_all_but_the_last_layer():
-    net = models.mlp([8, 6, 4, 2], generator=seeded())
+    net = networks.mlp([8, 6, 4, 2], generator=seeded())
     x = torch.randn(100, 8, generator=seeded())
     old = [p.clone() for p in net.parameters()]
     eigenvector_init_(net, x, generator=seeded())

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests import networks
 from tests.reference import interventions as reference
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError, ShapeError
@@ -17,7 +18,6 @@ from theodolite.interventions import (
     feature_pair_loss,
     layerwise_feature_maximization,
 )
-from theodolite_papers.lab import models
 
 
 def seeded(seed=0):
@@ -32,7 +32,7 @@ def clusters(n, seed, classes=3, d=6, noise=0.8):
 
 
 def network(sizes=(6, 5, 4, 3)):
-    return models.mlp(list(sizes), "leaky_relu", generator=seeded(3)).double()
+    return networks.mlp(list(sizes), "leaky_relu", generator=seeded(3)).double()
 
 
 @pytest.mark.spec("4.P97")
@@ -157,7 +157,7 @@ def test_one_seed_one_result_and_images_are_flattened():
 
 
 def test_silent_features_warn_and_stay_zero():
-    net = models.mlp([6, 4, 3], "relu").double()
+    net = networks.mlp([6, 4, 3], "relu").double()
     nn.init.constant_(net.fc1.bias, -100.0)
     data = clusters(12, 4)
     recipe = FeatureMaximizationRecipe(max_epochs=1)
@@ -173,7 +173,7 @@ ABSORB = {"normalize": "absorb"}
 @pytest.mark.parametrize(
     ("net", "data", "options", "error"),
     [
-        (models.mlp([6, 3]), clusters(6, 4), {}, ShapeError),
+        (networks.mlp([6, 3]), clusters(6, 4), {}, ShapeError),
         (LAYER_NORM, clusters(6, 4), {}, ShapeError),
         (network(), (clusters(6, 4)[0], clusters(5, 4)[1]), {}, ShapeError),
         (network(), (clusters(6, 4)[0], torch.rand(6)), {}, DomainError),

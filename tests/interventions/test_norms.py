@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests import networks
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.interventions import layer_norms, rescale_to_, scale_init_
 from theodolite.measures.gradient import in_class_alignment, relative_norm
-from theodolite_papers.lab import models
 
 
 def seeded(seed=0):
@@ -28,7 +28,7 @@ def examples(n=60, d=40, classes=3):
 
 
 def scaled_net(activation, sigma, width=400, seed=0):
-    net = models.mlp([40, width, 3], activation, bias=False).double()
+    net = networks.mlp([40, width, 3], activation, bias=False).double()
     return scale_init_(net, sigma, generator=seeded(seed))
 
 
@@ -55,7 +55,7 @@ def test_first_layer_normal_others_glorot_biases_zero():
 
 
 def test_scale_on_chosen_layers():
-    net = models.mlp([50, 60, 70, 5])
+    net = networks.mlp([50, 60, 70, 5])
     scale_init_(net, 3.0, ["fc1", "fc2"], generator=seeded())
     assert abs(net.fc2.weight.std() / 3 - 1) < 0.05
     assert net.fc3.weight.abs().max() < sqrt(6 / 75)
@@ -129,12 +129,11 @@ def trained(build, seed=3):
 
 
 def deep(bias=True):
-    return models.mlp([6, 20, 15, 4], bias=bias, generator=seeded()).double()
+    return networks.mlp([6, 20, 15, 4], bias=bias, generator=seeded()).double()
 
 
 def cnn():
-    net = models.simple_cnn(4, conv_layers=2, filters=5, units=8, input_shape=(1, 6, 6))
-    return net.double()
+    return networks.cnn().double()
 
 
 @pytest.mark.spec("2.P41")
@@ -223,7 +222,7 @@ class Plain(Residual):
     [
         (Residual, (4, 6)),
         (lambda: nn.Sequential(Residual(), nn.ReLU(), nn.Linear(2, 2)), (4, 6)),
-        (lambda: models.wide_resnet(depth=10, factor=1).eval(), (2, 3, 8, 8)),
+        (lambda: networks.ResidualNet().eval(), (2, 3, 8, 8)),
     ],
     ids=["block", "nested", "wide_resnet"],
 )
@@ -250,7 +249,7 @@ def test_a_plain_network_of_ones_own_needs_a_few_examples(keep):
 
 
 def test_predictions_that_cannot_be_kept_leave_the_model_as_it_was():
-    net = models.mlp([6, 5, 2], "tanh", generator=seeded())
+    net = networks.mlp([6, 5, 2], "tanh", generator=seeded())
     saved = deepcopy(net.state_dict())
     x = torch.randn(9, 6, generator=seeded())
     halves = {name: norm / 2 for name, norm in layer_norms(net).items()}

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests import networks
 from tests.tolerances import assert_close
 from theodolite.engine import forward_kernel, tangent_alignments
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
@@ -19,7 +20,6 @@ from theodolite.interventions import (
     transfer_layers_,
     unfrozen,
 )
-from theodolite_papers.lab import models
 
 
 def seeded(seed=0):
@@ -27,7 +27,7 @@ def seeded(seed=0):
 
 
 def network(seed, classes=4):
-    net = models.mlp([6, 5, 5, 5, classes], generator=seeded(seed))
+    net = networks.mlp([6, 5, 5, 5, classes], generator=seeded(seed))
     for index, parameter in enumerate(net.parameters()):
         if parameter.ndim == 1:
             nn.init.constant_(parameter, seed + index)
@@ -72,7 +72,7 @@ def test_all_but_the_head_and_other_classes():
 
 def test_biases_can_be_reset_and_norms_restored():
     model, source = network(1), network(2)
-    stored = layer_norms(models.mlp([6, 5, 5, 5, 4], generator=seeded(9)))
+    stored = layer_norms(networks.mlp([6, 5, 5, 5, 4], generator=seeded(9)))
     transfer_layers_(model, source, 2, reset_biases=True)
     assert not model.fc1.bias.any()
     assert not model.fc2.bias.any()
@@ -102,9 +102,7 @@ def test_norm_layers_go_with_the_convolution_before_them():
 
 
 def test_blocks_by_name():
-    model, source = (
-        models.wide_resnet(depth=10, factor=1, generator=seeded(seed)) for seed in (0, 1)
-    )
+    model, source = (networks.ResidualNet(seeded(seed)) for seed in (0, 1))
     transfer_layers_(model, source, ["stem", "stages.0"])
     theirs = source.state_dict()
     copied = {
@@ -118,11 +116,11 @@ def test_blocks_by_name():
 @pytest.mark.parametrize(
     ("source", "layers", "error"),
     [
-        (models.mlp([7, 5, 5, 5, 4]), 1, ShapeError),
+        (networks.mlp([7, 5, 5, 5, 4]), 1, ShapeError),
         (nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4)), 1, UnknownNameError),
-        (models.mlp([6, 5, 5, 5, 4]), 9, DomainError),
-        (models.mlp([6, 5, 5, 5, 4]), -1, DomainError),
-        (models.mlp([6, 5, 5, 5, 4]), ["fc7"], UnknownNameError),
+        (networks.mlp([6, 5, 5, 5, 4]), 9, DomainError),
+        (networks.mlp([6, 5, 5, 5, 4]), -1, DomainError),
+        (networks.mlp([6, 5, 5, 5, 4]), ["fc7"], UnknownNameError),
     ],
     ids=["shape", "names", "too-many", "negative", "unknown"],
 )
@@ -175,7 +173,7 @@ def digits_like(n=30):
 @pytest.mark.spec("4.P100")
 def test_with_frozen_layers_only_backward_signals_change():
     x, labels = digits_like()
-    net = models.mlp([8, 16, 16, 16, 3], bias=False, generator=seeded()).double()
+    net = networks.mlp([8, 16, 16, 16, 3], bias=False, generator=seeded()).double()
     freeze_except_(net)
     names = ["fc1", "fc2", "fc3", "fc4"]
     with unfrozen(net):
@@ -196,7 +194,7 @@ def test_with_frozen_layers_only_backward_signals_change():
 
 @pytest.mark.spec("4.P102")
 def test_noise_scale_draws_the_trainable_layer_and_leaves_the_others():
-    net = models.mlp([8, 1000, 400], generator=seeded())
+    net = networks.mlp([8, 1000, 400], generator=seeded())
     first = net.fc1.weight.clone()
     nn.init.ones_(net.fc2.bias)
     freeze_except_(net, noise_scale=0.3, generator=seeded(4))
@@ -212,7 +210,7 @@ def test_noise_scale_is_a_factor_and_leaves_alignments_as_they_are():
     x, labels = digits_like()
     curves, heads = [], []
     for scale in (1.0, 0.05):
-        net = models.mlp([8, 16, 16, 3], bias=False, generator=seeded())
+        net = networks.mlp([8, 16, 16, 3], bias=False, generator=seeded())
         freeze_except_(net, noise_scale=scale, generator=seeded(4)).double()
         heads.append(net.fc3.weight.detach())
         with unfrozen(net):
@@ -236,7 +234,7 @@ def test_bad_choices():
     with pytest.raises(DomainError):
         freeze_except_(network(1), noise_scale=0.0)
     with pytest.raises(DomainError, match="NTKLinear"):
-        freeze_except_(models.ntk_mlp([2, 3, 2]), noise_scale=1.0)
+        freeze_except_(networks.ntk_mlp([2, 3, 2]), noise_scale=1.0)
     with pytest.raises(RuntimeError, match="inside"), unfrozen(net := freeze_except_(network(1))):
         raise RuntimeError("inside")
     assert not net.fc1.weight.requires_grad

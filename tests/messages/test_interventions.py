@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from tests import networks
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions import (
     Directions,
@@ -23,14 +24,13 @@ from theodolite.interventions import (
     tau_curve,
     transfer_layers_,
 )
-from theodolite_papers.lab import models
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2
 
 
 def net():
-    return models.mlp([4, 3, 2], generator=torch.Generator().manual_seed(1))
+    return networks.mlp([4, 3, 2], generator=torch.Generator().manual_seed(1))
 
 
 def zeros():
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         (lambda: eigenvector_init_(net(), X, "fc3"), UnknownNameError, ["'fc3'", "'fc1'"]),
         (lambda: eigenvector_init_(net(), X, "act1"), DomainError, ["'act1', a ReLU"]),
         (
-            lambda: eigenvector_init_(models.mlp([4, 5, 2]), X),
+            lambda: eigenvector_init_(networks.mlp([4, 5, 2]), X),
             ShapeError,
             ["layer 'fc1'", "at least 5", "got 4"],
         ),
@@ -111,16 +111,16 @@ class Attention(nn.Module):
             ["['attention.out_proj'] are not", "attention"],
         ),
         (lambda: scale_init_(net(), -1.0), DomainError, ["sigma", "-1.0"]),
-        (lambda: scale_init_(models.ntk_mlp([4, 2]), 1.0), DomainError, ["'fc1'", "NTKLinear"]),
+        (lambda: scale_init_(networks.ntk_mlp([4, 2]), 1.0), DomainError, ["'fc1'", "NTKLinear"]),
         (lambda: scale_init_(nn.ReLU(), 1.0), DomainError, ["ReLU has none"]),
         (lambda: layer_norms(net(), order=0), DomainError, ["order", "1 or 2"]),
         (lambda: rescale_to_(net(), net(), keep="both"), DomainError, ["'predictions'", "'both'"]),
         (lambda: rescale_to_(net(), zeros()), DomainError, ["'fc1'", "the reference", "layers="]),
         (lambda: rescale_to_(zeros(), net()), DomainError, ["'fc1'", "the model", "0.0"]),
         (
-            lambda: rescale_to_(models.wide_resnet(depth=10, factor=1), {}),
+            lambda: rescale_to_(networks.ResidualNet(), {}),
             DomainError,
-            ["nested nn.Sequential", "PreActivationNet", "residual", "inputs="],
+            ["nested nn.Sequential", "ResidualNet", "residual", "inputs="],
         ),
         (
             lambda: rescale_to_(Attention(), {}, inputs=X.view(5, 4, 4)),
@@ -129,7 +129,7 @@ class Attention(nn.Module):
         ),
         (lambda: rescale_to_(net(), {}, inputs=Y), DomainError, ["torch.int64", "tokens"]),
         (
-            lambda: rescale_to_(models.mlp([4, 3, 2], "sin"), net(), keep="predictions"),
+            lambda: rescale_to_(networks.mlp([4, 3, 2], "sin"), net(), keep="predictions"),
             DomainError,
             ["ReLU", "would not be kept", "keep='norms'"],
         ),
@@ -138,7 +138,7 @@ class Attention(nn.Module):
         (lambda: transfer_layers_(net(), net(), 2), DomainError, ["head 'fc2'", "'all'"]),
         (lambda: transfer_layers_(net(), net(), 5), DomainError, ["at most 1", "got 5"]),
         (
-            lambda: transfer_layers_(net(), models.mlp([5, 3, 2]), 1),
+            lambda: transfer_layers_(net(), networks.mlp([5, 3, 2]), 1),
             ShapeError,
             ["layer 'fc1'", "(3, 4)", "(3, 5)"],
         ),
@@ -147,7 +147,7 @@ class Attention(nn.Module):
         (lambda: feature_pair_loss(X, Y[:3]), ShapeError, ["features has 20", "labels has 3"]),
         (lambda: FeatureMaximizationRecipe(normalize="no"), DomainError, ["'absorb'", "'no'"]),
         (
-            lambda: layerwise_feature_maximization(models.mlp([4, 2]), (X, Y), (X, Y)),
+            lambda: layerwise_feature_maximization(networks.mlp([4, 2]), (X, Y), (X, Y)),
             ShapeError,
             ["hidden layer", "1 linear layers", "LeakyReLU"],
         ),
