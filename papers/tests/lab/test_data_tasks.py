@@ -103,7 +103,7 @@ def test_disjoint_rows_are_uniform(generator):
 
 
 def test_random_labels_are_uniform(generator):
-    labels = datasets.random_labels(20_000, 5, generator)
+    labels = data.random_labels(20_000, 5, generator)
     shares = torch.bincount(labels, minlength=5) / 20_000
     assert (shares - 0.2).abs().max() < 5 * sqrt(0.16 / 20_000)
 
@@ -130,7 +130,7 @@ def test_shuffling_is_uniform(generator):
 @pytest.mark.parametrize("count", [10, 997])
 def test_corruption_replaces_an_exact_count(generator, fraction, count):
     labels = torch.arange(count) % 4
-    noisy = datasets.corrupted_labels(labels, fraction, generator=generator)
+    noisy = data.corrupted_labels(labels, fraction, generator=generator)
     kept = torch.ones(count, dtype=torch.bool)
     kept[noisy.rows] = False
     assert len(noisy.rows) == len(set(noisy.rows.tolist())) == round(fraction * count)
@@ -140,7 +140,7 @@ def test_corruption_replaces_an_exact_count(generator, fraction, count):
 @pytest.mark.spec("4.P109")
 def test_corruption_draws_uniformly_and_may_repeat_the_old_label(generator):
     labels = torch.full((40_000,), 3)
-    noisy = datasets.corrupted_labels(labels, 0.5, num_classes=4, generator=generator)
+    noisy = data.corrupted_labels(labels, 0.5, num_classes=4, generator=generator)
     drawn = torch.bincount(noisy.labels[noisy.rows], minlength=4) / 20_000
     assert (drawn - 0.25).abs().max() < 5 * sqrt(0.1875 / 20_000)
     assert (labels == 3).all()  # the argument is left alone
@@ -151,11 +151,11 @@ def test_corruption_draws_uniformly_and_may_repeat_the_old_label(generator):
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: datasets.corrupted_labels(LABELS, 1.1), DomainError),
-        (lambda: datasets.corrupted_labels(LABELS, float("nan")), DomainError),
-        (lambda: datasets.corrupted_labels(LABELS, 0.5, num_classes=3), DomainError),
-        (lambda: datasets.corrupted_labels(LABELS - 1, 0.5), DomainError),
-        (lambda: datasets.random_labels(5, 0), DomainError),
+        (lambda: data.corrupted_labels(LABELS, 1.1), DomainError),
+        (lambda: data.corrupted_labels(LABELS, float("nan")), DomainError),
+        (lambda: data.corrupted_labels(LABELS, 0.5, num_classes=3), DomainError),
+        (lambda: data.corrupted_labels(LABELS - 1, 0.5), DomainError),
+        (lambda: data.random_labels(5, 0), DomainError),
         (lambda: data.class_pairs([1, 1]), DomainError),
         (lambda: data.class_pairs(1), DomainError),
         (lambda: datasets.disjoint_rows(10, -1), DomainError),

@@ -43,7 +43,7 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
             r"pair: expected two distinct classes, got \(1, 1\)",
         ),
         (
-            lambda: datasets.corrupted_labels(LABELS, 1.5),
+            lambda: data.corrupted_labels(LABELS, 1.5),
             DomainError,
             r"fraction: expected a number in \[0.0, 1.0\], got 1.5",
         ),

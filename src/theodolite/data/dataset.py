@@ -1,4 +1,4 @@
-"""A data set in memory: training and test tensors, their names, and how they were scaled."""
+"""A data set in memory, the embedded digits, and labels in random order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,10 +7,16 @@ import torch
 from jaxtyping import Integer, Num
 from torch import Tensor
 
-from theodolite.checks import require_count, require_labels, require_nonempty, require_same_length
+from theodolite.checks import (
+    require_axes,
+    require_count,
+    require_labels,
+    require_nonempty,
+    require_same_length,
+)
 from theodolite.errors import DomainError, ShapeError
 
-__all__ = ["Dataset", "disjoint_rows"]
+__all__ = ["Dataset", "digits", "disjoint_rows", "shuffled_labels"]
 
 _MOST_CLASSES = 100_000  # a label beyond is a mistake, and names of all classes would fill memory
 
@@ -163,3 +169,59 @@ def disjoint_rows(
         )
     order = torch.randperm(total, generator=generator)
     return list(torch.split(order[: sum(sizes)], list(sizes)))
+
+
+_DIGITS = 1797
+
+
+def digits(test_size: int = 297, generator: torch.Generator | None = None) -> Dataset:
+    """1797 grey 8x8 digits, pixels 0..16, ten classes; raw, to be scaled.
+
+    Args:
+        test_size: number of test examples.
+        generator: draws the split at random; without one the last rows are the test set, which
+            makes a fixed and harder split (other people wrote them).
+
+    Returns:
+        Images ``(n, 1, 8, 8)`` of bytes with ``peak = 16``.
+
+    Raises:
+        DomainError: If a split would be empty.
+
+    Example:
+        >>> data = digits()
+        >>> data.x_train.shape, len(data.x_test), data.num_classes
+        (torch.Size([1500, 1, 8, 8]), 297, 10)
+
+    References:
+        [alpaydin1998], optical recognition of handwritten digits.
+    """
+    from sklearn.datasets import load_digits
+
+    require_count(1, test_size=test_size)
+    if test_size >= _DIGITS:
+        raise DomainError(f"test_size: expected fewer than all {_DIGITS} digits, got {test_size}")
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target).long()
+    train, test = torch.split(torch.arange(_DIGITS), [_DIGITS - test_size, test_size])
+    if generator is not None:
+        train, test = disjoint_rows(_DIGITS, len(train), len(test), generator=generator)
+    return Dataset("digits", images[train], labels[train], images[test], labels[test], peak=16)
+
+
+def shuffled_labels(
+    labels: Integer[Tensor, " n"], generator: torch.Generator | None = None
+) -> Integer[Tensor, " n"]:
+    """A uniform random permutation of the labels: every class keeps its count.
+
+    Example:
+        >>> shuffled_labels(torch.tensor([0, 0, 1, 2])).sort().values
+        tensor([0, 0, 1, 2])
+
+    References:
+        [imani2022], Figure 2; [mehta2021], Figure 5.
+    """
+    require_axes(1, labels=labels)
+    order = torch.randperm(len(labels), generator=generator)
+    return labels[order.to(labels.device)]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from theodolite.data import random_labels
 from theodolite.interventions import replace_head_
 from theodolite.measures.representation import one_vs_one_difference, prepare_features
 from theodolite_papers.imani2022._domains import Start
 from theodolite_papers.imani2022._profiles import hidden_layers
+from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.training import Recipe, evaluate, train, train_ensemble
 from theodolite_papers.ledger import Trial
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor, nn
 
-from theodolite.data import corrupted_labels
 from theodolite.engine import Fisher, fisher
 from theodolite.measures.tangent import (
     alignment_decomposition,
@@ -14,6 +13,7 @@ from theodolite.measures.tangent import (
     stacked_kernel,
 )
 from theodolite.sweeps import Space
+from theodolite_papers.lab.data import corrupted_labels
 from theodolite_papers.ledger import (
     Claim,
     Judgment,

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from theodolite.data import random_labels
 from theodolite.engine import patch_covariance, weight_covariance
 from theodolite.measures.covariance import (
     compare_misalignment,
     transfer_function,
 )
+from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.training import Recipe, TrainingState, train
 from theodolite_papers.ledger import Trial
 from theodolite_papers.maennel2020._images import Images, Labeled, draw_images

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from theodolite.data import random_labels
-from theodolite_papers.lab.data import gaussian_inputs
+from theodolite_papers.lab.data import gaussian_inputs, random_labels
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, train_ensemble
 from theodolite_papers.ledger import Trial

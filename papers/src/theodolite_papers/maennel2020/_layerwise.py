@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from theodolite.data import random_labels
 from theodolite.errors import UnknownNameError
 from theodolite.interventions import (
     covariance_init_,
@@ -15,6 +14,7 @@ from theodolite.interventions import (
     rescale_to_,
     transfer_layers_,
 )
+from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.models import simple_cnn_pooled
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import Trial

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.data import random_labels
 from theodolite.errors import UnknownNameError
 from theodolite.interventions import Initializer, layer_norms, rescale_to_, transfer_layers_
+from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.models import resnet18_v2, simple_cnn, vgg16
 from theodolite_papers.lab.training import (
     Callback,

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.data import random_labels
 from theodolite.engine import patch_covariance, weight_covariance
 from theodolite.measures.covariance import (
     compare_misalignment,
@@ -14,7 +13,7 @@ from theodolite.measures.covariance import (
     transfer_function,
     unimodality_defect,
 )
-from theodolite_papers.lab.data import Rung, image_ladder
+from theodolite_papers.lab.data import Rung, image_ladder, random_labels
 from theodolite_papers.lab.models import strided_cnn
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import (

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from theodolite.data import corrupted_labels, shuffled_labels
+from theodolite.data import shuffled_labels
 from theodolite.interventions import initialize_
 from theodolite.sweeps import Space
-from theodolite_papers.lab.data import balanced_rows
+from theodolite_papers.lab.data import balanced_rows, corrupted_labels
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, Stop, evaluate, train
 from theodolite_papers.ledger import Claim, Judgment, Measured, Results, Study, Trial, judge

@@ -18,6 +18,7 @@ from theodolite_papers.lab.data.illustrations import (
 )
 from theodolite_papers.lab.data.image_sets import IMAGE_SETS, ImageSet, data_folder, load_image_set
 from theodolite_papers.lab.data.images import average_pooled, central_crop, grayscale
+from theodolite_papers.lab.data.labels import CorruptedLabels, corrupted_labels, random_labels
 from theodolite_papers.lab.data.ladder import (
     LADDER,
     Rung,
@@ -76,6 +77,7 @@ __all__ = [
     "PEAKS_TASKS",
     "PEAKS_VARIABLES",
     "TRANSFER_SWEEPS",
+    "CorruptedLabels",
     "ImageSet",
     "PairTask",
     "RBFNetwork",
@@ -91,6 +93,7 @@ __all__ = [
     "class_pairs",
     "class_subset",
     "collapsed_classes",
+    "corrupted_labels",
     "covariance_root",
     "data_folder",
     "dense_sift",
@@ -116,6 +119,7 @@ __all__ = [
     "peaks_inputs",
     "peaks_values",
     "probe_rows",
+    "random_labels",
     "rbf_features",
     "related_tasks",
     "rotated_covariance",

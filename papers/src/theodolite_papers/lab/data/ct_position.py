@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from theodolite.checks import require_count
-from theodolite.data.dataset import Dataset, disjoint_rows
+from theodolite.data import Dataset, disjoint_rows
 from theodolite.errors import DataError
 from theodolite_papers.lab.data.image_sets import data_folder
 

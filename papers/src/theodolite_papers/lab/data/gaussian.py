@@ -5,10 +5,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_count, require_nonnegative, require_symmetric
-from theodolite.data.dataset import Dataset
-from theodolite.data.labels import random_labels
+from theodolite.data import Dataset
 from theodolite.errors import DomainError
 from theodolite.linalg import double, eps_of, symmetric_eigen
+from theodolite_papers.lab.data.labels import random_labels
 
 __all__ = ["covariance_root", "gaussian", "gaussian_inputs", "rotated_covariance"]
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.data.dataset import Dataset
-from theodolite.data.npz import channels_first, load_npz, save_npz
+from theodolite.data import Dataset, channels_first, load_npz
 from theodolite.errors import DataError, UnknownNameError
 
 __all__ = ["IMAGE_SETS", "ImageSet", "data_folder", "load_image_set"]
@@ -88,7 +87,7 @@ def load_image_set(name: str) -> Dataset:
         raise DataError(_instructions(name, expected, file, error)) from error
     answer = _named(downloaded, expected, expected.repository)
     file.parent.mkdir(parents=True, exist_ok=True)
-    save_npz(answer, file)
+    _save_npz(answer, file)
     return answer
 
 
@@ -145,3 +144,11 @@ def _named(dataset: Dataset, expected: ImageSet, source: str) -> Dataset:
     numbers = " ".join(str(index) for index in range(expected.num_classes))
     names = tuple((expected.classes or numbers).split())
     return replace(dataset, y_train=y_train, y_test=y_test, classes=names)
+
+
+def _save_npz(dataset: Dataset, file: Path) -> None:
+    """Write the tensors so that ``load_npz`` reads them back; a killed process leaves no part."""
+    keys = ("x_train", "y_train", "x_test", "y_test")
+    part = file.with_name(f".{file.name}.part.npz")
+    np.savez_compressed(part, **{key: getattr(dataset, key).cpu().numpy() for key in keys})
+    part.replace(file)

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_count
-from theodolite.data.dataset import Dataset
-from theodolite.data.scaling import unit_rows
+from theodolite.data import Dataset, unit_rows
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from theodolite.data.dataset import Dataset
+from theodolite.data import Dataset
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite_papers.lab.data.tasks import balanced_rows
 

@@ -1,5 +1,6 @@
 """Scalings of inputs, each with the numbers of the paper that uses it."""
 
+from dataclasses import replace
 from math import sqrt
 
 import hypothesis.extra.numpy as hnp
@@ -13,7 +14,6 @@ from tests.reference.data import standardized_image
 from tests.tolerances import assert_close
 from theodolite import data as datasets
 from theodolite.errors import DomainError, ShapeError
-from theodolite_papers.lab import data
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_unit_rows_of_extreme_lengths():
 def test_scalings_of_pixels_refuse_what_is_none(pixels, scaling):
     with pytest.raises(DomainError):
         datasets.scaled(datasets.scaled(pixels, "images"), scaling)
-    with pytest.raises(DomainError):
-        datasets.scaled(data.peaks(train=5, test=5), scaling)
+    with pytest.raises(DomainError):  # never were pixels
+        datasets.scaled(replace(pixels, x_train=pixels.x_train / 255, peak=None), scaling)
 
 
 def test_scaling_leaves_labels_and_the_original(pixels):
@@ -124,23 +124,8 @@ def test_scaling_leaves_labels_and_the_original(pixels):
         (lambda: datasets.pixel_standardizer(torch.full((3, 2), float("nan"))), DomainError),
         (lambda: datasets.channel_standardized(torch.ones(3, 1, 2, 2)), ShapeError),
         (lambda: datasets.scaled(datasets.digits(), "channels"), DomainError),
-        (lambda: data.average_pooled(torch.ones(1, 1, 9, 8), 2), ShapeError),
-        (lambda: data.central_crop(torch.ones(1, 1, 9, 8), 9), ShapeError),
-        (lambda: data.grayscale(torch.ones(1, 2, 9, 8)), ShapeError),
     ],
 )
 def test_bad_requests_raise(call, error):
     with pytest.raises(error):
         call()
-
-
-def test_central_crop_of_the_paper_starts_at_pixel_two():
-    images = torch.arange(32 * 32).reshape(1, 1, 32, 32)
-    crop = data.central_crop(images, 27)
-    assert crop.shape == (1, 1, 27, 27)
-    assert crop[0, 0, 0, 0] == images[0, 0, 2, 2]
-
-
-def test_average_pooling_is_the_mean_of_squares():
-    images = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4)
-    assert data.average_pooled(images, 2).flatten().tolist() == [2.5, 4.5, 10.5, 12.5]

@@ -1,4 +1,4 @@
-"""Labels that are not the true ones: uniformly random, shuffled, partly corrupted."""
+"""Labels that are not the true ones: uniformly random, or partly corrupted."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_between, require_count, require_labels
+from theodolite.checks import require_between, require_count, require_labels
 
-__all__ = ["CorruptedLabels", "corrupted_labels", "random_labels", "shuffled_labels"]
+__all__ = ["CorruptedLabels", "corrupted_labels", "random_labels"]
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,6 @@ def random_labels(
     """
     require_count(1, count=count, num_classes=num_classes)
     return torch.randint(num_classes, (count,), generator=generator)
-
-
-def shuffled_labels(
-    labels: Integer[Tensor, " n"], generator: torch.Generator | None = None
-) -> Integer[Tensor, " n"]:
-    """A uniform random permutation of the labels: every class keeps its count.
-
-    Example:
-        >>> shuffled_labels(torch.tensor([0, 0, 1, 2])).sort().values
-        tensor([0, 0, 1, 2])
-
-    References:
-        [imani2022], Figure 2; [mehta2021], Figure 5.
-    """
-    require_axes(1, labels=labels)
-    order = torch.randperm(len(labels), generator=generator)
-    return labels[order.to(labels.device)]
 
 
 def corrupted_labels(

@@ -1,0 +1,348 @@
+"""Data from files: ``.npz``, folders of images, and one word for any data."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from theodolite.checks import require_between, require_choice, require_count, require_finite
+from theodolite.data.dataset import Dataset, digits, disjoint_rows
+from theodolite.errors import DataError, TheodoliteError, UnknownNameError
+
+__all__ = [
+    "Loader",
+    "channels_first",
+    "load_data",
+    "load_image_folder",
+    "load_npz",
+    "npz_tensor",
+    "opened_npz",
+]
+
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+_WANTED = "an .npz file with the arrays " + ", ".join(_KEYS)
+_CHANNELS = (1, 3, 4)
+
+
+def load_npz(
+    path: str | Path,
+    name: str | None = None,
+    classes: tuple[str, ...] = (),
+    layout: Literal["image", "as_is"] = "image",
+) -> Dataset:
+    """Read a data set; nothing in the file is ever executed.
+
+    Integer labels are classes, floating-point ones regression targets. Byte inputs are pixels
+    0..255 and may be scaled as such.
+
+    Args:
+        path: an ``.npz`` file with the arrays ``x_train, y_train, x_test, y_test``.
+        name: of the data set; the file's name if left out.
+        classes: names of the classes.
+        layout: ``"image"`` makes ``(n, h, w)`` and ``(n, h, w, c)`` channels first;
+            ``"as_is"`` leaves the axes alone.
+
+    Raises:
+        DataError: If the file is missing, damaged, or holds something else. The message says
+            what was expected.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
+        >>> x, y = np.zeros((2, 5, 5, 3), np.uint8), np.array([0, 1])
+        >>> np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+        >>> load_npz(path).x_train.shape
+        torch.Size([2, 3, 5, 5])
+    """
+    require_choice(("image", "as_is"), layout=layout)
+    file = Path(path)
+    arrays = _arrays(file)
+    x_train, y_train, x_test, y_test = (npz_tensor(file, key, arrays[key]) for key in _KEYS)
+    peak = 255 if x_train.dtype == x_test.dtype == torch.uint8 else None
+    try:
+        if layout == "image":
+            x_train, x_test = channels_first(x_train), channels_first(x_test)
+        require_finite(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        targets = _targets(y_train), _targets(y_test)
+        label = file.stem if name is None else name
+        return Dataset(label, x_train, targets[0], x_test, targets[1], classes, peak=peak)
+    except TheodoliteError as error:
+        raise DataError(f"{file}: {error}") from error
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    with opened_npz(file) as archive:
+        return _members(file, archive)
+
+
+@contextmanager
+def opened_npz(file: Path) -> Iterator[Any]:
+    """The arrays of a file by name, read on demand; whatever is wrong with it is a DataError."""
+    if not file.is_file():
+        raise DataError(f"{file}: expected {_WANTED}, found no such file")
+    try:
+        with file.open("rb") as stream:  # NumPy leaves it open when the archive is damaged
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise DataError(f"{file}: expected {_WANTED}, got a single array; use np.savez")
+            yield archive
+    except TheodoliteError:
+        raise
+    except Exception as error:  # a damaged zip or header fails in a dozen ways inside NumPy
+        raise DataError(
+            f"{file}: expected {_WANTED}, without pickled objects, but it cannot be read "
+            f"({type(error).__name__}: {error}); write it again with np.savez"
+        ) from error
+
+
+def _members(file: Path, archive: Any) -> dict[str, np.ndarray]:
+    missing = [key for key in _KEYS if key not in archive]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        found = ", ".join(archive.files) or "none"
+        raise DataError(
+            f"{file}: expected {_WANTED}, but {', '.join(missing)} {verb} missing; found {found}"
+        )
+    return {key: archive[key] for key in _KEYS}
+
+
+def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
+    """An array of numbers, one entry per example, as torch computes with it."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise DataError(f"{file}: {key}: expected numbers (integers or floats), got {kind}")
+    least = 2 if key in ("x_train", "x_test") else 1
+    if array.ndim < least:
+        raise DataError(
+            f"{file}: {key}: expected at least {least} axes, one example per row, "
+            f"got shape {array.shape}"
+        )
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=_native(array.dtype)))
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The nearest dtype that torch computes with."""
+    if dtype == np.uint8:
+        return dtype
+    if dtype.kind in "iu":
+        return np.dtype(np.int64)
+    return np.dtype(np.float64 if dtype.itemsize >= 8 else np.float32)
+
+
+def _targets(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.long()
+
+
+def channels_first(images: Tensor) -> Tensor:
+    """``(n, h, w)`` and ``(n, h, w, c)`` as ``(n, c, h, w)``; anything else as it is."""
+    if images.ndim == 3:
+        return images.unsqueeze(1)
+    if images.ndim != 4:
+        return images
+    _, first, second, last = images.shape
+    already = first in _CHANNELS and second == last
+    if last in _CHANNELS and not already:
+        return images.permute(0, 3, 1, 2).contiguous()
+    return images
+
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How files become arrays, and how many of a class."""
+
+    opener: Any
+    mode: str
+    size: int | None
+    per_class: int | None
+
+
+def load_image_folder(
+    path: str | Path,
+    size: int | None = None,
+    mode: Literal["RGB", "L"] = "RGB",
+    per_class: int | None = None,
+    test_fraction: float = 0.2,
+    generator: torch.Generator | None = None,
+) -> Dataset:
+    """Read ``FOLDER/train/CLASS/*`` and ``FOLDER/test/CLASS/*``, or split ``FOLDER/CLASS/*``.
+
+    ``val`` may stand for ``test``. All images are held in memory: take a few per class of large
+    sets such as ImageNet.
+
+    Args:
+        path: the folder. Classes are its sub-folders in alphabetical order.
+        size: resize the shorter side to this and cut the central square; without it all images
+            must have the same size.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        per_class: read at most so many images of a class and split, the first by name.
+        test_fraction: share of the images that become the test set where the folder has none.
+        generator: draws that split.
+
+    Returns:
+        Byte images, channels first, ``peak = 255``; 16-bit images are scaled down to bytes.
+
+    Raises:
+        DataError: If Pillow or the folder is missing, a class is empty, a file cannot be read, or
+            sizes differ.
+    """
+    require_choice(("RGB", "L"), mode=mode)
+    require_between(0.0, 1.0, open_low=True, open_high=True, test_fraction=test_fraction)
+    for name, value in {"size": size, "per_class": per_class}.items():
+        if value is not None:
+            require_count(1, **{name: value})
+    form = _Form(_pillow(), mode, size, per_class)
+    folder = Path(path)
+    test_folders = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+    if (folder / "train").is_dir() and test_folders:
+        return _both_splits(folder, test_folders[0], form)
+    classes = _classes(folder)
+    x, y = _read(folder, classes, form)
+    held_out = max(1, round(test_fraction * len(x)))
+    if held_out >= len(x):
+        raise DataError(f"{folder}: expected at least two images to split, got {len(x)}")
+    train, test = disjoint_rows(len(x), len(x) - held_out, held_out, generator=generator)
+    return Dataset(folder.name, x[train], y[train], x[test], y[test], classes, peak=255)
+
+
+def _both_splits(folder: Path, test_folder: Path, form: _Form) -> Dataset:
+    classes = _classes(folder / "train")
+    if _classes(test_folder) != classes:
+        raise DataError(f"{folder}: expected the same classes in train and {test_folder.name}")
+    train, test = (_read(part, classes, form) for part in (folder / "train", test_folder))
+    return Dataset(folder.name, *train, *test, classes, peak=255)
+
+
+def _pillow() -> Any:
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise DataError(
+            "image folders need Pillow, which is not installed; run 'pip install pillow', or "
+            "convert the images to an .npz file with x_train, y_train, x_test, y_test"
+        ) from error
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected a folder with one sub-folder of images per class")
+    names = sorted(
+        item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith(".")
+    )
+    if not names:
+        raise DataError(f"{folder}: expected one sub-folder of images per class, found none")
+    return tuple(names)
+
+
+def _read(folder: Path, classes: tuple[str, ...], form: _Form) -> tuple[Tensor, Tensor]:
+    arrays: list[np.ndarray] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for file in _files(folder / name)[: form.per_class]:
+            array = _pixels(file, form)
+            if arrays and array.shape != arrays[0].shape:
+                raise DataError(
+                    f"{file}: expected the size of the first image, {arrays[0].shape[:2]}, got "
+                    f"{array.shape[:2]}; pass size= to resize and crop"
+                )
+            arrays.append(array)
+            labels.append(label)
+    return channels_first(torch.from_numpy(np.stack(arrays))), torch.tensor(labels)
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise DataError(
+            f"{folder}: expected images ({', '.join(_SUFFIXES)}), found none; "
+            "every class needs at least one"
+        )
+    return files
+
+
+def _pixels(file: Path, form: _Form) -> np.ndarray:
+    try:
+        with form.opener.open(file) as image:
+            picture = _eight_bit(image, form).convert(form.mode)
+            if form.size is not None:
+                picture = _square(picture, form.size)
+            return np.array(picture, dtype=np.uint8)
+    except Exception as error:  # Pillow's plugins fail in many ways on damaged files
+        raise DataError(
+            f"{file}: expected an image, but it cannot be read "
+            f"({type(error).__name__}: {error}); remove or replace the file"
+        ) from error
+
+
+def _eight_bit(image: Any, form: _Form) -> Any:
+    """The image in bytes: Pillow's own conversion cuts deeper pixels off at 255."""
+    if image.mode.startswith("I;16"):
+        return form.opener.fromarray((np.asarray(image) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode} have no known range, convert them to bytes")
+    return image
+
+
+def _square(picture: Any, size: int) -> Any:
+    width, height = picture.size
+    scale = size / min(width, height)
+    wide, high = max(size, round(width * scale)), max(size, round(height * scale))
+    left, top = (wide - size) // 2, (high - size) // 2
+    return picture.resize((wide, high)).crop((left, top, left + size, top + size))
+
+
+Loader = Callable[[str, torch.Generator | None], Dataset]
+
+_GROUP = "theodolite.data"  # entry points: word or word- prefix -> Loader
+
+
+def load_data(source: str | Path, generator: torch.Generator | None = None) -> Dataset:
+    """The data set that a word on the command line stands for.
+
+    Args:
+        source: ``"digits"``, a path to an ``.npz`` file, a folder with one sub-folder per class, or
+            a name that an installed package adds (``theodolite-papers``: ``"mnist"`` and others).
+            What follows a dash is the package's to read, as in ``"peaks-EDF"``.
+        generator: source of randomness where data or a split is drawn.
+
+    Raises:
+        UnknownNameError: If the word is no name and no path.
+        DataError: If the data cannot be read.
+
+    Example:
+        >>> load_data("digits", torch.Generator().manual_seed(0)).name
+        'digits'
+    """
+    word = str(source)
+    if word == "digits":
+        return digits(generator=generator)
+    added = _added_loaders()
+    for name in (word, word.partition("-")[0]):
+        if name in added:
+            return added[name](word, generator)
+    path = Path(source)
+    if path.is_dir():
+        return load_image_folder(path, generator=generator)
+    if path.suffix == ".npz":
+        return load_npz(path)
+    if path.exists():
+        raise DataError(f"{path}: expected an .npz file or a folder with one sub-folder per class")
+    raise UnknownNameError("data set", word, ["digits", *added])
+
+
+def _added_loaders() -> Mapping[str, Loader]:
+    return {
+        name: loader
+        for entry in entry_points(group=_GROUP)
+        for name, loader in entry.load().items()
+    }
