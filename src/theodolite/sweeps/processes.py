@@ -1,10 +1,10 @@
-"""Worker processes of this machine, one thread each."""
+"""Jobs in worker processes of this machine, one thread each; what every way to run jobs shares."""
 
 import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -12,12 +12,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from theodolite.sweeps.work import Failure, Keep, Report, Work, reason_of
+__all__ = ["Failure", "Keep", "Report", "Work", "reason_of", "run_in_processes"]
 
-__all__ = ["run_in_processes"]
+Report = Callable[[float, str], None]  # share of the work that is done, and what is being done
+Work = Callable[[Any, Report], Any]  # (job, report) -> outcome; picklable
+Keep = Callable[[Any, Any], None]  # (job, outcome); where the records are
 
 _ATTEMPTS = 3  # of a job whose worker died; an exception is not tried again
 _channel: Any = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that raised, or whose worker died every time."""
+
+    job: Any
+    reason: str
+
+
+def reason_of(error: BaseException) -> str:
+    """The error in one line."""
+    return f"{type(error).__name__}: {error}"
 
 
 def run_in_processes(

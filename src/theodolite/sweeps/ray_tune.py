@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any
 
 from theodolite.errors import StudyError
-from theodolite.sweeps.work import Failure, Keep, Report, Work, reason_of
+from theodolite.sweeps.processes import Failure, Keep, Report, Work, reason_of
 
 __all__ = ["RayResources", "run_on_ray"]
 

@@ -12,8 +12,7 @@ import torch
 
 from theodolite.checks import require_count
 from theodolite.errors import StudyError
-from theodolite.sweeps import Failure, Report, run_in_processes
-from theodolite.sweeps.work import Keep, Work
+from theodolite.sweeps import Failure, Keep, Report, Work, run_in_processes
 from theodolite_papers.ledger._claims import Verdict, run_label, verdict_of
 from theodolite_papers.ledger._registry import find_study
 from theodolite_papers.ledger._results import Measured, Results

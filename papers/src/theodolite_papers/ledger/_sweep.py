@@ -11,8 +11,16 @@ from typing import Any, Protocol, runtime_checkable
 from theodolite.checks import require_choice, require_count
 from theodolite.errors import StudyError
 from theodolite.report import find_exhibits, write_gallery
-from theodolite.sweeps import Failure, RayResources, Report, Space, run_in_processes, run_on_ray
-from theodolite.sweeps.work import Keep, Work
+from theodolite.sweeps import (
+    Failure,
+    Keep,
+    RayResources,
+    Report,
+    Space,
+    Work,
+    run_in_processes,
+    run_on_ray,
+)
 from theodolite_papers.ledger._claims import run_label
 from theodolite_papers.ledger._registry import find_study
 from theodolite_papers.ledger._results import Measured, Results

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from theodolite.sweeps import Space
-from theodolite.sweeps.space import LogUniform
+from theodolite.sweeps import LogUniform, Space
 from theodolite_papers.lab.data import TRANSFER_SWEEPS, TransferSweep
 from theodolite_papers.ledger import Measured, Trial
 from theodolite_papers.maennel2020._images import Images

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.sweeps import Space, point_name
-from theodolite.sweeps.space import LogUniform
+from theodolite.sweeps import LogUniform, Space, point_name
 from theodolite_papers.lab.data import TRANSFER_SWEEPS
 from theodolite_papers.ledger import Claim, Judgment, Line, Panel, Points, Results, Study, judge
 from theodolite_papers.maennel2020._images import Images
