@@ -2,8 +2,7 @@
 
 import pytest
 
-from theodolite.integrations.tensorboard import TensorBoardTracker
-from theodolite.integrations.tracking import scalars, track
+from theodolite.integrations.tracking import TensorBoardTracker, scalars, track
 
 
 def test_scalars_and_report_come_back(tmp_path, small_history, report_file):

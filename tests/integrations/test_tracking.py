@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from theodolite import integrations
 from theodolite.integrations.tracking import parameters, require_package, scalars, track
 from theodolite.integrations.watching import Watch
 from theodolite.records import Record
@@ -85,3 +86,30 @@ def test_what_the_last_step_adds_is_sent_once(small_data, small_net):
 def test_missing_packages_name_the_extra():
     with pytest.raises(ImportError, match=r"pip install 'theodolite\[track\]'"):
         require_package("no_such_tracker.core", "track")
+
+
+def test_a_run_may_be_a_history_or_its_folder(small_history, tmp_path, report_file):
+    expected, *others = Notebook(), Notebook(), Notebook(), Notebook()
+    track(small_history.run, expected, report=report_file)
+    small_history.save(tmp_path / "run")
+    track(small_history, others[0], report=str(report_file))
+    track(tmp_path / "run", others[1], report=report_file)
+    track(str(tmp_path / "run"), others[2], report=report_file)
+    assert all(other.told == expected.told for other in others)
+    assert expected.told[-1] == report_file
+
+
+@pytest.mark.parametrize("name", integrations.__all__)
+def test_names_are_visible_and_there(name):
+    assert name in dir(integrations)
+    assert getattr(integrations, name) is not None
+
+
+@pytest.mark.parametrize("name", ["lightning", "transformers"])
+def test_callbacks_are_visible(name):
+    assert dir(getattr(integrations, name)) == ["AlignmentCallback"]
+
+
+def test_unknown_names():
+    with pytest.raises(AttributeError, match=r"'theodolite\.integrations' has no .* 'comet'"):
+        integrations.comet  # noqa: B018

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from theodolite.integrations.tracking import scalars, track
-from theodolite.integrations.wandb import WandbTracker
+from theodolite.integrations.tracking import WandbTracker, scalars, track
 
 
 @pytest.fixture

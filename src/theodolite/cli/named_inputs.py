@@ -16,7 +16,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.cli.failures import CommandError
-from theodolite.data.npz import npz_tensor, opened_npz
+from theodolite.data import npz_tensor, opened_npz
 from theodolite.errors import DataError, TheodoliteError
 
 __all__ = ["NamedInputs", "load_named_inputs"]

@@ -91,3 +91,6 @@ else:
         if name == "AlignmentCallback":
             return _callback_class()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return list(__all__)

@@ -1,15 +1,29 @@
-"""What trackers get: settings, a number per layer, family and measure at every step, a report."""
+"""What trackers get: settings, a number per layer, family and measure at every step, a report.
+
+TensorBoard and Weights & Biases are here; MLflow, which also keeps sweeps, has a file of its own.
+"""
 
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from theodolite.records import Record, Run
+from theodolite.records import FAMILIES, Record, Run, load_run
 
-__all__ = ["Tracker", "accepted", "parameters", "require_package", "scalars", "track"]
+__all__ = [
+    "TensorBoardTracker",
+    "Tracked",
+    "Tracker",
+    "WandbTracker",
+    "accepted",
+    "parameters",
+    "require_package",
+    "scalars",
+    "track",
+]
 
 _FOREIGN = re.compile(r"[^\w\-. /]")
 
@@ -29,6 +43,15 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Send what is waiting."""
+
+
+@runtime_checkable
+class Tracked(Protocol):
+    """A survey or a history: what has a run."""
+
+    @property
+    def run(self) -> Run:
+        """Its records."""
 
 
 def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, float]:
@@ -85,20 +108,29 @@ def _tag(row: Mapping[str, Any]) -> str:
     return accepted(f"{row['family']}/{row['measure']}/{layer}")
 
 
-def track(run: Run, *trackers: Tracker, report: Path | None = None) -> None:
+def track(
+    run: Run | Tracked | str | Path, *trackers: Tracker, report: str | Path | None = None
+) -> None:
     """Send the settings of a saved or finished run, every step, and its report to trackers.
 
     Args:
-        run: e.g. ``history.run`` or ``theodolite.records.load_run(folder)``.
+        run: a survey, a history, or the folder of a saved one.
         trackers: where to.
-        report: an HTML file to keep beside the numbers.
+        report: an HTML file to keep with the numbers.
+
+    Raises:
+        RecordError: If the folder holds no record, or a damaged one.
     """
+    if isinstance(run, (str, Path)):
+        run = load_run(Path(run))
+    elif not isinstance(run, Run):
+        run = run.run
     for tracker in trackers:
         tracker.log_parameters(parameters(run.head))
         for step in run.steps:
             tracker.log(scalars(step), step.contents.get("step") or 0)
         if report is not None:
-            tracker.log_report(report)
+            tracker.log_report(Path(report))
 
 
 def require_package(name: str, extra: str) -> Any:
@@ -114,3 +146,82 @@ def require_package(name: str, extra: str) -> Any:
         raise ImportError(
             f"{package} is not installed; run pip install 'theodolite[{extra}]'"
         ) from error
+
+
+class TensorBoardTracker:
+    """Writes scalars to an event file; settings, and where the report was copied, to the text tab.
+
+    Args:
+        folder: the log directory.
+
+    Example::
+
+        track(history, TensorBoardTracker("runs/a"), report="runs/a.html")
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        require_package("tensorboard", "track")
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self.folder = Path(folder)
+        self._writer = SummaryWriter(str(folder))
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Keep the settings in the text tab."""
+        lines = [f"{name} = {value}" for name, value in values.items()]
+        # Indented by four: a block that the tab shows as it is.
+        self._writer.add_text("theodolite/parameters", "\n".join(f"    {line}" for line in lines))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Keep the numbers of one step."""
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)
+
+    def log_report(self, path: Path) -> None:
+        """Copy the file into the log directory."""
+        target = self.folder / path.name
+        if target.resolve() != path.resolve():
+            shutil.copyfile(path, target)
+        self._writer.add_text("theodolite/report", target.resolve().as_uri())
+
+    def close(self) -> None:
+        """Flush the event file."""
+        self._writer.flush()
+
+
+_STEP = "alignment/step"
+
+
+class WandbTracker:
+    """Logs settings, scalars with an axis of their own, and the report as an artifact.
+
+    The run's step counter belongs to the training loop, which may be ahead: W&B drops numbers of
+    earlier steps. So the alignment numbers carry their step themselves.
+
+    Args:
+        run: what ``wandb.init`` gave.
+    """
+
+    def __init__(self, run: Any) -> None:
+        self._wandb = require_package("wandb", "track")
+        self.run = run
+        run.define_metric(_STEP, hidden=True)
+        for family in FAMILIES:
+            run.define_metric(f"{family}/*", step_metric=_STEP)
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Keep the settings in the run's config, under "alignment"."""
+        self.run.config.update({"alignment": dict(values)}, allow_val_change=True)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Keep the numbers of one step."""
+        self.run.log({**values, _STEP: step})
+
+    def log_report(self, path: Path) -> None:
+        """Keep a file as an artifact of type "report"."""
+        artifact = self._wandb.Artifact("theodolite-report", type="report")
+        artifact.add_file(str(path), name=path.name)
+        self.run.log_artifact(artifact)
+
+    def close(self) -> None:
+        """Nothing waits here; the run belongs to the caller."""

@@ -102,7 +102,7 @@ def sweep(
             err=True,
         )
     if tracker is not None:
-        from theodolite.integrations.mlflow_store import without_password
+        from theodolite.integrations.mlflow import without_password
 
         place = without_password(tracker.tracking_uri)
         typer.echo(f"tracked in {place}, run {tracker.run_id}", err=True)
