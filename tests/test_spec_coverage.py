@@ -49,7 +49,7 @@ def test_marks_name_numbers_that_exist(part):
 
 
 def test_the_page_of_properties_states_every_number_once():
-    page = (TESTS.parent / "docs" / "properties.md").read_text()
+    page = (ROOT / "docs" / "properties.md").read_text()
     stated = re.findall(r"^- \*\*(\S+)\*\* .+\.$", page, re.MULTILINE)
     known = [f"{prefix}{number}" for prefix, top in HIGHEST.items() for number in range(1, top + 1)]
     assert sorted(stated) == sorted(known)
