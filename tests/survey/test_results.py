@@ -59,18 +59,21 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
 def test_summary_has_a_line_per_layer(found):
     lines = found.summary().splitlines()
     assert lines[0] == "cnn: 40 of 40 examples, classification, labels true"
-    assert [line.split()[0] for line in lines[2:5]] == ["0", "3", "7"]
+    assert [line.split()[0] for line in lines[3:6]] == ["0", "3", "7"]
     assert repr(found).startswith("Survey(3 layers, 40 examples: representation")
 
 
 def test_summary_has_the_true_labels_where_they_were_given():
     x, y = blobs()
     found = th.survey(mlp(), (x, y.roll(1)), truth=y, families="kernel")
-    heads, line = found.summary().splitlines()[1:3]
-    assert heads.split() == ["layer", "kernel", "cka_truth"]
+    first, second, line = found.summary().splitlines()[1:4]
+    assert (first.split(), second.split()) == (
+        ["CKA", "CKA"],
+        ["layer", "to", "labels", "to", "truth"],
+    )
     numbers = [found.estimate(name, found.layers[0]).value for name in ("cka_target", "cka_truth")]
     assert line.split()[1:] == [f"{number:.4g}" for number in numbers]
-    assert "cka_truth" not in th.survey(mlp(), (x, y), families="kernel").summary()
+    assert "truth" not in th.survey(mlp(), (x, y), families="kernel").summary()
 
 
 def test_estimates_by_name(found):

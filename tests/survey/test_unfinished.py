@@ -4,7 +4,7 @@ import pytest
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
-from theodolite.records import latest_numbers
+from theodolite.records import FAMILIES, latest_numbers
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +17,10 @@ def unfinished():
 
 
 def test_summary_shows_every_family_at_the_last_step_that_took_it(unfinished):
-    title, heads, steps, *lines = unfinished.summary().splitlines()
+    title, _, heads, steps, *lines = unfinished.summary().splitlines()
     assert title == "step 100, 11 measured"
-    families = heads.split()[1:]
-    taken = dict(zip(families, steps.split()[2:], strict=True))
+    assert heads.startswith("layer")
+    taken = dict(zip(FAMILIES, steps.split()[2:], strict=True))
     assert steps.startswith("at step")
     late = dict.fromkeys(("covariance", "kernel"), "100")
     assert taken == late | dict.fromkeys(("representation", "tangent", "gradient"), "80")
@@ -31,7 +31,7 @@ def test_summary_shows_every_family_at_the_last_step_that_took_it(unfinished):
         last.estimate("relative_misalignment", name),
         last.estimate("cka_target", name),
         full.estimate("tangent_alignment", name),
-        full.estimate("omega_contrast", name),
+        full.estimate("feature_omega_contrast", name),
     ]
     assert cells == [f"{estimate.value:.4g}" for estimate in expected]
     assert "not measured" not in unfinished.summary()
@@ -71,7 +71,8 @@ def test_of_true_labels_too():
     monitor = th.Monitor(mlp(), (x, y.roll(1)), every=1, truth=y)
     for step in range(2):
         monitor.step(step)
-    _, heads, steps, *_ = monitor.history.summary().splitlines()
-    taken = dict(zip(heads.split()[1:], steps.split()[2:], strict=True))
-    assert taken["cka_truth"] == taken["kernel"] == "1"
+    _, _, heads, steps, *_ = monitor.history.summary().splitlines()
+    assert heads.endswith("to truth")
+    taken = dict(zip([*FAMILIES, "truth"], steps.split()[2:], strict=True))
+    assert taken["truth"] == taken["kernel"] == "1"
     assert taken["gradient"] == "0"

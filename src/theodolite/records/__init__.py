@@ -4,6 +4,7 @@ from theodolite.records._families import FAMILIES, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
 from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._runs import Run, load_run, save_run, save_step
+from theodolite.records._tables import frame_of, summary_text
 
 __all__ = [
     "FAMILIES",
@@ -13,10 +14,12 @@ __all__ = [
     "Latest",
     "Record",
     "Run",
+    "frame_of",
     "latest_numbers",
     "load_record",
     "load_run",
     "save_record",
     "save_run",
     "save_step",
+    "summary_text",
 ]

@@ -9,11 +9,9 @@ from theodolite.surveys._result import Survey
 from theodolite.surveys._settings import FAMILIES, SIZES, Labeling, Loss, Pool, Settings
 from theodolite.surveys._shown import Shown
 from theodolite.surveys._survey import place_of, survey
-from theodolite.surveys._tables import HEADLINES, headline_text
 
 __all__ = [
     "FAMILIES",
-    "HEADLINES",
     "MONITOR_SIZES",
     "SIZES",
     "Comparison",
@@ -28,7 +26,6 @@ __all__ = [
     "Survey",
     "compare",
     "draw_probe",
-    "headline_text",
     "load",
     "measure_model",
     "place_of",

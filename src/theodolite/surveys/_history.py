@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import Run, latest_numbers, save_run
+from theodolite.records import Run, latest_numbers, save_run, summary_text
 from theodolite.surveys._result import Survey
 from theodolite.surveys._shown import Shown
-from theodolite.surveys._tables import headline_text
 
 __all__ = ["History"]
 
@@ -58,7 +57,7 @@ class History(Shown):
         latest = latest_numbers(self.run)
         title = f"step {self.steps[-1]}, {len(self.steps)} measured"
         steps = latest.steps if latest.earlier else None
-        return headline_text(latest.record, title=title, steps=steps)
+        return summary_text(latest.record, title=title, steps=steps)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a folder of records; :func:`theodolite.load` reads it back."""

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import Estimate, Record, Run, save_run
+from theodolite.records import Estimate, Record, Run, save_run, summary_text
 from theodolite.surveys._shown import Shown
-from theodolite.surveys._tables import headline_text
 
 __all__ = ["Survey"]
 
@@ -82,7 +81,7 @@ class Survey(Shown):
         data = self.record.contents["data"]
         name = self.record.contents["name"]
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
-        return headline_text(self.record, title=f"{title}{data['task']}, labels {data['labels']}")
+        return summary_text(self.record, title=f"{title}{data['task']}, labels {data['labels']}")
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the record; :func:`theodolite.load` reads it back."""

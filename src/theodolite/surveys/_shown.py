@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records import Run
-from theodolite.surveys._tables import frame_of
+from theodolite.records import Run, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,21 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records import Estimate, Record, Run
+from theodolite.records._families import FAMILIES
+from theodolite.records._files import Estimate, Record
+from theodolite.records._runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["HEADLINES", "frame_of", "headline_text"]
+__all__ = ["frame_of", "summary_text"]
 
-HEADLINES = {
-    "representation": "alignment_area",
-    "covariance": "relative_misalignment",
-    "kernel": "cka_target",
-    "tangent": "tangent_alignment",
-    "gradient": "omega_contrast",
-}
-_TRUTH = "cka_truth"  # shown where true labels were given beside others
+_TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
 _WHOLE = "(model)"  # a model that is a single layer; its name is empty
 _LAST = ("method", "n", "reason")
@@ -48,7 +43,7 @@ def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **floats, "z_score": numbers.z_score}
 
 
-def headline_text(
+def summary_text(
     record: Record, *, title: str, steps: Mapping[str, int | None] | None = None
 ) -> str:
     """The headline number of every family and layer, then what was skipped and warned about.
@@ -59,28 +54,27 @@ def headline_text(
         steps: family -> the step that its numbers are from, where they differ.
     """
     contents = record.contents
-    columns = {
-        measure: family for family, measure in HEADLINES.items()
-        if family in contents["config"]["families"]
-    }  # fmt: skip
+    measured = [FAMILIES[name] for name in FAMILIES if name in contents["config"]["families"]]
+    columns = {family.headline: (family.heading, family.key) for family in measured}
     if any(row["measure"] == _TRUTH for row in contents["rows"]):
-        columns[_TRUTH] = _TRUTH
+        columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
     found = {(row["layer"], row["measure"]): row["value"] for row in contents["rows"]}
-    names = [layer["name"] for layer in contents["layers"]]
-    table = [["layer", *columns.values()]]
+    heads = [heading.partition(" ") for heading, _ in columns.values()]
+    table = [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
     if steps is not None:
-        families = {**columns, _TRUTH: "kernel"}
-        table.append(["at step", *(str(steps.get(families[m], "")) for m in columns)])
-    table += [[name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)] for name in names]
-    width = max(len(row[0]) for row in table)
-    lines = [title, *(_line(row, width) for row in table)]
+        table.append(["at step", *(str(steps.get(key, "")) for _, key in columns.values())])
+    for name in (layer["name"] for layer in contents["layers"]):
+        table.append([name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)])
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [title, *(_line(row, widths) for row in table)]
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
     lines += _notes(contents["warnings"])
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _line(row: Sequence[str], width: int) -> str:
-    return " ".join([row[0].ljust(width), *(cell.rjust(14) for cell in row[1:])])
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+    return "  ".join([row[0].ljust(widths[0]), *cells])
 
 
 def _notes(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
