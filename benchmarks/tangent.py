@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from benchmarks.resnet import ResNet18
 from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure
 from theodolite.engine import tangent_kernels
-from theodolite.engine._blocks import KernelBlock, kernel_shape
+from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._factors import OuterFactors
+from theodolite.engine._kernel_computation import Data, Request, prepare
 from theodolite.engine._plan import Settings
-from theodolite.engine._sweep import Data, Request, prepare
+from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched
 
 VGG19 = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M",

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from tests.engine.zoo import EXAMPLES
 from tests.engine.zoo import specimen as zoo_specimen
-from theodolite.engine.sites import tensors_in
+from theodolite.engine.calls import tensors_in
 
 COUNT = EXAMPLES
 LABELS = torch.arange(COUNT) % 2

@@ -6,8 +6,8 @@ from functools import lru_cache
 import pytest
 import torch
 
-from theodolite.engine import _aside
-from theodolite.engine._aside import Aside
+from theodolite.engine import state
+from theodolite.engine.state import Aside
 
 BEFORE, AFTER = "side waits for main", "main waits for side"
 
@@ -34,7 +34,7 @@ def done(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", inside)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
-    monkeypatch.setattr(_aside, "_side_stream", lru_cache(_aside._side_stream.__wrapped__))
+    monkeypatch.setattr(state, "_side_stream", lru_cache(state._side_stream.__wrapped__))
     told.clear()
     return told
 

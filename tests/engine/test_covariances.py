@@ -6,7 +6,8 @@ from torch.nn import functional
 
 from tests.reference import patches as reference
 from theodolite.engine import input_moments, patch_covariance, weight_covariance
-from theodolite.engine._patches import PatchGrid, _prefers_shifts, patch_rows
+from theodolite.engine._covariances import _prefers_shifts
+from theodolite.engine.patches import PatchGeometry
 
 # kernel, stride, padding, dilation
 GEOMETRIES = {
@@ -31,8 +32,8 @@ def images_of(generator, channels, count=2):
 def test_patches_equal_the_loop_and_unfold(geometry, generator):
     images = images_of(generator, 2)
     kernel, stride, padding, dilation = geometry
-    grid = PatchGrid.of(2, *geometry)
-    rows = patch_rows(grid.pad(images), grid)
+    grid = PatchGeometry.of(2, *geometry)
+    rows = grid.rows(grid.pad(images))
     expected = reference.patches(images.numpy(), *geometry)
     unfolded = functional.unfold(images, kernel, dilation, padding, stride)
     np.testing.assert_array_equal(rows, expected.reshape(rows.shape))
@@ -45,8 +46,8 @@ def test_filter_times_patch_is_the_convolution(geometry, generator):
     images = images_of(generator, 2)
     kernel, stride, padding, dilation = geometry
     layer = nn.Conv2d(2, 3, kernel, stride, padding, dilation).double()
-    grid = PatchGrid.of(2, *geometry)
-    rows = patch_rows(grid.pad(images), grid)
+    grid = PatchGeometry.of(2, *geometry)
+    rows = grid.rows(grid.pad(images))
     output = rows @ layer.weight.flatten(1).mT + layer.bias
     torch.testing.assert_close(output.mT.reshape(layer(images).shape), layer(images))
 
@@ -67,10 +68,10 @@ def test_patch_covariance_equals_the_loop(geometry, channels, centered, generato
 
 def test_shifted_products_are_taken_where_they_pay(generator):
     wide, narrow = images_of(generator, 16), images_of(generator, 3)
-    assert _prefers_shifts(wide, PatchGrid.of(2, 3))
-    assert not _prefers_shifts(narrow, PatchGrid.of(2, 3))
-    assert not _prefers_shifts(wide, PatchGrid.of(2, 3, stride=2))
-    assert not _prefers_shifts(wide, PatchGrid.of(2, 6))  # maps no wider than the border
+    assert _prefers_shifts(wide, PatchGeometry.of(2, 3))
+    assert not _prefers_shifts(narrow, PatchGeometry.of(2, 3))
+    assert not _prefers_shifts(wide, PatchGeometry.of(2, 3, stride=2))
+    assert not _prefers_shifts(wide, PatchGeometry.of(2, 6))  # maps no wider than the border
 
 
 @pytest.mark.spec("2.P31")
@@ -85,7 +86,7 @@ def test_one_pixel_and_whole_image_kernels(generator):
 @pytest.mark.spec("2.P31")
 @pytest.mark.parametrize(("kernel", "side"), [(3, 30), (5, 28)])
 def test_positions_of_small_images(kernel, side):
-    assert PatchGrid.of(2, kernel).positions((32, 32)) == (side, side)
+    assert PatchGeometry.of(2, kernel).output_size((32, 32)) == (side, side)
 
 
 @pytest.mark.spec("2.P31")
@@ -100,7 +101,7 @@ def test_streaming_equals_one_shot(channels, batch, generator):
 
 def test_streaming_takes_images_of_several_sizes(generator):
     large, small = images_of(generator, 3), images_of(generator, 3)[:, :, :6, :5]
-    rows = [patch_rows(part, PatchGrid.of(2, 3)).flatten(0, 1) for part in (large, small)]
+    rows = [PatchGeometry.of(2, 3).rows(part).flatten(0, 1) for part in (large, small)]
     expected = torch.cov(torch.cat(rows).T, correction=0)
     torch.testing.assert_close(patch_covariance([large, small], 3), expected)
 

@@ -12,7 +12,7 @@ from tests.engine.ways_back import assert_same_gradients, assert_same_joint_grad
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
-from theodolite.engine.fixed_norms import fixed_norm
+from theodolite.engine.backward import fixed_norm
 from theodolite.engine.uses import UseRecorder
 
 SHAPES = {"vectors": (5, 4), "lines": (5, 4, 3), "images": (5, 4, 3, 2), "volumes": (2, 4, 2, 3, 2)}

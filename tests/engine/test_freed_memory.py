@@ -9,7 +9,7 @@ import pytest
 PROCESS = """
 import resource
 import torch
-from theodolite.engine._freed_memory import keep_freed_memory
+from theodolite.engine.state import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

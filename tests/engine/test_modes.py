@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite.engine.modes import require_fixed_mode
+from theodolite.engine.state import require_fixed_mode
 from theodolite.errors import DomainError
 
 FREE = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite.engine.outputs import capture_inputs, capture_outputs, first_tensor
+from theodolite.engine.hooks import capture_inputs, capture_outputs, first_tensor
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from torch import nn
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
-from theodolite.engine._blocks import KernelBlock
+from theodolite.engine._contractions import KernelBlock
+from theodolite.engine._kernel_computation import Data, Request, prepare
 from theodolite.engine._plan import Settings
-from theodolite.engine._products import Products
-from theodolite.engine._sweep import Data, Request, prepare
-from theodolite.engine._symmetric import gram_into, is_gram, on_one_thread
+from theodolite.engine._products import Products, gram_into, is_gram, on_one_thread
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.state import untouched
 

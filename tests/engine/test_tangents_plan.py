@@ -7,16 +7,15 @@ import torch
 from torch import nn
 
 from tests.tolerances import assert_close
-from theodolite.engine import _plan, _sweep, tangent_kernels
-from theodolite.engine._blocks import KernelBlock, kernel_shape
-from theodolite.engine._checked_weights import CheckWeights
-from theodolite.engine._patch_views import tap_groups
-from theodolite.engine._plan import Settings
+from theodolite.engine import _kernel_computation, _plan, tangent_kernels
+from theodolite.engine._checks import CheckWeights
+from theodolite.engine._contractions import KernelBlock
+from theodolite.engine._kernel_computation import Data, Request, prepare
+from theodolite.engine._plan import ContractionSizes, Settings, choose_route, contraction_costs
 from theodolite.engine._products import Products, _leading
-from theodolite.engine._routes import Problem, choose_route, costs
-from theodolite.engine._sweep import Data, Request, prepare
 from theodolite.engine._tangents import kernels_of
-from theodolite.engine.forms import Geometry
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 
@@ -34,16 +33,18 @@ MEASURED = {
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_route_is_the_one_that_was_fastest(name):
     sizes, fastest = MEASURED[name]
-    assert choose_route(Problem(256, 256, 10, **sizes)) == fastest
+    assert choose_route(ContractionSizes(256, 256, 10, **sizes)) == fastest
 
 
 def test_costs_count_multiply_adds_and_bytes():
-    problem = Problem(4, 4, 3, rows=5, columns=7, positions=30, symmetric=False, itemsize=4)
+    problem = ContractionSizes(
+        4, 4, 3, rows=5, columns=7, positions=30, symmetric=False, itemsize=4
+    )
     products = 16 * (30 * 30 * 7 + 3 * 30 * 30 * 5 + 3 * 32 * 30 * 5)
     numbers = 16 * (2 * 3 * 5 * 30 + 2 * 30 * 30)
-    assert costs(problem)["positions"] == products + 6 * 4 * numbers
-    problem = Problem(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
-    found = costs(problem)  # few positions: products of all pairs of them
+    assert contraction_costs(problem)["positions"] == products + 6 * 4 * numbers
+    problem = ContractionSizes(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
+    found = contraction_costs(problem)  # few positions: products of all pairs of them
     products = 16 * (2 * 2 * 7 + 3 * 3 * 2 * 2 * 5)
     numbers = 16 * (3 * 3 * 3 * 2 * 2 + 2 * 2 * 2)
     assert found["positions"] == products + 6 * 4 * numbers
@@ -97,11 +98,11 @@ def test_runs_have_about_equal_sizes():
     assert sizes == [5, 5, 2]
 
 
-def test_taps_come_in_equal_groups():
-    geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1))
-    assert tap_groups(geometry, 64, 192) == [slice(0, 3), slice(3, 6), slice(6, 9)]
-    assert tap_groups(geometry, 3, 192) == [slice(0, 9)]
-    assert len(tap_groups(geometry, 512, 192)) == 9
+def test_kernel_offsets_come_in_equal_groups():
+    geometry = PatchGeometry((3, 3), (1, 1), (1, 1), (1, 1))
+    assert geometry.offset_groups(64, 192) == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    assert geometry.offset_groups(3, 192) == [slice(0, 9)]
+    assert len(geometry.offset_groups(512, 192)) == 9
 
 
 @pytest.mark.parametrize("mode", ["full", "trace", "diagonal"])
@@ -152,7 +153,9 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
     x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     if not whole:
         made = _plan.make_plan
-        monkeypatch.setattr(_sweep, "make_plan", lambda *a: replace(made(*a), block=3, run=3))
+        monkeypatch.setattr(
+            _kernel_computation, "make_plan", lambda *a: replace(made(*a), block=3, run=3)
+        )
     seen = []
     tangent_kernels(
         model,
@@ -171,7 +174,7 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
     ("examples", "outputs", "span"), [(300, 7, 24), (300, 10, 16), (1500, 1, 144), (12, 7, 12)]
 )
 def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span, monkeypatch):
-    monkeypatch.setattr(_sweep, "on_one_thread", lambda device: False)
+    monkeypatch.setattr(_kernel_computation, "on_one_thread", lambda device: False)
     model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
     sweep, _ = sweep_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
     plan = sweep.plan(examples, examples, True, 2)

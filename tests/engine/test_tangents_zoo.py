@@ -9,8 +9,8 @@ from tests.engine.zoo import ZOO, specimen
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
+from theodolite.engine._kernel_computation import Data, Request, prepare
 from theodolite.engine._plan import Settings
-from theodolite.engine._sweep import Data, Request, prepare
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.state import untouched
 

@@ -9,8 +9,8 @@ from torch.nn import functional
 from tests.engine.ways_back import assert_same_gradients, assert_same_joint_gradients
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
-from theodolite.engine import gradient_sums, tangent_alignments, tangent_kernels, turned_convs
-from theodolite.engine.turned_convs import turned_convolution
+from theodolite.engine import backward, gradient_sums, tangent_alignments, tangent_kernels
+from theodolite.engine.backward import turned_convolution
 from theodolite.engine.uses import UseRecorder
 
 CALLS = {
@@ -28,7 +28,7 @@ CALLS = {
 @pytest.fixture
 def everywhere(monkeypatch):
     """The faster way also where it is not faster."""
-    monkeypatch.setattr(turned_convs, "_faster_on", lambda device: True)
+    monkeypatch.setattr(backward, "_faster_on", lambda device: True)
 
 
 def made(sizes, kernel):
@@ -151,7 +151,7 @@ def test_networks_are_measured_as_before(monkeypatch, name):
         return values | {f"{layer} with labels": alignments[layer].energy for layer in alignments}
 
     wanted = measured()
-    monkeypatch.setattr(turned_convs, "_faster_on", lambda device: True)
+    monkeypatch.setattr(backward, "_faster_on", lambda device: True)
     for part, value in measured().items():
         assert_close(value, wanted[part], scale=float(wanted[part].abs().max()))
 

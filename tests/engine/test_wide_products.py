@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from theodolite.engine import _products, tangent_kernels
+from theodolite.engine._kernel_computation import Data, Request, prepare
 from theodolite.engine._plan import Settings
 from theodolite.engine._products import Products
-from theodolite.engine._sweep import Data, Request, prepare
 from theodolite.engine._tangents import kernels_of
 
 EPS = 2 * torch.finfo(torch.float32).eps

@@ -1,15 +1,23 @@
-"""From a model and data to the tensors that measures need, in bounded memory."""
+"""From a model and data to the tensors that measures need, in bounded memory.
 
-from theodolite.engine._alignment_set import TangentAlignment, TangentAlignments
+Features and their moments and Gram matrices; tangent kernels; sums of per-example gradients;
+covariances of weights and of what they multiply; Fisher information and curvature. What other
+packages need of the machinery (batches, layers, readouts, hooks, state) is exported here too.
+"""
+
+from theodolite.engine._alignments import TangentAlignment, TangentAlignments, tangent_alignments
+from theodolite.engine._class_sums import LayerSums, UnitSums
 from theodolite.engine._covariances import (
     PositionCovariance,
+    input_moments,
     patch_covariance,
     weight_covariance,
 )
-from theodolite.engine._curvature import OutputHessian, output_hessian
+from theodolite.engine._curvature import LayerMoments, OutputHessian, output_hessian
 from theodolite.engine._features import (
     FeatureChunk,
     Features,
+    OutputReader,
     feature_chunks,
     feature_moments,
     features,
@@ -21,22 +29,49 @@ from theodolite.engine._fisher import (
     fisher,
     gauss_newton,
 )
-from theodolite.engine._gradient_alignment import (
+from theodolite.engine._gradients import (
     GradientAlignment,
+    GradientSums,
     LayerGradientAlignment,
     gradient_alignment,
+    gradient_sums,
 )
-from theodolite.engine._gradients import GradientSums, gradient_sums
 from theodolite.engine._grams import FeatureGrams, feature_grams
-from theodolite.engine._input_covariances import input_moments
-from theodolite.engine._kernel_set import Coverage, TangentKernels
-from theodolite.engine._layer_sums import LayerSums, UnitSums
-from theodolite.engine._operators import LayerMoments
-from theodolite.engine._signal_kernels import backward_kernel, forward_kernel
-from theodolite.engine._tangent_alignments import tangent_alignments
-from theodolite.engine._tangents import tangent_kernels
+from theodolite.engine._plan import ContractionSizes, available_bytes, contraction_costs
+from theodolite.engine._processes import shared_moments, shared_tangent_kernels
+from theodolite.engine._tangents import (
+    Coverage,
+    TangentKernels,
+    backward_kernel,
+    forward_kernel,
+    tangent_kernels,
+    traced_backward_kernel,
+)
+from theodolite.engine.batches import Batch, iterate_batches, single_batch
+from theodolite.engine.calls import tensors_in
+from theodolite.engine.hooks import capture_inputs, capture_outputs, first_tensor
+from theodolite.engine.layers import (
+    Layers,
+    Ownership,
+    Parameters,
+    own_parameters,
+    select_layers,
+    unwrap,
+)
+from theodolite.engine.readouts import (
+    Loss,
+    Readout,
+    per_example_loss,
+    read_outputs,
+    resolve_readout,
+)
+from theodolite.engine.rules import RULES, register_rule
+from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
 
 __all__ = [
+    "RULES",
+    "Batch",
+    "ContractionSizes",
     "Coverage",
     "FeatureChunk",
     "FeatureGrams",
@@ -49,26 +84,53 @@ __all__ = [
     "LayerGradientAlignment",
     "LayerMoments",
     "LayerSums",
+    "Layers",
+    "Loss",
     "OutputHessian",
+    "OutputReader",
+    "Ownership",
+    "Parameters",
     "PositionCovariance",
+    "Readout",
     "TangentAlignment",
     "TangentAlignments",
     "TangentKernels",
     "UnitSums",
+    "available_bytes",
     "backward_kernel",
+    "capture_inputs",
+    "capture_outputs",
+    "contraction_costs",
+    "exact_arithmetic",
     "feature_chunks",
     "feature_grams",
     "feature_moments",
     "features",
+    "first_tensor",
     "fisher",
     "forward_kernel",
     "gauss_newton",
     "gradient_alignment",
     "gradient_sums",
     "input_moments",
+    "iterate_batches",
     "output_hessian",
+    "own_parameters",
     "patch_covariance",
+    "per_example_loss",
+    "read_outputs",
+    "register_rule",
+    "require_fixed_mode",
+    "resolve_readout",
+    "select_layers",
+    "shared_moments",
+    "shared_tangent_kernels",
+    "single_batch",
     "tangent_alignments",
     "tangent_kernels",
+    "tensors_in",
+    "traced_backward_kernel",
+    "untouched",
+    "unwrap",
     "weight_covariance",
 ]

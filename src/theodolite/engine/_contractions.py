@@ -11,16 +11,215 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from theodolite.engine._blocks import KernelBlock, spans
-from theodolite.engine._dense_factors import DenseFactors
-from theodolite.engine._factors import Factors, LookupFactors, OuterFactors
-from theodolite.engine._mixed_factors import MixedFactors, crossed
-from theodolite.engine._patch_views import tap_groups
-from theodolite.engine._position_grams import PositionGram
+from theodolite.engine._factors import (
+    DenseFactors,
+    Factors,
+    LookupFactors,
+    MixedFactors,
+    OuterFactors,
+    crossed,
+)
+from theodolite.engine._plan import pairs_at_once
 from theodolite.engine._products import Products
-from theodolite.engine._routes import pairs_at_once
+from theodolite.engine.batches import spans
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.readouts import Mode
 
-__all__ = ["Contraction"]
+__all__ = [
+    "Contraction",
+    "KernelBlock",
+    "PositionGram",
+]
+
+_SMALL = 2**24  # entries of a matrix of which a GPU can afford a copy
+
+
+@dataclass(frozen=True)
+class KernelBlock:
+    """A block of a kernel.
+
+    Args:
+        values: (nx, c, ny, c) for ``"full"``, (nx, ny) for ``"trace"``, (c, nx, ny) for
+            ``"diagonal"``; may be a view into a larger kernel.
+        mode: Which of them.
+    """
+
+    values: Tensor
+    mode: Mode
+
+    def part(self, left: slice, right: slice) -> "KernelBlock":
+        """The block between two ranges of examples, a view."""
+        index = (left, slice(None), right) if self.mode == "full" else (..., left, right)
+        return KernelBlock(self.values[index], self.mode)
+
+    @property
+    def width(self) -> int:
+        """Rows of a matrix that belong to one example."""
+        return self.values.shape[1] if self.mode == "full" else 1
+
+    def matrices(self) -> list[Tensor]:
+        """The block as matrices, views of it: one, or one per output."""
+        if self.mode == "diagonal":
+            return list(self.values)
+        if self.mode == "trace":
+            return [self.values]
+        nx, c, ny, _ = self.values.shape
+        strides = self.values.stride()
+        # Rows (x, i) and columns (y, j) merge without a copy, also inside a larger kernel.
+        shape, steps = (nx * c, ny * c), (strides[1], strides[3])
+        return [self.values.as_strided(shape, steps, self.values.storage_offset())]
+
+    def pairs(self) -> list[Tensor]:
+        """The block as (nx, width, ny, width) for each matrix, views of it."""
+        if self.mode == "full":
+            return [self.values]
+        return [matrix[:, None, :, None] for matrix in self.matrices()]
+
+    def signals(self, signals: Tensor) -> list[Tensor]:
+        """Signals (n, c, C, ...) as (n, width, C', ...) for each matrix."""
+        if self.mode == "full":
+            return [signals]
+        if self.mode == "trace":
+            return [signals.flatten(1, 2).unsqueeze(1)]
+        return [signals[:, index, None] for index in range(signals.shape[1])]
+
+    def add_full(self, kernel: Tensor) -> None:
+        """Add the part of a full kernel (nx, c, ny, c) that this block is about."""
+        if self.mode == "full":
+            self.values.add_(kernel)
+            return
+        diagonal = kernel.diagonal(dim1=1, dim2=3)  # (nx, ny, c)
+        self.values.add_(diagonal.sum(2) if self.mode == "trace" else diagonal.permute(2, 0, 1))
+
+    def mirror(self, size: int, symmetrize: bool) -> None:
+        """Complete a symmetric block from the part on and above its diagonal blocks.
+
+        Args:
+            size: Examples per block.
+            symmetrize: Whether rounding has left the diagonal blocks slightly asymmetric.
+        """
+        for matrix in self.matrices():
+            if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
+                upper = matrix.triu(1)  # three launches, however many blocks there are
+                matrix.triu_().add_(upper.T)
+                continue
+            for rows in spans(len(matrix), size * self.width):
+                matrix[rows, : rows.start] = matrix[: rows.start, rows].T
+                if symmetrize:
+                    square = matrix[rows, rows]
+                    square.copy_((square + square.T).mul_(0.5))
+
+
+class PositionGram:
+    """Gram matrices of blocks of examples, (nx, T, ny, T).
+
+    For a convolution that keeps the size of its maps, the inner product of two patches is a sum of
+    inner products of pixels: shifted copies of the pixels' Gram matrix, one axis after the other.
+    No patch is ever cut.
+
+    Args:
+        left: Factors of the first side.
+        right: Factors of the second side.
+        products: How to multiply.
+    """
+
+    def __init__(
+        self,
+        left: OuterFactors | LookupFactors,
+        right: OuterFactors | LookupFactors,
+        products: Products,
+    ) -> None:
+        self._products, self._dtype = products, left.frame.dtype
+        self._shift = left.atom.shift is not None
+        geometry = left.geometry if isinstance(left, OuterFactors) else None
+        self._geometry = geometry if geometry is not None and geometry.keeps_size else None
+        self._spatial = _spatial(left) if self._geometry else ()
+        a = _rows(left)
+        b = a if left is right else _rows(right)
+        self._positions = a.shape[1], b.shape[1]
+        self._left, self._right = products.left(a), products.right(b)
+
+    def block(self, left: slice, right: slice) -> Tensor:
+        """Inner products between two ranges of examples, plus one where a shift is included."""
+        a, b = self._left[left], self._right[right]
+        if not a.is_floating_point():
+            return _same_tokens(a, b).to(self._dtype)
+        flat = self._products.of(a.flatten(0, 1), b.flatten(0, 1))
+        gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
+        if self._geometry is not None:
+            gram = _sum_of_shifts(gram, self._geometry, self._spatial)
+        return gram.add_(1.0) if self._shift else gram
+
+
+def _spatial(factors: OuterFactors | LookupFactors) -> tuple[int, ...]:
+    assert isinstance(factors, OuterFactors)
+    assert factors.inputs is not None
+    return tuple(factors.inputs.shape[2:])
+
+
+def _rows(factors: OuterFactors | LookupFactors) -> Tensor:
+    """One row per position: tokens (n, T), pixels (n, T, channels) or patches (n, T, D)."""
+    if isinstance(factors, LookupFactors):
+        assert factors.tokens is not None
+        return factors.tokens
+    assert factors.inputs is not None
+    if factors.geometry is None:
+        return factors.inputs
+    if factors.geometry.keeps_size:
+        return factors.inputs.flatten(2).transpose(1, 2).contiguous()
+    patches = factors.geometry.columns(factors.inputs).flatten(1, 2)
+    return patches.transpose(1, 2).contiguous()
+
+
+def _same_tokens(a: Tensor, b: Tensor) -> Tensor:
+    same = a[:, :, None, None] == b[None, None]
+    return same.logical_and_((a >= 0)[:, :, None, None])
+
+
+def _sum_of_shifts(gram: Tensor, geometry: PatchGeometry, spatial: tuple[int, ...]) -> Tensor:
+    """From inner products of pixels to inner products of patches around them."""
+    left, right = gram.shape[0], gram.shape[2]
+    pixels = gram.view(left, *spatial, right, *spatial)
+    for axis in range(len(spatial)):
+        size = geometry.kernel[axis]
+        if size == 1:
+            continue
+        reach = geometry.dilation[axis] * (size - 1) // 2
+        offsets = [*range(-reach, reach + 1, geometry.dilation[axis])]
+        pixels = _sum_along(pixels, (1 + axis, 2 + len(spatial) + axis), offsets)
+    return pixels.view(gram.shape)
+
+
+def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Tensor:
+    """Sum of copies that are moved along two axes together; zeros come in from outside."""
+    size = pixels.shape[axes[0]]
+    moves = [offset for offset in offsets if 0 < abs(offset) < size]
+    if 0 in offsets and moves:  # the copy and the first shift in one pass
+        total = _with_moved(pixels, axes, moves.pop())
+    else:
+        total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
+    for offset in moves:
+        length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
+        _both(total, axes, target, length).add_(_both(pixels, axes, source, length))
+    return total
+
+
+def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
+    """A tensor plus itself moved by a positive offset."""
+    total, first = torch.empty_like(pixels), axes[0]
+    length = pixels.shape[first] - offset
+    here, there = _both(pixels, axes, 0, length), _both(pixels, axes, offset, length)
+    torch.add(here, there, out=_both(total, axes, 0, length))
+    # where nothing is added: the last lines along one axis, then the rest of those along the other
+    total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
+    beside = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
+    beside[0].copy_(beside[1])
+    return total
+
+
+def _both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
+    return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
+
 
 Positions = OuterFactors | LookupFactors
 
@@ -243,8 +442,8 @@ def _gradient_parts(
     n, c, C, _ = left.signals.shape
     size = n * c * left.signals.element_size()
     room = contraction.products.room(left.signals, contraction.tile_bytes // 2)
-    for taps in _tap_parts(left, room // (size * C)):
-        columns = [_columns(side, taps) for side in sides]
+    for offsets in _offset_parts(left, room // (size * C)):
+        columns = [_columns(side, offsets) for side in sides]
         most = max(1, room // (size * columns[0].shape[1]))
         for rows in spans(C, -(-C // -(-C // most))):  # of equal height
             parts = [
@@ -263,17 +462,17 @@ def _signal_rows(side: OuterFactors, rows: slice) -> Tensor:
     return side.signals[:, :, rows].flatten(1, 2)
 
 
-def _tap_parts(side: OuterFactors, columns: int) -> list[slice]:
-    """Taps of a kernel in groups of about this many columns; everything where there are none."""
+def _offset_parts(side: OuterFactors, columns: int) -> list[slice]:
+    """Kernel offsets in groups of about this many columns; everything where there are none."""
     if side.geometry is None:
         return [slice(None)]
     assert side.inputs is not None
-    return tap_groups(side.geometry, side.inputs.shape[1], columns)
+    return side.geometry.offset_groups(side.inputs.shape[1], columns)
 
 
-def _columns(side: OuterFactors, taps: slice) -> Tensor:
+def _columns(side: OuterFactors, offsets: slice) -> Tensor:
     """A part of the inputs, (n, columns, T)."""
     assert side.inputs is not None
     if side.geometry is None:
         return side.inputs.transpose(1, 2)
-    return side.geometry.columns(side.inputs, taps).flatten(1, 2)
+    return side.geometry.columns(side.inputs, offsets).flatten(1, 2)

@@ -1,23 +1,204 @@
-"""Covariances of weights and of what they multiply: filters, inputs, patches."""
+"""Covariances of weights and of what they multiply: filters, inputs, patches.
 
-from collections.abc import Iterable, Iterator, Sequence
+Two routes give the sums over patches. Unfolding writes every patch and multiplies the matrix of
+patches with itself. For stride 1 the product of two entries of a patch depends on their
+displacement only, up to the borders: products of the images with shifted copies of themselves give
+all entries, at ``(2k-1)^2 / 2`` instead of ``k^4`` multiply-adds per position and pair of channels.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
-from theodolite.checks import require_finite
-from theodolite.engine._patches import PatchGrid, PositionSums, patch_moments
-from theodolite.engine.outputs import first_tensor
+from theodolite.checks import require_choice, require_finite
+from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.hooks import capture_inputs, first_tensor
+from theodolite.engine.layers import Layers, select_layers, unwrap
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments, array_function, double
 
-__all__ = ["PositionCovariance", "patch_covariance", "stream_patches", "weight_covariance"]
+__all__ = [
+    "PositionCovariance",
+    "PositionSums",
+    "input_moments",
+    "patch_covariance",
+    "patch_moments",
+    "weight_covariance",
+]
 
-Geometry = tuple[int | Sequence[int], int | Sequence[int], int | Sequence[int], int | Sequence[int]]
+_CHUNK_BYTES = 64 * 2**20
+# Below this many channels the shifted products are too narrow for the matrix units.
+_FEWEST_CHANNELS = 16
+
+GeometryOf = Callable[[Tensor], PatchGeometry]  # of a batch of images
+
+
+def patch_moments(
+    images: Float[Tensor, "n channels *sizes"],
+    grid: PatchGeometry,
+    shift: Float[Tensor, " channels"],
+) -> Moments:
+    """Moments of all patches of one batch, pooled over positions, about a shift per channel."""
+    whole_shift = shift.double().repeat_interleave(grid.offset_count)
+    scatter = torch.zeros(len(whole_shift), len(whole_shift)).to(whole_shift)
+    total = torch.zeros_like(whole_shift)
+    shifted_products = _prefers_shifts(images, grid)
+    for chunk in _chunks(images, grid, unfolds=not shifted_products):
+        offset = _about(chunk, shift, grid)
+        summed = offset.sum(0, keepdim=True, dtype=torch.float64)
+        total += grid.rows(summed).sum((0, 1))
+        scatter += _shifted_scatter(offset, grid) if shifted_products else _scatter(offset, grid)
+    count = float(len(images) * grid.positions(images.shape[2:]))
+    # Float32 products are symmetric to float32 only; eigen-solvers and checks expect more.
+    scatter = (scatter + scatter.mT) / 2
+    return Moments(whole_shift.new_tensor(count), whole_shift, total, scatter)
+
+
+@dataclass(frozen=True)
+class PositionSums:
+    """Per position: sum and scatter of its patch about a shift, over images."""
+
+    count: int
+    shift: Float[Tensor, " d"]
+    totals: Float[Tensor, "positions d"]
+    scatters: Float[Tensor, "positions d d"]
+
+    @classmethod
+    def of(
+        cls,
+        images: Float[Tensor, "n channels *sizes"],
+        grid: PatchGeometry,
+        shift: Float[Tensor, " channels"],
+    ) -> "PositionSums":
+        """Sums of one batch, about a shift per channel."""
+        positions, d = grid.positions(images.shape[2:]), len(shift) * grid.offset_count
+        totals = images.new_zeros((positions, d), dtype=torch.float64)
+        scatters = images.new_zeros((positions, d, d), dtype=torch.float64)
+        for chunk in _chunks(images, grid, unfolds=True):
+            rows = grid.rows(_about(chunk, shift, grid)).transpose(0, 1)
+            totals += rows.sum(1, dtype=torch.float64)
+            scatters += rows.mT @ rows
+        return cls(len(images), shift.repeat_interleave(grid.offset_count), totals, scatters)
+
+    def __add__(self, other: "PositionSums") -> "PositionSums":
+        """Sums of both groups of images, which must share the shift."""
+        return PositionSums(
+            self.count + other.count,
+            self.shift,
+            self.totals + other.totals,
+            self.scatters + other.scatters,
+        )
+
+    @property
+    def mean(self) -> Float[Tensor, "positions d"]:
+        """Mean patch of each position."""
+        return self.shift + self.totals / self.count
+
+    def covariance(self, *, centered: bool, ddof: int) -> Float[Tensor, "positions d d"]:
+        """Covariance of each position about its mean, or second moment about zero."""
+        center = self.mean - self.shift if centered else -self.shift.expand_as(self.totals)
+        cross = self.totals.unsqueeze(-1) * center.unsqueeze(-2)
+        outer = center.unsqueeze(-1) * center.unsqueeze(-2)
+        return (self.scatters - cross - cross.mT + self.count * outer) / (self.count - ddof)
+
+
+def _about(images: Tensor, shift: Tensor, grid: PatchGeometry) -> Tensor:
+    """Padded images minus the shift: the border, which holds zeros, holds minus the shift then."""
+    center = shift.to(images)
+    offset = images - center.view(1, -1, *[1] * len(grid.kernel))
+    return grid.pad(offset, -center)
+
+
+def _chunks(images: Tensor, grid: PatchGeometry, *, unfolds: bool) -> Iterator[Tensor]:
+    per_image = images[0].numel() * images.element_size()
+    if unfolds:
+        positions = grid.positions(images.shape[2:])
+        per_image = positions * images.shape[1] * grid.offset_count * images.element_size()
+    yield from torch.split(images, max(1, _CHUNK_BYTES // max(per_image, 1)))
+
+
+def _scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
+    rows = grid.rows(offset).flatten(0, 1)
+    return (rows.mT @ rows).double()
+
+
+def _prefers_shifts(images: Tensor, grid: PatchGeometry) -> bool:
+    """Whether shifted products apply (two axes, stride 1, maps wider than the border) and pay."""
+    if len(grid.kernel) != 2 or set(grid.stride) != {1} or images.shape[1] < _FEWEST_CHANNELS:
+        return False
+    positions = grid.output_size(images.shape[2:])
+    borders = [reach - 1 for reach in grid.reach]
+    if any(size <= border for size, border in zip(positions, borders, strict=True)):
+        return False
+    pixels = prod(size + border for size, border in zip(positions, borders, strict=True))
+    lags = (prod(2 * size - 1 for size in grid.kernel) + 1) // 2
+    return 2 * pixels * lags < prod(positions) * grid.offset_count**2
+
+
+def _shifted_scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
+    """The scatter of all patches from products of the images with shifted copies."""
+    channels = offset.shape[1]
+    height, width = grid.kernel
+    pixels = offset.permute(2, 3, 0, 1).contiguous()  # (rows, columns, n, channels)
+    blocks = pixels.new_zeros(
+        (channels, height, width, channels, height, width), dtype=torch.float64
+    )
+    for down, right in product(range(height), range(1 - width, width)):
+        if (down, right) < (0, 0):
+            continue
+        for row, column, block in _lag_blocks(pixels, grid, down, right):
+            blocks[:, row, column, :, row + down, column + right] = block
+            blocks[:, row + down, column + right, :, row, column] = block.mT
+    size = channels * height * width
+    return blocks.view(size, size)
+
+
+def _lag_blocks(
+    pixels: Tensor, grid: PatchGeometry, down: int, right: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """For one displacement, the channel block of each kernel offset: sums over its rectangle."""
+    step_row, step_column = grid.dilation
+    rows, columns = (
+        size - reach + 1 for size, reach in zip(pixels.shape[:2], grid.reach, strict=True)
+    )
+    rows_down, columns_right = grid.kernel[0] - down, grid.kernel[1] - abs(right)
+    first = max(0, -right)
+    edge = (columns_right - 1) * step_column
+    lines = slice(0, rows + (rows_down - 1) * step_row)
+    moved = slice(down * step_row, down * step_row + lines.stop)
+    start = first * step_column
+    lag = right * step_column
+
+    def products(begin: int, end: int, *, merge: bool) -> Tensor:
+        left = pixels[lines, begin:end]
+        other = pixels[moved, begin + lag : end + lag]
+        if merge:
+            return (left.flatten(1, 2).mT @ other.flatten(1, 2)).unsqueeze(1)
+        return left.mT @ other
+
+    segments = torch.cat(
+        [
+            products(start, start + edge, merge=False),
+            products(start + edge, start + columns, merge=True),
+            products(start + columns, start + columns + edge, merge=False),
+        ],
+        dim=1,
+    )
+    sums = functional.pad(segments.double().cumsum(0).cumsum(1), (0, 0, 0, 0, 1, 0, 1, 0))
+    for row, column in product(range(rows_down), range(columns_right)):
+        top, left = row * step_row, column * step_column
+        bottom, end = top + rows, left + edge + 1
+        block = sums[bottom, end] - sums[top, end] - sums[bottom, left] + sums[top, left]
+        yield row, first + column, block
 
 
 @array_function
@@ -125,7 +306,7 @@ def patch_covariance(
         kernel_size: as in ``nn.Conv2d``, and so are stride, padding and dilation.
         stride: step between patches.
         padding: zeros on both sides.
-        dilation: step between the taps of a kernel.
+        dilation: step between the pixels of a patch.
         centered: remove the mean patch; otherwise the second moment about zero.
         ddof: the sum is divided by ``n - ddof``.
         per_position: a mean and a covariance for each position instead of the pooled ones.
@@ -146,10 +327,13 @@ def patch_covariance(
         [maennel2020], section 2, with patches as samples of a convolutional layer.
     """
     tensors = _checked([images] if isinstance(images, Tensor) else images)
-    geometry = (kernel_size, stride, padding, dilation)
+
+    def geometry(images: Tensor) -> PatchGeometry:
+        return PatchGeometry.of(images.ndim - 2, kernel_size, stride, padding, dilation)
+
     if per_position:
         return _per_position(tensors, geometry, centered, ddof)
-    moments = stream_patches(tensors, geometry)
+    moments = _stream_patches(tensors, geometry)
     _require_ddof(ddof, int(moments.count))
     return moments.covariance(centered=centered, ddof=ddof)
 
@@ -173,11 +357,10 @@ def _checked(batches: Iterable[Any]) -> Iterator[Tensor]:
         yield images
 
 
-def stream_patches(batches: Iterable[Tensor], geometry: Geometry) -> Moments:
+def _stream_patches(batches: Iterable[Tensor], geometry: GeometryOf) -> Moments:
     """Moments of the patches of all batches, about the channel means of the first."""
     parts = (
-        patch_moments(images, PatchGrid.of(images.ndim - 2, *geometry), shift)
-        for images, shift in _with_shift(batches)
+        patch_moments(images, geometry(images), shift) for images, shift in _with_shift(batches)
     )
     total = _some(next(parts, None))
     for part in parts:
@@ -203,20 +386,20 @@ def _with_shift(batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _per_position(
-    batches: Iterable[Tensor], geometry: Geometry, centered: bool, ddof: int
+    batches: Iterable[Tensor], geometry: GeometryOf, centered: bool, ddof: int
 ) -> PositionCovariance:
     total: PositionSums | None = None
     sizes = torch.Size()
     positions: tuple[int, ...] = ()
     for images, shift in _with_shift(batches):
-        grid = PatchGrid.of(images.ndim - 2, *geometry)
+        grid = geometry(images)
         sizes = sizes or images.shape[2:]
         if images.shape[2:] != sizes:
             raise ShapeError(
                 f"images: expected size {tuple(sizes)} as in the first batch, got "
                 f"{tuple(images.shape[2:])}; positions can only be compared in equal images"
             )
-        positions = grid.positions(sizes)
+        positions = grid.output_size(sizes)
         part = PositionSums.of(images, grid, shift)
         total = part if total is None else total + part
     sums = _some(total)
@@ -227,3 +410,125 @@ def _per_position(
         sums.mean.reshape(*positions, -1),
         covariance.reshape(*positions, *covariance.shape[1:]),
     )
+
+
+_BATCH_SIZE = 256
+_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def input_moments(
+    model: nn.Module,
+    data: Any,
+    layers: Layers = "*",
+    *,
+    padding: str = "none",
+    batch_size: int | None = _BATCH_SIZE,
+    batch_fn: Callable[[Any], Batch] | None = None,
+) -> dict[str, Moments]:
+    r"""Mean and covariance of the inputs to the neurons of linear and convolutional layers.
+
+    For a linear layer the rows that its weights multiply, tokens one by one (padded tokens left
+    out); for a convolution the patches, with the layer's kernel, stride and dilation, and groups
+    of channels pooled. ``moments.covariance()`` goes with ``weight_covariance(layer)``. Streamed:
+    nothing is kept of an example but its part in the sums.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: names, patterns or a predicate; ``"*"`` takes all linear and convolutional layers.
+        padding: ``"none"`` counts full patches only, ``"layer"`` pads as the layer does.
+        batch_size: split batches into parts of at most this many examples; None keeps them.
+        batch_fn: turns an item of the data into a batch.
+
+    Raises:
+        DomainError: If a layer is neither linear nor convolutional, or does not run.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(16, 3))
+        >>> moments = input_moments(model, torch.randn(5, 1, 3, 3))
+        >>> {name: tuple(m.covariance().shape) for name, m in moments.items()}
+        {'0': (4, 4), '2': (16, 16)}
+
+    References:
+        [maennel2020], section 2; deeper layers as in its appendix.
+    """
+    require_choice(("none", "layer"), padding=padding)
+    plain = unwrap(model)
+    require_fixed_mode(plain)
+    names = _names(plain, layers)
+    modules = dict(plain.named_modules())
+    moments: dict[str, Moments] = {}
+    mask: Tensor | None = None
+
+    def reduce(name: str, value: Tensor) -> Tensor:
+        known = moments.get(name)
+        part = _moments(modules[name], value.detach(), mask, padding, known)
+        moments[name] = part if known is None else known + part
+        return value.new_empty(0)
+
+    device = next(iter(modules[names[0]].parameters())).device
+    with untouched(plain), exact_arithmetic(device), torch.no_grad():
+        for batch in iterate_batches(data, batch_size=batch_size, batch_fn=batch_fn, device=device):
+            mask = batch.mask
+            with capture_inputs(plain, names, reduce):
+                batch.run(plain)
+    _require_run(names, moments)
+    return moments
+
+
+def _names(model: nn.Module, layers: Layers) -> list[str]:
+    if layers == "*":
+        layers = lambda _name, module: _is_matrix(module)  # noqa: E731
+    names = select_layers(model, layers)
+    modules = dict(model.named_modules())
+    wrong = [name for name in names if not _is_matrix(modules[name])]
+    if wrong:
+        raise DomainError(
+            f"layers: expected linear or convolutional layers, got {wrong[0]!r}, a "
+            f"{type(modules[wrong[0]]).__name__}; choose the layers inside it"
+        )
+    return names
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Linear, convolution, or the transposed linear layer of GPT-2."""
+    if isinstance(module, (nn.Linear, *_CONV)):
+        return True
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _require_run(names: list[str], moments: dict[str, Moments]) -> None:
+    silent = [name for name in names if name not in moments]
+    if silent:
+        raise DomainError(
+            f"layers: expected layers that are called in the forward pass, {silent} are not "
+            "(attention uses the weights of its projections directly); leave them out"
+        )
+
+
+def _moments(
+    module: nn.Module, value: Tensor, mask: Tensor | None, padding: str, known: Moments | None
+) -> Moments:
+    require_finite(inputs=value)
+    if not isinstance(module, _CONV):
+        rows = value.reshape(-1, value.shape[-1])
+        if mask is not None and value.shape[:-1] == mask.shape:
+            rows = rows[mask.flatten().bool()]
+        return Moments.of(rows, None if known is None else known.shift)
+    images = _padded(module, value) if padding == "layer" else value
+    groups = module.groups
+    images = torch.unflatten(images, 1, (groups, -1)).flatten(0, 1)
+    grid = PatchGeometry.of(images.ndim - 2, module.kernel_size, module.stride, 0, module.dilation)
+    if known is None:
+        shift = double(images).mean((0, *range(2, images.ndim)))
+    else:
+        shift = known.shift[:: grid.offset_count]
+    return patch_moments(images, grid, shift)
+
+
+def _padded(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor:
+    """The borders that the layer itself adds."""
+    edges = module._reversed_padding_repeated_twice
+    if module.padding_mode == "zeros":
+        return functional.pad(images, edges)
+    return functional.pad(images, edges, mode=module.padding_mode)

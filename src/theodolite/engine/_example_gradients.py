@@ -16,10 +16,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine._patch_views import has_strips, patch_views, strip_windows
-from theodolite.engine.forms import Lookup, Outer
+from theodolite.engine._factors import DenseFactors, Frame
+from theodolite.engine._plan import Atom, group_atoms
+from theodolite.engine.layers import Ownership
+from theodolite.engine.structures import Dense, Form, Lookup, Outer
+from theodolite.engine.uses import Use
 
-__all__ = ["DenseGradients", "ExampleGradients", "LookupGradients", "OuterGradients", "Segment"]
+__all__ = [
+    "Bundle",
+    "DenseGradients",
+    "ExampleGradients",
+    "LookupGradients",
+    "OuterGradients",
+    "Segment",
+    "TiedGradients",
+    "bundled",
+    "column_groups",
+    "example_gradients",
+    "is_tied_table",
+]
 
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
 # An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
@@ -133,7 +148,7 @@ class OuterGradients(ExampleGradients):
     def __init__(self, forms: Sequence[Outer], gradients: Sequence[Tensor], scale: float) -> None:
         self._forms = list(forms)
         self._signals = _signals(forms, gradients, scale)
-        self._taps_first = len(forms) == 1 and forms[0].geometry is not None
+        self._offsets_first = len(forms) == 1 and forms[0].geometry is not None
         self._count = len(self._signals[0])
         self._dtype, self._device = self._signals[0].dtype, self._signals[0].device
         self._positions = sum(form.positions for form in forms)
@@ -172,12 +187,12 @@ class OuterGradients(ExampleGradients):
             self._products(_cut(segments, rows), rows, inputs, signals, sink)
 
     def _gradients(self, rows: range, signals: Tensor) -> Float[Tensor, "m c d"]:
-        """Gradients of a few examples; strips of the images serve several taps without a copy."""
+        """Gradients of a few examples; strips serve several kernel offsets without a copy."""
         geometry = self._forms[0].geometry
-        if not self._taps_first or geometry is None or not has_strips(geometry):
+        if not self._offsets_first or geometry is None or not geometry.has_strips:
             return signals @ self._inputs(rows)
         images = self._forms[0].inputs[rows.start : rows.stop].to(self._dtype)
-        windows = strip_windows(images, geometry)
+        windows = geometry.strips(images)
         width = windows[0].shape[1]
         result = signals.new_empty(*signals.shape[:2], len(windows), width)
         for index, window in enumerate(windows):
@@ -207,13 +222,13 @@ class OuterGradients(ExampleGradients):
         yield from _ranges(self._count, entries * self._dtype.itemsize, self._device)
 
     def _inputs(self, rows: range) -> Tensor:
-        """``(n, T, D)``, a strided view; taps come before channels where there are patches."""
+        """``(n, T, D)``, a strided view; of patches, kernel offsets before channels."""
         parts = []
         for form in self._forms:
             chosen = replace(form, inputs=form.inputs[rows.start : rows.stop].to(self._dtype))
-            if self._taps_first and form.geometry is not None:
+            if self._offsets_first and form.geometry is not None:
                 inside = self._by_factors
-                parts.append(patch_views(chosen.inputs, form.geometry, examples_inside=inside))
+                parts.append(form.geometry.patch_views(chosen.inputs, examples_inside=inside))
             else:
                 parts.append(chosen.rows_of_inputs())
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -305,3 +320,194 @@ def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
     step = max(1, _CHUNK_BYTES.get(device.type, 2**25) // max(size, 1))
     for start in range(0, count, step):
         yield range(start, min(start + step, count))
+
+
+def is_tied_table(forms: Sequence[Form]) -> bool:
+    """Whether a tensor is used as a table of rows and as a matrix with the same rows."""
+    lookups = [form for form in forms if isinstance(form, Lookup)]
+    outers = [form for form in forms if isinstance(form, Outer)]
+    if not lookups or not outers or len(lookups) + len(outers) < len(forms):
+        return False
+    return all(
+        outer.geometry is None and not outer.transposed and outer.rows == lookups[0].rows
+        for outer in outers
+    )
+
+
+@final
+class TiedGradients(ExampleGradients):
+    r"""Gradients :math:`\sum_t e_{k_t} s_t^\top + \sum_u b_u a_u^\top` of one table."""
+
+    def __init__(self, forms: Sequence[Form], gradients: Sequence[Tensor], scale: float) -> None:
+        pairs = list(zip(forms, gradients, strict=True))
+        lookups = [form for form in forms if isinstance(form, Lookup)]
+        outers = [form for form in forms if isinstance(form, Outer)]
+        looked_up = [value for form, value in pairs if isinstance(form, Lookup)]
+        multiplied = [value for form, value in pairs if isinstance(form, Outer)]
+        self.lookup = LookupGradients(lookups, looked_up, scale)
+        self.outer = OuterGradients(outers, multiplied, scale)
+
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
+        """The two squared norms and twice the inner product, position by position."""
+        squares = self.lookup.reduce((), sink) + self.outer.reduce((), sink)
+        tokens, signals = self.lookup.factors()  # (n, T), (n, T, D)
+        inputs, outputs = self.outer.factors()  # (n, U, D), (n, rows, U)
+        picked = outputs.gather(1, tokens.unsqueeze(2).expand(-1, -1, outputs.shape[2]))
+        cross = ((signals @ inputs.mT) * picked).sum((1, 2), dtype=torch.float64)
+        self.weighted_sums(segments, signals.new_ones(len(signals)), sink)
+        return (squares + 2 * cross).clamp_(min=0.0)
+
+    def weighted_sums(
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+    ) -> None:
+        """Both sums of a segment, added before they are handed over."""
+        for part in segments:
+            table, product = _Total(), _Total()
+            self.lookup.weighted_sums([part], weights, table.add)
+            self.outer.weighted_sums([part], weights, product.add)
+            sink([part], table.value + product.value)
+
+
+class _Total:
+    """A sum that is handed over in parts."""
+
+    value: Tensor
+
+    def add(self, _parts: list[Segment], sums: Tensor) -> None:
+        self.value = self.value + sums if hasattr(self, "value") else sums
+
+
+_SMALL = 2**14  # entries of a tensor whose cost is that of the calls, not of the numbers
+
+Named = tuple[str, ExampleGradients]
+
+
+@final
+class Bundle:
+    """Gradients of one or several tensors, with the width of each.
+
+    Args:
+        names: the tensors.
+        gradients: gradients of all of them side by side.
+        widths: entries of each tensor; empty for a single one, whose norms come from elsewhere.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], gradients: ExampleGradients, widths: tuple[int, ...] = ()
+    ) -> None:
+        self.names, self.gradients, self.widths = names, gradients, widths
+
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, "m n"]:
+        """Squared norms per tensor and example; sums of segments go to the sink."""
+        if not self.widths:
+            return self.gradients.reduce(segments, sink).unsqueeze(0)
+        assert isinstance(self.gradients, DenseGradients)
+        self.gradients.sums(segments, None, sink)
+        rows = self.gradients.rows
+        return (rows.double().square() @ column_groups(self.widths, rows.device)).mT
+
+
+def bundled(gradients: Iterator[Named]) -> Iterator[Bundle]:
+    """The same gradients, all small ones together at the end."""
+    small: list[tuple[str, DenseGradients]] = []
+    for name, values in gradients:
+        if isinstance(values, DenseGradients) and values.rows.shape[1] <= _SMALL:
+            small.append((name, values))
+        else:
+            yield Bundle((name,), values)
+    if small:
+        together = DenseGradients(torch.cat([values.rows for _, values in small], dim=1))
+        widths = tuple(values.rows.shape[1] for _, values in small)
+        yield Bundle(tuple(name for name, _ in small), together, widths)
+
+
+@lru_cache(maxsize=8)
+def column_groups(widths: tuple[int, ...], device: torch.device) -> Float[Tensor, "p m"]:
+    """Column m is one on the entries of tensor m."""
+    groups = torch.zeros(sum(widths), len(widths), dtype=torch.float64, device=device)
+    start = 0
+    for index, width in enumerate(widths):
+        groups[start : start + width, index] = 1.0
+        start += width
+    return groups
+
+
+def example_gradients(
+    uses: Sequence[Use], arrived: Sequence[Tensor | None], owned: Ownership, examples: int
+) -> Iterator[tuple[str, ExampleGradients]]:
+    """Parameter -> gradients of the examples, for every parameter that receives any.
+
+    Args:
+        uses: all uses of one run.
+        arrived: gradients at the results of all uses, one after the other; None where zero.
+        owned: the parameters.
+        examples: number of examples.
+    """
+    grouped = _by_use(uses, arrived)
+    for atom in group_atoms(list(uses), owned):
+        chosen = [
+            (uses[index], grouped[index])
+            for index in atom.uses
+            if any(gradient is not None for gradient in grouped[index])
+        ]
+        if not chosen:
+            continue
+        for use, _ in chosen:
+            use.require_unchanged()
+        yield from _of_atom(atom, chosen, owned, examples)
+
+
+def _by_use(
+    uses: Sequence[Use], arrived: Sequence[Tensor | None]
+) -> list[tuple[Tensor | None, ...]]:
+    position, grouped = 0, []
+    for use in uses:
+        grouped.append(tuple(arrived[position : position + len(use.edges)]))
+        position += len(use.edges)
+    return grouped
+
+
+def _of_atom(
+    atom: Atom,
+    chosen: list[tuple[Use, tuple[Tensor | None, ...]]],
+    owned: Ownership,
+    examples: int,
+) -> Iterator[tuple[str, ExampleGradients]]:
+    forms = [use.form for use, _ in chosen]
+    gradients = [given[0] for _, given in chosen if given[0] is not None]
+    scale = chosen[0][0].origin.scale or 1.0
+    if atom.kind == "outer":
+        outer = [form for form in forms if isinstance(form, Outer)]
+        yield atom.parameter, OuterGradients(outer, gradients, scale)
+        if atom.shift is not None:
+            pairs = zip(outer, gradients, strict=True)
+            shifts = [form.signals(gradient).sum(2) for form, gradient in pairs]
+            yield atom.shift, DenseGradients(torch.stack(shifts).sum(0))
+    elif atom.kind == "lookup":
+        lookups = [form for form in forms if isinstance(form, Lookup)]
+        yield atom.parameter, LookupGradients(lookups, gradients, scale)
+    elif atom.direct and is_tied_table(forms):
+        yield atom.parameter, TiedGradients(forms, gradients, scale)
+    else:
+        yield atom.parameter, _dense(atom, chosen, owned, examples)
+
+
+def _dense(
+    atom: Atom,
+    chosen: list[tuple[Use, tuple[Tensor | None, ...]]],
+    owned: Ownership,
+    examples: int,
+) -> ExampleGradients:
+    """Gradients as such; added up over uses and pulled back where the tensor was transformed."""
+    use, given = chosen[0]
+    form = use.form
+    plain = atom.direct and len(chosen) == 1 and len(given) == 1 and use.origin.scale == 1.0
+    if plain and given[0] is not None and isinstance(form, Dense) and not form.own_rows:
+        return DenseGradients(form.jacobian(given[0]))
+    parameter = owned.parameters[atom.parameter]
+    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    factors = DenseFactors(atom, Frame(examples, 1, dtype, parameter.device), parameter)
+    factors.begin(slice(0, examples), [use for use, _ in chosen])
+    factors.add(0, [given for _, given in chosen])
+    factors.end()
+    return DenseGradients(factors.gradients[0].squeeze(1))

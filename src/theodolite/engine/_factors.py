@@ -1,20 +1,31 @@
-"""What is kept of each atom between the backward passes and the contraction."""
+"""What is kept of each parameter group between the backward passes and the contraction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from theodolite.engine._atoms import Atom
-from theodolite.engine._patch_views import TapColumns, has_strips, strip_windows
-from theodolite.engine._routes import Route
-from theodolite.engine.forms import Geometry, Lookup, Outer
-from theodolite.engine.uses import Use
+from theodolite.engine._plan import Atom, Route
+from theodolite.engine.calls import split_examples
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.structures import Dense, Lookup, Outer
+from theodolite.engine.uses import Use, pull_back
 from theodolite.errors import ShapeError
 
-__all__ = ["Factors", "Frame", "Gradients", "LookupFactors", "OuterFactors", "compact"]
+__all__ = [
+    "DenseFactors",
+    "Factors",
+    "Frame",
+    "Gradients",
+    "LookupFactors",
+    "MixedFactors",
+    "OuterFactors",
+    "compact",
+    "crossed",
+]
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -164,7 +175,7 @@ class OuterFactors(_Positions):
     def __init__(self, atom: Atom, frame: Frame, route: Route, eager: bool) -> None:
         super().__init__(atom, frame)
         self.route, self.eager = route, eager
-        self.geometry: Geometry | None = None
+        self.geometry: PatchGeometry | None = None
         self.inputs: Tensor | None = None
         self.gradients: list[Tensor] = []
         self._waiting: Tensor | None = None
@@ -272,9 +283,7 @@ class OuterFactors(_Positions):
     def _columns(self) -> Iterable[Tensor]:
         if self.geometry is None:
             return [self._inputs.transpose(1, 2)]
-        if has_strips(self.geometry):
-            return strip_windows(self._inputs, self.geometry)
-        return TapColumns(self.geometry, self._inputs)
+        return self.geometry.column_parts(self._inputs)
 
     def end(self) -> None:
         """Forget the graph and the inputs of the last run."""
@@ -301,3 +310,134 @@ def _joint_signals(form: Outer, gradients: Tensor) -> Tensor:
         return torch.stack([first, *(form.signals(part) for part in gradients[1:])], 1)
     shape, steps = (len(gradients), *first.shape), (gradients.stride(0), *first.stride())
     return gradients.as_strided(shape, steps, first.storage_offset()).transpose(0, 1)
+
+
+_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
+
+
+class DenseFactors(Factors):
+    """Gradients (n, c, P) as such, pulled back to the parameter where it was transformed."""
+
+    def __init__(self, atom: Atom, frame: Frame, parameter: nn.Parameter) -> None:
+        super().__init__(atom, frame)
+        self._parameter = parameter
+        self.gradients: list[Tensor] = []
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Remember the forms."""
+        for use in uses:
+            use.require_unchanged()
+        self._rows, self._uses = rows, uses
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Add up the gradients of all uses."""
+        for use, given in zip(self._uses, gradients, strict=True):
+            if all(gradient is None for gradient in given):
+                continue
+            rows = self._jacobian(use, given).flatten(1)
+            if not self.gradients:
+                self.gradients.append(self.frame.zeros(self.frame.outputs, rows.shape[1]))
+            self.gradients[0][self._rows, output] += rows
+
+    def _jacobian(self, use: Use, given: Gradients) -> Tensor:
+        filled = tuple(
+            torch.zeros(shape, dtype=use.origin.tensor.dtype, device=self.frame.device)
+            if gradient is None
+            else gradient
+            for gradient, shape in zip(given, use.results, strict=True)
+        )
+        form = use.form
+        jacobian: Callable[[Any], Tensor] = form.jacobian
+        rows = jacobian(filled if len(filled) > 1 else filled[0])
+        if isinstance(form, Dense) and form.own_rows:
+            return torch.cat([self._pulled_own(use, form, rows, k) for k in range(len(rows))])
+        rows = rows.reshape(len(rows), *use.origin.tensor.shape)
+        if self.atom.direct:
+            scale = use.origin.scale
+            return rows.to(self.frame.dtype) * (1.0 if scale is None else scale)
+        return self._pulled(use, rows)
+
+    def _pulled(self, use: Use, rows: Tensor) -> Tensor:
+        size = max(1, _PULLED_BYTES // (rows[0].numel() * rows.element_size()))
+        parts = [pull_back(use.origin, self._parameter, part) for part in torch.split(rows, size)]
+        return torch.cat(parts).to(self.frame.dtype)
+
+    def _pulled_own(self, use: Use, form: Dense, rows: Tensor, index: int) -> Tensor:
+        """One part per example: the gradient of an example is zero in the parts of the others."""
+        assert form.axis is not None
+        tensor = use.origin.tensor
+        full = rows.new_zeros(tensor.shape)
+        split_examples(full, len(rows), form.axis)[index] = rows[index]
+        return pull_back(use.origin, self._parameter, full.unsqueeze(0)).to(self.frame.dtype)
+
+    def end(self) -> None:
+        """Forget the graph."""
+        self._uses = ()
+
+    def release(self) -> None:
+        """Forget the gradients."""
+        self.gradients = []
+
+
+Item = TypeVar("Item")
+
+
+class MixedFactors(Factors):
+    """Factors of the lookups and of the products apart; gradients are never formed.
+
+    Args:
+        atom: The atom.
+        frame: Sizes.
+        route: How the products' own part will be contracted.
+    """
+
+    def __init__(self, atom: Atom, frame: Frame, route: Route) -> None:
+        super().__init__(atom, frame)
+        self.outer = OuterFactors(Atom(atom.parameter, "outer", atom.uses), frame, route, False)
+        self.lookup = LookupFactors(Atom(atom.parameter, "lookup", atom.uses), frame)
+        self._is_outer: list[bool] = []
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Hand every use to its kind."""
+        self._is_outer = [isinstance(use.form, Outer) for use in uses]
+        self.outer.begin(rows, self._chosen(uses, True))
+        self.lookup.begin(rows, self._chosen(uses, False))
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Hand every gradient to its kind."""
+        self.outer.add(output, self._chosen(gradients, True))
+        self.lookup.add(output, self._chosen(gradients, False))
+
+    def _chosen(self, items: Sequence[Item], kind: bool) -> list[Item]:
+        return [item for item, outer in zip(items, self._is_outer, strict=True) if outer == kind]
+
+    def end(self) -> None:
+        """Forget the graph."""
+        self.outer.end()
+        self.lookup.end()
+
+    def release(self) -> None:
+        """Forget everything."""
+        self.outer.release()
+        self.lookup.release()
+
+
+def crossed(outer: OuterFactors, lookup: LookupFactors) -> Tensor | None:
+    r"""Inner products between gradients of products and of lookups, (nx, c, ny, c).
+
+    .. math:: \sum_{t, s} b^i_t[\mathrm{token}_s]\; (a_t \cdot \beta^j_s)
+
+    for products with inputs a and signals b, and lookups of tokens with signals beta.
+    """
+    if outer.signals is None or lookup.signals is None:
+        return None
+    assert outer.inputs is not None
+    assert lookup.tokens is not None
+    columns = []
+    for tokens, signals in zip(lookup.tokens, lookup.signals, strict=True):
+        c, D, S = signals.shape
+        picked = outer.signals[:, :, tokens.clamp(min=0)].flatten(2)  # (nx, c, S T)
+        carried = outer.inputs @ signals.transpose(0, 1).reshape(D, c * S)
+        carried = carried.view(*carried.shape[:2], c, S).permute(0, 3, 1, 2)  # (nx, S, T, c)
+        columns.append(picked @ carried.flatten(1, 2))
+    return torch.stack(columns, 2)

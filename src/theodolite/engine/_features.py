@@ -1,8 +1,8 @@
 """Features of layers: one vector per example, batch by batch, in order of execution.
 
-Three forms. :func:`features` keeps them all; :func:`feature_chunks` gives one batch at a time, for
-sums of any kind; :func:`feature_moments` adds up means and covariances in memory that does not grow
-with the number of examples. Gram matrices have a file of their own.
+:func:`features` keeps them all; :func:`feature_chunks` gives one batch at a time, for sums of any
+kind; :func:`feature_moments` adds up means and covariances in memory that does not grow with the
+number of examples. Gram matrices are in ``_grams.py``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,24 +11,133 @@ from itertools import chain
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice
-from theodolite.engine._pooling import Pool, pooled, require_pool
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, select_layers, unwrap
-from theodolite.engine.modes import require_fixed_mode
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
-from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments
 
-__all__ = ["FeatureChunk", "Features", "feature_chunks", "feature_moments", "features"]
+__all__ = [
+    "POOLS",
+    "FeatureChunk",
+    "Features",
+    "OutputReader",
+    "Pool",
+    "feature_chunks",
+    "feature_moments",
+    "features",
+    "pooled",
+    "require_pool",
+]
+
+Pool = str | Callable[[Tensor], Tensor]
+POOLS = ("flatten", "mean", "max", "cls", "last")
+
+# With three axes these give (n, channels, positions); everything else gives (n, tokens, channels).
+_CHANNELS_FIRST = (
+    nn.Conv1d,
+    nn.ConvTranspose1d,
+    nn.BatchNorm1d,
+    nn.InstanceNorm1d,
+    nn.GroupNorm,
+    nn.MaxPool1d,
+    nn.AvgPool1d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveMaxPool1d,
+)
+
+
+def require_pool(pool: Pool) -> None:
+    """A pooling is one of the names or a function of the output."""
+    if not callable(pool):
+        require_choice(POOLS, pool=pool)
+
+
+def pooled(
+    output: Tensor, pool: Pool, module: nn.Module, mask: Tensor | None = None
+) -> Float[Tensor, "n d"]:
+    """One vector per example from a layer's output; half precision becomes float32.
+
+    Args:
+        output: ``(n, d)``, tokens ``(n, t, d)``, or maps ``(n, channels, *sizes)``.
+        pool: ``"flatten"`` keeps everything (padded tokens as zeros), ``"mean"`` and ``"max"``
+            run over tokens or positions, ``"cls"`` and ``"last"`` take the first and the last
+            token that is not padding; a function gets the output and gives ``(n, ...)``.
+        module: the layer, which tells tokens from one-dimensional maps.
+        mask: ``(n, t)``, true or 1 for tokens that count.
+
+    Raises:
+        ShapeError: If the pooling needs tokens and there are none.
+    """
+    values = output.detach()
+    if values.is_nested:
+        values, mask = _padded(values)
+    if values.dtype in (torch.float16, torch.bfloat16) or not values.is_floating_point():
+        values = values.float()
+    if callable(pool):
+        return pool(values).flatten(1)
+    if values.ndim <= 2:
+        return values.reshape(len(values), -1)
+    if values.ndim == 3 and not isinstance(module, _CHANNELS_FIRST):
+        return _pool_tokens(values, pool, _fitting(mask, values))
+    return _pool_maps(values, pool, module)
+
+
+def _padded(values: Tensor) -> tuple[Tensor, Tensor]:
+    rows = values.unbind()
+    lengths = torch.tensor([len(row) for row in rows], device=values.device)
+    padded = torch.nested.to_padded_tensor(values, 0.0)
+    steps = torch.arange(padded.shape[1], device=values.device)
+    return padded, steps < lengths.unsqueeze(1)
+
+
+def _fitting(mask: Tensor | None, values: Tensor) -> Tensor | None:
+    """The mask where it describes these tokens; layers after a merge of tokens have others."""
+    if mask is None or mask.shape != values.shape[:2]:
+        return None
+    return mask.to(values.device, torch.bool)
+
+
+def _pool_tokens(values: Tensor, pool: str, mask: Tensor | None) -> Tensor:
+    counts = torch.ones_like(values[..., 0], dtype=torch.bool) if mask is None else mask
+    weights = counts.unsqueeze(-1)
+    if pool == "flatten":
+        return (values if mask is None else values.where(weights, 0.0)).flatten(1)
+    if pool == "mean":
+        return values.where(weights, 0.0).sum(1) / weights.sum(1).clamp(min=1)
+    if pool == "max":
+        return values.where(weights, -torch.inf).amax(1)
+    steps = torch.arange(values.shape[1], device=values.device)
+    if pool == "cls":
+        index = steps.expand_as(counts).where(counts, values.shape[1] - 1).amin(1)
+    else:
+        index = steps.expand_as(counts).where(counts, 0).amax(1)
+    return values[torch.arange(len(values), device=values.device), index]
+
+
+def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
+    if pool == "flatten":
+        return values.flatten(1)
+    positions = tuple(range(2, values.ndim))
+    if pool == "mean":
+        return values.mean(positions)
+    if pool == "max":
+        return values.amax(positions)
+    raise ShapeError(
+        f"pool={pool!r}: expected tokens (n, t, d), got shape {tuple(values.shape)} from "
+        f'{type(module).__name__}; use "mean", "max", "flatten" or a function'
+    )
+
 
 _BATCH_SIZE = 256
 _TRIAL = 3  # examples of the pass that finds where layers are read
 
-Reading = Callable[[Any, Batch], Tensor]  # of the model's answer to a batch
+OutputReader = Callable[[Any, Batch], Tensor]  # of the model's answer to a batch
 
 
 @dataclass(frozen=True)
@@ -101,7 +210,7 @@ class Sweep:
         if not isinstance(layers, str) and not callable(layers):
             self.exact = set(layers)
         self.calls: dict[str, int] = {}
-        self.reading: Reading | None = None
+        self.reading: OutputReader | None = None
         self.outputs: list[Tensor] = []
         self._modules = dict(self.model.named_modules())
 
@@ -238,7 +347,7 @@ def features(
     *,
     read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
-    outputs: Reading | None = None,
+    outputs: OutputReader | None = None,
     **options: Any,
 ) -> Features:
     """Features of layers for all the data, ``(n, d)`` each.

@@ -14,17 +14,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice
-from theodolite.engine._example_gradients import Segment
-from theodolite.engine._gradient_uses import example_gradients
-from theodolite.engine._operators import ParameterOperator, Pass, flat
-from theodolite.engine._outputs import OutputChoice
+from theodolite.engine._curvature import ParameterOperator, Pass, flat
+from theodolite.engine._example_gradients import Segment, example_gradients
 from theodolite.engine._runs import Subject
 from theodolite.engine._tangents import tangent_kernels
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, own_parameters, unwrap
-from theodolite.engine.modes import require_fixed_mode
-from theodolite.engine.readouts import Readout, read_outputs, resolve_readout
-from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.engine.readouts import OutputChoice, Readout, read_outputs, resolve_readout
+from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
 from theodolite.linalg import double, symmetric_eigenvalues
 from theodolite.measures.tangent import (
     cross_entropy_hessian,
@@ -34,7 +31,13 @@ from theodolite.measures.tangent import (
     squared_error_hessian,
 )
 
-__all__ = ["Fisher", "GaussNewton", "LayerFisher", "fisher", "gauss_newton"]
+__all__ = [
+    "Fisher",
+    "GaussNewton",
+    "LayerFisher",
+    "fisher",
+    "gauss_newton",
+]
 
 _BATCH_SIZE = 256
 _HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -9,20 +9,34 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from theodolite._distributed import ALONE, Processes
-from theodolite.engine._bundles import Bundle, bundled, column_groups
-from theodolite.engine._class_sums import ClassTally, class_squares, shared_tallies
-from theodolite.engine._example_gradients import DenseGradients, ExampleGradients, Segment
-from theodolite.engine._gradient_check import GradientCheck, squared_norms
-from theodolite.engine._gradient_uses import example_gradients
-from theodolite.engine._layer_sums import LayerSums, UnitSums
-from theodolite.engine._progress import Watch
-from theodolite.engine._runs import Run, Subject
+from theodolite.engine._checks import GradientCheck, squared_norms
+from theodolite.engine._class_sums import (
+    ClassTally,
+    LayerSums,
+    UnitSums,
+    class_squares,
+    shared_tallies,
+)
+from theodolite.engine._example_gradients import (
+    Bundle,
+    DenseGradients,
+    ExampleGradients,
+    Segment,
+    bundled,
+    column_groups,
+    example_gradients,
+)
+from theodolite.engine._runs import Run, Subject, Watch
 from theodolite.engine.batches import Batch
-from theodolite.engine.sites import tensors_in
+from theodolite.engine.calls import tensors_in
 from theodolite.engine.uses import Use
 from theodolite.measures.gradient import SetSums
 
-__all__ = ["LOGITS", "TOTAL", "GradientAccumulation"]
+__all__ = [
+    "LOGITS",
+    "TOTAL",
+    "GradientAccumulation",
+]
 
 # Two sets beside the layers; names of modules have no spaces.
 LOGITS = "all logits"

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.engine._features import Sweep, join_targets
-from theodolite.engine._pooling import Pool
+from theodolite.engine._features import Pool, Sweep, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers
 from theodolite.engine.read_points import Read, ReadPoint
@@ -23,7 +22,10 @@ from theodolite.engine.state import exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double, double_center
 
-__all__ = ["FeatureGrams", "feature_grams"]
+__all__ = [
+    "FeatureGrams",
+    "feature_grams",
+]
 
 _BATCH_SIZE = 256
 _ROWS = 512  # rows of one product inside a tile: half of the square is skipped, units stay busy

@@ -1,23 +1,224 @@
-"""Before anything large is allocated: routes, tiles and the memory that they need."""
+"""Before anything large is allocated: parameter groups, routes, tiles and the memory they need.
+
+Uses of parameters are grouped into parts of a model whose kernel is one contraction; a route is the
+order of that contraction. With n examples, c outputs, T positions, C rows and D columns, the cost
+model counts multiply-adds and bytes moved: on every machine some routes are bound by one and some
+by the other.
+"""
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from theodolite.engine._atoms import Atom
-from theodolite.engine._blocks import kernel_shape
-from theodolite.engine._outputs import Mode
 from theodolite.engine._products import Precision
-from theodolite.engine._routes import Problem, Route, choose_route, costs
 from theodolite.engine._runs import Run
-from theodolite.engine.forms import Form, Lookup, Outer
 from theodolite.engine.layers import Ownership
+from theodolite.engine.readouts import Mode, kernel_shape
+from theodolite.engine.structures import Dense, Form, Lookup, Outer
+from theodolite.engine.uses import Use
 from theodolite.errors import MemoryLimitError
 
-__all__ = ["AtomPlan", "Plan", "Settings", "Task", "available_bytes", "make_plan"]
+__all__ = [
+    "Atom",
+    "AtomPlan",
+    "ContractionSizes",
+    "Plan",
+    "Route",
+    "Settings",
+    "Task",
+    "available_bytes",
+    "choose_route",
+    "contraction_costs",
+    "group_atoms",
+    "make_plan",
+    "pairs_at_once",
+    "scatter_cost",
+]
+
+Kind = Literal["outer", "lookup", "mixed", "dense"]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """Parameters whose gradients are contracted together.
+
+    Args:
+        parameter: Name of the matrix, table or other tensor.
+        kind: How its gradient is kept.
+        uses: Positions of its uses in the list of all uses.
+        shift: Name of the shift that is contracted with it, or None.
+        direct: Whether all uses see the same tensor, so that no gradient must be pulled back.
+    """
+
+    parameter: str
+    kind: Kind
+    uses: tuple[int, ...]
+    shift: str | None = None
+    direct: bool = True
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All parameters of the atom."""
+        return (self.parameter,) if self.shift is None else (self.parameter, self.shift)
+
+
+def group_atoms(uses: list[Use], ownership: Ownership) -> list[Atom]:
+    """Atoms in order of first use."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for index, use in enumerate(uses):
+        for root in use.origin.roots:
+            found[root].append(index)
+    atoms = {name: _atom(name, tuple(indices), uses) for name, indices in found.items()}
+    return _merge_shifts(atoms, uses, ownership)
+
+
+def _atom(name: str, indices: tuple[int, ...], uses: list[Use]) -> Atom:
+    chosen = [uses[index] for index in indices]
+    same = len({id(use.origin.tensor) for use in chosen}) == 1
+    if not same or chosen[0].origin.scale is None:
+        return Atom(name, "dense", indices, direct=False)
+    return Atom(name, _kind(chosen), indices)
+
+
+def _kind(uses: list[Use]) -> Kind:
+    forms = [use.form for use in uses]
+    outer = [form for form in forms if isinstance(form, Outer)]
+    if len(outer) == len(forms) and len({(form.rows, form.transposed) for form in outer}) == 1:
+        return "outer"
+    if all(isinstance(form, Lookup) for form in forms):
+        return "lookup"
+    plain = all(not form.transposed and form.geometry is None for form in outer)
+    tables = [form for form in forms if isinstance(form, Lookup)]
+    return "mixed" if outer and plain and len(outer) + len(tables) == len(forms) else "dense"
+
+
+def _merge_shifts(atoms: dict[str, Atom], uses: list[Use], ownership: Ownership) -> list[Atom]:
+    """Join shifts with the matrices of the same calls, where every layer has both or neither."""
+    by_calls = {_calls(atom, uses): name for name, atom in atoms.items() if atom.kind == "outer"}
+    merged = dict(atoms)
+    for name, atom in atoms.items():
+        if not _is_shift(atom, uses):
+            continue
+        matrix = by_calls.get(_calls(atom, uses))
+        if matrix is None or merged[matrix].shift or not _same_layers(matrix, name, ownership):
+            continue
+        base = merged[matrix]
+        merged[matrix] = Atom(matrix, "outer", base.uses, name)
+        del merged[name]
+    return list(merged.values())
+
+
+def _calls(atom: Atom, uses: list[Use]) -> tuple[int, ...]:
+    return tuple(uses[index].call for index in atom.uses)
+
+
+def _is_shift(atom: Atom, uses: list[Use]) -> bool:
+    if atom.kind != "dense" or not atom.direct:
+        return False
+    chosen = [uses[index] for index in atom.uses]
+    return all(
+        isinstance(use.form, Dense) and use.form.signals is not None and use.origin.scale == 1.0
+        for use in chosen
+    )
+
+
+def _same_layers(first: str, second: str, ownership: Ownership) -> bool:
+    return all((first in names) == (second in names) for names in ownership.layers.values())
+
+
+Route = Literal["positions", "gradients", "hadamard"]
+
+# Multiply-adds that run in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a
+# large GPU, 100 GFLOP/s and 15 GB/s on two CPU cores.
+_PRODUCTS_PER_BYTE = 6.0
+# A product with few columns runs as if it had this many.
+_NARROW = 32
+_FEW_ROWS = 64
+
+
+@dataclass(frozen=True)
+class ContractionSizes:
+    """Sizes of one contraction.
+
+    Args:
+        left: Examples on the first side.
+        right: Examples on the second side.
+        outputs: Outputs that are kept apart on each side (c for the full kernel, else 1).
+        rows: Rows C of the matrix, times the outputs that are merged.
+        columns: Columns D.
+        positions: Positions T.
+        pixels: Numbers per position whose Gram matrix gives that of patches by shifts; 0 if none.
+        symmetric: Whether both sides are the same, so that half of the products suffice.
+        itemsize: Bytes per number.
+    """
+
+    left: int
+    right: int
+    outputs: int
+    rows: int
+    columns: int
+    positions: int
+    pixels: int = 0
+    symmetric: bool = True
+    itemsize: int = 4
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of examples that are contracted."""
+        return self.left * self.right * (0.5 if self.symmetric else 1.0)
+
+
+def _time(products: float, numbers: float | int, itemsize: int) -> float:
+    """Predicted time in multiply-adds."""
+    return products + _PRODUCTS_PER_BYTE * numbers * itemsize
+
+
+def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
+    """Predicted time of every route that applies, in multiply-adds."""
+    p = problem
+    c, T, C, D = p.outputs, p.positions, p.rows, p.columns
+    examples = p.left if p.symmetric else p.left + p.right
+    if T == 1:
+        # n^2 D + (n c)^2 C, then a Hadamard product
+        return {"hadamard": _time(p.pairs * (D + c * c * C), 3 * p.pairs * c * c, p.itemsize)}
+    # G = A A'^T, then B^i G and <B^i G, B'^j>, or <B^i, B'^j> at all positions and its sum with G
+    if pairs_at_once(c, T):
+        products, numbers = c * c * T * T * C, 3 * c * c * T * T
+    else:
+        products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
+    position_products = p.pairs * (T * T * (p.pixels or D) + products)
+    position_numbers = p.pairs * (numbers + T * T * (14 if 0 < p.pixels < D else 2))
+    # gradients of all examples, then their Gram matrix
+    gradient_products = examples * c * T * C * D + p.pairs * c * c * C * D
+    gradient_numbers = examples * (2 * c * C * D + 3 * T * D)
+    return {
+        "positions": _time(position_products, position_numbers, p.itemsize),
+        "gradients": _time(gradient_products, gradient_numbers, p.itemsize),
+    }
+
+
+def pairs_at_once(outputs: int, positions: int) -> bool:
+    """Whether products of signals at all pairs of positions cost less than going through G."""
+    return outputs == 1 or outputs * positions <= _FEW_ROWS
+
+
+def scatter_cost(rows: int, columns: int) -> float:
+    """Predicted time of products of gradients with each other's columns, in float64.
+
+    In multiply-adds of float32, of which two run in the time of one.
+    """
+    return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
+
+
+def choose_route(problem: ContractionSizes) -> Route:
+    """The route with the lowest predicted time."""
+    predicted = contraction_costs(problem)
+    return min(predicted, key=lambda route: predicted[route])
+
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
@@ -198,7 +399,7 @@ def _atom_plan(
     eager = route == "gradients" and D + (atom.shift is not None) <= T
     inputs = sum(form.inputs.numel() for form in outer)
     numbers = c * C * (D + 1) if eager else c * C * T + inputs
-    return AtomPlan(atom, route, eager, numbers, costs(problem).get(route, 0.0))
+    return AtomPlan(atom, route, eager, numbers, contraction_costs(problem).get(route, 0.0))
 
 
 def _table_plan(atom: Atom, forms: Sequence[Form], ownership: Ownership, task: Task) -> AtomPlan:
@@ -206,25 +407,25 @@ def _table_plan(atom: Atom, forms: Sequence[Form], ownership: Ownership, task: T
     c = task.outputs
     rows, width = ownership.parameters[atom.parameter].shape
     tokens = sum(form.tokens.shape[1] for form in forms if isinstance(form, Lookup))
-    problem = Problem(task.left, task.right, c, width, 1, tokens, symmetric=task.symmetric)
-    numbers, cost = tokens * (c * width + 2), max(costs(problem).values())
+    problem = ContractionSizes(task.left, task.right, c, width, 1, tokens, symmetric=task.symmetric)
+    numbers, cost = tokens * (c * width + 2), max(contraction_costs(problem).values())
     outer = [form for form in forms if isinstance(form, Outer)]
     route: Route = "positions"
     if outer:
         products = _problem(outer, task)
         route = choose_route(products)
         numbers += c * rows * products.positions + sum(form.inputs.numel() for form in outer)
-        cost += costs(products)[route]
+        cost += contraction_costs(products)[route]
     return AtomPlan(atom, route, False, numbers, cost)
 
 
-def _problem(forms: list[Outer], task: Task) -> Problem:
+def _problem(forms: list[Outer], task: Task) -> ContractionSizes:
     first = forms[0]
     pixels = 0
     if len(forms) == 1 and first.geometry is not None and first.geometry.keeps_size:
         pixels = first.inputs.shape[1]
     merged = 1 if task.mode == "full" else task.outputs
-    return Problem(
+    return ContractionSizes(
         left=task.left,
         right=task.right,
         outputs=task.outputs if task.mode == "full" else 1,

@@ -1,6 +1,6 @@
 """Run a model on some examples with every use of its parameters recorded."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -8,17 +8,41 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from theodolite.engine._outputs import OutputChoice
 from theodolite.engine.batches import Batch
-from theodolite.engine.completeness import require_complete
+from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import Ownership
-from theodolite.engine.quiet import quiet_vmap
-from theodolite.engine.readouts import Readout, read_outputs
-from theodolite.engine.sites import tensors_in
-from theodolite.engine.uses import CallTensors, Use, UseRecorder
+from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
+from theodolite.engine.state import quiet_vmap
+from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_complete
 from theodolite.errors import CaptureError, NotFiniteError
 
-__all__ = ["Run", "Subject"]
+__all__ = [
+    "Run",
+    "Steps",
+    "Subject",
+    "Watch",
+]
+
+Watch = Callable[[float, str], None]
+
+
+class Steps:
+    """Counts pieces of work of about the same size.
+
+    Args:
+        watch: A function of (share that is done, what was done); None to tell nobody.
+        total: Number of pieces.
+    """
+
+    def __init__(self, watch: Watch | None, total: int) -> None:
+        self._watch, self._total, self._count = watch, max(1, total), 0
+
+    def done(self, text: str) -> None:
+        """One more piece is asked for; on a GPU it may still be running."""
+        self._count += 1
+        if self._watch is not None:
+            self._watch(min(1.0, self._count / self._total), text)
+
 
 _MemoryKey = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
 # Model -> where the examples lie in the tensors of all calls; no tensors are kept.

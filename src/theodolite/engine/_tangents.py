@@ -1,29 +1,134 @@
-"""Exact tangent kernels of every layer in one sweep."""
+"""Exact tangent kernels of every layer in one pass over the data."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.engine._aside import Aside
-from theodolite.engine._blocks import KernelBlock, kernel_shape
-from theodolite.engine._checked_weights import CheckWeights
-from theodolite.engine._collection import Collected
-from theodolite.engine._freed_memory import keep_freed_memory
-from theodolite.engine._kernel_set import Coverage, TangentKernels
-from theodolite.engine._outputs import Outputs
+from theodolite.engine._checks import CheckWeights
+from theodolite.engine._contractions import KernelBlock
+from theodolite.engine._factors import OuterFactors
+from theodolite.engine._kernel_computation import (
+    Collected,
+    Data,
+    Request,
+    Sweep,
+    model_device,
+    prepare,
+)
 from theodolite.engine._plan import Plan, Settings
 from theodolite.engine._products import Precision
-from theodolite.engine._progress import Steps, Watch
-from theodolite.engine._sweep import Data, Request, Sweep, model_device, prepare
+from theodolite.engine._runs import Steps, Watch
 from theodolite.engine.batches import Batch
 from theodolite.engine.layers import Layers, Parameters, unwrap
-from theodolite.engine.readouts import Readout
-from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.engine.readouts import Outputs, Readout, kernel_shape
+from theodolite.engine.state import Aside, exact_arithmetic, keep_freed_memory, untouched
+from theodolite.errors import ShapeError, UnknownNameError
 
-__all__ = ["tangent_kernels"]
+__all__ = [
+    "Coverage",
+    "TangentKernels",
+    "backward_kernel",
+    "forward_kernel",
+    "tangent_kernels",
+    "traced_backward_kernel",
+]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How the gradients of one parameter were obtained.
+
+    Args:
+        parameter: Name of the parameter.
+        functions: Torch functions that used it, in order of use; empty if none did.
+        by_rule: Whether rules covered all of them; otherwise single calls were replayed.
+        route: Order of contraction: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
+            positions), ``"gradients"`` (gradients of examples), ``"unused"``.
+        shared_with: Further names of the same tensor.
+    """
+
+    parameter: str
+    functions: tuple[str, ...]
+    by_rule: bool
+    route: str
+    shared_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TangentKernels(Mapping[str, Tensor]):
+    """Layer -> tangent kernel, in order of execution.
+
+    Args:
+        kernels: The kernels; a layer that contains another contains its kernel too.
+        coverage: Layer -> how each of its parameters was treated.
+        outputs: Values of the functions that were differentiated, (n, c).
+        predicted_bytes: Peak memory that was planned, beside the model.
+    """
+
+    kernels: dict[str, Tensor]
+    coverage: dict[str, tuple[Coverage, ...]]
+    outputs: Tensor = field(repr=False)
+    predicted_bytes: int = 0
+
+    def __getitem__(self, layer: str) -> Tensor:
+        if layer not in self.kernels:
+            raise UnknownNameError("layer", layer, self.kernels)
+        return self.kernels[layer]
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.kernels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __repr__(self) -> str:
+        shape = tuple(next(iter(self.kernels.values())).shape)
+        return f"TangentKernels({len(self)} layers of shape {shape}: {', '.join(self.kernels)})"
+
+    @property
+    def total(self) -> Tensor:
+        """The kernel of all selected parameters, each counted once."""
+        return self._sum(self._outermost())
+
+    def split(self, readout: str | None = None) -> tuple[Tensor, Tensor]:
+        r"""The total in two terms: that of the readout and that of everything below it.
+
+        .. math:: K_{ij} = K^{(L)} \delta_{ij} + K^{grad}_{ij}
+
+        Args:
+            readout: The readout layer; None takes the last one that was executed.
+
+        References:
+            [canatar2022], Eq. (7). A trainable shift of the readout adds
+            :math:`\delta_{ij}` to the first term.
+        """
+        outermost = self._outermost()
+        name = outermost[-1] if readout is None else readout
+        if name not in outermost:
+            raise UnknownNameError("layer", name, outermost)
+        below = [layer for layer in outermost if layer != name]
+        first = self[name]
+        return first, self._sum(below) if below else first.new_zeros(first.shape)
+
+    def _outermost(self) -> list[str]:
+        def inside(layer: str, other: str) -> bool:
+            return layer != other and (other == "" or layer.startswith(other + "."))
+
+        return [layer for layer in self if not any(inside(layer, other) for other in self)]
+
+    def _sum(self, layers: list[str]) -> Tensor:
+        total = self[layers[0]].clone()
+        for layer in layers[1:]:
+            total += self[layer]
+        return total
 
 
 def tangent_kernels(
@@ -269,3 +374,115 @@ def coverage_of(sweep: Sweep, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
         )
         for layer in sweep.layers
     }
+
+
+def forward_kernel(
+    model: nn.Module,
+    inputs: Any,
+    layer: str,
+    *,
+    normalize: bool = True,
+    readout: str | Readout | None = None,
+) -> Float[Tensor, "n n"]:
+    r"""Inner products of what a linear layer receives.
+
+    .. math:: \mathrm{Fwd}_l(x, x') = \frac{a_{l-1}(x) \cdot a_{l-1}(x')}{N_{l-1}}
+
+    Args:
+        model: Any module, in evaluation mode.
+        inputs: Inputs, as for :func:`tangent_kernels`.
+        layer: A layer with one matrix, applied once to one vector per example.
+        normalize: Whether to divide by the number of inputs of the layer.
+        readout: See :func:`tangent_kernels`.
+
+    Raises:
+        ShapeError: If the layer has no such matrix.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1, bias=False).double()
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> forward_kernel(model, x, "").tolist()
+        [[0.5, 0.5], [0.5, 1.0]]
+
+    References:
+        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
+        not both by the common one.
+    """
+    factors = _factors(model, inputs, layer, readout)
+    assert factors.inputs is not None
+    a = factors.inputs.flatten(1)
+    return a @ a.T / (a.shape[1] if normalize else 1)
+
+
+def backward_kernel(
+    model: nn.Module,
+    inputs: Any,
+    layer: str,
+    *,
+    normalize: bool = True,
+    readout: str | Readout | None = None,
+) -> Float[Tensor, "n c n c"]:
+    r"""Inner products of the gradients of the outputs with respect to what a linear layer gives.
+
+    .. math:: \mathrm{Bwd}_l[(x, i), (x', j)] =
+              \frac{\delta_l^i(x) \cdot \delta_l^j(x')}{N_l}
+
+    Args:
+        model: Any module, in evaluation mode.
+        inputs: Inputs, as for :func:`tangent_kernels`.
+        layer: A layer with one matrix, applied once to one vector per example.
+        normalize: Whether to divide by the number of outputs of the layer.
+        readout: See :func:`tangent_kernels`.
+
+    Raises:
+        ShapeError: If the layer has no such matrix.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 2, bias=False).double()
+        >>> x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> backward_kernel(model, x, "", normalize=False).tolist()
+        [[[[1.0, 0.0]], [[0.0, 1.0]]]]
+
+    References:
+        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
+        not both by the common one.
+    """
+    factors = _factors(model, inputs, layer, readout)
+    assert factors.signals is not None
+    n, c, width, _ = factors.signals.shape
+    flat = factors.signals.reshape(n * c, width)
+    return (flat @ flat.T / (width if normalize else 1)).view(n, c, n, c)
+
+
+def traced_backward_kernel(
+    model: nn.Module, inputs: Any, layer: str, *, readout: str | Readout | None = None
+) -> Float[Tensor, "n n"]:
+    """The mean of a backward kernel over pairs of equal outputs, without the other pairs.
+
+    Of a thousand outputs these are a thousandth, in time and in memory.
+    """
+    factors = _factors(model, inputs, layer, readout)
+    assert factors.signals is not None
+    flat = factors.signals.flatten(1)
+    return flat @ flat.T / flat.shape[1]
+
+
+def _factors(
+    model: nn.Module, inputs: Any, layer: str, readout: str | Readout | None
+) -> OuterFactors:
+    inner = unwrap(model)
+    place = model_device(inner)
+    with untouched(inner), exact_arithmetic(place):
+        data = Data.of(inputs, None, None, place)
+        request = Request(layer, "full", readout, settings=Settings(check=False))
+        sweep = prepare(inner, data, request)
+        plan = sweep.plan(len(data), len(data), True, 1)
+        batches = [batch for _, block in sweep.blocks(data, plan) for batch in block]
+        collected = sweep.collect(batches, plan)
+    found = [part for part in collected.factors if isinstance(part, OuterFactors)]
+    if len(found) != 1 or found[0].signals is None or found[0].signals.shape[3] != 1:
+        raise ShapeError(
+            f"layer {layer!r}: expected one matrix applied once to one vector per example, got "
+            f"{len(found)} matrices or several positions; use tangent_kernels for other layers"
+        )
+    return found[0]

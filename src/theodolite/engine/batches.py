@@ -16,7 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 
-__all__ = ["Batch", "iterate_batches", "single_batch"]
+__all__ = [
+    "Batch",
+    "iterate_batches",
+    "single_batch",
+    "spans",
+]
 
 TARGET_KEYS = ("labels", "label", "targets", "target")
 MASK_KEY = "attention_mask"
@@ -273,3 +278,9 @@ def _parts(batch: Batch, batch_size: int | None) -> Iterator[Batch]:
         return
     for start in range(0, count, batch_size):
         yield batch.take(slice(start, start + batch_size))
+
+
+def spans(length: int, size: int) -> Iterator[slice]:
+    """Consecutive ranges of at most this size."""
+    for start in range(0, length, size):
+        yield slice(start, min(length, start + size))

@@ -12,7 +12,13 @@ from torch import nn
 
 from theodolite.errors import DomainError, UnknownNameError
 
-__all__ = ["Layers", "Ownership", "own_parameters", "select_layers", "unwrap"]
+__all__ = [
+    "Layers",
+    "Ownership",
+    "own_parameters",
+    "select_layers",
+    "unwrap",
+]
 
 Layers = str | Iterable[str] | Callable[[str, nn.Module], bool]
 Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from theodolite.engine.outputs import Reduce, capture_outputs, first_tensor
-from theodolite.engine.sites import function_name, tensors_in
+from theodolite.engine.calls import function_name, tensors_in
+from theodolite.engine.hooks import Reduce, capture_outputs, first_tensor
 from theodolite.errors import ShapeError
 
 __all__ = ["Read", "ReadPoint", "capture_features", "follow_layers"]

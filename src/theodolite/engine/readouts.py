@@ -1,16 +1,33 @@
-"""From whatever a model returns to one row of outputs per example."""
+"""From whatever a model returns to the functions of an example that are differentiated.
+
+A readout gives one row of outputs per example; a loss turns the row into one number; a choice of
+outputs says which of them a tangent kernel is about.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from theodolite.checks import require_choice
 from theodolite.engine.batches import Batch
-from theodolite.errors import DtypeError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 
-__all__ = ["Readout", "read_outputs", "resolve_readout"]
+__all__ = [
+    "Loss",
+    "Mode",
+    "OutputChoice",
+    "Outputs",
+    "Readout",
+    "kernel_shape",
+    "per_example_loss",
+    "read_outputs",
+    "resolve_outputs",
+    "resolve_readout",
+]
 
 Readout = Callable[[Any, Batch], Tensor]
 
@@ -82,3 +99,101 @@ def _at_position(values: Tensor, mask: Tensor | None, name: str) -> Tensor:
     positions = torch.arange(values.shape[1], device=values.device)
     last = (positions * mask.long()).argmax(1)
     return values[torch.arange(len(values), device=values.device), last]
+
+
+Loss = Callable[[Tensor, Any], Tensor]
+
+
+def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
+    """The loss as a function of outputs and batch that gives ``(n,)``, and says so if it cannot.
+
+    Raises:
+        ShapeError: When called, if the loss is reduced or has further axes.
+        DomainError: When called, if the batch has no targets.
+    """
+    function = loss or _cross_entropy
+
+    def checked(outputs: Tensor, batch: Batch) -> Tensor:
+        if batch.targets is None:
+            raise DomainError(
+                "targets: expected one per example for the loss, got none; pass targets="
+            )
+        values = function(outputs, batch.targets)
+        if not isinstance(values, Tensor) or values.shape != (len(batch),):
+            shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(
+                f"loss: expected one number per example, shape ({len(batch)},), got {shape}; "
+                "build it with reduction='none' and sum over further axes"
+            )
+        return values
+
+    return checked
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Labels are class indices, probabilities, or 0 and 1 for a single output."""
+    if outputs.shape[1] == 1:
+        values = outputs.squeeze(1)
+        targets = targets.reshape(values.shape).to(values.dtype)
+        return functional.binary_cross_entropy_with_logits(values, targets, reduction="none")
+    if not torch.is_floating_point(targets):
+        targets = targets.long()
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+Mode = Literal["full", "trace", "diagonal"]
+Outputs = str | int | Loss
+
+
+@dataclass(frozen=True)
+class OutputChoice:
+    """How rows of outputs become the functions whose gradients are compared.
+
+    Args:
+        mode: ``"full"``, ``"trace"`` or ``"diagonal"``; a single function uses ``"trace"``.
+        index: The one output that counts, or None.
+        loss: A loss with one value per example, or None.
+    """
+
+    mode: Mode
+    index: int | None = None
+    loss: Loss | None = None
+
+    def select(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The chosen functions of every example, (n, c)."""
+        if self.loss is not None:
+            return per_example_loss(self.loss)(outputs, batch).unsqueeze(1)
+        if self.index is None:
+            return outputs
+        count = outputs.shape[1]
+        if not -count <= self.index < count:
+            raise DomainError(
+                f"outputs: expected an index below the number of outputs {count}, got {self.index}"
+            )
+        return outputs[:, self.index % count, None]
+
+
+def resolve_outputs(outputs: Outputs) -> OutputChoice:
+    """Turn the keyword ``outputs`` into a choice."""
+    if isinstance(outputs, str):
+        require_choice(("full", "trace", "diagonal"), outputs=outputs)
+        modes: dict[str, Mode] = {"full": "full", "trace": "trace", "diagonal": "diagonal"}
+        return OutputChoice(modes[outputs])
+    if isinstance(outputs, int) and not isinstance(outputs, bool):
+        return OutputChoice("trace", index=outputs)
+    if callable(outputs):
+        return OutputChoice("trace", loss=outputs)
+    raise DomainError(
+        "outputs: expected 'full', 'trace', 'diagonal', an index or a loss with one value per "
+        f"example, got {outputs!r}"
+    )
+
+
+def kernel_shape(mode: Mode, left: int, right: int, outputs: int) -> tuple[int, ...]:
+    """Shape of a kernel between two sets of examples."""
+    shapes: dict[Mode, tuple[int, ...]] = {
+        "full": (left, outputs, right, outputs),
+        "trace": (left, right),
+        "diagonal": (outputs, left, right),
+    }
+    return shapes[mode]

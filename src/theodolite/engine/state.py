@@ -1,15 +1,31 @@
-"""Measuring leaves no trace: flags, gradients, generators and backends are put back."""
+"""Measuring leaves no trace: flags, gradients, generators and backends are put back.
 
-from collections.abc import Iterable, Iterator
+Also what a run needs of its surroundings: a model in a fixed mode, full precision, a side stream
+on the GPU, and an allocator that keeps the memory of the last call.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from theodolite.errors import DomainError
 
 __all__ = [
+    "Aside",
     "exact_arithmetic",
+    "keep_freed_memory",
+    "quiet_vmap",
+    "require_fixed_mode",
     "rounding_dtypes",
     "untouched",
     "without_autocast",
@@ -131,3 +147,124 @@ def without_cudnn() -> Iterator[None]:
         yield
     finally:
         cudnn.enabled = enabled
+
+
+def require_fixed_mode(model: nn.Module) -> None:
+    """No batch statistics and no dropout: what a layer gives for an example is a function of it.
+
+    Raises:
+        DomainError: If a module mixes examples or draws random numbers; names all of them.
+    """
+    problems = [
+        (reason, name or type(module).__name__)
+        for name, module in model.named_modules()
+        if (reason := _reason(module))
+    ]
+    if not problems:
+        return
+    reasons = dict.fromkeys(reason for reason, _ in problems)
+    sentences = []
+    for reason in reasons:
+        names = [name for other, name in problems if other == reason]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        sentences.append(f"{', '.join(map(repr, names[:3]))}{more} {reason}")
+    raise DomainError("model: expected one answer per example, but " + "; ".join(sentences))
+
+
+def _reason(module: nn.Module) -> str | None:
+    if isinstance(module, (_BatchNorm, _InstanceNorm)):
+        return _norm_reason(module)
+    if not module.training:
+        return None
+    rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
+    if isinstance(rate, float) and rate > 0:
+        return "drop out units at random: call model.eval() first"
+    return None
+
+
+def _norm_reason(module: _BatchNorm | _InstanceNorm) -> str | None:
+    tracks = module.running_mean is not None
+    if isinstance(module, _InstanceNorm):
+        if module.training and tracks:
+            return "update their statistics in training mode: call model.eval() first"
+        return None
+    if module.training:
+        return (
+            "normalise over the batch in training mode: call model.eval() first, "
+            "or .eval() on these layers alone"
+        )
+    if not tracks:
+        return (
+            "have no running statistics and normalise over the batch in every mode: "
+            "build them with track_running_stats=True, or use GroupNorm"
+        )
+    return None
+
+
+def quiet_vmap(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+    """Vectorise over the first axis; operations without a batching rule are slower, not wrong."""
+    mapped = torch.func.vmap(function, in_dims=in_dims)
+
+    def call(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            return mapped(*args)
+
+    return call
+
+
+class Aside:
+    """From here on, work may go beside what is asked for later, instead of after it.
+
+    Many short kernels leave a GPU empty between them. In a stream of their own they slip in between
+    the blocks of longer ones, and copies to the GPU do not wait for these. Elsewhere than on CUDA,
+    work is done when it is asked for.
+
+    Args:
+        device: Where the work happens. What it needs must have been asked for by now.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = None
+        if device.type == "cuda":
+            self._stream = _side_stream(device, threading.get_ident())
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Ask for work in the block; whatever is asked for after the block waits for it."""
+        if self._stream is None:
+            yield
+            return
+        try:
+            with torch.cuda.stream(self._stream), warnings.catch_warnings():
+                # Parameters were first used in the main stream; autograd waits for both: a warning.
+                warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
+                yield
+        finally:  # after an error too: the model is put back in the main stream
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+@lru_cache(maxsize=32)
+def _side_stream(device: torch.device, _thread: int) -> Any:
+    """The same one every time: each has cached memory, and workspaces of products, of its own.
+
+    What a thread leaves in it may be used again once its next ``Aside`` has waited for the main
+    stream, where that was read.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+
+_LARGEST = 2**25 - 2**16  # bytes; of larger blocks glibc takes no notice
+
+
+@lru_cache(maxsize=1)
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 64 MiB of what a process frees instead of handing it back.
+
+    It keeps twice the size of the largest block that it has seen freed. Otherwise kernels of some
+    megabytes are handed back, and every page of the next ones is asked for and cleared anew, which
+    can take as long as half of the products. Other allocators have limits of their own.
+    """
+    torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")

@@ -2,10 +2,11 @@
 
 Modules are not asked: functional and second uses, attention's output projection, tied and
 re-parametrised weights and bare parameters are seen alike. The gradient edge of a result is taken
-when the call returns; after an in-place operation the stored tensor would be silently wrong.
+when the call returns; after an in-place operation the stored tensor would be silently wrong. The
+graph of autograd then tells whether every use was seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -19,16 +20,110 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from theodolite.engine.axes import Axis, find_axis
-from theodolite.engine.fixed_norms import fixed_norm
-from theodolite.engine.forms import Form, Lookup, Outer
-from theodolite.engine.origins import Origin, derive
+from theodolite.engine.backward import fixed_norm, turned_convolution
+from theodolite.engine.calls import Axis, Site, find_axis, function_name, tensors_in
 from theodolite.engine.rules import RULES, replay
-from theodolite.engine.sites import Site, function_name, tensors_in
-from theodolite.engine.turned_convs import turned_convolution
+from theodolite.engine.state import quiet_vmap
+from theodolite.engine.structures import Form, Lookup, Outer
 from theodolite.errors import CaptureError
 
-__all__ = ["CallTensors", "Use", "UseRecorder"]
+__all__ = [
+    "CallTensors",
+    "Origin",
+    "Use",
+    "UseRecorder",
+    "derive",
+    "pull_back",
+    "require_complete",
+]
+
+# Functions whose result consists of entries of their argument, each at most once.
+SELECTIONS = frozenset(
+    {"t", "T", "mT", "transpose", "permute", "movedim", "swapaxes", "swapdims"}
+    | {"view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze"}
+    | {"chunk", "split", "unbind", "select", "narrow", "contiguous", "to", "float", "double"}
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a tensor comes from.
+
+    Args:
+        roots: Names of the parameters that it is made of.
+        tensor: The tensor, attached to the graph that leads to the roots.
+        scale: Set if the tensor consists of entries of its only root, each at most once, times
+            this number: inner products of gradients then agree up to its square.
+    """
+
+    roots: tuple[str, ...]
+    tensor: Tensor = field(repr=False)
+    scale: float | None = None
+
+
+def derive(
+    function: Callable[..., Any], arguments: Any, sources: list[Origin], result: Tensor
+) -> Origin:
+    """Origin of a result that depends on parameters and on no example."""
+    roots = tuple(dict.fromkeys(name for source in sources for name in source.roots))
+    scale = None
+    if len(sources) == 1 and sources[0].scale is not None:
+        factor = _factor(function, arguments, sources[0].tensor)
+        scale = None if factor is None else sources[0].scale * factor
+    return Origin(roots, result, scale)
+
+
+def _factor(
+    function: Callable[..., Any], arguments: tuple[Any, Any], source: Tensor
+) -> float | None:
+    """By what a function multiplies the entries that it selects; None if it does anything else."""
+    name = function_name(function)
+    args, kwargs = arguments
+    if name in SELECTIONS:
+        return 1.0
+    if name == "__getitem__":
+        return 1.0 if _is_basic_index(args[1]) else None
+    if function is functional.embedding and args[1] is source and args[2:] in ((), (None,)):
+        tokens = args[0]
+        return 1.0 if not kwargs and tokens.unique().numel() == tokens.numel() else None
+    others = [value for value in args if value is not source]
+    if name in ("mul", "__mul__", "__rmul__", "div", "__truediv__") and len(others) == 1:
+        value = _number(others[0])
+        if value is None or kwargs or (name in ("div", "__truediv__") and args[0] is not source):
+            return None
+        return value if "mul" in name else 1.0 / value
+    return -1.0 if name in ("neg", "__neg__") else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value) if value.dim() == 0 and not value.requires_grad else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _is_basic_index(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
+
+
+def pull_back(origin: Origin, root: Tensor, gradients: Tensor) -> Tensor:
+    """From gradients with respect to a derived tensor to gradients of one of its roots.
+
+    Args:
+        origin: The derived tensor.
+        root: The parameter.
+        gradients: One gradient per row, (rows, ...) with the shape of the derived tensor.
+    """
+    if origin.tensor is root:
+        return gradients
+
+    def single(gradient: Tensor) -> Tensor:
+        return torch.autograd.grad(
+            origin.tensor, root, gradient.to(origin.tensor.dtype), retain_graph=True
+        )[0]
+
+    return quiet_vmap(single)(gradients)
+
 
 Interval = tuple[int, int]
 
@@ -308,3 +403,65 @@ def _overwrites(func: Callable[..., Any]) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or (
         name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
     )
+
+
+def require_complete(output: Tensor, recorder: UseRecorder) -> None:
+    """Every edge of the graph into a parameter was made by a call that was recorded.
+
+    Nodes carry the running number of their creation, and the recorder kept the numbers at the
+    start and end of every call that received the parameter.
+
+    Raises:
+        CaptureError: If a node that no recorded call has made uses a parameter; names both.
+    """
+    targets = _targets(recorder)
+    for node, following in _edges(output):
+        if "CheckpointFunction" in node.name():
+            raise CaptureError(
+                "model: expected all operations in the graph, but reentrant checkpointing hides "
+                "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
+            )
+        variable = getattr(following, "variable", following)
+        if id(variable) not in targets:
+            continue
+        _, name, intervals = targets[id(variable)]
+        if not _made_inside(node, intervals):
+            raise CaptureError(
+                f"parameter {name!r}: expected all of its uses to be seen, but "
+                f"{node.name()} uses it out of sight; a custom autograd.Function or compiled code "
+                "is the usual cause: use torch functions, or leave it out with params="
+            )
+
+
+def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]]:
+    """Parameters, and nodes that make tensors of parameters only -> when they were used.
+
+    Several tensors can come from one node, as the chunks of a packed weight do. Nodes are kept
+    with their entries: a wrapper that is let go gives its identity to the next one.
+    """
+    targets: dict[int, tuple[Any, str, list[Interval]]] = {}
+    for key, origin in recorder.origins.items():
+        made_by = origin.tensor if origin.tensor.grad_fn is None else origin.tensor.grad_fn
+        _, _, intervals = targets.setdefault(id(made_by), (made_by, origin.roots[0], []))
+        intervals.extend(recorder.intervals.get(key, []))
+    return targets
+
+
+def _edges(output: Tensor) -> Iterator[tuple[Any, Any]]:
+    """All edges of the graph below a tensor."""
+    stack: list[Any] = [output.grad_fn]
+    seen: dict[int, Any] = {}  # the nodes themselves are kept: their wrappers must stay alive
+    while stack:
+        node = stack.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen[id(node)] = node
+        for following, _ in node.next_functions:
+            if following is not None:
+                yield node, following
+                stack.append(following)
+
+
+def _made_inside(node: Any, intervals: list[Interval]) -> bool:
+    number = node._sequence_nr()
+    return any(start <= number < end for start, end in intervals)

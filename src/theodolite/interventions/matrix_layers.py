@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.engine.batches import iterate_batches
+from theodolite.engine.hooks import capture_inputs
 from theodolite.engine.layers import Layers, select_layers
-from theodolite.engine.outputs import capture_inputs
 from theodolite.errors import DomainError, ShapeError
 
 __all__ = [

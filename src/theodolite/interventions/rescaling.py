@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice
+from theodolite.engine.hooks import first_tensor
 from theodolite.engine.layers import Layers, unwrap
-from theodolite.engine.outputs import first_tensor
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.interventions.matrix_layers import (
     evaluating,

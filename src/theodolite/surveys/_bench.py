@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.engine._features import Reading
+from theodolite.engine import OutputReader
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.readouts import read_outputs, resolve_readout
 from theodolite.engine.state import exact_arithmetic
@@ -116,7 +116,7 @@ def model_outputs(bench: Bench, batch: Batch) -> Float[Tensor, "n c"]:
         return torch.cat([read(part.run(bench.model), part) for part in parts])
 
 
-def _reading(settings: Settings) -> Reading:
+def _reading(settings: Settings) -> OutputReader:
     readout = resolve_readout(settings.readout)
     return lambda answer, batch: read_outputs(answer, batch, readout)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from theodolite.engine._routes import Problem, costs
+from theodolite.engine import ContractionSizes, contraction_costs
 from theodolite.surveys._layers import Layer, Layout
 from theodolite.surveys._probe import Probe
 from theodolite.surveys._settings import FEATURE_READERS, MANY_OUTPUTS, Settings
@@ -89,4 +89,4 @@ def _decomposition(size: int) -> float:
 
 
 def _contraction(n: int, c: int, positions: int, rows: int, columns: int) -> float:
-    return min(costs(Problem(n, n, c, rows, columns, positions)).values())
+    return min(contraction_costs(ContractionSizes(n, n, c, rows, columns, positions)).values())

@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import input_moments, weight_covariance
-from theodolite.engine._shared_moments import shared_moments
+from theodolite.engine import input_moments, shared_moments, weight_covariance
 from theodolite.engine.batches import iterate_batches
 from theodolite.errors import DomainError, TheodoliteError
 from theodolite.linalg import Moments

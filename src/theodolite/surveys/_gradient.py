@@ -6,9 +6,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from theodolite.engine import GradientAlignment, gradient_alignment
-from theodolite.engine._losses import per_example_loss
-from theodolite.engine._shared_tangents import shared_tangent_kernels
+from theodolite.engine import (
+    GradientAlignment,
+    gradient_alignment,
+    per_example_loss,
+    shared_tangent_kernels,
+)
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.gradient import confusion_of_gram
 from theodolite.records import Estimate

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine._layer_sums import mean_over_classes
 from theodolite.measures.gradient import SetSums
 
 __all__ = ["GroupAlignment", "grouped_alignment"]
@@ -61,5 +60,5 @@ def grouped_alignment(
     classes = SetSums(counts, sums, by_group(norms @ flat), by_group(squares @ flat)).alignment()
     total = torch.full_like(squares[..., 0], float(n))
     every = SetSums(total, gram.sum((-2, -1)), norms.sum(-1), squares.sum(-1))
-    overall, in_class = every.alignment(), mean_over_classes(classes)
+    overall, in_class = every.alignment(), classes.nanmean(-1)
     return GroupAlignment(overall, classes, in_class, in_class - overall.unsqueeze(-1))

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from theodolite.engine import tensors_in
 from theodolite.engine.batches import Batch
+from theodolite.engine.hooks import first_tensor
 from theodolite.engine.layers import Layers, select_layers
-from theodolite.engine.outputs import first_tensor
 from theodolite.engine.readouts import Readout, read_outputs, resolve_readout
-from theodolite.engine.sites import tensors_in
 from theodolite.errors import DomainError, ShapeError
 from theodolite.surveys._footprint import Footprint, footprint_of
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from theodolite.engine._plan import available_bytes
+from theodolite.engine import available_bytes
 from theodolite.errors import MemoryLimitError
 from theodolite.surveys._layers import Layout
 from theodolite.surveys._probe import Probe

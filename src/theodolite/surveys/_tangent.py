@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from theodolite.engine import forward_kernel, tangent_alignments
-from theodolite.engine._shared_tangents import shared_tangent_kernels
-from theodolite.engine._signal_kernels import traced_backward_kernel
+from theodolite.engine import (
+    forward_kernel,
+    shared_tangent_kernels,
+    tangent_alignments,
+    traced_backward_kernel,
+)
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures.tangent import alignment_decomposition, peak_layer, tangent_alignment
 from theodolite.records import Estimate

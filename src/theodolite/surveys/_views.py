@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.engine import feature_grams, features
-from theodolite.engine._features import Reading
+from theodolite.engine import OutputReader, feature_grams, features
 from theodolite.engine.batches import Batch
 from theodolite.linalg import eps_of, numerical_rank, symmetric_eigen, thin_svd
 from theodolite.measures.representation import prepare_features
@@ -134,7 +133,7 @@ def read_views(
     batch: Batch,
     layout: Layout,
     settings: Settings,
-    reading: Reading | None = None,
+    reading: OutputReader | None = None,
 ) -> Held:
     """Views of all layers that give one row per example, in one or two passes over the probe.
 
@@ -195,7 +194,7 @@ def shared_features(
     owners: Mapping[str, int],
     pool: Pool,
     settings: Settings,
-    reading: Reading | None = None,
+    reading: OutputReader | None = None,
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Features of this process's layers, to which all processes contribute some examples.
 

@@ -1,41 +1,133 @@
 """Alignment of every layer's tangent kernel with the labels, without holding any kernel."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_nonempty
-from theodolite.engine._alignment_set import Method, TangentAlignment, TangentAlignments
-from theodolite.engine._blocks import KernelBlock, kernel_shape
-from theodolite.engine._collection import Collected
-from theodolite.engine._gradient_moments import GradientMoments, gradient_rows, shorter_sides
-from theodolite.engine._kernel_moments import KernelMoments
-from theodolite.engine._plan import Plan, Settings, available_bytes
-from theodolite.engine._products import Precision
-from theodolite.engine._self_check import (
+from theodolite.engine._centered_norms import (
+    GradientMoments,
+    KernelMoments,
+    gradient_rows,
+    shorter_sides,
+)
+from theodolite.engine._checks import (
     check_quadratic_forms,
     example_differences,
     form_table,
     require_independent_examples,
 )
-from theodolite.engine._sketches import (
-    jackknife_covariance,
-    pair_norms,
-    probe_grams,
-    require_probe_memory,
+from theodolite.engine._contractions import KernelBlock
+from theodolite.engine._kernel_computation import (
+    Collected,
+    Data,
+    Request,
+    Sweep,
+    model_device,
+    prepare,
 )
-from theodolite.engine._sweep import Data, Request, Sweep, model_device, prepare
-from theodolite.engine.batches import Batch
+from theodolite.engine._plan import Plan, Settings, available_bytes
+from theodolite.engine._products import Precision
+from theodolite.engine._runs import Subject
+from theodolite.engine.batches import Batch, spans
 from theodolite.engine.layers import Layers, Parameters, unwrap
-from theodolite.engine.readouts import Readout
+from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched
-from theodolite.errors import DomainError, MemoryLimitError, ShapeError
+from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
 
-__all__ = ["tangent_alignments"]
+__all__ = [
+    "TangentAlignment",
+    "TangentAlignments",
+    "jackknife_covariance",
+    "pair_norms",
+    "probe_grams",
+    "require_probe_memory",
+    "tangent_alignments",
+]
+
+Method = Literal["exact", "sketch"]
+
+
+@dataclass(frozen=True)
+class TangentAlignment:
+    r"""Alignment of one layer's tangent kernel with the labels, in float64 on the CPU.
+
+    Args:
+        alignment: :math:`A_l`, nan where the centred kernel or the labels are zero.
+        energy: :math:`\|\Psi_l \tilde Y\|^2`, the numerator before normalisation.
+        norm: :math:`\|C K_l C\|_F`, or its estimate.
+        error: Standard error of the alignment; zero where it is exact.
+    """
+
+    alignment: Float[Tensor, ""]
+    energy: Float[Tensor, ""]
+    norm: Float[Tensor, ""]
+    error: Float[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class TangentAlignments(Mapping[str, TangentAlignment]):
+    """Layer -> alignment, in order of execution.
+
+    Args:
+        layers: The alignments.
+        method: ``"exact"`` or ``"sketch"``.
+        covariance: Covariance of the errors of all layers. Probes are common to them, so that
+            differences between layers are known better than the layers themselves.
+    """
+
+    layers: dict[str, TangentAlignment]
+    method: Method
+    covariance: Float[Tensor, "layers layers"] = field(repr=False)
+
+    def __getitem__(self, layer: str) -> TangentAlignment:
+        if layer not in self.layers:
+            raise UnknownNameError("layer", layer, self.layers)
+        return self.layers[layer]
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.layers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @property
+    def curve(self) -> Float[Tensor, " layers"]:
+        """Alignments of all layers, one after the other."""
+        return torch.stack([entry.alignment for entry in self.layers.values()])
+
+    def difference_error(self, first: str, second: str) -> Float[Tensor, ""]:
+        """Standard error of the difference between two layers' alignments."""
+        names = list(self.layers)
+        i, j = names.index(first), names.index(second)
+        S = self.covariance
+        return (S[i, i] + S[j, j] - 2 * S[i, j]).clamp(min=0.0).sqrt()
+
+    def peak(self, errors: float = 2.0) -> str | None:
+        """The layer with the largest alignment, or None if it is not resolved.
+
+        Args:
+            errors: By how many standard errors of the difference it must exceed every other layer.
+        """
+        curve = self.curve.nan_to_num(nan=-torch.inf)
+        if curve.max() == -torch.inf:
+            return None
+        best = list(self.layers)[int(curve.argmax())]
+        for other in self.layers:
+            gap = self[best].alignment - self[other].alignment
+            if other != best and gap <= errors * self.difference_error(best, other):
+                return best if self.method == "exact" and gap == 0 else None
+        return best
+
 
 _Moments = KernelMoments | GradientMoments
 
@@ -286,3 +378,90 @@ def _assemble(
     rows = zip(layers, alignments, energies, norms, errors, strict=True)
     found = {layer: TangentAlignment(*values) for layer, *values in rows}
     return TangentAlignments(found, method, covariance)
+
+
+def require_probe_memory(subject: Subject, probes: int, limit: int) -> None:
+    """The gradients of all probes fit."""
+    size = sum(p.numel() * p.element_size() for p in subject.ownership.parameters.values())
+    if (probes + 1) * size > limit:
+        raise MemoryLimitError(
+            f"memory: expected to stay below {limit / 2**30:.2f} GiB, but {probes} probes of all "
+            f"parameters take {(probes + 1) * size / 2**30:.2f} GiB; pass fewer probes or layers"
+        )
+
+
+def probe_grams(
+    subject: Subject,
+    batches: Sequence[Batch],
+    weights: Tensor,
+    run: int,
+    processes: Processes = ALONE,
+) -> dict[str, Tensor]:
+    r"""Layer -> inner products of :math:`\Psi_l z_a`, (s, s), for weights z of shape (s, n, c).
+
+    One forward pass over the data, and one backward pass per probe. Batches and weights are those
+    of this process; gradients along a probe add up over processes.
+    """
+    names = list(subject.ownership.parameters)
+    parameters = list(subject.ownership.parameters.values())
+    totals = [
+        torch.zeros(len(weights), *p.shape, dtype=p.dtype, device=p.device) for p in parameters
+    ]
+    start = 0
+    for batch in batches:
+        for rows in spans(len(batch), run):
+            part = batch.take(rows)
+            place = slice(start, start + len(part))
+            _add_probes(totals, parameters, subject.outputs(part), weights[:, place])
+            start = place.stop
+    totals = [processes.sum(total) for total in totals]
+    flat = {name: total.flatten(1).double() for name, total in zip(names, totals, strict=True)}
+    zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
+    return {
+        layer: sum((flat[name] @ flat[name].T for name in owned), zero)
+        for layer, owned in subject.ownership.layers.items()
+    }
+
+
+def _add_probes(
+    totals: list[Tensor], parameters: Sequence[Tensor], outputs: Tensor, weights: Tensor
+) -> None:
+    for index, seed in enumerate(weights):
+        gradients = torch.autograd.grad(
+            outputs,
+            parameters,
+            seed.to(outputs.dtype),
+            retain_graph=index + 1 < len(weights),
+            allow_unused=True,
+        )
+        pairs = zip(totals, gradients, strict=True)
+        given = [(total[index], gradient) for total, gradient in pairs if gradient is not None]
+        if given:
+            torch._foreach_add_(*zip(*given, strict=True))  # one launch for all parameters
+
+
+def pair_norms(grams: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Norms of kernels from inner products of probes, and the same without each probe in turn.
+
+    .. math:: \|K_c\|_F^2 = E\,(z_a^\top K_c z_b)^2, \qquad a \ne b
+
+    Args:
+        grams: (layers, s, s).
+
+    Returns:
+        Estimates (layers,) and leave-one-out estimates (layers, s).
+    """
+    s = grams.shape[1]
+    squares = grams.square()
+    squares = squares - torch.diag_embed(squares.diagonal(dim1=1, dim2=2))
+    total, rows = squares.sum((1, 2)), squares.sum(2)
+    every = total / (s * (s - 1))
+    without = (total[:, None] - 2 * rows) / ((s - 1) * (s - 2))
+    return every.sqrt(), without.clamp(min=0.0).sqrt()
+
+
+def jackknife_covariance(replicates: Tensor) -> Tensor:
+    """Covariance of estimates from their leave-one-out values, (layers, s) -> (layers, layers)."""
+    s = replicates.shape[1]
+    centered = replicates - replicates.mean(1, keepdim=True)
+    return (s - 1) / s * (centered @ centered.T)

@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from theodolite.errors import ShapeError, UnknownNameError
 
-__all__ = ["capture_inputs", "capture_outputs", "first_tensor"]
+__all__ = [
+    "capture_inputs",
+    "capture_outputs",
+    "first_tensor",
+]
 
 Reduce = Callable[[str, Tensor], Tensor]
 

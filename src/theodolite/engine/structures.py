@@ -4,73 +4,24 @@ With n examples, T positions, C rows and D columns, a form says how the gradient
 respect to the call's result becomes the gradient of each example with respect to the tensor.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
-from typing import Any, SupportsIndex
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from theodolite.engine.axes import Axis
+from theodolite.engine.calls import Axis
+from theodolite.engine.patches import PatchGeometry
 
-__all__ = ["Dense", "Form", "Geometry", "Lookup", "Outer", "Signals", "per_axis"]
+__all__ = [
+    "Dense",
+    "Form",
+    "Lookup",
+    "Outer",
+    "Signals",
+]
 
 Signals = Callable[[Tensor], Tensor]
-
-
-def per_axis(value: SupportsIndex | Sequence[SupportsIndex], count: int) -> tuple[int, ...]:
-    """An option of a convolution as one number per axis, whatever kind of integer it was."""
-    numbers = tuple(map(int, value)) if isinstance(value, Sequence) else (int(value),)
-    return numbers * count if len(numbers) == 1 else numbers
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """How a convolution cuts patches out of images; equal geometries may share buffers."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @property
-    def taps(self) -> int:
-        """Number of positions in one patch."""
-        return int(torch.Size(self.kernel).numel())
-
-    def output_size(self, spatial: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial size of the convolution's result."""
-        sizes = zip(spatial, self.kernel, self.stride, self.padding, self.dilation, strict=True)
-        return tuple((s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in sizes)
-
-    @property
-    def keeps_size(self) -> bool:
-        """Stride 1 and the same number of positions before and after."""
-        return all(t == 1 for t in self.stride) and all(
-            2 * p == d * (k - 1)
-            for k, p, d in zip(self.kernel, self.padding, self.dilation, strict=True)
-        )
-
-    def offsets(self) -> list[tuple[int, ...]]:
-        """Offset of every tap in the padded image, in the order of the kernel's entries."""
-        axes = [range(0, k * d, d) for k, d in zip(self.kernel, self.dilation, strict=True)]
-        return list(product(*axes))
-
-    def columns(self, images: Tensor, taps: slice = slice(None)) -> Tensor:
-        """Entries of the patches at these taps, (n, taps, channels, T)."""
-        spatial = tuple(images.shape[2:])
-        sizes = self.output_size(spatial)
-        edges = [edge for p in reversed(self.padding) for edge in (p, p)]
-        padded = functional.pad(images, edges) if any(edges) else images
-        chosen = self.offsets()[taps]
-        result = images.new_empty(len(images), len(chosen), images.shape[1], *sizes)
-        for index, offset in enumerate(chosen):
-            spans = zip(offset, sizes, self.stride, strict=True)
-            window = tuple(slice(o, o + (s - 1) * t + 1, t) for o, s, t in spans)
-            result[:, index].copy_(padded[(slice(None), slice(None), *window)])
-        return result.flatten(3)
 
 
 @dataclass(frozen=True)
@@ -89,14 +40,14 @@ class Outer:
     signals: Signals
     rows: int
     transposed: bool = False
-    geometry: Geometry | None = None
+    geometry: PatchGeometry | None = None
 
     @property
     def positions(self) -> int:
         """T."""
         if self.geometry is None:
             return self.inputs.shape[1]
-        return int(torch.Size(self.geometry.output_size(tuple(self.inputs.shape[2:]))).numel())
+        return self.geometry.positions(self.inputs.shape[2:])
 
     @property
     def columns(self) -> int:
@@ -104,14 +55,14 @@ class Outer:
         return (
             self.inputs.shape[-1]
             if self.geometry is None
-            else (self.inputs.shape[1] * self.geometry.taps)
+            else self.inputs.shape[1] * self.geometry.offset_count
         )
 
     def rows_of_inputs(self) -> Tensor:
         """:math:`a` as (n, T, D) whatever the geometry, D in the order of the stored tensor."""
         if self.geometry is None:
             return self.inputs
-        patches = self.geometry.columns(self.inputs)  # (n, taps, channels, T)
+        patches = self.geometry.columns(self.inputs)  # (n, offsets, channels, T)
         return patches.transpose(1, 2).flatten(1, 2).transpose(1, 2)
 
     def jacobian(self, gradient: Tensor) -> Tensor:

@@ -1,19 +1,86 @@
-"""The Frobenius norm of a centred kernel from gradients, where they are shorter than its rows."""
+"""The Frobenius norm of a centred kernel that is never held as a whole.
+
+From blocks of the kernel, or from gradients where they are shorter than its rows.
+"""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from theodolite.engine._blocks import spans
-from theodolite.engine._dense_factors import DenseFactors
-from theodolite.engine._factors import Factors, OuterFactors
-from theodolite.engine._plan import Plan, available_bytes
-from theodolite.engine._routes import scatter_cost
-from theodolite.engine._sweep import Sweep
+from theodolite.engine._factors import DenseFactors, Factors, OuterFactors
+from theodolite.engine._kernel_computation import Sweep
+from theodolite.engine._plan import Plan, available_bytes, scatter_cost
+from theodolite.engine.batches import spans
 from theodolite.linalg import Moments
 
-__all__ = ["GradientMoments", "gradient_rows", "shorter_sides"]
+__all__ = [
+    "GradientMoments",
+    "KernelMoments",
+    "gradient_rows",
+    "shorter_sides",
+]
+
+_ROWS = 1024  # rows of a block that are converted to float64 at a time
+
+
+class KernelMoments:
+    r"""Sums over the blocks of one symmetric kernel, in float64.
+
+    .. math:: \|CKC\|_F^2 = \sum K^2 - \tfrac{2}{m} |K1|^2 + \tfrac{1}{m^2} (1^\top K 1)^2
+
+    A constant is subtracted from all entries first. It changes nothing after centring, and keeps
+    digits where kernels are nearly constant, as those of deep networks at initialisation are.
+
+    Args:
+        size: m, rows of the kernel.
+        device: Where the sums are kept.
+        labels: Vector whose quadratic form is added up too.
+    """
+
+    def __init__(self, size: int, device: torch.device, labels: Tensor) -> None:
+        self._size, self._labels = size, labels.double()
+        self._offset: Tensor | None = None
+        self._squares = torch.zeros((), dtype=torch.float64, device=device)
+        self._form = torch.zeros((), dtype=torch.float64, device=device)
+        self._rows = torch.zeros(size, dtype=torch.float64, device=device)
+
+    def add(self, block: Tensor, rows: slice, columns: slice) -> None:
+        """Add a block, and its mirror image unless it lies on the diagonal."""
+        if self._offset is None:
+            self._offset = block.double().mean()
+        weight = 1.0 if rows == columns else 2.0
+        for part in spans(len(block), _ROWS):
+            values = block[part].double()
+            place = slice(rows.start + part.start, rows.start + part.stop)
+            form = self._labels[place] @ (values @ self._labels[columns])
+            self._form += weight * form
+            values -= self._offset
+            self._squares += weight * values.square().sum()
+            self._rows[place] += values.sum(1)
+            if weight == 2.0:
+                self._rows[columns] += values.sum(0)
+
+    @property
+    def form(self) -> Tensor:
+        """Quadratic form of the labels."""
+        return self._form
+
+    @property
+    def uncentered(self) -> Tensor:
+        """Norm before centring, up to the constant that was subtracted."""
+        offset = torch.zeros_like(self._form) if self._offset is None else self._offset
+        m = self._size
+        shifted = self._squares + 2 * offset * self._rows.sum() + m * m * offset.square()
+        return shifted.clamp(min=0.0).sqrt()
+
+    @property
+    def centered(self) -> Tensor:
+        """Norm of the centred kernel."""
+        m, r = self._size, self._rows
+        squared = self._squares - (2 / m) * (r @ r) + r.sum().square() / (m * m)
+        return squared.clamp(min=0.0).sqrt()
+
 
 _MATRICES = 4  # of P x P numbers that exist at a time, while one layer is worked on
 
@@ -122,8 +189,7 @@ def _patch_numbers(factors: Factors) -> int:
     geometry, images = factors.geometry, factors.inputs
     if geometry is None:
         return 0
-    positions = torch.Size(geometry.output_size(tuple(images.shape[2:]))).numel()
-    return int(geometry.taps * images.shape[1] * positions)
+    return geometry.offset_count * images.shape[1] * geometry.positions(images.shape[2:])
 
 
 def _parts(factors: Factors, rows: slice) -> list[Tensor]:
