@@ -50,13 +50,13 @@ RULES: dict[Callable[..., Any], Rule] = {}
 def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     """Declare how calls of these torch functions act on the gradients of their parameters.
 
-    The rule receives a :class:`~theodolite.engine.sites.Site` and returns a form, or None where it
+    The rule receives a :class:`~theodolite.engine.calls.Site` and returns a form, or None where it
     does not apply. Functions of your own can be seen once they dispatch through
     ``torch.overrides.handle_torch_function`` or are built from torch functions that have rules.
     The self-check of every run compares what rules give with plain autograd.
 
     Example:
-        >>> from theodolite.engine.forms import Dense
+        >>> from theodolite.engine.structures import Dense
         >>> @register_rule(torch.hypot)
         ... def hypot(site):
         ...     return None
