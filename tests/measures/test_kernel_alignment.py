@@ -11,7 +11,6 @@ from tests.tolerances import assert_close
 from theodolite.linalg import symmetric_eigenvalues
 from theodolite.measures import kernel
 from theodolite.measures.kernel import (
-    _alignment,
     _classes,
     cka,
     kta,
@@ -351,11 +350,29 @@ def test_a_large_mean_in_float32_costs_no_more_than_the_features_rounding(normal
     assert_close(target_cka(F, labels, debiased=False), exact, dtype=torch.float32)
 
 
-def test_the_private_formula_vmaps_over_permutations(normal):
-    K, L = kernel.gram(normal(8, 3)), kernel.gram(normal(8, 2))
-    orders = torch.stack([torch.arange(8).roll(k) for k in range(5)])
+def test_permuted_cka_is_the_cka_of_permuted_labels(normal, generator):
+    gram = kernel.gram(normal(12, 5))
+    orders = torch.stack([torch.randperm(12, generator=generator) for _ in range(6)])
+    centered = kernel.CenteredGrams.of(gram.unsqueeze(0))
+    expected = [cka(gram, kernel.target_gram(BALANCED[order]).double()) for order in orders]
+    found = kernel.permuted_cka(centered.grams[0], Y[orders])
+    assert_close(found, torch.stack(expected))
 
-    def under(order):
-        return _alignment._cka(K, L[order][:, order], True, 1e-16)
 
-    assert_close(torch.vmap(under)(orders), torch.stack([under(order) for order in orders]))
+def test_permuted_cka_is_undefined_where_all_pairs_are_equally_similar():
+    """Two orthogonal examples of every class: nothing is left of the kernel but its diagonal."""
+    centered = kernel.CenteredGrams.of(torch.eye(12, dtype=torch.float64).unsqueeze(0))
+    assert kernel.permuted_cka(centered.grams[0], Y.unsqueeze(0)).isnan().all()
+    assert cka(torch.eye(12, dtype=torch.float64), Y @ Y.T).isnan()
+
+
+def test_centred_kernels_side_by_side(normal):
+    first, second = (torch.stack([kernel.gram(normal(9, d)) for d in (2, 4)]) for _ in range(2))
+    found = kernel.centered_cka(*(kernel.CenteredGrams.of(side) for side in (first, second)))
+    assert_close(found, torch.stack([torch.stack([cka(a, b) for b in second]) for a in first]))
+    some = torch.tensor([0, 2, 3, 5, 8])
+    part = kernel.CenteredGrams.of(first).take(some)
+    expected = cka(first[0][some][:, some], second[1][some][:, some])
+    assert_close(
+        kernel.centered_cka(part, kernel.CenteredGrams.of(second).take(some))[0, 1], expected
+    )

@@ -9,10 +9,9 @@ from torch.nn import functional
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp, rows
-from theodolite.measures import gradient, kernel, tangent
+from theodolite.measures import gradient, tangent
 from theodolite.surveys._draws import Draws
 from theodolite.surveys._groups import grouped_alignment
-from theodolite.surveys._kernel import Centered, permuted_cka
 
 NULLED = ["alignment_area", "top_share", "cka_target", "tangent_alignment"]
 GROUPED = ["omega_contrast", "in_class_omega", "feature_omega_contrast", "feature_omega_in_class"]
@@ -21,19 +20,6 @@ GROUPED = ["omega_contrast", "in_class_omega", "feature_omega_contrast", "featur
 @pytest.fixture
 def draws(generator):
     return Draws.of(24, 5, 6, generator)
-
-
-def test_permuted_cka_is_the_cka_of_permuted_labels(draws, generator):
-    features = torch.randn(24, 5, generator=generator, dtype=torch.float64)
-    labels = torch.arange(24) % 3
-    shuffled = draws.shuffled(functional.one_hot(labels).double())
-    gram = features @ features.T
-    expected = [
-        kernel.cka(gram, kernel.target_gram(labels[order]).double()).item()
-        for order in draws.orders(24)
-    ]
-    found = permuted_cka(Centered.of(gram[None], [1e-16]).grams[0], shuffled)
-    assert found.tolist() == pytest.approx(expected, abs=1e-10)
 
 
 def test_grouped_alignment_is_that_of_the_vectors(draws, generator):

@@ -1,4 +1,4 @@
-r"""Inner products of centred kernels: HSIC, biased and debiased, CKA, and their mergeable sums.
+r"""Inner products of centred kernels: what HSIC and CKA read, and their mergeable sums.
 
 All estimators read the same few numbers. For centred kernels :math:`K_c = HKH` and :math:`L_c`
 with diagonals :math:`d_K, d_L`, the row sums of the kernel without its diagonal are
@@ -17,7 +17,7 @@ from torch import Tensor
 from theodolite.checks import require_axes, require_nonempty, require_same_length
 from theodolite.linalg.arrays import double
 from theodolite.linalg.moments import row_chunks
-from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
+from theodolite.linalg.ratios import nan_unless
 
 __all__ = ["HsicSums", "KernelProducts", "centered_products", "debiased_product"]
 
@@ -64,25 +64,6 @@ class KernelProducts:
         """HSIC of every pair of kernels."""
         n = self.count
         return self.totals(debiased=debiased) / (n * (n - 3).clamp(min=1) if debiased else n * n)
-
-    def cka(
-        self, *, debiased: bool, eps: float, defined: Tensor | bool = True
-    ) -> Float[Tensor, "m m"]:
-        r"""Ratio of every pair's HSIC to the geometric mean of the two self terms.
-
-        The debiased self term is the squared norm of the kernel's part outside
-        :math:`v1^\top + 1v^\top + \mathrm{diag}`. It counts as zero, and the ratio as undefined,
-        below the larger of the input's rounding, ``(8 eps)²``, and the work's, ``n eps64``, of the
-        squared norm of the centred kernel.
-        """
-        totals = self.totals(debiased=debiased)
-        own, norms = totals.diagonal(), self.products.diagonal().detach()
-        noise = torch.clamp(self.count * torch.finfo(torch.float64).eps, min=(8 * eps) ** 2)
-        resolved = (own > noise * norms) if debiased else (own > 0)
-        valid = resolved & defined
-        root = safe_sqrt(torch.where(valid, own, torch.ones_like(own)))
-        pairs = valid.unsqueeze(0) & valid.unsqueeze(1)
-        return ratio_or_nan(totals, root.unsqueeze(0) * root.unsqueeze(1), pairs)
 
 
 def centered_products(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> KernelProducts:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from theodolite.checks import require_same_shape
 from theodolite.linalg import HsicSums, double, eps_of, row_chunks
+from theodolite.measures.kernel import cka_from_products
 
 __all__ = ["CkaSums", "label_sums", "pair_sums", "target_sums"]
 
@@ -31,7 +32,7 @@ class CkaSums:
         """The ratio, where both sides are defined."""
         eps = float(self.eps)
         products = HsicSums.products(self.cross, self.own[0], second)
-        return products.cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
+        return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]
 
 
 def target_sums(

@@ -1,28 +1,21 @@
 """Kernel: alignment of each layer's kernel with target and input, its spectrum and power."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from theodolite.engine.batches import Batch
-from theodolite.linalg import (
-    KernelProducts,
-    debiased_product,
-    double_center,
-    ratio_or_nan,
-    safe_sqrt,
-    unit_peak,
-    vanishes_when_centered,
-)
 from theodolite.measures.kernel import (
+    CenteredGrams,
+    centered_cka,
     cumulative_power,
     kernel_spectrum,
     linear_spectrum,
     modes_to_reach,
+    participation_from_traces,
+    permuted_cka,
     power_area,
 )
 from theodolite.records import Estimate
@@ -31,7 +24,7 @@ from theodolite.surveys._layers import Layer
 from theodolite.surveys._sheet import Sheet, spread
 from theodolite.surveys._views import View, input_view, stackable, why_undefined
 
-__all__ = ["measure_kernel", "permuted_cka"]
+__all__ = ["measure_kernel"]
 
 _FAMILY = "kernel"
 _SHOWN = 200  # modes of spectra that are kept
@@ -39,42 +32,11 @@ _FEW = 50  # examples, below which chance alone moves CKA visibly
 
 
 @dataclass(frozen=True)
-class Centered:
-    """Gram matrices of the same examples, centred once for all that they are compared with."""
-
-    grams: Float[Tensor, "m n n"]
-    defined: Bool[Tensor, " m"]
-    eps: Sequence[float]
-
-    @classmethod
-    def of(cls, grams: Float[Tensor, "m n n"], eps: Sequence[float]) -> "Centered":
-        """Centre, in float64, and see whether anything but rounding is left."""
-        scaled = unit_peak(grams)
-        centered = double_center(scaled)
-        noise = torch.tensor(eps, dtype=grams.dtype).to(grams.device)
-        return cls(centered, ~vanishes_when_centered(centered, scaled, noise, (1, 2)), eps)
-
-    def take(self, indices: Tensor) -> "Centered":
-        """Some of the examples, centred anew."""
-        return Centered.of(self.grams[:, indices][:, :, indices], self.eps)
-
-    def cka(self, other: "Centered") -> Float[Tensor, "m k"]:
-        """Debiased CKA of all pairs, the number of :func:`theodolite.measures.kernel.cka`."""
-        own = len(self.grams)
-        both = torch.cat([self.grams, other.grams])
-        flat = both.flatten(1)
-        products = KernelProducts.of(flat @ flat.mT, both.diagonal(dim1=1, dim2=2))
-        defined = torch.cat([self.defined, other.defined])
-        eps = max(*self.eps, *other.eps)
-        return products.cka(debiased=True, eps=eps, defined=defined)[:own, own:]
-
-
-@dataclass(frozen=True)
 class References:
     """What every layer is compared with: names of measures, and kernels in the same order."""
 
     names: list[str]
-    kernels: Centered
+    kernels: CenteredGrams
 
 
 def measure_kernel(bench: Bench, sheet: Sheet) -> None:
@@ -85,7 +47,7 @@ def measure_kernel(bench: Bench, sheet: Sheet) -> None:
         with sheet.timed(_FAMILY):
             grams = torch.stack([view.gram for _, view in group])
             references = references or _references(bench, batch, grams.device)
-            kernels = Centered.of(grams, [view.eps for _, view in group])
+            kernels = CenteredGrams.of(grams, [view.eps for _, view in group])
         if references is not None:
             _alignments(bench, sheet, [layer for layer, _ in group], (kernels, references))
     sheet.section()
@@ -113,18 +75,18 @@ def _references(bench: Bench, batch: Batch, device: torch.device) -> References 
     if not grams:
         return None
     stacked = torch.stack([gram.to(device) for gram in grams.values()])
-    return References(list(grams), Centered.of(stacked, eps))
+    return References(list(grams), CenteredGrams.of(stacked, eps))
 
 
 def _alignments(
-    bench: Bench, sheet: Sheet, layers: list[Layer], parts: tuple[Centered, References]
+    bench: Bench, sheet: Sheet, layers: list[Layer], parts: tuple[CenteredGrams, References]
 ) -> None:
     """Rows of layers side by side: one copy from the device for all of them."""
     kernels, references = parts
     n = kernels.grams.shape[1]
     columns = bench.probe.label_columns(bench.count(_FAMILY))
     with sheet.timed(_FAMILY):
-        values = kernels.cka(references.kernels).tolist()
+        values = centered_cka(kernels, references.kernels).tolist()
         errors = _errors(bench, kernels, references.kernels)
     method = "exact" if errors is None else "half-sampling"
     for row, layer in enumerate(layers):
@@ -151,41 +113,20 @@ def _undefined(n: int, targets: Tensor | None) -> str:
 
 
 def _null(bench: Bench, centered: Tensor, targets: Tensor | None) -> Tensor | None:
-    if targets is None or bench.settings.nulls == 0:
+    if targets is None or bench.settings.nulls == 0 or len(centered) < 4:
         return None
     return permuted_cka(centered, bench.draws.shuffled(targets.to(centered.device)))
 
 
-def _errors(bench: Bench, kernels: Centered, references: Centered) -> list[list[float]] | None:
+def _errors(
+    bench: Bench, kernels: CenteredGrams, references: CenteredGrams
+) -> list[list[float]] | None:
     halves = bench.draws.halves(kernels.grams.shape[1]).to(kernels.grams.device)
     if len(halves) < 2:
         return None
-    draws = [kernels.take(half).cka(references.take(half)) for half in halves]
+    draws = [centered_cka(kernels.take(half), references.take(half)) for half in halves]
     found: list[list[float]] = torch.stack(draws).std(0).tolist()
     return found
-
-
-def permuted_cka(
-    centered: Float[Tensor, "n n"], shuffled: Float[Tensor, "b n c"]
-) -> Float[Tensor, " values"]:
-    """Debiased CKA of a centred kernel with every permutation of the targets, in one product.
-
-    No values at all below four examples, for which it is undefined.
-    """
-    count, n, c = shuffled.shape
-    if count == 0 or n < 4:
-        return centered.new_empty(0)
-    K, d = centered, centered.diagonal()
-    Y = shuffled - shuffled.mean(1, keepdim=True)
-    flat = Y.permute(1, 0, 2).reshape(n, count * c)
-    products = (flat * (K @ flat)).reshape(n, count, c).sum((0, 2))
-    squares = Y.square().sum(2)  # diagonals of the permuted target kernels
-    total = K.new_tensor(float(n))
-    crossed = debiased_product(products, squares @ d, squares.sum(1) * d.sum(), total)
-    own = debiased_product(K.square().sum(), d.square().sum(), d.sum().square(), total)
-    size = (Y[0].mT @ Y[0]).square().sum()
-    target = debiased_product(size, squares[0].square().sum(), squares[0].sum().square(), total)
-    return ratio_or_nan(crossed, safe_sqrt((own * target).clamp(min=0.0)))
 
 
 def _spectrum(sheet: Sheet, layer: Layer, view: View, columns: Tensor | None) -> None:
@@ -195,7 +136,7 @@ def _spectrum(sheet: Sheet, layer: Layer, view: View, columns: Tensor | None) ->
     else:
         spectrum = kernel_spectrum(view.gram)
     values = spectrum.eigenvalues
-    ratio = float(ratio_or_nan(values.sum().square(), values.square().sum()))
+    ratio = float(participation_from_traces(values.sum(), values.square().sum()))
     why = "all features are zero"
     sheet.row(layer, (_FAMILY, "participation_ratio"), Estimate(ratio), n, why)
     shares = {

@@ -1,6 +1,13 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra."""
 
-from theodolite.measures.kernel._alignment import cka, kta
+from theodolite.measures.kernel._alignment import (
+    CenteredGrams,
+    centered_cka,
+    cka,
+    cka_from_products,
+    kta,
+    permuted_cka,
+)
 from theodolite.measures.kernel._correlation import (
     CorrelationTable,
     correlation_table,
@@ -17,7 +24,7 @@ from theodolite.measures.kernel._layers import (
 )
 from theodolite.measures.kernel._linear import linear_cka, linear_kta
 from theodolite.measures.kernel._minibatch import MinibatchHsic, minibatch_cka
-from theodolite.measures.kernel._participation import participation_ratio
+from theodolite.measures.kernel._participation import participation_from_traces, participation_ratio
 from theodolite.measures.kernel._power import CumulativePower, cumulative_power
 from theodolite.measures.kernel._power_summaries import (
     kta_from_power,
@@ -31,6 +38,7 @@ from theodolite.measures.kernel._spectrum import KernelSpectrum, kernel_spectrum
 from theodolite.measures.kernel._target import target_cka
 
 __all__ = [
+    "CenteredGrams",
     "CkaMatrix",
     "CorrelationTable",
     "CumulativePower",
@@ -38,7 +46,9 @@ __all__ = [
     "LayerProfile",
     "MinibatchHsic",
     "center_gram",
+    "centered_cka",
     "cka",
+    "cka_from_products",
     "cka_matrix",
     "correlation_table",
     "correlation_threshold",
@@ -58,7 +68,9 @@ __all__ = [
     "minibatch_cka",
     "modes_to_reach",
     "optimal_kernel",
+    "participation_from_traces",
     "participation_ratio",
+    "permuted_cka",
     "power_area",
     "power_evenness",
     "spectral_gap",
@@ -67,6 +79,11 @@ __all__ = [
 ]
 
 HELPERS = (
+    "participation_from_traces",
+    "permuted_cka",
+    "cka_from_products",
+    "centered_cka",
+    "CenteredGrams",
     "CkaMatrix",
     "CorrelationTable",
     "CumulativePower",

@@ -1,21 +1,30 @@
 """Angle between two Gram matrices, as they are (KTA) and centred (CKA)."""
 
-from jaxtyping import Float
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from theodolite.checks import require_same_shape, require_symmetric
 from theodolite.linalg import (
+    KernelProducts,
     array_function,
-    centered_products,
+    debiased_product,
     double,
     double_center,
     eps_of,
     gram_cosine,
+    ratio_or_nan,
+    safe_sqrt,
     unit_peak,
     vanishes_when_centered,
 )
 
-__all__ = ["cka", "kta"]
+__all__ = ["CenteredGrams", "centered_cka", "cka", "cka_from_products", "kta", "permuted_cka"]
+
+_EPS64 = torch.finfo(torch.float64).eps
 
 
 @array_function
@@ -97,11 +106,140 @@ def cka(
     """
     require_symmetric(gram_a=gram_a, gram_b=gram_b)
     require_same_shape(gram_a=gram_a, gram_b=gram_b)
-    return _cka(double(gram_a), double(gram_b), debiased, eps_of(gram_a, gram_b))
+    a, b = (CenteredGrams.of(gram.unsqueeze(0)) for gram in (gram_a, gram_b))
+    return centered_cka(a, b, debiased=debiased)[0, 0]
 
 
-def _cka(gram_a: Tensor, gram_b: Tensor, debiased: bool, eps: float) -> Tensor:
-    K, L = unit_peak(gram_a), unit_peak(gram_b)
-    Kc, Lc = double_center(K), double_center(L)
-    defined = ~vanishes_when_centered(Kc, K, eps) & ~vanishes_when_centered(Lc, L, eps)
-    return centered_products(Kc, Lc).cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
+@dataclass(frozen=True)
+class CenteredGrams:
+    """Gram matrices of the same examples, centred once for all that they are compared with.
+
+    Args:
+        grams: :math:`HKH` in float64, each divided by the largest entry of :math:`K`.
+        defined: whether more than rounding is left of each.
+        eps: rounding of the dtype in which each kernel, or the features behind it, came.
+    """
+
+    grams: Float[Tensor, "m n n"]
+    defined: Bool[Tensor, " m"]
+    eps: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, grams: Float[Tensor, "m n n"], eps: Sequence[float] | None = None
+    ) -> "CenteredGrams":
+        """Centre symmetric matrices; ``eps`` is that of their own dtype by default."""
+        rounding = (eps_of(grams),) * len(grams) if eps is None else tuple(eps)
+        raw = unit_peak(double(grams))
+        centered = double_center(raw)
+        noise = torch.tensor(rounding, dtype=raw.dtype).to(raw.device)
+        return cls(centered, ~vanishes_when_centered(centered, raw, noise, (1, 2)), rounding)
+
+    def take(self, indices: Tensor) -> "CenteredGrams":
+        """Some of the examples, centred anew."""
+        return CenteredGrams.of(self.grams[:, indices][:, :, indices], self.eps)
+
+
+def centered_cka(
+    first: CenteredGrams, second: CenteredGrams, *, debiased: bool = True
+) -> Float[Tensor, "m k"]:
+    """CKA of every kernel of one set with every kernel of another.
+
+    Args:
+        first: ``m`` kernels.
+        second: ``k`` kernels of the same examples in the same order.
+        debiased: the estimator, as in :func:`cka`.
+
+    Example:
+        >>> x = torch.tensor([[1.0], [2.0], [3.0]])
+        >>> y = torch.tensor([[1.0], [3.0], [2.0]])
+        >>> a, b = (CenteredGrams.of((f @ f.T).unsqueeze(0)) for f in (x, y))
+        >>> round(centered_cka(a, b, debiased=False).item(), 4)
+        0.25
+    """
+    a, b = first.grams.flatten(1), second.grams.flatten(1)
+    upper, lower = torch.cat([a @ a.mT, a @ b.mT], 1), torch.cat([b @ a.mT, b @ b.mT], 1)
+    diagonals = [side.grams.diagonal(dim1=1, dim2=2) for side in (first, second)]
+    products = KernelProducts.of(torch.cat([upper, lower]), torch.cat(diagonals))
+    defined = torch.cat([first.defined, second.defined])
+    eps, size = max(*first.eps, *second.eps), len(a)
+    return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[:size, size:]
+
+
+def cka_from_products(
+    products: KernelProducts,
+    *,
+    debiased: bool = True,
+    eps: float = _EPS64,
+    defined: Bool[Tensor, " m"] | bool = True,
+) -> Float[Tensor, "m m"]:
+    r"""CKA of every pair of kernels, from the inner products of the centred kernels.
+
+    .. math:: \frac{\mathrm{HSIC}(K_a, K_b)}
+              {\sqrt{\mathrm{HSIC}(K_a, K_a)\,\mathrm{HSIC}(K_b, K_b)}}
+
+    The debiased self term is the squared norm of the kernel's part outside
+    :math:`v1^\top + 1v^\top + \mathrm{diag}`. It counts as zero, and the ratio as undefined, below
+    the larger of the input's rounding, ``(8 eps)²``, and the work's, ``n eps64``, of the squared
+    norm of the centred kernel.
+
+    Args:
+        products: of the centred kernels, e.g. from streamed sums.
+        debiased: the estimator, as in :func:`cka`.
+        eps: rounding of the dtype in which the kernels came.
+        defined: which kernels are more than a constant.
+
+    Example:
+        >>> products = torch.tensor([[1.0, 2.0], [2.0, 16.0]]).double()
+        >>> parts = KernelProducts.of(products, torch.zeros(2, 3).double())
+        >>> cka_from_products(parts, debiased=False)[0, 1].item()
+        0.5
+
+    References:
+        [kornblith2019], Eq. (3); [song2012], Eq. (5).
+    """
+    totals = products.totals(debiased=debiased)
+    own, norms = totals.diagonal(), products.products.diagonal()
+    valid = _resolved(own, norms, products.count, eps, debiased) & defined
+    pairs = valid.unsqueeze(0) & valid.unsqueeze(1)
+    return _cosine(totals, own.unsqueeze(0), own.unsqueeze(1), pairs)
+
+
+def permuted_cka(
+    centered: Float[Tensor, "n n"], targets: Float[Tensor, "b n c"], *, eps: float = _EPS64
+) -> Float[Tensor, " b"]:
+    """Debiased CKA of a centred kernel with every permutation of some targets, in one product.
+
+    Args:
+        centered: one of the ``grams`` of :class:`CenteredGrams`.
+        targets: the same rows in a different order for every ``b``.
+        eps: rounding of the dtype in which the kernel came.
+    """
+    count, n, c = targets.shape
+    K, d = centered, centered.diagonal()
+    Y = targets - targets.mean(1, keepdim=True)
+    flat = Y.permute(1, 0, 2).reshape(n, count * c)
+    crossed = (flat * (K @ flat)).reshape(n, count, c).sum((0, 2))
+    squares = Y.square().sum(2)  # diagonals of the permuted target kernels
+    size = K.new_tensor(float(n))
+    norm, target_norm = K.square().sum(), (Y[:1].mT @ Y[:1]).square().sum()
+    own = debiased_product(norm, d.square().sum(), d.sum().square(), size)
+    own_target = debiased_product(
+        target_norm, squares[:1].square().sum(), squares[:1].sum().square(), size
+    )
+    total = debiased_product(crossed, squares @ d, squares.sum(1) * d.sum(), size)
+    defined = _resolved(own, norm, size, eps) & _resolved(own_target, target_norm, size, eps)
+    return _cosine(total, own, own_target, defined)
+
+
+def _resolved(
+    own: Tensor, norm: Tensor, count: Tensor, eps: float, debiased: bool = True
+) -> Tensor:
+    """Whether the self term of a kernel is more than rounding of the centred kernel's norm."""
+    noise = torch.clamp(count * _EPS64, min=(8 * eps) ** 2)
+    return own > (noise * norm.detach() if debiased else 0)
+
+
+def _cosine(total: Tensor, own_a: Tensor, own_b: Tensor, defined: Tensor) -> Tensor:
+    roots = [safe_sqrt(torch.where(own > 0, own, torch.ones_like(own))) for own in (own_a, own_b)]
+    return ratio_or_nan(total, roots[0] * roots[1], defined)

@@ -17,6 +17,7 @@ from theodolite.checks import (
 )
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, eps_of
+from theodolite.measures.kernel._alignment import cka_from_products
 from theodolite.measures.kernel._classes import LabelKernel, with_labels
 from theodolite.measures.kernel._factors import Factor, factor_products, vanishing
 from theodolite.measures.kernel._gram_rows import gram_products
@@ -98,7 +99,7 @@ def cka_matrix(
         products = with_labels(factors, kernel)
         varies = ~vanishing(factors, products.traces[:count], eps)
         defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
-    values = products.cka(debiased=debiased, eps=eps, defined=defined)
+    values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)
     target = None if labels is None else values[:count, count]
     return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
 
@@ -145,7 +146,7 @@ def gram_cka_matrix(
         require_same_length(gram=grams[0], labels=labels)
         require_labels(labels)
     products, left = gram_products(grams, labels)
-    values = products.cka(debiased=debiased, eps=eps, defined=left > 8 * eps)
+    values = cka_from_products(products, debiased=debiased, eps=eps, defined=left > 8 * eps)
     target = None if labels is None else values[:count, count]
     return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
 
@@ -197,7 +198,7 @@ def layer_profile(
         factors = [*factors, Factor.of(reference)]
         products = factor_products(factors, [(index, count) for index in range(count)])
         defined = ~vanishing(factors, products.traces, eps)
-    values = products.cka(debiased=debiased, eps=eps, defined=defined)[:count, count]
+    values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[:count, count]
     return LayerProfile(values, "debiased" if debiased else "biased")
 
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from theodolite.checks import require_axes, require_finite, require_nonempty, require_same_length
 from theodolite.linalg import array_function, eps_of, ratio_or_nan, safe_sqrt
+from theodolite.measures.kernel._alignment import cka_from_products
 from theodolite.measures.kernel._factors import Factor, factor_products, vanishing
 
 __all__ = ["linear_cka", "linear_kta", "require_paired_features"]
@@ -104,4 +105,4 @@ def _linear_cka(features_a: Tensor, features_b: Tensor, debiased: bool, eps: flo
     factors = [Factor.of(features_a), Factor.of(features_b)]
     products = factor_products(factors)
     defined = ~vanishing(factors, products.traces, eps)
-    return products.cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
+    return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]

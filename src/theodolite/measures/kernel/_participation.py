@@ -14,7 +14,7 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 
-__all__ = ["participation_ratio"]
+__all__ = ["participation_from_traces", "participation_ratio"]
 
 
 @array_function
@@ -47,12 +47,27 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
         [canatar2022], Fig. 3; the number is ours.
     """
     require_symmetric(gram=gram)
-    return _participation_ratio(double(gram), center, eps_of(gram))
-
-
-def _participation_ratio(gram: Tensor, center: bool, eps: float) -> Tensor:
-    raw = unit_peak(gram)
+    raw = unit_peak(double(gram))
     K = double_center(raw) if center else raw
-    defined = ~vanishes_when_centered(K, raw, eps)
-    trace = K.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return ratio_or_nan(trace.square(), K.square().sum((-2, -1)), defined)
+    defined = ~vanishes_when_centered(K, raw, eps_of(gram))
+    return participation_from_traces(K.trace(), K.square().sum(), defined)
+
+
+def participation_from_traces(
+    trace: Float[Tensor, "*batch"],
+    trace_of_square: Float[Tensor, "*batch"],
+    defined: Tensor | bool = True,
+) -> Float[Tensor, "*batch"]:
+    r"""Participation ratio from the sum of the eigenvalues and the sum of their squares.
+
+    Args:
+        trace: :math:`\mathrm{tr} K = n\sum_\rho\eta_\rho`.
+        trace_of_square: :math:`\mathrm{tr} K^2 = n^2\sum_\rho\eta_\rho^2`.
+        defined: whether the kernel is more than rounding.
+
+    Example:
+        >>> eta = torch.tensor([2.0, 1.0])
+        >>> round(participation_from_traces(eta.sum(), eta.square().sum()).item(), 4)
+        1.8
+    """
+    return ratio_or_nan(trace.square(), trace_of_square, defined)

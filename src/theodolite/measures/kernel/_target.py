@@ -12,6 +12,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.linalg import array_function, eps_of
+from theodolite.measures.kernel._alignment import cka_from_products
 from theodolite.measures.kernel._classes import LabelKernel, with_labels
 from theodolite.measures.kernel._factors import Factor, vanishing
 
@@ -71,4 +72,4 @@ def target_cka(
     products = with_labels([factor], kernel)
     varies = ~vanishing([factor], products.traces[:1], eps)
     defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
-    return products.cka(debiased=debiased, eps=eps, defined=defined)[0, 1]
+    return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]
