@@ -7,7 +7,7 @@ import torch
 
 from tests.reference.tangent import tangent_alignment as reference
 from tests.tolerances import assert_close
-from theodolite.linalg import double_center, gram_cosine
+from theodolite.linalg import centered_square_sum, double_center, gram_cosine
 from theodolite.measures.tangent import (
     centered_labels,
     feature_kernel,
@@ -17,7 +17,6 @@ from theodolite.measures.tangent import (
     uncoupled_bound,
 )
 from theodolite.measures.tangent._alignment import alignment_of
-from theodolite.measures.tangent._streamed import centered_square_sum
 
 N, K = 6, 3
 

@@ -38,6 +38,25 @@ def test_peak_is_the_first_largest(curve, peak):
     assert peak_layer(torch.tensor(curve)) == peak
 
 
+@pytest.mark.parametrize(
+    ("covariance", "peak"),
+    [
+        (torch.zeros(3, 3), 2),
+        (0.01**2 * torch.eye(3), 2),
+        (0.1**2 * torch.eye(3), nan),
+        (0.1**2 * torch.ones(3, 3), 2),  # errors that all layers share cancel in differences
+    ],
+    ids=["exact", "resolved", "unresolved", "common"],
+)
+def test_an_estimated_peak_must_exceed_the_errors_of_differences(covariance, peak):
+    found = peak_layer(torch.tensor([0.1, 0.3, nan]).double(), covariance.double())
+    assert_close(found, peak)
+
+
+def test_a_tie_of_estimates_has_no_peak():
+    assert peak_layer(torch.tensor([0.3, 0.3]), torch.zeros(2, 2)).isnan()
+
+
 @pytest.mark.spec("4.P53")
 @pytest.mark.parametrize(
     ("curve", "expected"),

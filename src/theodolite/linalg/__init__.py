@@ -3,6 +3,7 @@
 from theodolite.linalg.arrays import array_function, double, eps_of
 from theodolite.linalg.centering import (
     center_columns,
+    centered_square_sum,
     double_center,
     gram_cosine,
     unit_peak,
@@ -58,6 +59,7 @@ __all__ = [
     "array_function",
     "center_columns",
     "centered_products",
+    "centered_square_sum",
     "debiased_product",
     "double",
     "double_center",

@@ -9,6 +9,7 @@ from theodolite.linalg.ratios import ratio_or_nan
 
 __all__ = [
     "center_columns",
+    "centered_square_sum",
     "double_center",
     "gram_cosine",
     "unit_peak",
@@ -29,6 +30,23 @@ def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n 
     """
     rows = gram - gram.mean(-1, keepdim=True)
     return rows - rows.mean(-2, keepdim=True)
+
+
+def centered_square_sum(square_sum: Tensor, row_sums: Tensor) -> Tensor:
+    r"""Squared norm of a symmetric matrix after centring, from sums over the matrix itself.
+
+    .. math:: \|HKH\|_F^2 = \sum_{ab} K_{ab}^2 - \tfrac2m \|K1\|^2
+              + \tfrac1{m^2} (1^\top K 1)^2
+
+    The difference loses digits where the matrix is nearly constant. Subtract one number from every
+    entry before it is summed: that changes nothing after centring.
+
+    Args:
+        square_sum: of all entries.
+        row_sums: :math:`K1`, in any shape of m entries.
+    """
+    size, total = row_sums.numel(), row_sums.sum()
+    return square_sum - 2 / size * row_sums.square().sum() + (total / size).square()
 
 
 def vanishes_when_centered(

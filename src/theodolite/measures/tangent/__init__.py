@@ -32,7 +32,7 @@ from theodolite.measures.tangent._losses import (
 from theodolite.measures.tangent._rank_one import RankOneModel, rank_one_model
 from theodolite.measures.tangent._spectrum import effective_rank, normalized_spectrum, stable_rank
 from theodolite.measures.tangent._stacking import feature_kernel, stacked_kernel
-from theodolite.measures.tangent._streamed import alignment_from_sums
+from theodolite.measures.tangent._streamed import alignment_from_norms, alignment_from_sums
 from theodolite.measures.tangent._uncoupled import uncoupled_bound
 from theodolite.measures.tangent._updates import (
     UpdateBounds,
@@ -49,6 +49,7 @@ __all__ = [
     "UpdateBounds",
     "alignment_centroid",
     "alignment_decomposition",
+    "alignment_from_norms",
     "alignment_from_sums",
     "centered_labels",
     "correlation_term",
@@ -88,6 +89,7 @@ HELPERS: tuple[str, ...] = (
     "RankOneModel",
     "UpdateBounds",
     "alignment_centroid",
+    "alignment_from_norms",
     "alignment_from_sums",
     "centered_labels",
     "cross_entropy_gradient",

@@ -4,9 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.linalg import array_function, ratio_or_nan
+from theodolite.linalg import array_function
 from theodolite.measures.tangent._label_angle import Centering, kernel_and_label
 from theodolite.measures.tangent._stacking import require_kernel_and_targets
+from theodolite.measures.tangent._streamed import alignment_from_norms
 
 __all__ = ["alignment_of", "operator_alignment", "tangent_alignment"]
 
@@ -94,4 +95,4 @@ def operator_alignment(
 def alignment_of(kernel: Tensor, targets: Tensor, centering: Centering) -> Tensor:
     """The formula without checks of values; it vmaps, e.g. over permuted targets."""
     pair = kernel_and_label(kernel, targets, centering)
-    return ratio_or_nan(pair.label_energy, matrix_norm(pair.kernel), pair.defined)
+    return alignment_from_norms(pair.label_energy, matrix_norm(pair.kernel), 1.0, pair.defined)

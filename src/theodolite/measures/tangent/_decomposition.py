@@ -10,6 +10,7 @@ from theodolite.linalg import array_function, ratio_or_nan
 from theodolite.measures.tangent._label_angle import Centering, KernelAndLabel, kernel_and_label
 from theodolite.measures.tangent._leading import spectral_norm
 from theodolite.measures.tangent._stacking import require_kernel_and_targets
+from theodolite.measures.tangent._streamed import alignment_from_norms
 
 __all__ = ["AlignmentDecomposition", "alignment_decomposition", "correlation_term"]
 
@@ -104,7 +105,7 @@ def _decomposition(pair: KernelAndLabel) -> AlignmentDecomposition:
     frobenius, spectral = matrix_norm(pair.kernel), spectral_norm(pair.kernel)
     energy = pair.label_energy
     return AlignmentDecomposition(
-        alignment=ratio_or_nan(energy, frobenius, pair.defined),
+        alignment=alignment_from_norms(energy, frobenius, 1.0, pair.defined),
         correlation=ratio_or_nan(energy, spectral, pair.defined),
         stable_rank=ratio_or_nan(frobenius, spectral, pair.kernel_defined).square(),
     )

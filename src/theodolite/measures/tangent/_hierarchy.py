@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_between, require_nonempty
-from theodolite.errors import DomainError
+from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double
 
 __all__ = [
@@ -21,16 +21,26 @@ __all__ = [
 
 
 @array_function
-def peak_layer(alignments: Float[Tensor, " layers"]) -> Float[Tensor, ""]:
+def peak_layer(
+    alignments: Float[Tensor, " layers"],
+    covariance: Float[Tensor, "layers layers"] | None = None,
+    *,
+    errors: float = 2.0,
+) -> Float[Tensor, ""]:
     r"""The layer with the largest alignment, counted from 1; the first of equals.
 
     .. math:: l^* = \arg\max_l A_l
 
+    Undefined (``nan``): no alignment is defined; with a covariance, no layer exceeds every other
+    by enough errors of their difference.
+
     Args:
         alignments: :math:`A_l` in order of depth; ``nan`` where undefined.
+        covariance: of the errors of the alignments, where they are estimates.
+        errors: how many standard errors of the difference the peak must stand above others.
 
     Raises:
-        ShapeError: If there is not one axis, or no layer.
+        ShapeError: If there is not one axis, or no layer, or the covariance does not match.
         DomainError: If an alignment is infinite.
 
     Example:
@@ -44,8 +54,20 @@ def peak_layer(alignments: Float[Tensor, " layers"]) -> Float[Tensor, ""]:
     defined = ~curve.isnan()
     if not defined.any():
         return curve.new_full((), torch.nan)
-    first = (curve == curve[defined].max()).nonzero()[0, 0]
-    return (first + 1).double()
+    first = int((curve == curve[defined].max()).nonzero()[0, 0])
+    if covariance is not None:
+        S = double(covariance)
+        if S.shape != (len(curve), len(curve)):
+            raise ShapeError(
+                f"covariance: expected shape {(len(curve), len(curve))}, one row per layer, "
+                f"got {tuple(S.shape)}"
+            )
+        variance = S.diagonal() + S[first, first] - 2 * S[first]
+        clear = curve[first] - curve > errors * variance.clamp(min=0).sqrt()
+        clear[first] = True
+        if not bool((clear | ~defined).all()):
+            return curve.new_full((), torch.nan)
+    return curve.new_tensor(float(first + 1))
 
 
 @array_function

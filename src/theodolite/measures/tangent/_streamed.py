@@ -10,10 +10,17 @@ from theodolite.checks import (
     require_same_shape,
 )
 from theodolite.errors import DomainError
-from theodolite.linalg import array_function, double, eps_of, ratio_or_nan, safe_sqrt
+from theodolite.linalg import (
+    array_function,
+    centered_square_sum,
+    double,
+    eps_of,
+    ratio_or_nan,
+    safe_sqrt,
+)
 from theodolite.measures.tangent._labels import centered_over_all
 
-__all__ = ["alignment_from_sums", "centered_square_sum"]
+__all__ = ["alignment_from_norms", "alignment_from_sums"]
 
 
 @array_function
@@ -66,14 +73,33 @@ def alignment_from_sums(
     energy = square_sum if row_sums is None else centered_square_sum(square_sum, double(row_sums))
     defined = energy > 8 * noise * square_sum
     defined = defined & (y.square().sum() > (8 * noise) ** 2 * Y.square().sum())
-    return ratio_or_nan(double(label_energy), safe_sqrt(energy) * y.square().sum(), defined)
+    return alignment_from_norms(double(label_energy), safe_sqrt(energy), y.square().sum(), defined)
 
 
-def centered_square_sum(square_sum: Tensor, row_sums: Tensor) -> Tensor:
-    """Squared Frobenius norm of the centred kernel, from sums over the kernel itself."""
-    size = row_sums.numel()
-    total = row_sums.sum()
-    return square_sum - 2 / size * row_sums.square().sum() + (total / size).square()
+def alignment_from_norms(
+    label_energy: Float[Tensor, "*layers"],
+    kernel_norm: Float[Tensor, "*layers"],
+    label_square: Float[Tensor, "*layers"] | float,
+    defined: Tensor | bool = True,
+) -> Float[Tensor, "*layers"]:
+    r"""Tangent alignment from its three parts, however they were found; the one formula.
+
+    .. math:: A = \frac{\tilde y^\top K\tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2}
+
+    Args:
+        label_energy: :math:`\tilde y^\top K\tilde y` for the centred targets.
+        kernel_norm: :math:`\|C_m K C_m\|_F`, or an estimate of it.
+        label_square: :math:`\|\tilde y\|^2`.
+        defined: whether kernel and targets are more than rounding after centring.
+
+    Example:
+        >>> alignment_from_norms(torch.tensor(2.0), torch.tensor(4.0), 1.0).item()
+        0.5
+
+    References:
+        [lou2022], Eq. (7).
+    """
+    return ratio_or_nan(label_energy, kernel_norm * label_square, defined)
 
 
 def _require_sums(
