@@ -239,9 +239,7 @@ def test_routes_equal_the_singular_value_decomposition(method, generator):
     metric = metrics.RepresentationAlignment(3, levels, method=method)
     for part in torch.split(torch.arange(80), 13):
         metric.update(features[part], labels[part])
-    curve = representation.alignment_curve(
-        features, labels, levels, scale="normalized", route="svd"
-    )
+    curve = representation.alignment_curve(features, labels, levels, rows="none", route="svd")
     torch.testing.assert_close(metric.compute(), curve.values, rtol=1e-9, atol=1e-9)
     assert metric.route == method
     assert metric.projections().count == 80
@@ -428,6 +426,15 @@ def test_vectors_of_zeros():
         metric.update(vectors, labels)
         expected = torch.tensor([first, 1.0], dtype=torch.float64)
         torch.testing.assert_close(metric.compute(), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("part", ["overall", "in_class", "contrast"])
+@pytest.mark.parametrize(("zero", "expected"), [("nan", torch.nan), ("zero", 0.0)])
+def test_a_stream_of_zeros_has_the_value_asked_for(part, zero, expected):
+    metric = metrics.VectorAlignment(2, part, zero=zero)
+    metric.update(torch.zeros(4, 2), torch.tensor([0, 0, 1, 1]))
+    value = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(metric.compute(), value, equal_nan=True)
 
 
 def test_second_moment_and_degrees_of_freedom(generator):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.errors import ShapeError
-from theodolite.linalg import double, ratio_or_nan
-from theodolite.measures.gradient import VectorMoments
+from theodolite.linalg import double
+from theodolite.measures.gradient import VectorMoments, contrast_from_sums, mean_over_classes
 from theodolite.metrics._streaming import (
     StreamingMetric,
     floating,
@@ -40,7 +40,8 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
         part: ``"class"`` for the k values, ``"in_class"`` for their mean over the classes where
             they are defined, ``"overall"`` for all pairs of vectors whatever their class,
             ``"contrast"`` for in-class minus overall.
-        zero: Value of a class whose vectors are all zero, ``"nan"`` or ``"zero"``.
+        zero: Value of a class, or of the whole stream, whose vectors are all zero, ``"nan"`` or
+            ``"zero"``.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
     Example:
@@ -91,11 +92,12 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
         classes = seen.set_sums().alignment(self.zero)
         if self.part == "class":
             return classes
-        overall = seen.pooled().set_sums().alignment().squeeze(0)
+        if self.part == "in_class":
+            return mean_over_classes(classes)
+        overall = seen.pooled().set_sums()[0]
         if self.part == "overall":
-            return overall
-        in_class = ratio_or_nan(classes.nansum(), (~classes.isnan()).sum().double())
-        return in_class if self.part == "in_class" else in_class - overall
+            return overall.alignment(self.zero)
+        return contrast_from_sums(seen.set_sums(), overall, self.zero)
 
     def _to_tensors(self, statistics: VectorMoments) -> Sequence[Tensor]:
         return (

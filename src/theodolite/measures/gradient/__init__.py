@@ -33,7 +33,7 @@ from theodolite.measures.gradient._stiffness import (
     stiffness_matrix,
     within_class_stiffness,
 )
-from theodolite.measures.gradient._sums import SetSums
+from theodolite.measures.gradient._sums import SetSums, contrast_from_sums, mean_over_classes
 
 __all__ = [
     "SetSums",
@@ -44,11 +44,13 @@ __all__ = [
     "class_alignment",
     "class_alignment_matrix",
     "confusion_of_gram",
+    "contrast_from_sums",
     "cosine_stiffness",
     "gradient_confusion",
     "gradient_diversity",
     "in_class_alignment",
     "is_extreme_memorization",
+    "mean_over_classes",
     "relative_norm",
     "stiffness_matrix",
     "two_vector_measures",
@@ -62,6 +64,8 @@ HELPERS = (
     "SetSums",
     "TwoVectorMeasures",
     "VectorMoments",
+    "contrast_from_sums",
     "is_extreme_memorization",
+    "mean_over_classes",
     "two_vector_measures",
 )

@@ -8,13 +8,13 @@ from theodolite.checks import require_choice
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, nan_unless, ratio_or_nan
 from theodolite.measures.gradient._moments import VectorMoments, scale_free_moments
+from theodolite.measures.gradient._sums import contrast_from_sums, mean_over_classes
 
 __all__ = [
     "alignment_contrast",
     "class_alignment",
     "class_alignment_matrix",
     "in_class_alignment",
-    "mean_over_defined",
     "require_pairs",
     "vector_alignment",
     "weighted_alignment",
@@ -30,13 +30,6 @@ def require_pairs(vectors: Tensor) -> None:
         raise ShapeError(
             f"vectors: expected at least 2 (the measure averages over pairs), got {count}"
         )
-
-
-def mean_over_defined(values: Float[Tensor, " k"]) -> Float[Tensor, ""]:
-    """Mean of the entries that are not nan; nan (with gradient zero) if there is none."""
-    defined = ~values.isnan()
-    total = torch.where(defined, values, torch.zeros_like(values)).sum()
-    return ratio_or_nan(total, defined.sum().to(values.dtype))
 
 
 @array_function
@@ -177,7 +170,7 @@ def in_class_alignment(
         [mehta2021], Eq. (6). Differs from paper: classes without a value are left out of the mean,
         as the authors' program does.
     """
-    return mean_over_defined(class_alignment(vectors, labels, num_classes, zero))
+    return mean_over_classes(class_alignment(vectors, labels, num_classes, zero))
 
 
 @array_function
@@ -218,8 +211,8 @@ def alignment_contrast(
     require_choice(_ZERO, zero=zero)
     require_pairs(vectors)
     moments = scale_free_moments(vectors, labels, num_classes)
-    in_class = mean_over_defined(moments.set_sums().alignment(zero))
-    return in_class - moments.pooled().set_sums().alignment().squeeze(0)
+    overall = moments.pooled().set_sums()
+    return contrast_from_sums(moments.set_sums(), overall[0], zero)
 
 
 @array_function

@@ -4,8 +4,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from theodolite.linalg import array_function, ratio_or_nan
-from theodolite.measures.gradient._alignment import class_matrix, mean_over_defined, require_pairs
+from theodolite.measures.gradient._alignment import class_matrix, require_pairs
 from theodolite.measures.gradient._moments import scale_free_moments
+from theodolite.measures.gradient._sums import mean_over_classes
 
 __all__ = [
     "between_class_stiffness",
@@ -112,7 +113,7 @@ def within_class_stiffness(
         [fort2019].
     """
     moments = scale_free_moments(vectors, labels, num_classes, unit_length=True)
-    return mean_over_defined(moments.set_sums().alignment())
+    return mean_over_classes(moments.set_sums().alignment())
 
 
 @array_function

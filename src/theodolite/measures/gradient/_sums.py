@@ -1,6 +1,6 @@
 """The four sums of a set of vectors from which alignment, diversity and stiffness follow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from theodolite.linalg import ratio_or_nan
 
-__all__ = ["SetSums"]
+__all__ = ["SetSums", "contrast_from_sums", "mean_over_classes"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class SetSums:
     sum_square: Float[Tensor, "*sets"]
     norm_sum: Float[Tensor, "*sets"]
     square_sum: Float[Tensor, "*sets"]
+
+    def __getitem__(self, index: int) -> "SetSums":
+        """One of the sets, or the sets of one layer where layers come first."""
+        return SetSums(*(getattr(self, part.name)[index] for part in fields(self)))
 
     def alignment(self, zero: str = "nan") -> Float[Tensor, "*sets"]:
         r"""Omega of each set, :math:`n (Q - S_2) / ((n - 1) S_1^2)`; nan for single vectors.
@@ -60,3 +64,34 @@ class SetSums:
         cancelled = (self.sum_square == 0) & (self.square_sum > 0)
         value = ratio_or_nan(self.square_sum, self.sum_square)
         return torch.where(cancelled, torch.full_like(value, torch.inf), value)
+
+
+def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
+    """Mean over the classes where a value is defined; nan (with gradient zero) if it is nowhere.
+
+    Example:
+        >>> mean_over_classes(torch.tensor([1.0, float("nan"), 0.5])).item()
+        0.75
+    """
+    defined = ~values.isnan()
+    total = torch.where(defined, values, torch.zeros_like(values)).sum(-1)
+    return ratio_or_nan(total, defined.sum(-1).to(values.dtype))
+
+
+def contrast_from_sums(
+    classes: SetSums, overall: SetSums, zero: str = "nan"
+) -> Float[Tensor, "*sets"]:
+    r"""In-class alignment minus the alignment of all pairs, from the sums of both.
+
+    Args:
+        classes: sums of every class, classes along the last axis.
+        overall: sums of all vectors as one set, without that axis.
+        zero: value of a set of vectors that are all zero, ``"nan"`` or ``"zero"``.
+
+    Example:
+        >>> one = SetSums(*(torch.tensor([v, v]).double() for v in (2.0, 4.0, 2.0, 2.0)))
+        >>> both = SetSums(*(torch.tensor(v).double() for v in (4.0, 8.0, 4.0, 4.0)))
+        >>> round(contrast_from_sums(one, both).item(), 4)
+        0.6667
+    """
+    return mean_over_classes(classes.alignment(zero)) - overall.alignment(zero)
