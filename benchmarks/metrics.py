@@ -99,7 +99,7 @@ def check(device: str) -> None:
             step(features, labels)
         found[name] = metric.compute()
     levels = torch.linspace(0.01, 1, 50, device=device, dtype=torch.float64)
-    curve = representation.alignment_curve(x, y, levels, scale="normalized")
+    curve = representation.alignment_curve(x, y, levels, rows="none")
     pairs = representation.one_vs_one_curve(x, y, levels, scale="normalized")
     expected = {
         "CovarianceState": torch.cov(x.mT, correction=0),

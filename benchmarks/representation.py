@@ -7,6 +7,7 @@ float64 ``features.T @ features``. Then how the cost grows with n and d.
 
 import argparse
 import resource
+from functools import partial
 from math import log
 
 import torch
@@ -19,6 +20,8 @@ from theodolite.measures.representation import (
     label_projections,
     prepare_features,
 )
+
+absolute_curve = partial(alignment_curve, rows="none", scale="absolute")
 
 
 def problem(n: int, d: int, classes: int, device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -39,7 +42,8 @@ def check(device: str) -> None:
     grid = torch.cat([(sigma[1:] + sigma[:-1]) / 2, sigma[:1] / 1e3])
     expected = torch.stack([mass[sigma >= level].sum() for level in grid])
     for route in ("auto", "gram", "qr", "svd"):
-        error = (alignment_curve(features, labels, grid, route=route).values - expected).abs().max()
+        curve = absolute_curve(features, labels, grid, route=route)
+        error = (curve.values - expected).abs().max()
         print(f"largest difference from the definition, route {route}: {error / len(labels):.1e} n")
         if error > 1e-9 * len(labels):
             raise SystemExit("outputs differ: not timed")
@@ -55,11 +59,11 @@ def target(n: int, d: int, classes: int, device: str) -> None:
         print(floor.line("floor: float64 features.T @ features"))
         del wide
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        curve = measure(lambda x=features, y=labels: alignment_curve(x, y), device)
+        curve = measure(lambda x=features, y=labels: absolute_curve(x, y), device)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
         print(curve.line(f"alignment curve, route {curve.result.route}", floor))
         print(f"{'':44s} process memory grew by {grown:.2f} GiB; input {size(features):.2f} GiB")
-        area = measure(lambda x=features, y=labels: alignment_area(x, y), device)
+        area = measure(lambda x=features, y=labels: alignment_area(x, y, rows="none"), device)
         print(area.line("alignment area", floor))
         accurate = measure(lambda x=features, y=labels: label_projections(x, y), device, 1)
         print(accurate.line(f"projections to rounding, route {accurate.result.route}", floor))
@@ -78,7 +82,7 @@ def growth(n: int, d: int, classes: int, device: str) -> None:
     timed = {}
     for rows, columns in ((n, d), (n // 2, d), (n // 4, d), (n, d // 2), (n, d // 4)):
         features, labels = problem(rows, columns, classes, device, torch.float32)
-        timed[rows, columns] = measure(lambda x=features, y=labels: alignment_curve(x, y), device)
+        timed[rows, columns] = measure(lambda x=features, y=labels: absolute_curve(x, y), device)
         print(timed[rows, columns].line(f"n={rows} d={columns}"))
     print(f"exponent in n: {exponent(timed[n, d], timed[n // 4, d]):.2f}")
     print(f"exponent in d: {exponent(timed[n, d], timed[n, d // 4]):.2f}")

@@ -35,8 +35,7 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 300) 
 def five_numbers(model: nn.Sequential, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
     """The headline number of each family at the hidden layer."""
     hidden = th.features(model, x, layers=["1"])["1"]
-    prepared = representation.prepare_features(hidden)
-    area = representation.alignment_area(prepared.features, y, normalized=True)
+    area = representation.alignment_area(hidden, y)
     inputs = torch.cov(x.T.double(), correction=0)
     weights = th.engine.weight_covariance(model[0]).double()
     misalignment = covariance.compare_misalignment(

@@ -3,18 +3,20 @@
 import pytest
 import torch
 
-from tests.tolerances import assert_close
-from theodolite.measures.representation import (
+from tests.measures.absolute import (
     alignment_area,
     alignment_curve,
-    alignment_steps,
     area_from_projections,
     curve_from_projections,
+    top_share,
+)
+from tests.tolerances import assert_close
+from theodolite.measures.representation import (
+    alignment_steps,
     label_projections,
     prepare_features,
     representation_alignment,
     steps_from_projections,
-    top_share,
 )
 
 SIZES = {"tall": (15, 4), "square": (6, 6), "wide": (5, 11)}

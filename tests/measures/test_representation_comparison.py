@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.measures.absolute import alignment_area, alignment_curve, chance_curve
 from tests.tolerances import assert_close
 from theodolite.measures.representation import (
     AlignmentCurve,
-    alignment_area,
-    alignment_curve,
     alignment_z_score,
-    chance_curve,
     curve_average,
     curve_difference,
     dominance_fraction,

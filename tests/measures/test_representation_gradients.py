@@ -3,12 +3,10 @@
 import pytest
 import torch
 
+from tests.measures.absolute import alignment_area, alignment_curve, top_share
 from theodolite.measures.representation import (
-    alignment_area,
-    alignment_curve,
     one_vs_one_curve,
     representation_alignment,
-    top_share,
 )
 
 MEASURES = {

@@ -3,6 +3,12 @@
 import pytest
 import torch
 
+from tests.measures.absolute import (
+    alignment_area,
+    alignment_curve,
+    curve_from_projections,
+    top_share,
+)
 from tests.tolerances import assert_close
 from theodolite.linalg import (
     CrossMoments,
@@ -11,12 +17,8 @@ from theodolite.linalg import (
     projections_from_triangle,
 )
 from theodolite.measures.representation import (
-    alignment_area,
-    alignment_curve,
-    curve_from_projections,
     label_projections,
     representation_alignment,
-    top_share,
 )
 
 ROUTES = ["svd", "gram", "dual", "qr"]

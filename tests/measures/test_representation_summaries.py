@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.measures.absolute import alignment_area, alignment_curve, top_share
 from tests.tolerances import assert_close
+from theodolite.measures import representation
 from theodolite.measures.representation import (
-    alignment_area,
-    alignment_curve,
     alignment_second_moment,
     alignment_steps,
     label_projections,
     prepare_features,
-    top_share,
 )
 
 SIZES = {"tall": (15, 4), "square": (6, 6), "wide": (5, 11)}
@@ -106,4 +105,34 @@ def test_top_share_splits_a_tied_group_in_proportion():
     features = torch.diag(torch.tensor([2.0, 1.0, 1.0, 0.0], dtype=torch.float64))
     y = torch.tensor([1.0, 2.0, 0.0, 1.0], dtype=torch.float64)
     shares = [top_share(features, y, count).item() for count in (1, 2, 3, 4, 9)]
+    np.testing.assert_allclose(shares, np.array([1, 3, 5, 6, 6]) / 6)
+
+
+def test_area_curve_and_share_normalise_rows_and_labels_by_default(generator):
+    features = 30 * normal(generator, 40, 7) + 5
+    labels = torch.arange(40) % 4
+    rows = features / features.norm(dim=1, keepdim=True)
+    columns = torch.nn.functional.one_hot(labels).double()
+    u, sigma, _ = torch.linalg.svd(rows, full_matrices=False)
+    mass = (u.mT @ columns).square().sum(1)
+    grid = torch.tensor([0.0, 0.2, 0.5], dtype=torch.float64)
+    curve = [1.0, *(float(mass[sigma >= level * 40**0.5].sum()) / 40 for level in grid[1:])]
+    assert_close(representation.alignment_area(features, labels), sigma @ mass / 40**1.5)
+    assert_close(representation.alignment_curve(features, labels, grid).values, curve)
+    assert_close(representation.top_share(features, labels, 3), mass[:3].sum() / 40)
+
+
+def test_share_of_projections_is_that_of_the_features(problem):
+    features, y = problem
+    p = label_projections(features, y)
+    for count in (1, 2, 4, 100):
+        assert_close(
+            representation.top_share_from_projections(p, count), top_share(features, y, count)
+        )
+
+
+def test_share_of_projections_splits_ties_and_the_null_space():
+    features = torch.diag(torch.tensor([2.0, 1.0, 1.0, 0.0], dtype=torch.float64))
+    p = label_projections(features, torch.tensor([1.0, 2.0, 0.0, 1.0], dtype=torch.float64))
+    shares = [representation.top_share_from_projections(p, k).item() for k in (1, 2, 3, 4, 9)]
     np.testing.assert_allclose(shares, np.array([1, 3, 5, 6, 6]) / 6)

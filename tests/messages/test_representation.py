@@ -96,7 +96,7 @@ CURVE = rep.alignment_curve(F, Y, torch.tensor([0.0, 1.0]))
         ),
         (
             lambda: rep.curve_average(
-                [CURVE, rep.alignment_curve(F, Y, CURVE.thresholds, scale="normalized")]
+                [CURVE, rep.alignment_curve(F, Y, CURVE.thresholds, scale="absolute")]
             ),
             DomainError,
             r"one scale, got \['absolute', 'normalized'\]",
@@ -127,5 +127,5 @@ def test_projections_of_numpy_arrays_know_their_mass():
     projections = rep.label_projections(np.eye(2), np.array([1.0, 2.0]))
     assert projections.mass.ravel().tolist() == [1, 4]
     assert projections.energy.tolist() == [5]
-    curve = rep.curve_from_projections(projections, np.array([0.0, 2.0]))
+    curve = rep.curve_from_projections(projections, np.array([0.0, 2.0]), scale="absolute")
     assert curve.values.tolist() == [5, 0]

@@ -11,13 +11,25 @@ def _precision(values):
     return np.finfo(np.float32 if fits and values.size > 2 else np.float64).eps
 
 
-def _directions(features):
+def _rows(features, rows):
+    """The features with rows of unit length or as they are, and the rounding they came with."""
+    eps = _precision(features)
+    if rows == "none":
+        return features, eps
+    peaks = np.abs(features).max(1, keepdims=True)
+    scaled = features / np.where(peaks > 0, peaks, 1.0)
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    return scaled / np.where(lengths > 0, lengths, 1.0), eps
+
+
+def _directions(features, eps=None):
     """All n left singular vectors with their singular values, zeros included."""
+    eps = _precision(features) if eps is None else eps
     n, d = features.shape
     u, s, _ = np.linalg.svd(features, full_matrices=True)
     sigma = np.zeros(n)
     sigma[: len(s)] = s
-    noise = max(max(n, d) * np.finfo(float).eps, min(n, d) ** 0.5 * _precision(features))
+    noise = max(max(n, d) * np.finfo(float).eps, min(n, d) ** 0.5 * eps)
     sigma[sigma <= noise * s.max()] = 0.0
     return [(sigma[i], u[:, i]) for i in range(n)]
 
@@ -28,9 +40,9 @@ def _columns(targets):
     return targets.reshape(len(targets), -1).astype(np.float64)
 
 
-def _alignment(features, y, threshold, rtol=0.0):
+def _alignment(features, y, threshold, rtol=0.0, eps=None):
     total = 0.0
-    for sigma, u in _directions(features):
+    for sigma, u in _directions(features, eps):
         if sigma >= threshold * (1 - rtol):
             for column in y.T:
                 total += (u @ column) ** 2
@@ -41,20 +53,22 @@ def representation_alignment(features, targets, threshold):
     return _alignment(features, _columns(targets), threshold)
 
 
-def _unit(features, scale):
-    largest = _directions(features)[0][0]
+def _unit(features, scale, eps):
+    largest = _directions(features, eps)[0][0]
     return {"absolute": 1.0, "normalized": np.sqrt(len(features)), "relative": largest}[scale]
 
 
-def alignment_curve(features, targets, thresholds, scale="absolute"):
+def alignment_curve(features, targets, thresholds, scale="normalized", rows="unit"):
     y = _columns(targets)
-    values = [_alignment(features, y, t * _unit(features, scale)) for t in thresholds]
+    F, eps = _rows(features, rows)
+    values = [_alignment(F, y, t * _unit(F, scale, eps), eps=eps) for t in thresholds]
     return np.array(values) / (1.0 if scale == "absolute" else np.sum(y**2))
 
 
-def alignment_area(features, targets, normalized=False):
+def alignment_area(features, targets, normalized=True, rows="unit"):
     y = _columns(targets)
-    area = sum(s * (u @ column) ** 2 for s, u in _directions(features) for column in y.T)
+    directions = _directions(*_rows(features, rows))
+    area = sum(s * (u @ column) ** 2 for s, u in directions for column in y.T)
     return area / (np.sqrt(len(features)) * np.sum(y**2)) if normalized else area
 
 
@@ -63,13 +77,14 @@ def alignment_second_moment(features, targets):
     return sum(s**2 * (u @ column) ** 2 for s, u in _directions(features) for column in y.T)
 
 
-def top_share(features, targets, count):
+def top_share(features, targets, count, rows="unit"):
     """Mean over all ways to choose which of the tied directions at the cut come first."""
     y = _columns(targets)
-    directions = _directions(features)
+    F, eps = _rows(features, rows)
+    directions = _directions(F, eps)
     k = min(count, len(directions))
     cut = directions[k - 1][0]
-    gap = max(1e-10, 8 * _precision(features)) * directions[0][0]
+    gap = max(1e-10, 8 * eps) * directions[0][0]
     before = [u for s, u in directions if s > cut + gap]
     tied = [u for s, u in directions if abs(s - cut) <= gap]
     choices = list(combinations(tied, k - len(before)))
@@ -77,13 +92,14 @@ def top_share(features, targets, count):
     return np.mean(shares) / np.sum(y**2)
 
 
-def chance_curve(features, targets, thresholds):
+def chance_curve(features, targets, thresholds, scale="normalized", rows="unit"):
     y = _columns(targets)
     n = len(y)
+    F, eps = _rows(features, rows)
     values = []
-    for threshold in thresholds:
+    for threshold in thresholds * _unit(F, scale, eps):
         total = 0.0
-        for sigma, u in _directions(features):
+        for sigma, u in _directions(F, eps):
             for column in y.T:
                 mean = sum(column) / n
                 variance = sum((value - mean) ** 2 for value in column) / max(n - 1, 1)
@@ -91,7 +107,7 @@ def chance_curve(features, targets, thresholds):
                 if sigma >= threshold:
                     total += mean**2 * overlap + variance * (1 - overlap / n)
         values.append(total)
-    return np.array(values)
+    return np.array(values) / (1.0 if scale == "absolute" else np.sum(y**2))
 
 
 def _tasks(labels):
@@ -102,7 +118,7 @@ def _tasks(labels):
 
 def one_vs_one_curve(features, labels, thresholds):
     curves = [
-        alignment_curve(features[rows], y, thresholds, "normalized") for rows, y in _tasks(labels)
+        alignment_curve(features[rows], y, thresholds, rows="none") for rows, y in _tasks(labels)
     ]
     return np.mean(curves, axis=0)
 
@@ -142,10 +158,10 @@ def picard_slope(features, targets):
 REFERENCES = {
     "representation_alignment": representation_alignment,
     "alignment_curve": alignment_curve,
-    "alignment_curve.normalized": alignment_curve,
+    "alignment_curve.absolute": alignment_curve,
     "alignment_curve.relative": alignment_curve,
     "alignment_area": alignment_area,
-    "alignment_area.normalized": alignment_area,
+    "alignment_area.absolute": alignment_area,
     "alignment_second_moment": alignment_second_moment,
     "top_share": top_share,
     "chance_curve": chance_curve,

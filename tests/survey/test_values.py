@@ -40,18 +40,16 @@ def test_representation(wide, layer):
     model, found, x, y = wide
     features = layer_outputs(model, x)[layer].float()
     prepared = representation.prepare_features(features).features
-    area = representation.alignment_area(prepared, y, normalized=True)
+    area = representation.alignment_area(features, y)
     assert value(found, "alignment_area", layer) == pytest.approx(area.item(), **CLOSE)
-    top = representation.top_share(prepared, y, 3)
+    top = representation.top_share(features, y, 3)
     assert value(found, "top_share", layer) == pytest.approx(top.item(), **CLOSE)
     projections = representation.label_projections(prepared, y)
     step_size = 1 / projections.singular_values[0].item() ** 2
     steps = convergence.steps_to_reduce(projections, 15.0, step_size)
     assert value(found, "predicted_steps", layer) == pytest.approx(steps.item(), abs=1)
     curve = found.curve("alignment_curve", layer)
-    expected = representation.alignment_curve(
-        prepared, y, torch.tensor(curve["x"]), scale="normalized"
-    )
+    expected = representation.alignment_curve(features, y, torch.tensor(curve["x"]))
     np.testing.assert_allclose(curve["y"], expected.values, atol=2e-4)
     predicted = found.curve("predicted_loss", layer)
     losses = convergence.gradient_descent_loss(projections, step_size, torch.tensor(predicted["x"]))
@@ -63,10 +61,10 @@ def test_representation(wide, layer):
 
 def test_chance_curve_is_that_of_shuffled_labels(wide):
     model, found, x, y = wide
-    prepared = representation.prepare_features(layer_outputs(model, x)["2"].float()).features
+    features = layer_outputs(model, x)["2"].float()
     curve = found.curve("alignment_curve", "2")
     thresholds = torch.tensor(curve["x"])
-    expected = representation.chance_curve(prepared, y, thresholds, scale="normalized")
+    expected = representation.chance_curve(features, y, thresholds)
     np.testing.assert_allclose(curve["chance"], expected.values, atol=0.08)
 
 

@@ -49,7 +49,7 @@ def measure(config: TwoCurves, trial: Trial) -> Measured:
     steps = torch.arange(config.steps + 1)
     curves, losses, norms = {}, {}, {}
     for name, spectrum in spectra.items():
-        curves[name] = curve_from_projections(spectrum, grid).values
+        curves[name] = curve_from_projections(spectrum, grid, scale="absolute").values
         losses[name] = gradient_descent_loss(spectrum, 1 / config.largest**2, steps)
         norms[name] = process_goals(spectrum).norm()
     gaps = curves["good"] - curves["bad"]

@@ -54,7 +54,8 @@ def measure(config: TwoArcs, trial: Trial) -> Measured:
     curves = {}
     for k in (1, 2):
         labels = labels_along(inputs, k)
-        curves[k] = alignment_curve(inputs, labels, grid).values
+        curve = alignment_curve(inputs, labels, grid, rows="none", scale="absolute")
+        curves[k] = curve.values
         arrays[f"curve_{k}"] = curves[k].float().numpy()
         arrays[f"labels_{k}"] = labels[spaced].to(torch.int8).numpy()
         margins = labels * (inputs @ right[:, k - 1])

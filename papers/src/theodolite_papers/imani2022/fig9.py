@@ -74,7 +74,7 @@ def measure(config: LabelsFromSpectrum, trial: Trial) -> Measured:
     }
     arrays = {"thresholds": grid.float().numpy(), "steps": (kept + 1).numpy()}
     for name, projections in found.items():
-        curve = curve_from_projections(projections, grid).values
+        curve = curve_from_projections(projections, grid, scale="absolute").values
         arrays[f"curve_{name}"] = curve.float().numpy()
         arrays[f"loss_{name}"] = losses[name][kept].float().numpy()
     return Measured(numbers, arrays, {"data": config.data})
@@ -84,7 +84,7 @@ def _around(projections: LabelProjections, sigma: Tensor) -> Tensor:
     """The mixed labels' alignment just below and just above each of its two singular values."""
     low, high = float(sigma[49]), float(sigma[4])
     at = torch.tensor([0.999 * low, 1.001 * low, 0.999 * high, 1.001 * high], dtype=torch.float64)
-    return curve_from_projections(projections, at).values
+    return curve_from_projections(projections, at, scale="absolute").values
 
 
 def _levels(values: Tensor) -> dict[str, float]:

@@ -38,6 +38,7 @@ from theodolite.measures.representation._summaries import (
     alignment_second_moment,
     area_from_projections,
     top_share,
+    top_share_from_projections,
 )
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "signed_labels",
     "steps_from_projections",
     "top_share",
+    "top_share_from_projections",
 ]
 
 HELPERS: tuple[str, ...] = (
@@ -92,4 +94,5 @@ HELPERS: tuple[str, ...] = (
     "scaled_targets",
     "signed_labels",
     "steps_from_projections",
+    "top_share_from_projections",
 )

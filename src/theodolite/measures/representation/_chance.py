@@ -16,7 +16,7 @@ from theodolite.linalg import (
 from theodolite.measures.representation._curve import AlignmentCurve, grid_of
 from theodolite.measures.representation._evaluation import Grid, Scale, mass_above
 from theodolite.measures.representation._projections import project
-from theodolite.measures.representation._targets import Targets, read_features, read_targets
+from theodolite.measures.representation._targets import Rows, Targets, read_features, read_targets
 
 __all__ = ["alignment_z_score", "chance_curve"]
 
@@ -27,7 +27,8 @@ def chance_curve(
     targets: Shaped[Tensor, "n *c"],
     thresholds: Float[Tensor, " t"] | None = None,
     *,
-    scale: Scale = "absolute",
+    rows: Rows = "unit",
+    scale: Scale = "normalized",
 ) -> AlignmentCurve:
     r"""Mean alignment over all permutations of the labels, in closed form.
 
@@ -39,15 +40,16 @@ def chance_curve(
     singular values at or above the threshold. Subtract it with :func:`curve_difference` for the
     alignment above chance.
 
-    Range: [0, :math:`\|y\|^2`]; [0, 1] in the scales ``"normalized"`` and ``"relative"``.
+    Range: [0, 1]; [0, :math:`\|y\|^2`] in the scale ``"absolute"``.
     Invariant to: any permutation of the targets; joint permutation of the examples; rotation of the
         features; appended zero columns; the sign of the targets.
     Undefined (``nan``): as for :func:`alignment_curve`.
 
     Args:
-        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        features: :math:`\Phi`, one row per example.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
         thresholds: as for :func:`alignment_curve`.
+        rows: as for :func:`alignment_curve`.
         scale: as for :func:`alignment_curve`.
 
     Raises:
@@ -56,20 +58,20 @@ def chance_curve(
 
     Example:
         >>> y = torch.tensor([1.0, -1.0, 1.0, -1.0])
-        >>> chance = chance_curve(torch.eye(4), y, torch.tensor([0.0, 1.0, 1.1]))
+        >>> chance = chance_curve(torch.eye(4), y, torch.tensor([0.0, 0.5, 0.6]))
         >>> [round(value, 4) for value in chance.values.tolist()]
-        [4.0, 4.0, 0.0]
+        [1.0, 1.0, 0.0]
 
     References:
         [imani2022], Figure 2, in closed form.
     """
-    read_features(features, targets)
+    Phi = read_features(features, targets, rows)
     grid = grid_of(thresholds, scale, len(features), features)
     columns = read_targets(targets, shares=scale != "absolute")
-    found = _chance_projections(features, columns, grid)
+    found = _chance_projections(Phi, columns, grid)
     values = mass_above(found, grid)
     if scale != "absolute":
-        values = ratio_or_nan(values, columns.energy)
+        values = ratio_or_nan(values, columns.energy.detach())
     return AlignmentCurve(grid.thresholds, values, scale, found.route)
 
 

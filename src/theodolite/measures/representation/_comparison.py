@@ -42,10 +42,10 @@ def curve_difference(first: AlignmentCurve, second: AlignmentCurve) -> Alignment
 
     Example:
         >>> from theodolite.measures.representation import alignment_curve
-        >>> grid, y = torch.tensor([0.0, 1.0, 2.0]), torch.ones(2)
-        >>> high = alignment_curve(2 * torch.eye(2), y, grid)
+        >>> grid, y = torch.tensor([0.0, 0.6, 0.9]), torch.ones(2)
+        >>> high = alignment_curve(torch.ones(2, 1), y, grid)
         >>> curve_difference(high, alignment_curve(torch.eye(2), y, grid)).values.tolist()
-        [0.0, 0.0, 2.0]
+        [0.0, 0.0, 1.0]
 
     References:
         [imani2022], Figure 14.
@@ -104,9 +104,9 @@ def dominance_fraction(
 
     Example:
         >>> from theodolite.measures.representation import alignment_curve
-        >>> grid, y = torch.tensor([0.0, 1.0, 2.0]), torch.ones(2)
+        >>> grid, y = torch.tensor([0.0, 0.6, 0.9]), torch.ones(2)
         >>> low = alignment_curve(torch.eye(2), y, grid)
-        >>> high = alignment_curve(2 * torch.eye(2), y, grid)
+        >>> high = alignment_curve(torch.ones(2, 1), y, grid)
         >>> dominance_fraction(high, low).item(), round(dominance_fraction(low, high).item(), 4)
         (1.0, 0.6667)
 

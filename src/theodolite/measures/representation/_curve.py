@@ -10,7 +10,7 @@ from theodolite.checks import require_axes, require_nonempty, require_nonnegativ
 from theodolite.linalg import LabelProjections, array_function, double, ratio_or_nan
 from theodolite.measures.representation._evaluation import Grid, Scale, mass_above, measure_grid
 from theodolite.measures.representation._projections import RouteChoice
-from theodolite.measures.representation._targets import read_features
+from theodolite.measures.representation._targets import Rows, read_features
 
 __all__ = ["AlignmentCurve", "alignment_curve", "curve_from_projections", "grid_of"]
 
@@ -53,7 +53,8 @@ def alignment_curve(
     targets: Shaped[Tensor, "n *c"],
     thresholds: Float[Tensor, " t"] | None = None,
     *,
-    scale: Scale = "absolute",
+    rows: Rows = "unit",
+    scale: Scale = "normalized",
     rtol: float = 0.0,
     route: RouteChoice = "auto",
 ) -> AlignmentCurve:
@@ -61,23 +62,27 @@ def alignment_curve(
 
     .. math:: A(\tau) = \sum_{i:\,\sigma_i \ge \tau} (u_i^\top y)^2
 
-    A non-increasing step function that starts at :math:`\|y\|^2`. Costs one Gram matrix and one
+    A non-increasing step function that starts at :math:`\|y\|^2`. With its defaults this is the
+    curve of a survey: rows of unit length, shares of the label mass over thresholds in units of
+    :math:`\sqrt n`. Costs one Gram matrix and one
     eigen-decomposition of the smaller side, O(n d²) time and O(d²) memory beyond the input; the
     accurate and slower route is taken when a threshold asks for it, and ``route`` of the result
     says which it was.
 
-    Range: [0, :math:`\|y\|^2`]; [0, 1] in the scales ``"normalized"`` and ``"relative"``.
-    Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
-        zero columns; the sign of the targets. In the scale ``"relative"`` also to positive scaling
-        of features and targets.
+    Range: [0, 1]; [0, :math:`\|y\|^2`] in the scale ``"absolute"``.
+    Invariant to: joint permutation of the examples; rotation of the features; appended zero
+        columns; the sign of the targets; scaling of any row (``rows="unit"``); joint rotation of
+        the examples (``rows="none"``).
     Undefined (``nan``): targets of zeros where values are shares; features of zeros in the scale
         ``"relative"``; thresholds that the route asked for does not resolve.
 
     Args:
-        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        features: :math:`\Phi`, one row per example.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-        thresholds: in units of the scale. By default 200 points on :math:`[0, \sqrt n]`, which
-            holds every singular value of rows of unit length; [0, 1] in the other scales.
+        thresholds: in units of the scale. By default 200 points on [0, 1], or on
+            :math:`[0, \sqrt n]` in the scale ``"absolute"``: every singular value of rows of unit
+            length lies there.
+        rows: length of the rows, as in :func:`alignment_area`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``, see :class:`AlignmentCurve`.
         rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
         route: see :func:`label_projections`.
@@ -89,15 +94,16 @@ def alignment_curve(
     Example:
         >>> features = torch.diag(torch.tensor([3.0, 2.0, 0.0]))
         >>> grid = torch.tensor([0.0, 1.0, 2.5, 4.0])
-        >>> alignment_curve(features, torch.tensor([1.0, 2.0, 3.0]), grid).values.tolist()
+        >>> y = torch.tensor([1.0, 2.0, 3.0])
+        >>> alignment_curve(features, y, grid, rows="none", scale="absolute").values.tolist()
         [14.0, 5.0, 1.0, 0.0]
 
     References:
         [imani2022], Eq. (2) and Figure 3.
     """
-    read_features(features, targets)
+    Phi = read_features(features, targets, rows)
     grid = grid_of(thresholds, scale, len(features), features, rtol)
-    values, taken = measure_grid(features, targets, grid, route)
+    values, taken = measure_grid(Phi, targets, grid, route)
     return AlignmentCurve(grid.thresholds, values, scale, taken)
 
 
@@ -106,7 +112,7 @@ def curve_from_projections(
     projections: LabelProjections,
     thresholds: Float[Tensor, " t"] | None = None,
     *,
-    scale: Scale = "absolute",
+    scale: Scale = "normalized",
     rtol: float = 0.0,
 ) -> AlignmentCurve:
     """The curve of projections that were found elsewhere, e.g. from streamed sums.
@@ -123,8 +129,8 @@ def curve_from_projections(
     Example:
         >>> from theodolite.measures.representation import label_projections
         >>> p = label_projections(torch.eye(2), torch.tensor([1.0, 2.0]))
-        >>> curve_from_projections(p, torch.tensor([0.0, 1.0, 2.0])).values.tolist()
-        [5.0, 5.0, 0.0]
+        >>> curve_from_projections(p, torch.tensor([0.0, 0.7, 2.0])).values.tolist()
+        [1.0, 1.0, 0.0]
 
     References:
         [imani2022], Eq. (2).

@@ -1,7 +1,6 @@
 """Features and labels made ready for measuring: bias column, row lengths, label ranges."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -16,6 +15,7 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError
 from theodolite.linalg import array_function, center_columns, double
+from theodolite.measures.representation._targets import ROWS, Rows, scaled_rows
 
 __all__ = [
     "PreparedFeatures",
@@ -54,7 +54,7 @@ def prepare_features(
     features: Float[Tensor, "n d"],
     *,
     bias: bool = False,
-    normalize: Literal["unit", "max", "none"] = "unit",
+    normalize: Rows = "unit",
     center: bool = False,
 ) -> PreparedFeatures:
     r"""Representation matrix with :math:`\|\phi_i\| \le 1`, as the definition of alignment assumes.
@@ -88,23 +88,12 @@ def prepare_features(
     require_axes(2, features=features)
     require_nonempty(features=features)
     require_finite(features=features)
-    require_choice(("unit", "max", "none"), normalize=normalize)
+    require_choice(ROWS, normalize=normalize)
     rows = center_columns(double(features)) if center else double(features)
     if bias:
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
     dead = (rows == 0).all(1)
-    return PreparedFeatures(_scaled_rows(rows, normalize), dead.sum())
-
-
-def _scaled_rows(rows: Tensor, normalize: str) -> Tensor:
-    if normalize == "none":
-        return rows
-    peaks = rows.detach().abs().amax(1, keepdim=True)  # before squaring, which may overflow
-    peaks = peaks.amax(0, keepdim=True) if normalize == "max" else peaks
-    scaled = rows / torch.where(peaks > 0, peaks, torch.ones_like(peaks))
-    squares = scaled.square().sum(1, keepdim=True)
-    squares = squares.amax(0, keepdim=True) if normalize == "max" else squares
-    return scaled / torch.where(squares > 0, squares, torch.ones_like(squares)).sqrt()
+    return PreparedFeatures(scaled_rows(rows, normalize), dead.sum())
 
 
 @array_function

@@ -19,9 +19,20 @@ from theodolite.measures.representation._alignment import tie_tolerance
 from theodolite.measures.representation._evaluation import wants_gradient
 from theodolite.measures.representation._projections import RouteChoice, project
 from theodolite.measures.representation._spectral_form import Filter, spectral_form
-from theodolite.measures.representation._targets import Targets, read_features, read_targets
+from theodolite.measures.representation._targets import (
+    Rows,
+    Targets,
+    read_features,
+    read_targets,
+)
 
-__all__ = ["alignment_area", "alignment_second_moment", "area_from_projections", "top_share"]
+__all__ = [
+    "alignment_area",
+    "alignment_second_moment",
+    "area_from_projections",
+    "top_share",
+    "top_share_from_projections",
+]
 
 
 @array_function
@@ -29,27 +40,33 @@ def alignment_area(
     features: Float[Tensor, "n d"],
     targets: Shaped[Tensor, "n *c"],
     *,
-    normalized: bool = False,
+    rows: Rows = "unit",
+    normalized: bool = True,
     route: RouteChoice = "auto",
 ) -> Float[Tensor, ""]:
-    r"""Area under the alignment curve, exactly and without a grid.
+    r"""Area under the alignment curve, exactly and without a grid: the label alignment of a layer.
 
-    .. math:: \int_0^\infty A(\tau)\,d\tau = \sum_i \sigma_i (u_i^\top y)^2
-              = y^\top (\Phi\Phi^\top)^{1/2} y
+    .. math:: \frac{1}{\sqrt n\,\|y\|^2}\int_0^\infty A(\tau)\,d\tau
+              = \frac{1}{\sqrt n\,\|y\|^2}\sum_i \sigma_i (u_i^\top y)^2
+              = \frac{y^\top (\Phi\Phi^\top)^{1/2} y}{\sqrt n\,\|y\|^2}
 
-    Non-negative features of unit length and balanced labels of two classes cannot exceed a
-    normalised area of :math:`1/\sqrt 2`: do not compare layers with and without ReLU as if they
-    had the same ceiling. Differentiable also at ties; where a zero singular value meets label mass
-    outside the range of the features the derivative does not exist, and that part is zero.
+    With its defaults this is the number that a survey prints: rows of unit length, one-hot columns
+    for class labels. Non-negative features and balanced labels of two classes cannot exceed
+    :math:`1/\sqrt 2`: do not compare layers with and without ReLU as if they had the same ceiling.
+    Differentiable also at ties; where a zero singular value meets label mass outside the range of
+    the features the derivative does not exist, and that part is zero.
 
-    Range: [0, inf); normalised [0, 1] if no row is longer than 1.
-    Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
-        zero columns; the sign of the targets; normalised also to scaling of the targets.
+    Range: [0, 1]; [0, inf) if not normalised, or for rows longer than 1.
+    Invariant to: joint permutation of the examples; rotation of the features; appended zero
+        columns; scaling of any row (``rows="unit"``); scaling of the targets (normalised); joint
+        rotation of the examples (``rows="none"``).
     Undefined (``nan``): normalised area of targets of zeros.
 
     Args:
-        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        features: :math:`\Phi`, one row per example.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
+        rows: ``"unit"`` divides each row by its own length, ``"max"`` all rows by the largest,
+            ``"none"`` takes them as they are, e.g. from :func:`prepare_features`.
         normalized: divide by :math:`\sqrt n\,\|y\|^2`.
         route: see :func:`label_projections`.
 
@@ -58,27 +75,32 @@ def alignment_area(
         DomainError: If an entry is not finite.
 
     Example:
-        >>> features = torch.diag(torch.tensor([3.0, 2.0, 0.0]))
-        >>> alignment_area(features, torch.tensor([1.0, 2.0, 3.0])).item()
+        >>> features, y = torch.diag(torch.tensor([3.0, 2.0, 0.0])), torch.tensor([1.0, 2.0, 3.0])
+        >>> round(alignment_area(features, y).item(), 4)
+        0.2062
+        >>> alignment_area(features, y, rows="none", normalized=False).item()
         11.0
 
     References:
         [imani2022], Eq. (2), integrated over the threshold.
+
+    Differs from paper:
+        Rows are brought to length 1, where the paper assumes at most 1; one area for all classes.
     """
-    read_features(features, targets)
+    Phi = read_features(features, targets, rows)
     columns = read_targets(targets, shares=normalized)
-    if wants_gradient(features, targets):
+    if wants_gradient(Phi, targets):
         require_finite(features=features)
         noise = rank_tolerance(features.shape, eps_of(features))
-        area = spectral_form(double(features), columns.columns, noise, _root).squeeze(0)
+        area = spectral_form(double(Phi), columns.columns, noise, _root).squeeze(0)
     else:
-        area = _area(project(features, columns, 0.0, route=route))
+        area = _area(project(Phi, columns, 0.0, route=route))
     return ratio_or_nan(area, len(features) ** 0.5 * columns.energy) if normalized else area
 
 
 @array_function
 def area_from_projections(
-    projections: LabelProjections, *, normalized: bool = False
+    projections: LabelProjections, *, normalized: bool = True
 ) -> Float[Tensor, ""]:
     """Area of projections that were found elsewhere, e.g. from streamed sums.
 
@@ -89,7 +111,7 @@ def area_from_projections(
     Example:
         >>> from theodolite.measures.representation import label_projections
         >>> p = label_projections(2 * torch.eye(2), torch.tensor([1.0, 2.0]))
-        >>> area_from_projections(p).item()
+        >>> area_from_projections(p, normalized=False).item()
         10.0
 
     References:
@@ -145,7 +167,11 @@ def alignment_second_moment(
 
 @array_function
 def top_share(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"], count: int
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    count: int,
+    *,
+    rows: Rows = "unit",
 ) -> Float[Tensor, ""]:
     r"""Share of the label mass on the leading left singular vectors.
 
@@ -156,14 +182,16 @@ def top_share(
     on the basis inside the group.
 
     Range: [0, 1].
-    Invariant to: joint permutation or rotation of the examples; rotation and positive scaling of
-        the features; appended zero columns; scaling of the targets.
+    Invariant to: joint permutation of the examples; rotation and positive scaling of the features;
+        appended zero columns; scaling of the targets; joint rotation of the examples
+        (``rows="none"``).
     Undefined (``nan``): targets of zeros.
 
     Args:
-        features: :math:`\Phi`.
+        features: :math:`\Phi`, one row per example.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-        count: :math:`k \ge 1`; from n on the share is 1.
+        count: :math:`k \ge 1`; from n on the share is 1. A survey takes one per target column.
+        rows: length of the rows, as in :func:`alignment_area`.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.
@@ -171,31 +199,62 @@ def top_share(
 
     Example:
         >>> features = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
-        >>> round(top_share(features, torch.tensor([1.0, 2.0, 3.0]), 1).item(), 4)
+        >>> round(top_share(features, torch.tensor([1.0, 2.0, 3.0]), 1, rows="none").item(), 4)
         0.0714
 
     References:
         [imani2022], Figure 2.
     """
     require_count(1, count=count)
-    read_features(features, targets)
+    Phi = read_features(features, targets, rows)
     columns = read_targets(targets, shares=True)
     tolerance, size = tie_tolerance(eps_of(features)), len(features)
 
     def share(sigma: Tensor) -> Filter:
         return _top_filter(sigma, min(count, size), size, tolerance)
 
-    if wants_gradient(features, targets):
+    if wants_gradient(Phi, targets):
         require_finite(features=features)
         noise = rank_tolerance(features.shape, eps_of(features))
-        mass = spectral_form(double(features), columns.columns, noise, share).squeeze(0)
+        mass = spectral_form(double(Phi), columns.columns, noise, share).squeeze(0)
     else:
-        found = project(features, columns, float("inf"))
+        found = project(Phi, columns, float("inf"))
         if found.resolved_above > 0 and len(found.singular_values) <= count:
-            found = project(features, columns, None)
-        top = share(found.singular_values)
-        mass = (top.weights @ found.mass.sum(1) + top.null * found.residual.sum()).squeeze(0)
+            found = project(Phi, columns, None)
+        mass = _mass(found, share(found.singular_values))
     return ratio_or_nan(mass, columns.energy)
+
+
+@array_function
+def top_share_from_projections(projections: LabelProjections, count: int) -> Float[Tensor, ""]:
+    """Share of the leading directions, of projections that were found elsewhere.
+
+    Args:
+        projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
+        count: number of directions, at least 1.
+
+    Raises:
+        DomainError: If the count is below 1.
+
+    Example:
+        >>> from theodolite.measures.representation import label_projections
+        >>> p = label_projections(torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([1.0, 2.0]))
+        >>> round(top_share_from_projections(p, 1).item(), 4)
+        0.2
+
+    References:
+        [imani2022], Figure 2.
+    """
+    require_count(1, count=count)
+    sigma, size = double(projections.singular_values), projections.count
+    rtol = tie_tolerance(eps_of(projections.singular_values))
+    mass = _mass(projections, _top_filter(sigma, min(count, size), size, rtol))
+    return ratio_or_nan(mass, double(projections.energy).sum())
+
+
+def _mass(projections: LabelProjections, top: Filter) -> Tensor:
+    inside, outside = double(projections.mass).sum(1), double(projections.residual).sum()
+    return (top.weights @ inside + top.null * outside).squeeze(0)
 
 
 def _area(projections: LabelProjections) -> Tensor:

@@ -1,12 +1,13 @@
-"""What may stand for targets: a vector, columns, class labels; and how it is checked."""
+"""What the measures read: features with rows of some length, and what may stand for targets."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from theodolite.checks import (
     require_axes,
+    require_choice,
     require_finite,
     require_labels,
     require_nonempty,
@@ -15,7 +16,10 @@ from theodolite.checks import (
 from theodolite.errors import ShapeError
 from theodolite.linalg import double, target_columns, unit_peak
 
-__all__ = ["Targets", "read_features", "read_targets"]
+__all__ = ["ROWS", "Rows", "Targets", "read_features", "read_targets", "scaled_rows"]
+
+Rows = Literal["unit", "max", "none"]
+ROWS = ("unit", "max", "none")
 
 
 class Targets(NamedTuple):
@@ -39,11 +43,27 @@ class Targets(NamedTuple):
         return double(self.values).square().sum()
 
 
-def read_features(features: Tensor, targets: Tensor) -> None:
-    """Shapes of features and targets; their finiteness is seen where they are summed."""
+def read_features(features: Tensor, targets: Tensor, rows: Rows = "none") -> Tensor:
+    """Features with rows of the length asked for; finiteness is seen where they are summed."""
     require_axes(2, features=features)
     require_nonempty(features=features, targets=targets)
     require_same_length(features=features, targets=targets)
+    require_choice(ROWS, rows=rows)
+    if rows != "none":
+        require_finite(features=features)  # an infinite entry would make a row of nan
+    return scaled_rows(features, rows)
+
+
+def scaled_rows(features: Tensor, rows: Rows) -> Tensor:
+    """Rows over their own length, over that of the longest, or as they are; zeros stay zero."""
+    if rows == "none":
+        return features
+    peaks = features.detach().abs().amax(1, keepdim=True)  # before squaring, which may overflow
+    peaks = peaks.amax(0, keepdim=True) if rows == "max" else peaks
+    scaled = features / torch.where(peaks > 0, peaks, torch.ones_like(peaks))
+    squares = scaled.square().sum(1, keepdim=True)
+    squares = squares.amax(0, keepdim=True) if rows == "max" else squares
+    return scaled / torch.where(squares > 0, squares, torch.ones_like(squares)).sqrt()
 
 
 def read_targets(targets: Tensor, *, shares: bool = False) -> Targets:
