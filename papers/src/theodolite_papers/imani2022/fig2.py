@@ -94,7 +94,7 @@ def _spectrum(rows: Tensor, labels: Tensor, config: ShuffledLabels) -> tuple[flo
     sigma, mass = found.singular_values[:_SHOWN], found.mass[:_SHOWN, 0]
     padded = torch.full((2, _SHOWN), torch.nan)
     padded[:, : len(sigma)] = torch.stack([sigma, mass]).cpu()
-    return float(top_share(prepared, labels, config.leading)), padded.numpy()
+    return float(top_share(prepared, labels, config.leading, rows="none")), padded.numpy()
 
 
 def _concentrated(case: str, runs: Results) -> Judgment:
