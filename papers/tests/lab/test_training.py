@@ -20,7 +20,6 @@ from theodolite_papers.lab.training import (
     Squared,
     Stop,
     evaluate,
-    logged_steps,
     schedule_factor,
     steps_per_epoch,
     train,
@@ -293,7 +292,7 @@ def test_logged_steps(data, log):
 
 
 def test_log_spaced_steps_are_about_two_hundred():
-    steps = sorted(logged_steps(Recipe(steps=100_000, log="log"), 1000))
+    steps = sorted(Recipe(steps=100_000, log="log").logged_steps(1000))
     assert steps[:6] == [0, 1, 2, 3, 4, 5]
     assert 150 < len(steps) <= 201
     gaps = [b / a for a, b in pairwise(steps[100:])]

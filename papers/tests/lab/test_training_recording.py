@@ -9,7 +9,7 @@ from torch import nn
 
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, train, train_ensemble
-from theodolite_papers.lab.training.stepper import Stepper
+from theodolite_papers.lab.training.optimizers import Stepper
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from theodolite.checks import require_count
 from theodolite.errors import RecordError
+from theodolite_papers.lab.training.batches import PlacedData
 from theodolite_papers.lab.training.recipe import Recipe
 
-__all__ = ["Checkpoint", "fingerprint", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "CheckpointFile"]
 
 _FORMAT = "theodolite-checkpoint-1"
 
@@ -37,53 +38,64 @@ class Checkpoint:
             require_count(1, every=self.every)
 
 
-def fingerprint(recipe: Recipe, inputs: Tensor, targets: Tensor) -> dict[str, str]:
-    """What must be equal for a run to be the same run: recipe, shapes, labels."""
-    plain = {name: repr(value) for name, value in asdict(recipe).items()}
-    plain["loss"] = repr(recipe.loss)
-    labels = hashlib.sha256(targets.cpu().contiguous().numpy().tobytes()).hexdigest()
-    return {**plain, "inputs": f"{tuple(inputs.shape)} {inputs.dtype}", "targets": labels}
+class CheckpointFile:
+    """The file of one run: it knows what must be equal for a run to be the same run."""
 
+    def __init__(
+        self, given: Checkpoint | str | Path, model: nn.Module, recipe: Recipe, data: PlacedData
+    ) -> None:
+        self.model = model
+        checkpoint = given if isinstance(given, Checkpoint) else Checkpoint(given)
+        self._path = Path(checkpoint.path)
+        self.every = checkpoint.every or recipe.steps_per_epoch(data.examples)
+        plain = {name: repr(value) for name, value in asdict(recipe).items()}
+        labels = hashlib.sha256(data.targets.cpu().contiguous().numpy().tobytes()).hexdigest()
+        self._identity = {
+            **plain,
+            "loss": repr(recipe.loss),
+            "inputs": f"{tuple(data.inputs.shape)} {data.inputs.dtype}",
+            "targets": labels,
+        }
 
-def save_checkpoint(path: Path, identity: dict[str, str], state: dict[str, Any]) -> None:
-    """Write beside the file, then take its place: a killed process leaves the old or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save({"format": _FORMAT, "identity": identity, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    def save(self, state: dict[str, Any]) -> None:
+        """Write next to the file, then replace it: a killed process leaves the old or the new."""
+        folder = self._path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=self._path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                torch.save({"format": _FORMAT, "identity": self._identity, **state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self._path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
+    def load(self) -> dict[str, Any] | None:
+        """The state that was saved, or None where there is no file.
 
-def load_checkpoint(path: Path, identity: dict[str, str]) -> dict[str, Any] | None:
-    """The state of the run with this identity, or None where there is no file.
-
-    Raises:
-        RecordError: If the file is damaged, foreign, or belongs to another run.
-    """
-    if not path.exists():
-        return None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError) as error:
-        raise RecordError(
-            f"checkpoint {path}: expected a file written by train, but it cannot be read "
-            f"({str(error).partition(chr(10))[0][:80]}); delete it to start afresh"
-        ) from error
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise RecordError(f"checkpoint {path}: expected {_FORMAT}; pass another path")
-    changed = sorted(key for key in identity if state["identity"].get(key) != identity[key])
-    if changed:
-        listed = ", ".join(
-            f"{key}: {state['identity'].get(key)} != {identity[key]}" for key in changed
-        )
-        raise RecordError(
-            f"checkpoint {path}: expected the same run, but it was written with other settings "
-            f"({listed}); pass the same recipe and data, or another path"
-        )
-    return state
+        Raises:
+            RecordError: If the file is damaged, foreign, or belongs to another run.
+        """
+        path, identity = self._path, self._identity
+        if not path.exists():
+            return None
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, OSError) as error:
+            raise RecordError(
+                f"checkpoint {path}: expected a file written by train, but it cannot be read "
+                f"({str(error).partition(chr(10))[0][:80]}); delete it to start afresh"
+            ) from error
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
+            raise RecordError(f"checkpoint {path}: expected {_FORMAT}; pass another path")
+        kept = state["identity"]
+        changed = sorted(key for key in identity if kept.get(key) != identity[key])
+        if changed:
+            listed = ", ".join(f"{key}: {kept.get(key)} != {identity[key]}" for key in changed)
+            raise RecordError(
+                f"checkpoint {path}: expected the same run, but it was written with other settings "
+                f"({listed}); pass the same recipe and data, or another path"
+            )
+        return state

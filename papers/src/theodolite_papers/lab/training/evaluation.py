@@ -1,7 +1,9 @@
-"""Loss and accuracy of a network on a whole set, and what is read off their curves."""
+"""Loss and accuracy of a network on a whole set, the log of a run, and what is read off it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -11,19 +13,36 @@ from theodolite.checks import require_axes, require_finite, require_same_length
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double
 from theodolite_papers.lab.training.losses import Loss
-from theodolite_papers.lab.training.modes import in_mode
 
 __all__ = [
+    "CHUNK",
     "Evaluation",
     "GeneralizationGaps",
+    "LogEntry",
+    "TrainingLog",
     "accuracy",
     "area_under_curve",
     "evaluate",
-    "generalization_gaps",
+    "evaluate_function",
     "hits",
+    "in_mode",
+    "log_from_dict",
 ]
 
 CHUNK = 2048  # examples per forward pass: large enough for a GPU, small enough for VGG
+_SIGNS = torch.tensor([-1.0, 0.0, 1.0])
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put the model into one mode; every module has its own mode back afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, before in modes.items():
+            module.training = before
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class GeneralizationGaps:
-    """Test loss minus training loss; training minus test accuracy, in percentage points."""
+    """Test loss minus training loss; training minus test accuracy, in percentage points.
+
+    References:
+        [lou2022], Figure 4. Differs from paper: it does not spell the gaps out; at the end of
+        training is ours.
+    """
 
     loss: float
     accuracy: float
@@ -55,9 +79,6 @@ def hits(outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
     if targets.is_floating_point():
         return torch.full((len(outputs),), torch.nan, device=outputs.device)
     return (outputs.argmax(1) == targets).float()
-
-
-_SIGNS = torch.tensor([-1.0, 0.0, 1.0])
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -110,21 +131,81 @@ def _one_row(outputs: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Tens
     return loss(outputs, targets)[None], hits(outputs, targets)[None]
 
 
-def generalization_gaps(train: Evaluation, test: Evaluation) -> GeneralizationGaps:
-    """How much worse the test set is, in loss and in percentage points of accuracy.
+@dataclass(frozen=True)
+class LogEntry:
+    """Both sets after so many steps."""
 
-    Example:
-        >>> gaps = generalization_gaps(Evaluation(0.1, 1.0), Evaluation(0.5, 0.9))
-        >>> round(gaps.loss, 4), round(gaps.accuracy, 4)
-        (0.4, 10.0)
+    step: int
+    train: Evaluation
+    test: Evaluation | None = None
 
-    References:
-        [lou2022], Figure 4. Differs from paper: it does not spell the gaps out; at the end of
-        training is ours.
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """The course of a run.
+
+    Args:
+        entries: whole sets at the logged steps, the first and the last step among them.
+        epoch_losses: mean training loss of each epoch, taken while it ran.
+        steps: steps done.
+        stopped: why the run ended: ``"length"``, ``"loss"``, ``"accuracy"``, ``"improvement"`` or
+            ``"callback"``.
     """
-    return GeneralizationGaps(
-        loss=test.loss - train.loss, accuracy=100 * (train.accuracy - test.accuracy)
+
+    entries: tuple[LogEntry, ...]
+    epoch_losses: tuple[float, ...]
+    steps: int
+    stopped: str
+
+    @property
+    def final(self) -> LogEntry:
+        """The sets at the end of the run."""
+        return self.entries[-1]
+
+    @property
+    def gaps(self) -> GeneralizationGaps:
+        """Generalisation gaps at the end of the run.
+
+        Raises:
+            DomainError: If the run had no test set.
+        """
+        train, test = self.final.train, self.final.test
+        if test is None:
+            raise DomainError("gaps: expected a run with a test set; pass test=(x, y) to train")
+        return GeneralizationGaps(test.loss - train.loss, 100 * (train.accuracy - test.accuracy))
+
+    def curve(
+        self, subset: Literal["train", "test"], quantity: Literal["loss", "accuracy"]
+    ) -> tuple[list[int], list[float]]:
+        """Steps and values of one quantity, e.g. for :func:`area_under_curve`.
+
+        Raises:
+            DomainError: If the run had no test set and its curve is asked for.
+        """
+        values: list[float] = []
+        for entry in self.entries:
+            evaluation = entry.train if subset == "train" else entry.test
+            if evaluation is None:
+                raise DomainError("curve: this run had no test set; pass test=(x, y) to train")
+            values.append(evaluation.loss if quantity == "loss" else evaluation.accuracy)
+        return [entry.step for entry in self.entries], values
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, e.g. for JSON."""
+        return asdict(self)
+
+
+def log_from_dict(plain: dict[str, Any]) -> TrainingLog:
+    """The inverse of :meth:`TrainingLog.to_dict`."""
+    entries = tuple(
+        LogEntry(
+            entry["step"],
+            Evaluation(**entry["train"]),
+            None if entry["test"] is None else Evaluation(**entry["test"]),
+        )
+        for entry in plain["entries"]
     )
+    return TrainingLog(entries, tuple(plain["epoch_losses"]), plain["steps"], plain["stopped"])
 
 
 @array_function

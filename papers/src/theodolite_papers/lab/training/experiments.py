@@ -31,10 +31,9 @@ from theodolite.data import SCALINGS, Dataset, load_data, scaled
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite_papers.lab import models
 from theodolite_papers.lab.training.checkpoints import Checkpoint
-from theodolite_papers.lab.training.log import TrainingLog
+from theodolite_papers.lab.training.evaluation import TrainingLog
 from theodolite_papers.lab.training.loop import train
-from theodolite_papers.lab.training.recipe import Recipe
-from theodolite_papers.lab.training.recipe_files import recipe_from_mapping
+from theodolite_papers.lab.training.recipe import Recipe, recipe_from_mapping
 
 __all__ = ["MODELS", "Experiment", "read_experiment", "run_experiment"]
 
@@ -178,7 +177,11 @@ def run_experiment(
     Raises:
         DomainError: If the device does not exist here.
     """
-    model = _moved(experiment.build_model(), device)
+    try:
+        model = experiment.build_model().to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).partition("\n")[0][:100]
+        raise DomainError(f"device: {device!r} cannot be used here ({first}); try cpu") from error
     dataset = experiment.load_data()
     log = train(
         model,
@@ -189,11 +192,3 @@ def run_experiment(
         progress=progress,
     )
     return model, log
-
-
-def _moved(model: nn.Module, device: str) -> nn.Module:
-    try:
-        return model.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).partition("\n")[0][:100]
-        raise DomainError(f"device: {device!r} cannot be used here ({first}); try cpu") from error

@@ -1,44 +1,58 @@
-"""The training loop: one readable function over pure parts.
+"""The training loop, the same for one network and for an ensemble that is trained in step.
 
-Nothing in it waits for the device between two epochs: losses stay there until the epoch ends.
+What differs between the two is a :class:`Networks`: the losses of a batch, the evaluation of a set.
+Nothing in the loop waits for the device between two epochs: losses stay there until the epoch ends.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from theodolite.engine.state import preserved_generators
-from theodolite_papers.lab.training.batches import Batches, place_data
-from theodolite_papers.lab.training.checkpoints import (
-    Checkpoint,
-    fingerprint,
-    load_checkpoint,
-    save_checkpoint,
+from theodolite.errors import TheodoliteError
+from theodolite_papers.lab.training.batches import (
+    Batches,
+    Data,
+    PlacedData,
+    derived_seed,
+    place_data,
 )
-from theodolite_papers.lab.training.course import Course, Sets
-from theodolite_papers.lab.training.evaluation import evaluate
-from theodolite_papers.lab.training.log import TrainingLog, log_from_dict, logged_steps
-from theodolite_papers.lab.training.modes import in_mode
+from theodolite_papers.lab.training.checkpoints import Checkpoint, CheckpointFile
+from theodolite_papers.lab.training.evaluation import (
+    Evaluation,
+    LogEntry,
+    TrainingLog,
+    evaluate,
+    in_mode,
+    log_from_dict,
+)
 from theodolite_papers.lab.training.optimizers import (
+    Stepper,
     build_optimizer,
     frozen,
+    own_stream,
     parameter_rates,
     set_rates,
 )
-from theodolite_papers.lab.training.progress import progress_bar
-from theodolite_papers.lab.training.recipe import Recipe
-from theodolite_papers.lab.training.schedules import schedule_factor
-from theodolite_papers.lab.training.seeds import derived_seed
-from theodolite_papers.lab.training.stepper import Stepper, own_stream
+from theodolite_papers.lab.training.recipe import Recipe, schedule_factor, stopping_reason
 
-__all__ = ["Callback", "TrainingState", "train"]
+__all__ = ["Callback", "DivergenceError", "Networks", "TrainingLoop", "TrainingState", "train"]
 
-Data = tuple[Any, Any]
+_PROGRESS_UPDATES = 200
+
+
+class DivergenceError(TheodoliteError, ArithmeticError):
+    """The loss became nan or infinite; ``step`` says where."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 @dataclass(frozen=True)
@@ -100,170 +114,327 @@ def train(
         >>> log.final.train.accuracy > 0.9
         True
     """
-    inputs, targets = place_data(model, data, recipe.loss)
+    placed = place_data(model, data, recipe.loss)
     tested = None if test is None else place_data(model, test, recipe.loss, "test")
     rates = parameter_rates(model, recipe)
     with ExitStack() as stack:
         stack.enter_context(preserved_generators(model))
         stack.enter_context(in_mode(model, training=True))
         stack.enter_context(frozen(model, rates))
-        stack.enter_context(own_stream(inputs.device))
+        stack.enter_context(own_stream(placed.inputs.device))
         stack.enter_context(torch.enable_grad())
         optimizer = build_optimizer(model.named_parameters(), rates, recipe)
-        run = _Run(model, optimizer, recipe, (inputs, targets), tested)
-        keeper = _Keeper(run, checkpoint)
-        bar = stack.enter_context(progress_bar(run.total, progress))
-        return _loop(run, keeper, callbacks, bar)
+        loop = TrainingLoop(_OneNetwork(model, optimizer, recipe), placed, recipe, test=tested)
+
+        def ends_the_run() -> bool:
+            latest = (loop.step - 1) % loop.per_epoch
+            loss = loop.losses[latest, 0] if loop.step else loop.losses.new_tensor(torch.nan)
+            state = TrainingState(loop.step, loop.step // loop.per_epoch, model, loss)
+            answers = [callback(state) for callback in callbacks]  # every one sees every step
+            return any(answer is True for answer in answers)
+
+        kept = None
+        if checkpoint is not None:
+            kept = CheckpointFile(checkpoint, model, recipe, placed)
+        after_step = stack.enter_context(_progress_bar(loop.total, progress))
+        (log,) = loop.run(ends_the_run if callbacks else None, kept, after_step)
+        return log
 
 
-def _loop(
-    run: "_Run", keeper: "_Keeper", callbacks: Sequence[Callback], bar: Callable[[int], None]
-) -> TrainingLog:
-    torch.manual_seed(derived_seed(run.recipe.seed, "noise"))
-    stopped = keeper.restore()
-    if run.step == 0 and stopped is None:
-        run.course.record(0)
-        stopped = run.notify(callbacks)
-    while stopped is None:
-        run.advance()
-        stopped = run.close_epoch() if run.epoch_ended else None
-        if run.step in run.logged:
-            run.check()
-            run.course.record(run.step)
-        stopped = run.notify(callbacks) or stopped
-        if stopped is None and run.step == run.total:
-            stopped = "length"
-        keeper.keep(stopped)
-        bar(run.step)
-    run.check()
-    run.optimizer.zero_grad(set_to_none=True)
-    run.course.record(run.step)
-    return run.course.log(run.step, stopped)
+class Networks(ABC):
+    """One network or several, and their optimizer, as :class:`TrainingLoop` sees them."""
+
+    count: int
+    optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss of each network on its batch, or a number if there is one network."""
+
+    @abstractmethod
+    def evaluations(self, data: PlacedData) -> list[Evaluation]:
+        """Mean loss and accuracy of each network on a whole set."""
+
+    @abstractmethod
+    def write_back(self, index: int) -> None:
+        """Give the user's module the parameters that its network has now."""
 
 
-class _Run:
-    """The state that a step changes."""
+class _OneNetwork(Networks):
+    """A module, trained in place."""
+
+    count = 1
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:
+        self.optimizer, self._model, self._loss = optimizer, model, recipe.loss
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(self._model(inputs), targets).mean()
+
+    def evaluations(self, data: PlacedData) -> list[Evaluation]:
+        return [evaluate(self._model, data.inputs, data.targets, self._loss)]
+
+    def write_back(self, index: int) -> None:
+        pass
+
+
+@dataclass
+class _Course:
+    """One network's run so far."""
+
+    entries: list[LogEntry] = field(default_factory=list)
+    epoch_losses: list[float] = field(default_factory=list)
+    stopped: str | None = None
+
+    def log(self, step: int) -> TrainingLog:
+        return TrainingLog(tuple(self.entries), tuple(self.epoch_losses), step, self.stopped or "")
+
+
+class TrainingLoop:
+    """The state that a step changes, and the loop over the steps.
+
+    Args:
+        networks: what is trained; all of them take each step together.
+        data: the training set.
+        recipe: how to train.
+        seeds: one per network, of an ensemble; the recipe's if not given.
+        test: a second set, evaluated whenever the log is written.
+    """
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        networks: Networks,
+        data: PlacedData,
         recipe: Recipe,
-        data: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor] | None,
+        *,
+        seeds: Sequence[int] | None = None,
+        test: PlacedData | None = None,
     ) -> None:
-        self.model, self.optimizer, self.recipe = model, optimizer, recipe
-        self.data, self.test = data, test
-        examples = len(data[0])
-        self.total, self.per_epoch = recipe.total_steps(examples), recipe.steps_per_epoch(examples)
-        self.logged = logged_steps(recipe, examples)
-        self.step, self.factor = 0, 1.0
+        self.networks, self.recipe = networks, recipe
+        self._data, self._test = data, test
+        self.total = recipe.total_steps(data.examples)
+        self.per_epoch = recipe.steps_per_epoch(data.examples)
+        self._logged = recipe.logged_steps(data.examples)
+        batches = Batches(
+            data,
+            recipe.seed if seeds is None else seeds,
+            recipe.batch_size,
+            recipe.drop_last,
+            recipe.augmentation,
+        )
+        self._batches = batches
+        self._stepper = Stepper(
+            lambda *arguments: networks.losses(*batches.assemble(*arguments)),
+            networks.optimizer,
+            recipe.graphs,
+        )
+        parameter = networks.optimizer.param_groups[0]["params"][0]
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
         # Of the current epoch, on the device.
-        self.losses = torch.zeros(self.per_epoch, device=data[0].device, dtype=_dtype(model))
-        self.course = Course(recipe, examples, self._evaluate)
-        self._batches = Batches(*data, recipe)
-        self._stepper = Stepper(self._loss, optimizer, recipe.graphs)
+        self.losses = parameter.new_zeros(self.per_epoch, networks.count, dtype=dtype)
+        self.step, self._factor, self._closed_epochs = 0, 1.0, 0
+        self._courses = [_Course() for _ in range(networks.count)]
+        self._evaluated, self._entries = -1, list[LogEntry]()  # step, and all networks then
+        self._logs: dict[int, TrainingLog] = {}  # of networks that have stopped
 
-    def _loss(self, *arguments: Tensor) -> Tensor:
-        inputs, targets = self._batches.assemble(*arguments)
-        return self.recipe.loss(self.model(inputs), targets).mean()
+    def run(
+        self,
+        ends_the_run: Callable[[], bool] | None = None,
+        checkpoint: CheckpointFile | None = None,
+        after_step: Callable[[int], None] = lambda _step: None,
+    ) -> list[TrainingLog]:
+        """Train to the end; one log per network.
+
+        Args:
+            ends_the_run: asked before the first step and after every step.
+            checkpoint: where the state is kept (of one network); the run goes on from it.
+            after_step: told the number of finished steps.
+        """
+        torch.manual_seed(derived_seed(self.recipe.seed, "noise"))
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        if self.step == 0 and not self._logs:
+            self._record(*self.running)
+            if ends_the_run is not None and ends_the_run():
+                self._stop(dict.fromkeys(self.running, "callback"))
+        while running := self.running:
+            self._advance()
+            ended = self.step % self.per_epoch == 0 or self.step == self.total
+            reasons = self._close_epoch() if ended else {}
+            if self.step in self._logged:
+                self._check()
+                self._record(*self.running)
+            if ends_the_run is not None and ends_the_run():
+                reasons = dict.fromkeys(running, "callback")
+            elif self.step == self.total:
+                reasons = {index: reasons.get(index, "length") for index in running}
+            self._stop(reasons)
+            if checkpoint is not None and (self.step % checkpoint.every == 0 or self._logs):
+                self._keep(checkpoint)
+            after_step(self.step)
+        self.networks.optimizer.zero_grad(set_to_none=True)
+        return [self._logs[index] for index in range(self.networks.count)]
 
     @property
-    def position(self) -> int:
-        """Steps done since the latest epoch that was closed."""
-        return max(0, self.step - len(self.course.epoch_losses) * self.per_epoch)
+    def running(self) -> list[int]:
+        """Networks that have not stopped."""
+        return [index for index in range(self.networks.count) if index not in self._logs]
 
-    @property
-    def epoch_ended(self) -> bool:
-        return self.step % self.per_epoch == 0 or self.step == self.total
-
-    def advance(self) -> None:
+    def _advance(self) -> None:
         epoch, position = divmod(self.step, self.per_epoch)
         factor = schedule_factor(self.recipe.schedule, self.step, self.total, epoch)
-        if factor != self.factor:
-            set_rates(self.optimizer, factor)
-            self.factor = factor
+        if factor != self._factor:
+            set_rates(self.networks.optimizer, factor)
+            self._factor = factor
         self.losses[position] = self._stepper(*self._batches.arguments(self.step))
         self.step += 1
 
-    def close_epoch(self) -> str | None:
-        """Read the epoch's losses, and say why to stop."""
-        return self.course.close_epoch(self.check(), self.step)
+    def _close_epoch(self) -> dict[int, str]:
+        """Read the epoch's losses; for each network that a rule stops, why."""
+        columns = self._check()
+        self._closed_epochs += 1
+        reasons: dict[int, str] = {}
+        for index in self.running:
+            course = self._courses[index]
+            course.epoch_losses.append(self._epoch_mean(columns[index]))
 
-    def check(self) -> list[float]:
-        """Losses of the current epoch, all finite."""
-        losses: list[float] = self.losses[: self.position].tolist()
-        self.course.check(losses, self.step)
-        return losses
+            def accuracy(index: int = index) -> float:
+                self._record(index)
+                return self._courses[index].entries[-1].train.accuracy
 
-    def _evaluate(self) -> Sets:
-        loss = self.recipe.loss
-        test = None if self.test is None else evaluate(self.model, *self.test, loss)
-        return evaluate(self.model, *self.data, loss), test
+            reason = stopping_reason(self.recipe.stop, course.epoch_losses, accuracy)
+            if reason is not None:
+                reasons[index] = reason
+        return reasons
 
-    def notify(self, callbacks: Sequence[Callback]) -> str | None:
-        if not callbacks:
-            return None
-        latest = (self.step - 1) % self.per_epoch
-        loss = self.losses[latest] if self.step else self.losses.new_tensor(torch.nan)
-        state = TrainingState(self.step, self.step // self.per_epoch, self.model, loss)
-        answers = [callback(state) for callback in callbacks]  # every one sees every step
-        return "callback" if any(answer is True for answer in answers) else None
+    def _epoch_mean(self, losses: list[float]) -> float:
+        """Mean over the examples of an epoch: a short last batch weighs less."""
+        recipe = self.recipe
+        sizes = [recipe.batch_size] * len(losses)
+        if len(losses) == self.per_epoch and not recipe.drop_last:
+            sizes[-1] = self._data.examples - sum(sizes[:-1])
+        return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
+    def _check(self) -> list[list[float]]:
+        """Losses since the latest epoch that was closed, for each network; all are finite.
 
-def _dtype(model: nn.Module) -> torch.dtype:
-    return torch.promote_types(next(model.parameters()).dtype, torch.float32)
+        Raises:
+            DivergenceError: Naming the first step that is not finite, and why that usually happens.
+        """
+        first = self._closed_epochs * self.per_epoch
+        columns: list[list[float]] = self.losses[: max(0, self.step - first)].T.tolist()
+        for index in self.running:
+            for offset, loss in enumerate(columns[index]):
+                if not math.isfinite(loss):
+                    whose = f" of network {index}" if self.networks.count > 1 else ""
+                    before = [*self._courses[index].epoch_losses, *columns[index][:offset]]
+                    raise DivergenceError(
+                        f"training diverged: expected finite losses, got {loss}{whose} at step "
+                        f"{first + offset} (counted from 0); {_likely_cause(before, self.recipe)}",
+                        first + offset,
+                    )
+        return columns
 
+    def _record(self, *indices: int) -> None:
+        """Evaluate both sets for the logs of these networks; all networks at once per step."""
+        waiting = [
+            index
+            for index in indices
+            if not (entries := self._courses[index].entries) or entries[-1].step != self.step
+        ]
+        if waiting and self._evaluated != self.step:
+            train = self.networks.evaluations(self._data)
+            test: list[Evaluation | None] = [None] * self.networks.count
+            if self._test is not None:
+                test = [*self.networks.evaluations(self._test)]
+            self._entries = [LogEntry(self.step, *sets) for sets in zip(train, test, strict=True)]
+            self._evaluated = self.step
+        for index in waiting:
+            self._courses[index].entries.append(self._entries[index])
 
-class _Keeper:
-    """Writes the state of a run to its checkpoint, and reads it back."""
+    def _stop(self, reasons: dict[int, str]) -> None:
+        """These networks keep what they have now; the others go on."""
+        if reasons:
+            self._check()
+            self._record(*reasons)
+        for index, reason in reasons.items():
+            self.networks.write_back(index)
+            self._courses[index].stopped = reason
+            self._logs[index] = self._courses[index].log(self.step)
 
-    def __init__(self, run: _Run, checkpoint: Checkpoint | str | Path | None) -> None:
-        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint(checkpoint)
-        self._run, self._checkpoint = run, checkpoint
-        self._device = run.data[0].device
-        if checkpoint is not None:
-            self._path = Path(checkpoint.path)
-            self._every = checkpoint.every or run.per_epoch
-            self._identity = fingerprint(run.recipe, *run.data)
+    def _keep(self, checkpoint: CheckpointFile) -> None:
+        self._check()  # never keep a network that has diverged
+        (course,) = self._courses
+        device = self.losses.device
+        checkpoint.save(
+            {
+                "step": self.step,
+                "stopped": course.stopped,
+                "losses": self.losses[:, 0],
+                "log": course.log(self.step).to_dict(),
+                "model": checkpoint.model.state_dict(),
+                "optimizer": self.networks.optimizer.state_dict()["state"],
+                "random": torch.get_rng_state(),
+                "random_device": (
+                    torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+                ),
+            }
+        )
 
-    def keep(self, stopped: str | None) -> None:
-        """Write if it is time; a finished run is always written."""
-        run = self._run
-        if self._checkpoint is None or (run.step % self._every and stopped is None):
-            return
-        run.check()  # never keep a network that has diverged
-        if stopped is not None:
-            run.course.record(run.step)
-        cuda = self._device.type == "cuda"
-        state = {
-            "step": run.step,
-            "stopped": stopped,
-            "losses": run.losses,
-            "log": run.course.log(run.step, stopped or "").to_dict(),
-            "model": run.model.state_dict(),
-            "optimizer": run.optimizer.state_dict()["state"],
-            "random": torch.get_rng_state(),
-            "random_device": torch.cuda.get_rng_state(self._device) if cuda else None,
-        }
-        save_checkpoint(self._path, self._identity, state)
-
-    def restore(self) -> str | None:
-        """Go to the state on disk, if there is one; why that run had stopped, if it had."""
-        if self._checkpoint is None:
-            return None
-        state = load_checkpoint(self._path, self._identity)
+    def _restore(self, checkpoint: CheckpointFile) -> None:
+        """Go to the state on disk, if there is one."""
+        state = checkpoint.load()
         if state is None:
-            return None
-        run, log = self._run, log_from_dict(state["log"])
-        run.model.load_state_dict(state["model"])
-        groups = run.optimizer.state_dict()["param_groups"]
-        run.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
-        run.step = log.steps
-        run.course.epoch_losses, run.course.entries = [*log.epoch_losses], [*log.entries]
-        run.losses.copy_(state["losses"])
+            return
+        checkpoint.model.load_state_dict(state["model"])
+        optimizer = self.networks.optimizer
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        log = log_from_dict(state["log"])
+        course = _Course([*log.entries], [*log.epoch_losses], state["stopped"])
+        self._courses = [course]
+        self.step, self._closed_epochs = log.steps, len(log.epoch_losses)
+        self.losses[:, 0] = state["losses"]
         torch.set_rng_state(state["random"])
-        if state["random_device"] is not None and self._device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_device"], self._device)
-        return None if state["stopped"] is None else str(state["stopped"])
+        if state["random_device"] is not None and self.losses.is_cuda:
+            torch.cuda.set_rng_state(state["random_device"], self.losses.device)
+        if course.stopped is not None:
+            self._logs[0] = log
+
+
+def _likely_cause(before: Sequence[float], recipe: Recipe) -> str:
+    if not before:
+        return (
+            "the likely cause is the initial network: its outputs overflow before any update; "
+            "initialise with a smaller scale or standardise the inputs"
+        )
+    rate = recipe.learning_rate
+    if before[-1] > before[0]:
+        how = f"the loss had grown from {before[0]:.3g} to {before[-1]:.3g}"
+    else:
+        how = "one update was enough" if len(before) == 1 else "the loss jumped within one step"
+    return (
+        f"{how}, so the likely cause is a learning rate that is too large ({rate:g}); "
+        f"try {rate / 10:g}"
+    )
+
+
+@contextmanager
+def _progress_bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A function that takes the number of finished steps and never waits for the device."""
+    if not shown:
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("training", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    interval = max(1, total // _PROGRESS_UPDATES)
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("training", total=total)
+
+        def update(step: int) -> None:
+            if step % interval == 0 or step == total:
+                bar.update(task, completed=step)
+
+        yield update
