@@ -12,7 +12,7 @@ FOLDERS = {
     "engine": ("tests/engine",),
     "theory": ("tests/theory",),
     "metrics": ("tests/metrics",),
-    "laboratory": ("papers/tests/lab", "tests/data", "tests/interventions"),
+    "laboratory": ("papers/tests", "tests/data", "tests/interventions"),
     "studies": ("papers/tests",),
 }
 

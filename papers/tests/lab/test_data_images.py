@@ -1,4 +1,4 @@
-"""Cropped, pooled and grey images."""
+"""Cropped and pooled images."""
 
 import pytest
 import torch
@@ -12,9 +12,8 @@ from theodolite_papers.lab import data
     [
         lambda: data.average_pooled(torch.ones(1, 1, 9, 8), 2),
         lambda: data.central_crop(torch.ones(1, 1, 9, 8), 9),
-        lambda: data.grayscale(torch.ones(1, 2, 9, 8)),
     ],
-    ids=["pooled", "cropped", "grey"],
+    ids=["pooled", "cropped"],
 )
 def test_bad_requests_raise(call):
     with pytest.raises(ShapeError):

@@ -167,47 +167,6 @@ def test_bad_requests_raise(call, error):
         call()
 
 
-@pytest.mark.spec("2.P43")
-@pytest.mark.parametrize(
-    ("name", "runs", "models"),
-    [("cifar_a", 16, 960), ("cifar_b", 16, 960), ("imagenet_a", 20, 600), ("imagenet_b", 20, 600)],
-)
-def test_sweep_sizes(name, runs, models):
-    sweep = data.TRANSFER_SWEEPS[name]
-    assert len(set(sweep.runs())) == runs
-    assert sweep.models == models
-    assert len(data.draw_groups(sweep)) * runs == models
-
-
-@pytest.mark.spec("2.P43")
-@pytest.mark.parametrize("name", sorted(data.TRANSFER_SWEEPS))
-def test_sweep_draws_lie_inside_the_ranges(generator, name):
-    sweep = data.TRANSFER_SWEEPS[name]
-    groups = [group for _ in range(3) for group in data.draw_groups(sweep, generator)]
-    for field in ("init_scale", "learning_rate"):
-        low, high = getattr(sweep, field)
-        values = torch.tensor([getattr(group, field) for group in groups], dtype=torch.float64)
-        assert low <= values.min() < values.max() <= high
-        # Log-uniform: half of the draws lie below the geometric mean.
-        share = (values < sqrt(low * high)).double().mean().item()
-        assert abs(share - 0.5) < 5 * 0.5 / sqrt(len(groups))
-    for field in ("upstream_examples", "upstream_classes", "upstream_epochs"):
-        assert {getattr(group, field) for group in groups} == set(getattr(sweep, field))
-    assert {group.initializer for group in groups} == set(sweep.initializers)
-    for field in ("conv_layers", "filters", "units"):
-        drawn = {getattr(g, field) for g in groups if g.architecture == "simple_cnn"}
-        assert drawn == set(getattr(sweep, field))
-        assert {getattr(g, field) for g in groups if g.architecture != "simple_cnn"} == {None}
-
-
-def test_sweep_draws_follow_the_seed():
-    sweep = data.TRANSFER_SWEEPS["cifar_b"]
-    first, again, other = (
-        data.draw_groups(sweep, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
-    assert first == again != other
-
-
 def test_class_subsets_relabel_in_the_order_given():
     raw = datasets.digits()
     part = data.class_subset(raw, ["7", 2])
@@ -230,16 +189,9 @@ def test_class_subsets_refuse_unknown_classes(item):
         data.class_subset(datasets.digits(), [0, item])
 
 
-def test_probe_rows_are_balanced_or_uniform(generator):
-    labels = datasets.digits().y_train[data.probe_rows(datasets.digits(), 200, generator)]
-    assert torch.bincount(labels).tolist() == [20] * 10
-    regression = data.peaks(train=50, test=5, generator=generator)
-    rows = data.probe_rows(regression, 20, generator)
-    assert len(set(rows.tolist())) == 20
+def test_class_subsets_refuse_regression(generator):
     with pytest.raises(DomainError):
-        data.probe_rows(regression, 51)
-    with pytest.raises(DomainError):
-        data.class_subset(regression, [0, 1])
+        data.class_subset(data.peaks(train=50, test=5, generator=generator), [0, 1])
 
 
 class TestDataset:

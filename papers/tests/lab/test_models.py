@@ -224,16 +224,18 @@ def test_one_seed_gives_the_same_network_on_every_device(change, initializer, de
         assert device == "meta" or parameter.cpu().equal(here.get_parameter(name))
 
 
-@pytest.mark.parametrize("name", models.ACTIVATIONS)
+@pytest.mark.parametrize(
+    "name", ["relu", "leaky_relu", "prelu", "tanh", "sigmoid", "sin", "linear"]
+)
 def test_every_activation_builds_a_network(name):
     assert models.mlp([4, 3, 2], name)(torch.zeros(5, 2, 2)).shape == (5, 2)
 
 
 def test_activations_compute_what_they_say():
     x = torch.linspace(-2, 2, 9)
-    assert torch.equal(models.activation("sin")(x), x.sin())
-    assert torch.equal(models.activation("linear")(x), x)
-    assert models.activation("leaky_relu")(torch.tensor(-1.0)) == pytest.approx(-0.01)
+    assert torch.equal(models.mlp([1, 1, 1], "sin").act1(x), x.sin())
+    assert torch.equal(models.mlp([1, 1, 1], "linear").act1(x), x)
+    assert models.mlp([1, 1, 1], "leaky_relu").act1(torch.tensor(-1.0)) == pytest.approx(-0.01)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import torch
 
 from theodolite.interventions import layer_norms
 from theodolite.measures.covariance import rotation_angle_deviation
-from theodolite_papers.lab.data import TRANSFER_SWEEPS
 from theodolite_papers.ledger import Trial
 from theodolite_papers.maennel2020._activations import fractions_of, histograms_of, relu_layers
 from theodolite_papers.maennel2020._courses import left_chance
@@ -15,6 +14,7 @@ from theodolite_papers.maennel2020._images import Images, draw_images, halves
 from theodolite_papers.maennel2020._layerwise import RULES, LayerByLayer, Workshop
 from theodolite_papers.maennel2020._sweeps import Group, sweep_space
 from theodolite_papers.maennel2020._transfer import Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS
 from theodolite_papers.maennel2020.fig19 import wishart_covariances
 
 DIGITS = Images("digits")
@@ -170,7 +170,7 @@ def test_the_full_sweeps_have_as_many_models_as_the_paper(name, models):
     points, sweep = sweep_space(name).points(), TRANSFER_SWEEPS[name]
     # A scratch run counts once per number of transferred layers.
     each = 2 * 2 * len(sweep.transferred)
-    assert len(points) * sweep.seeds * each == models
+    assert len(points) * sweep.seeds * each == models == sweep.models
     low, high = sweep.init_scale
     assert all(low <= point["init_scale"] <= high for point in points)
     group = Group(**points[-1])

@@ -8,7 +8,14 @@ import torch
 
 from theodolite import data as datasets
 from theodolite.errors import DataError, DomainError, ShapeError, UnknownNameError
+from theodolite_papers.imani2022._fitted_features import rbf_features, sparse_codes
+from theodolite_papers.imani2022._image_features import (
+    hog_features,
+    sift_descriptors,
+    visual_vocabulary,
+)
 from theodolite_papers.lab import data
+from theodolite_papers.maennel2020._ladder import image_ladder
 
 LABELS = torch.tensor([0, 0, 1, 1, 2])
 X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
@@ -78,37 +85,37 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
             r"images: expected 3 channels on axis 1 .* got shape \(2, 1, 4, 4\)",
         ),
         (
-            lambda: data.image_ladder(torch.rand(2, 3, 32, 32), "shuffled"),
+            lambda: image_ladder(torch.rand(2, 3, 32, 32), "shuffled"),
             ShapeError,
             r"expected sides that 3 divides, got 32 x 32; crop .*central_crop\(images, 30\)",
         ),
         (
-            lambda: data.image_ladder(torch.rand(2, 3, 9, 9), "blurred"),
+            lambda: image_ladder(torch.rand(2, 3, 9, 9), "blurred"),
             DomainError,
             "rung: expected one of 'gaussian_global'.*got 'blurred'",
         ),
         (
-            lambda: data.hog_features(torch.rand(1, 3, 8, 32)),
+            lambda: hog_features(torch.rand(1, 3, 8, 32)),
             ShapeError,
             r"images: expected at least 16 x 16 pixels \(one block\), got 8 x 32",
         ),
         (
-            lambda: data.sift_descriptors(torch.rand(1, 8, 8)),
+            lambda: sift_descriptors(torch.rand(1, 8, 8)),
             ShapeError,
             r"patches: expected 16 x 16 pixels, got shape \(1, 8, 8\)",
         ),
         (
-            lambda: data.visual_vocabulary(torch.rand(3, 2), 4),
+            lambda: visual_vocabulary(torch.rand(3, 2), 4),
             DomainError,
             r"words: expected at most one word per descriptor \(3\), got 4",
         ),
         (
-            lambda: data.rbf_features(torch.rand(3, 2), torch.rand(3, 4)),
+            lambda: rbf_features(torch.rand(3, 2), torch.rand(3, 4)),
             ShapeError,
             "expected inputs and centers of one width, got 2 and 4",
         ),
         (
-            lambda: data.sparse_codes(torch.rand(3, 2), torch.rand(3, 4)),
+            lambda: sparse_codes(torch.rand(3, 2), torch.rand(3, 4)),
             ShapeError,
             "dictionary: expected atoms of the inputs' width 2, got 4",
         ),

@@ -9,23 +9,20 @@ from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled, unit_rows
 from theodolite.interventions import initialize_
+from theodolite_papers.imani2022._fitted_features import rbf_features
+from theodolite_papers.imani2022._image_features import (
+    dense_sift,
+    hog_features,
+    visual_vocabulary,
+    word_histograms,
+)
 from theodolite_papers.imani2022._pretrained import (
     image_features,
     published_network,
     random_network,
 )
 from theodolite_papers.imani2022._profiles import hidden_layers
-from theodolite_papers.lab.data import (
-    balanced_rows,
-    class_subset,
-    dense_sift,
-    hog_features,
-    load_image_set,
-    pair_task,
-    rbf_features,
-    visual_vocabulary,
-    word_histograms,
-)
+from theodolite_papers.lab.data import balanced_rows, class_subset, load_image_set, pair_task
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import Trial
 

@@ -15,7 +15,7 @@ from theodolite.interventions import initialize_
 from theodolite_papers.imani2022._profiles import hidden_layers
 from theodolite_papers.lab.data import data_folder
 from theodolite_papers.lab.models import efficientnet_lite0, mobilenet_v2, pretrained_keys, resnet50
-from theodolite_papers.lab.models.resnets import Bottleneck, ResNet
+from theodolite_papers.lab.models.residual import Bottleneck, ResNet
 
 __all__ = ["PUBLISHED", "Published", "image_features", "published_network", "random_network"]
 

@@ -6,7 +6,7 @@ import torch
 
 from theodolite.linalg import thin_svd
 from theodolite.measures.representation import alignment_curve
-from theodolite_papers.lab.data import labels_along, two_arcs
+from theodolite_papers.imani2022._illustrations import labels_along, two_arcs
 from theodolite_papers.ledger import (
     Claim,
     Judgment,

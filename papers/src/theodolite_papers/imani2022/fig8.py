@@ -12,7 +12,7 @@ from theodolite.theory.convergence import (
     phases,
     process_goals,
 )
-from theodolite_papers.lab.data import two_processes
+from theodolite_papers.imani2022._illustrations import two_processes
 from theodolite_papers.ledger import (
     Claim,
     Judgment,

@@ -10,7 +10,8 @@ from torch import Tensor
 from theodolite.linalg import LabelProjections, thin_svd
 from theodolite.measures.representation import curve_from_projections, label_projections
 from theodolite.theory.convergence import gradient_descent_loss
-from theodolite_papers.lab.data import load_ct_position, singular_vector_labels
+from theodolite_papers.imani2022._illustrations import singular_vector_labels
+from theodolite_papers.lab.data import load_ct_position
 from theodolite_papers.ledger import (
     Claim,
     Judgment,

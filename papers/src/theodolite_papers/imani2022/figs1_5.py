@@ -8,6 +8,11 @@ from torch import Tensor
 
 from theodolite.data import Dataset, scaled
 from theodolite.measures.representation import scaled_targets
+from theodolite_papers.imani2022._fitted_features import (
+    fit_rbf_network,
+    learn_dictionary,
+    sparse_codes,
+)
 from theodolite_papers.imani2022._networks import Training, build, recipe_for, train_on
 from theodolite_papers.imani2022._profiles import (
     Profile,
@@ -17,13 +22,7 @@ from theodolite_papers.imani2022._profiles import (
     profile,
 )
 from theodolite_papers.imani2022._readouts import Split, best_readout
-from theodolite_papers.lab.data import (
-    fit_rbf_network,
-    learn_dictionary,
-    load_ct_position,
-    peaks,
-    sparse_codes,
-)
+from theodolite_papers.lab.data import load_ct_position, peaks
 from theodolite_papers.ledger import (
     Claim,
     Judgment,

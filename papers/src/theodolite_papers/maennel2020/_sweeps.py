@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from theodolite.sweeps import LogUniform, Space
-from theodolite_papers.lab.data import TRANSFER_SWEEPS, TransferSweep
 from theodolite_papers.ledger import Measured, Trial
 from theodolite_papers.maennel2020._images import Images
 from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS, TransferSweep
 
 __all__ = ["Group", "measure_group", "sweep_space"]
 

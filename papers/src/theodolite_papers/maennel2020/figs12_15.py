@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from theodolite.sweeps import LogUniform, Space, point_name
-from theodolite_papers.lab.data import TRANSFER_SWEEPS
 from theodolite_papers.ledger import Claim, Judgment, Line, Panel, Points, Results, Study, judge
 from theodolite_papers.maennel2020._images import Images
 from theodolite_papers.maennel2020._sweeps import Group, measure_group, sweep_space
 from theodolite_papers.maennel2020._transfer import Stage
+from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS
 
 __all__ = ["STUDIES"]
 

@@ -13,7 +13,7 @@ from theodolite.measures.covariance import (
     transfer_function,
     unimodality_defect,
 )
-from theodolite_papers.lab.data import Rung, image_ladder, random_labels
+from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.models import strided_cnn
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import (
@@ -29,6 +29,7 @@ from theodolite_papers.ledger import (
     mean_and_error,
 )
 from theodolite_papers.maennel2020._images import Images, draw_images
+from theodolite_papers.maennel2020._ladder import Rung, image_ladder
 
 __all__ = ["STUDY", "Ladder"]
 

@@ -1,11 +1,11 @@
-"""Rows for a task: class pairs, balanced samples, splits that share no example.
+"""Tasks on a data set: some of its classes, pairs of them, random and corrupted labels.
 
-Functions return row indices, so that two representations of the same examples can be read at the
-same rows.
+Balanced samples and pairs are row indices, so that two representations of the same examples can be
+read at the same rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from warnings import warn
 
@@ -13,15 +13,20 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from theodolite.checks import require_count, require_labels
-from theodolite.errors import DomainError
+from theodolite.checks import require_between, require_count, require_labels
+from theodolite.data import Dataset
+from theodolite.errors import DomainError, UnknownNameError
 
 __all__ = [
+    "CorruptedLabels",
     "PairTask",
     "balanced_rows",
     "class_pairs",
+    "class_subset",
+    "corrupted_labels",
     "one_vs_one_tasks",
     "pair_task",
+    "random_labels",
 ]
 
 _FEW = 10  # rows per class below which an alignment curve says little
@@ -172,3 +177,122 @@ def one_vs_one_tasks(
     require_labels(labels)
     members = sorted(set(labels.tolist())) if classes is None else classes
     return [pair_task(labels, pair, size, generator) for pair in class_pairs(members)]
+
+
+def class_subset(dataset: Dataset, classes: Sequence[int | str]) -> Dataset:
+    """Only the examples of some classes, which become 0, 1, 2, ... in the order given.
+
+    Args:
+        dataset: with class labels.
+        classes: names or indices, e.g. the natural classes of CIFAR-10.
+
+    Raises:
+        DomainError: If the data set has no classes or a class repeats.
+        UnknownNameError: If a class does not exist.
+
+    Example:
+        >>> x, y = torch.arange(4.0).unsqueeze(1), torch.tensor([0, 1, 2, 1])
+        >>> pets = Dataset("pets", x, y, x, y, classes=("cat", "dog", "owl"))
+        >>> part = class_subset(pets, ["owl", "dog"])
+        >>> part.classes, part.y_train
+        (('owl', 'dog'), tensor([1, 0, 1]))
+    """
+    if not dataset.classes:
+        raise DomainError(f"dataset: expected class labels, but {dataset.name} is a regression")
+    indices = [_index(dataset, item) for item in classes]
+    if len(set(indices)) != len(indices) or not indices:
+        raise DomainError(f"classes: expected distinct classes, got {list(classes)}")
+    lookup = torch.full((dataset.num_classes,), -1)
+    lookup[indices] = torch.arange(len(indices))
+    train, y_train = _relabelled(dataset.y_train, lookup)
+    test, y_test = _relabelled(dataset.y_test, lookup)
+    return replace(
+        dataset,
+        x_train=dataset.x_train[train],
+        y_train=y_train,
+        x_test=dataset.x_test[test],
+        y_test=y_test,
+        classes=tuple(dataset.classes[index] for index in indices),
+    )
+
+
+def _index(dataset: Dataset, item: int | str) -> int:
+    if isinstance(item, str) and item in dataset.classes:
+        return dataset.classes.index(item)
+    if isinstance(item, int) and 0 <= item < dataset.num_classes:
+        return item
+    raise UnknownNameError(f"class of {dataset.name}", str(item), dataset.classes)
+
+
+def _relabelled(labels: Tensor, lookup: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose class is kept, and their new labels."""
+    fresh = lookup.to(labels.device)[labels]
+    kept = (fresh >= 0).nonzero().flatten()
+    return kept, fresh[kept]
+
+
+@dataclass(frozen=True)
+class CorruptedLabels:
+    """Labels of which some were redrawn, and the rows where that happened, ascending."""
+
+    labels: Integer[Tensor, " n"]
+    rows: Integer[Tensor, " k"]
+
+
+def random_labels(
+    count: int, num_classes: int, generator: torch.Generator | None = None
+) -> Integer[Tensor, " n"]:
+    """Independent uniform class labels, drawn once and then fixed.
+
+    Args:
+        count: number of examples.
+        num_classes: labels are drawn from ``0 .. num_classes - 1``.
+        generator: source of randomness.
+
+    Example:
+        >>> random_labels(5, 3, torch.Generator().manual_seed(0)).shape
+        torch.Size([5])
+
+    References:
+        [maennel2020], appendix A.1; [imani2022], section 6.
+    """
+    require_count(1, count=count, num_classes=num_classes)
+    return torch.randint(num_classes, (count,), generator=generator)
+
+
+def corrupted_labels(
+    labels: Integer[Tensor, " n"],
+    fraction: float,
+    num_classes: int | None = None,
+    generator: torch.Generator | None = None,
+) -> CorruptedLabels:
+    r"""Replace an exact share of the labels by uniform draws.
+
+    :math:`\operatorname{round}(fn)` rows, picked without replacement, get a fresh uniform label.
+    The old label may recur, so about :math:`f(1 - 1/k)n` labels differ afterwards.
+
+    Args:
+        labels: true class labels.
+        fraction: :math:`f`, share of rows that are redrawn.
+        num_classes: :math:`k`; one more than the largest label if left out.
+        generator: source of randomness.
+
+    Raises:
+        DomainError: If the fraction lies outside [0, 1] or a label outside the classes.
+
+    Example:
+        >>> noisy = corrupted_labels(torch.zeros(10, dtype=torch.long), 0.2, num_classes=4)
+        >>> len(noisy.rows)
+        2
+
+    References:
+        [lou2022], Figures 19 and 20.
+    """
+    classes = require_labels(labels, num_classes)
+    require_between(0.0, 1.0, fraction=fraction)
+    count = round(fraction * len(labels))
+    rows = torch.randperm(len(labels), generator=generator)[:count].sort().values
+    fresh = torch.randint(classes, (count,), generator=generator)
+    answer = labels.clone()
+    answer[rows.to(labels.device)] = fresh.to(labels)
+    return CorruptedLabels(answer, rows)

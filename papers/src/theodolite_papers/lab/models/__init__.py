@@ -1,6 +1,5 @@
 """The networks of the five papers, as the specifications describe them."""
 
-from theodolite_papers.lab.models.activations import ACTIVATIONS, Sin, activation
 from theodolite_papers.lab.models.convnets import (
     conv_net,
     simple_cnn,
@@ -9,21 +8,28 @@ from theodolite_papers.lab.models.convnets import (
     vgg16,
     vgg19,
 )
-from theodolite_papers.lab.models.densenet import DenseNet, densenet121
-from theodolite_papers.lab.models.kernel_resnet import KernelResNet, kernel_resnet
-from theodolite_papers.lab.models.mlp import NTKLinear, mlp, ntk_mlp
+from theodolite_papers.lab.models.mlp import NTKLinear, Sin, mlp, ntk_mlp
 from theodolite_papers.lab.models.mobile import (
     MobileNet,
     efficientnet_lite0,
     mobilenet_v2,
     pretrained_keys,
 )
-from theodolite_papers.lab.models.preactivation import PreActivationNet, resnet18_v2, wide_resnet
-from theodolite_papers.lab.models.resnets import ResNet, resnet18, resnet50
+from theodolite_papers.lab.models.residual import (
+    DenseNet,
+    KernelResNet,
+    PreActivationNet,
+    ResNet,
+    densenet121,
+    kernel_resnet,
+    resnet18,
+    resnet18_v2,
+    resnet50,
+    wide_resnet,
+)
 from theodolite_papers.lab.models.t2t import T2TViT, t2t_vit_14
 
 __all__ = [
-    "ACTIVATIONS",
     "DenseNet",
     "KernelResNet",
     "MobileNet",
@@ -32,7 +38,6 @@ __all__ = [
     "ResNet",
     "Sin",
     "T2TViT",
-    "activation",
     "conv_net",
     "densenet121",
     "efficientnet_lite0",

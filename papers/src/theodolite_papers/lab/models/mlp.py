@@ -1,7 +1,7 @@
 """Fully connected networks of any depth, width, activation and initialisation."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import sqrt
 
@@ -9,11 +9,29 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.checks import require_count, require_positive
-from theodolite.errors import ShapeError
+from theodolite.errors import ShapeError, UnknownNameError
 from theodolite.interventions.initializers import Initializer, initialize_
-from theodolite_papers.lab.models.activations import activation as activation_module
 
-__all__ = ["NTKLinear", "mlp", "ntk_mlp"]
+__all__ = ["NTKLinear", "Sin", "mlp", "ntk_mlp"]
+
+
+class Sin(nn.Module):
+    """The sine of each entry."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sine, entry by entry."""
+        return torch.sin(x)
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,  # slope 0.01
+    "prelu": nn.PReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "sin": Sin,
+    "linear": nn.Identity,
+}
 
 
 def mlp(
@@ -29,7 +47,8 @@ def mlp(
 
     Args:
         sizes: input width, hidden widths, output width: L + 1 numbers for L layers.
-        activation: after every layer but the last; a name of ``ACTIVATIONS``.
+        activation: after every layer but the last; ``"relu"``, ``"leaky_relu"``, ``"prelu"``,
+            ``"tanh"``, ``"sigmoid"``, ``"sin"`` or ``"linear"``.
         bias: whether the layers have biases (they start at zero).
         initializer: distribution of the weights.
         scale: factor of the weights' standard deviation, one for all layers or one per layer.
@@ -37,6 +56,7 @@ def mlp(
 
     Raises:
         ShapeError: If fewer than two sizes are given.
+        UnknownNameError: If there is no such activation.
 
     Example:
         >>> net = mlp([64, 32, 10], "sin", bias=False)
@@ -45,8 +65,7 @@ def mlp(
         >>> [name for name, _ in net.named_children()]
         ['flatten', 'fc1', 'act1', 'fc2']
     """
-    layers = _stack(sizes, activation, [nn.Linear(a, b, bias=bias) for a, b in _pairs(sizes)])
-    network = nn.Sequential(layers)
+    network = _stack(activation, [nn.Linear(a, b, bias=bias) for a, b in _pairs(sizes)])
     initialize_(network, initializer, scale, generator)
     return network
 
@@ -122,7 +141,7 @@ def ntk_mlp(
         )
         for a, b in _pairs(sizes)
     ]
-    return nn.Sequential(_stack(sizes, activation, layers))
+    return _stack(activation, layers)
 
 
 def _pairs(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -133,12 +152,12 @@ def _pairs(sizes: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(sizes))
 
 
-def _stack(
-    sizes: Sequence[int], activation: str, layers: Sequence[nn.Module]
-) -> "OrderedDict[str, nn.Module]":
+def _stack(activation: str, layers: Sequence[nn.Module]) -> nn.Sequential:
+    if activation not in _ACTIVATIONS:
+        raise UnknownNameError("activation", activation, _ACTIVATIONS)
     stack: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for index, layer in enumerate(layers, start=1):
         stack[f"fc{index}"] = layer
         if index < len(layers):
-            stack[f"act{index}"] = activation_module(activation)
-    return stack
+            stack[f"act{index}"] = _ACTIVATIONS[activation]()
+    return nn.Sequential(stack)

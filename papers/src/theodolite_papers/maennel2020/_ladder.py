@@ -13,7 +13,7 @@ from torch import Tensor
 from theodolite.checks import require_axes, require_choice, require_count, require_finite
 from theodolite.errors import ShapeError
 from theodolite.linalg import Moments, array_function, double
-from theodolite_papers.lab.data.gaussian import covariance_root
+from theodolite_papers.lab.data import covariance_root
 
 __all__ = [
     "LADDER",

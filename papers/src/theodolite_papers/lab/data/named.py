@@ -1,4 +1,7 @@
-"""Named image sets: from ``$THEODOLITE_DATA/NAME.npz``, or downloaded with ``datasets``."""
+"""Data sets with a name: image sets and a table from files, cut and shrunk for small experiments.
+
+An image set is read from ``$THEODOLITE_DATA/NAME.npz``, or downloaded with ``datasets``.
+"""
 
 import os
 from dataclasses import dataclass, replace
@@ -7,13 +10,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Num
 from torch import Tensor
+from torch.nn import functional
 
-from theodolite.data import Dataset, channels_first, load_npz
-from theodolite.errors import DataError, UnknownNameError
+from theodolite.checks import require_axes, require_count
+from theodolite.data import Dataset, channels_first, disjoint_rows, load_npz
+from theodolite.errors import DataError, ShapeError, UnknownNameError
 
-__all__ = ["IMAGE_SETS", "ImageSet", "data_folder", "load_image_set"]
+__all__ = [
+    "CT_FILE",
+    "IMAGE_SETS",
+    "ImageSet",
+    "average_pooled",
+    "central_crop",
+    "data_folder",
+    "load_ct_position",
+    "load_image_set",
+]
 
+CT_FILE = "slice_localization_data.csv"
+_CT_FEATURES = 384
+_CT_COLUMNS = ("patientId", *(f"value{index}" for index in range(_CT_FEATURES)), "reference")
 _FASHION = "t-shirt trouser pullover dress coat sandal shirt sneaker bag ankle-boot"
 _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 
@@ -87,7 +105,11 @@ def load_image_set(name: str) -> Dataset:
         raise DataError(_instructions(name, expected, file, error)) from error
     answer = _named(downloaded, expected, expected.repository)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _save_npz(answer, file)
+    # Written next to it and moved, so that a killed process leaves no part.
+    part = file.with_name(f".{file.name}.part.npz")
+    keys = ("x_train", "y_train", "x_test", "y_test")
+    np.savez_compressed(part, **{key: getattr(answer, key).cpu().numpy() for key in keys})
+    part.replace(file)
     return answer
 
 
@@ -146,9 +168,90 @@ def _named(dataset: Dataset, expected: ImageSet, source: str) -> Dataset:
     return replace(dataset, y_train=y_train, y_test=y_test, classes=names)
 
 
-def _save_npz(dataset: Dataset, file: Path) -> None:
-    """Write the tensors so that ``load_npz`` reads them back; a killed process leaves no part."""
-    keys = ("x_train", "y_train", "x_test", "y_test")
-    part = file.with_name(f".{file.name}.part.npz")
-    np.savez_compressed(part, **{key: getattr(dataset, key).cpu().numpy() for key in keys})
-    part.replace(file)
+def load_ct_position(
+    train: int = 1000,
+    test: int = 1000,
+    path: str | Path | None = None,
+    generator: torch.Generator | None = None,
+) -> Dataset:
+    """Random training and test rows of the UCI data set, unscaled.
+
+    Args:
+        train: number of training rows.
+        test: number of test rows, none of them training rows.
+        path: the CSV file; ``slice_localization_data.csv`` in the data folder if left out.
+        generator: draws the rows.
+
+    Returns:
+        384 features per row; the target is the position along the body, 0 to 180.
+
+    Raises:
+        DataError: If the file is missing or not that table. The message says what to put where.
+        DomainError: If more rows are asked for than there are.
+
+    References:
+        [graf2011]; [imani2022], Figures 1, 5 and 9.
+    """
+    import pandas
+
+    require_count(1, train=train, test=test)
+    file = data_folder() / CT_FILE if path is None else Path(path)
+    if not file.is_file():
+        raise DataError(
+            f"ct_position: expected {file}, which does not exist; download 'Relative location of "
+            f"CT slices on axial axis' from the UCI Machine Learning Repository (number 206) and "
+            f"put {CT_FILE} there, or in the folder that THEODOLITE_DATA names"
+        )
+    try:
+        table = pandas.read_csv(file, usecols=list(_CT_COLUMNS), dtype="float64")
+        values = torch.from_numpy(table[list(_CT_COLUMNS[1:])].to_numpy(copy=True))
+    except Exception as error:  # the parser fails in many ways on other files
+        raise DataError(
+            f"{file}: expected a CSV table of numbers with the columns patientId, value0 to "
+            f"value383, reference ({type(error).__name__}: {error}); download it again"
+        ) from error
+    if len(values) == 0 or not values.isfinite().all():
+        raise DataError(f"{file}: expected rows of finite numbers, got {len(values)} rows")
+    rows, held_out = disjoint_rows(len(values), train, test, generator=generator)
+    x, y = values[:, :_CT_FEATURES], values[:, _CT_FEATURES]
+    return Dataset("ct_position", x[rows], y[rows], x[held_out], y[held_out])
+
+
+def central_crop(images: Num[Tensor, "n c h w"], size: int) -> Num[Tensor, "n c size size"]:
+    """The central square of every image; an odd margin leaves the larger part at the end.
+
+    Raises:
+        ShapeError: If an image is smaller than the crop.
+
+    Example:
+        >>> central_crop(torch.arange(16).reshape(1, 1, 4, 4), 2).flatten()
+        tensor([ 5,  6,  9, 10])
+    """
+    require_axes(4, images=images)
+    require_count(1, size=size)
+    height, width = images.shape[2:]
+    if min(height, width) < size:
+        raise ShapeError(f"images: expected sides of at least {size}, got {height} x {width}")
+    top, left = (height - size) // 2, (width - size) // 2
+    return images[:, :, top : top + size, left : left + size]
+
+
+def average_pooled(images: Num[Tensor, "n c h w"], factor: int) -> Float[Tensor, "n c k l"]:
+    """Images shrunk by the mean over squares of ``factor`` pixels.
+
+    Raises:
+        ShapeError: If a side is no multiple of the factor.
+
+    Example:
+        >>> average_pooled(torch.ones(1, 3, 8, 8), 4).shape
+        torch.Size([1, 3, 2, 2])
+    """
+    require_axes(4, images=images)
+    require_count(1, factor=factor)
+    if images.shape[2] % factor or images.shape[3] % factor:
+        raise ShapeError(
+            f"images: expected sides that {factor} divides, got {tuple(images.shape[2:])}; "
+            "crop them first with central_crop"
+        )
+    values = images if images.is_floating_point() else images.float()
+    return functional.avg_pool2d(values, factor)

@@ -7,7 +7,13 @@ import torch
 from tests.reference import patches as reference
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError, ShapeError
-from theodolite_papers.lab import data
+from theodolite_papers.maennel2020._ladder import (
+    LADDER,
+    assembled_images,
+    gaussian_patches,
+    grid_patches,
+    image_ladder,
+)
 
 
 @pytest.fixture
@@ -22,7 +28,7 @@ def images(generator):
 @pytest.mark.spec("2.P32")
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_patches_are_those_of_a_strided_convolution(images, kernel):
-    rows = data.grid_patches(images[:4], kernel)
+    rows = grid_patches(images[:4], kernel)
     expected = reference.patches(images[:4].numpy(), (kernel,) * 2, (kernel,) * 2, (0, 0), (1, 1))
     assert_close(rows, expected.reshape(4, -1, 2 * kernel**2))
 
@@ -30,16 +36,16 @@ def test_patches_are_those_of_a_strided_convolution(images, kernel):
 @pytest.mark.spec("2.P32")
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_assembling_patches_is_the_identity(images, kernel):
-    patches = data.grid_patches(images, kernel)
-    assert data.assembled_images(patches, kernel, 9, 6).equal(images)
-    assert data.image_ladder(images, "original", kernel) is images
+    patches = grid_patches(images, kernel)
+    assert assembled_images(patches, kernel, 9, 6).equal(images)
+    assert image_ladder(images, "original", kernel) is images
 
 
 @pytest.mark.spec("2.P32")
 def test_shuffling_keeps_every_position_and_the_covariance(images, generator):
-    before = data.grid_patches(images)
-    shuffled = data.image_ladder(images, "shuffled", generator=generator)
-    after = data.grid_patches(shuffled)
+    before = grid_patches(images)
+    shuffled = image_ladder(images, "shuffled", generator=generator)
+    after = grid_patches(shuffled)
     for position in range(before.shape[1]):
         assert sorted(after[:, position].tolist()) == sorted(before[:, position].tolist())
     pooled = [reference.covariance(rows.flatten(0, 1).numpy()) for rows in (before, after)]
@@ -52,8 +58,8 @@ def test_shuffling_removes_correlation_between_patches(images, generator):
     def correlation(patches):
         return abs(np.corrcoef(patches[:, 0].mean(1), patches[:, 3].mean(1))[0, 1])
 
-    before = data.grid_patches(images)
-    after = data.grid_patches(data.image_ladder(images, "shuffled", generator=generator))
+    before = grid_patches(images)
+    after = grid_patches(image_ladder(images, "shuffled", generator=generator))
     assert correlation(before) > 0.8
     assert correlation(after) < 4 / np.sqrt(300)
 
@@ -65,8 +71,8 @@ def test_global_gaussian_patches_have_the_pooled_covariance(images, generator, o
     rows = reference.patches(images.numpy(), (3, 3), stride, (0, 0), (1, 1)).reshape(-1, 18)
     expected = np.cov(rows.T, bias=True)
     many = images.repeat(20, 1, 1, 1)
-    drawn = data.image_ladder(many, "gaussian_global", overlapping=overlapping, generator=generator)
-    patches = data.grid_patches(drawn).numpy()
+    drawn = image_ladder(many, "gaussian_global", overlapping=overlapping, generator=generator)
+    patches = grid_patches(drawn).numpy()
     actual = np.cov(patches.reshape(-1, 18).T, bias=True)
     error = 5 * expected.diagonal().max() * np.sqrt(2 / len(patches) / 6)
     assert np.abs(actual - expected).max() < error
@@ -76,10 +82,10 @@ def test_global_gaussian_patches_have_the_pooled_covariance(images, generator, o
 
 @pytest.mark.spec("2.P32")
 def test_gaussian_patches_of_a_position_have_its_own_covariance(images, generator):
-    before = data.grid_patches(images).numpy()
+    before = grid_patches(images).numpy()
     many = images.repeat(20, 1, 1, 1)
-    drawn = data.image_ladder(many, "gaussian_position", generator=generator)
-    after = data.grid_patches(drawn).numpy()
+    drawn = image_ladder(many, "gaussian_position", generator=generator)
+    after = grid_patches(drawn).numpy()
     for position in range(before.shape[1]):
         expected = np.cov(before[:, position].T, bias=True)
         actual = np.cov(after[:, position].T, bias=True)
@@ -89,10 +95,10 @@ def test_gaussian_patches_of_a_position_have_its_own_covariance(images, generato
     assert before[:, 5].var() > 1.5 * before[:, 0].var()
 
 
-@pytest.mark.parametrize("rung", data.LADDER)
+@pytest.mark.parametrize("rung", LADDER)
 def test_rungs_keep_shape_and_dtype_and_follow_the_seed(images, rung):
     first, again = (
-        data.image_ladder(images.float(), rung, generator=torch.Generator().manual_seed(3))
+        image_ladder(images.float(), rung, generator=torch.Generator().manual_seed(3))
         for _ in range(2)
     )
     assert first.shape == images.shape
@@ -103,11 +109,11 @@ def test_rungs_keep_shape_and_dtype_and_follow_the_seed(images, rung):
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: data.image_ladder(torch.zeros(2, 1, 32, 32), "shuffled"), ShapeError),
-        (lambda: data.image_ladder(torch.zeros(2, 1, 32, 32), "original"), ShapeError),
-        (lambda: data.assembled_images(torch.zeros(2, 4, 9), 3, 9, 9), ShapeError),
-        (lambda: data.assembled_images(torch.zeros(2, 9, 8), 3, 9, 9), ShapeError),
-        (lambda: data.gaussian_patches(torch.full((2, 1, 1), float("inf"))), DomainError),
+        (lambda: image_ladder(torch.zeros(2, 1, 32, 32), "shuffled"), ShapeError),
+        (lambda: image_ladder(torch.zeros(2, 1, 32, 32), "original"), ShapeError),
+        (lambda: assembled_images(torch.zeros(2, 4, 9), 3, 9, 9), ShapeError),
+        (lambda: assembled_images(torch.zeros(2, 9, 8), 3, 9, 9), ShapeError),
+        (lambda: gaussian_patches(torch.full((2, 1, 1), float("inf"))), DomainError),
     ],
 )
 def test_bad_requests_raise(call, error):

@@ -1,22 +1,93 @@
-"""Bags of visual words from dense upright SIFT descriptors."""
+"""Image features without a network: oriented gradients, and bags of visual words."""
 
 from math import pi
 
 import torch
-from jaxtyping import Float, Integer, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_count, require_finite
+from theodolite.checks import require_axes, require_count, require_finite, require_nonempty
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double
-from theodolite_papers.lab.data.hog import central_differences
-from theodolite_papers.lab.data.images import grayscale
 
-__all__ = ["dense_sift", "sift_descriptors", "visual_vocabulary", "word_histograms", "word_indices"]
+__all__ = [
+    "dense_sift",
+    "hog_features",
+    "sift_descriptors",
+    "visual_vocabulary",
+    "word_histograms",
+]
 
+_LUMA = (0.299, 0.587, 0.114)
+_CLIP = 0.2  # of a block's or descriptor's entries, before it is scaled to unit length again
+_BLOCK_EPSILON = 1e-5
 _PATCH, _CELLS, _BINS = 16, 4, 8
 _WINDOW = 8.0  # standard deviation of the Gaussian window, in pixels
-_CLIP = 0.2
+
+
+@array_function
+def hog_features(
+    images: Num[Tensor, "n c h w"], orientations: int = 9, cell: int = 8, block: int = 2
+) -> Float[Tensor, "n d"]:
+    """Histograms of gradient orientation in cells, normalised over overlapping blocks of cells.
+
+    Central differences, zero at the border; at every pixel the channel with the largest gradient;
+    angles modulo 180 degrees in hard bins; a cell's histogram is the mean magnitude per bin; blocks
+    are scaled to unit length (with epsilon 1e-5), clipped at 0.2 and scaled again.
+
+    Args:
+        images: channels first; pixels beyond the last whole cell are left out.
+        orientations: number of bins over 180 degrees.
+        cell: side of a cell in pixels.
+        block: side of a block in cells.
+
+    Returns:
+        Blocks row by row, in each the cells row by row, in each the bins: 324 values for the
+        defaults and 32 x 32 images.
+
+    Raises:
+        ShapeError: If the image is smaller than one block.
+
+    Example:
+        >>> hog_features(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 324])
+
+    References:
+        [dalal2005]; [imani2022], Figure 13, reading "64 pixels per cell" as 8 x 8.
+    """
+    require_axes(4, images=images)
+    require_nonempty(images=images)
+    require_finite(images=images)
+    require_count(1, orientations=orientations, cell=cell, block=block)
+    rows, columns = images.shape[2] // cell, images.shape[3] // cell
+    if min(rows, columns) < block:
+        raise ShapeError(
+            f"images: expected at least {block * cell} x {block * cell} pixels (one block), "
+            f"got {images.shape[2]} x {images.shape[3]}"
+        )
+    histograms = _cell_histograms(double(images), orientations, cell)
+    blocks = histograms.unfold(1, block, 1).unfold(2, block, 1)  # n, r, c, bins, block, block
+    blocks = blocks.permute(0, 1, 2, 4, 5, 3).flatten(3)
+    blocks = _unit_block(_unit_block(blocks).clamp(max=_CLIP))
+    return blocks.flatten(1)
+
+
+def _cell_histograms(images: Tensor, orientations: int, cell: int) -> Tensor:
+    down, right = _central_differences(images)
+    magnitudes, channel = torch.hypot(down, right).max(1)
+    down = down.gather(1, channel.unsqueeze(1)).squeeze(1)
+    right = right.gather(1, channel.unsqueeze(1)).squeeze(1)
+    turns = torch.atan2(down, right).remainder(pi) / pi * orientations
+    # Rounding may give the full half turn, which is the same direction as none.
+    bins = turns.floor().long() % orientations
+    h, w = (side // cell * cell for side in magnitudes.shape[1:])
+    votes = torch.nn.functional.one_hot(bins[:, :h, :w], orientations) * magnitudes[:, :h, :w, None]
+    tiles = votes.reshape(len(votes), h // cell, cell, w // cell, cell, orientations)
+    return tiles.mean(dim=(2, 4))
+
+
+def _unit_block(blocks: Tensor) -> Tensor:
+    return blocks / (blocks.square().sum(-1, keepdim=True) + _BLOCK_EPSILON**2).sqrt()
 
 
 @array_function
@@ -42,7 +113,7 @@ def sift_descriptors(patches: Float[Tensor, "n 16 16"]) -> Float[Tensor, "n 128"
         raise ShapeError(
             f"patches: expected {_PATCH} x {_PATCH} pixels, got shape {tuple(patches.shape)}"
         )
-    down, right = central_differences(double(patches))
+    down, right = _central_differences(double(patches))
     turns = torch.atan2(down, right).remainder(2 * pi) * (_BINS / (2 * pi))
     cells = _axis_weights(patches.device)
     window = _window(patches.device)
@@ -103,7 +174,7 @@ def dense_sift(images: Num[Tensor, "n c h w"], stride: int = 4) -> Float[Tensor,
         raise ShapeError(
             f"images: expected sides of at least {_PATCH} pixels, got {tuple(images.shape[2:])}"
         )
-    gray = grayscale(double(images))
+    gray = _grayscale(double(images))
     patches = gray.unfold(1, _PATCH, stride).unfold(2, _PATCH, stride)
     flat = patches.reshape(-1, _PATCH, _PATCH)
     descriptors = torch.cat([sift_descriptors(chunk) for chunk in torch.split(flat, 4096)])
@@ -148,37 +219,12 @@ def visual_vocabulary(
 
 
 @array_function
-def word_indices(
-    descriptors: Float[Tensor, "n p d"], vocabulary: Float[Tensor, "words d"]
-) -> Integer[Tensor, "n p"]:
-    """The nearest word of every descriptor; of equally near ones the first.
-
-    Example:
-        >>> word_indices(torch.tensor([[[0.9], [0.1]]]), torch.tensor([[0.0], [1.0]]))
-        tensor([[1, 0]])
-    """
-    require_axes(3, descriptors=descriptors)
-    require_axes(2, vocabulary=vocabulary)
-    require_finite(descriptors=descriptors, vocabulary=vocabulary)
-    if descriptors.shape[2] != vocabulary.shape[1]:
-        raise ShapeError(
-            f"vocabulary: expected words of length {descriptors.shape[2]}, "
-            f"got shape {tuple(vocabulary.shape)}"
-        )
-    words = double(vocabulary)
-    lengths = words.square().sum(1) / 2
-    nearest = [
-        (lengths - double(chunk) @ words.mT).argmin(1)
-        for chunk in torch.split(descriptors.flatten(0, 1), 8192)
-    ]
-    return torch.cat(nearest).reshape(descriptors.shape[:2])
-
-
-@array_function
 def word_histograms(
     descriptors: Float[Tensor, "n p d"], vocabulary: Float[Tensor, "words d"]
 ) -> Float[Tensor, "n words"]:
-    """How often each word occurs in each image, divided by its number of descriptors.
+    """How often each word is the nearest of a descriptor, divided by the image's descriptors.
+
+    Of equally near words the first counts.
 
     Returns:
         Rows that sum to 1; zeros for an image without descriptors.
@@ -190,7 +236,30 @@ def word_histograms(
     References:
         [imani2022], Figure 13.
     """
-    indices = word_indices(descriptors, vocabulary)
+    words = double(vocabulary)
+    lengths = words.square().sum(1) / 2
+    nearest = [
+        (lengths - double(chunk) @ words.mT).argmin(1)
+        for chunk in torch.split(descriptors.flatten(0, 1), 8192)
+    ]
+    indices = torch.cat(nearest).reshape(descriptors.shape[:2])
     counts = double(descriptors).new_zeros(len(descriptors), len(vocabulary))
     counts.scatter_add_(1, indices, torch.ones_like(indices, dtype=counts.dtype))
     return counts / max(1, descriptors.shape[1])
+
+
+def _central_differences(images: Float[Tensor, "*n h w"]) -> tuple[Tensor, Tensor]:
+    """Downward and rightward differences of the two neighbours, not halved; 0 at the border."""
+    down, right = torch.zeros_like(images), torch.zeros_like(images)
+    down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
+    right[..., :, 1:-1] = images[..., :, 2:] - images[..., :, :-2]
+    return down, right
+
+
+def _grayscale(images: Tensor) -> Tensor:
+    """Luminance 0.299 R + 0.587 G + 0.114 B; a single channel as it is."""
+    if images.shape[1] == 1:
+        return images[:, 0]
+    if images.shape[1] != 3:
+        raise ShapeError(f"images: expected 1 or 3 channels on axis 1, got {images.shape[1]}")
+    return (images * images.new_tensor(_LUMA).view(1, 3, 1, 1)).sum(1)
