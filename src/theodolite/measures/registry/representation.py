@@ -13,10 +13,12 @@ from theodolite.measures.representation import (
     alignment_curve,
     alignment_second_moment,
     chance_curve,
+    neighbour_accuracy,
     one_vs_one_curve,
     one_vs_one_difference,
     picard_ratios,
     picard_slope,
+    readout_accuracy,
     representation_alignment,
     top_share,
 )
@@ -35,6 +37,12 @@ _ROW_WISE = (
 )
 _COMMON = (*_ROW_WISE, Invariance("rotate_rows", ("features", "targets")))
 _SCALE_FREE = (Invariance("scale", ("features",)), Invariance("scale", ("targets",)))
+_READ_OUT = (
+    *_BASIS,
+    Invariance("permute_rows", ("features", "labels")),
+    Invariance("scale", ("features",)),
+    Invariance("shift_rows", ("features",)),
+)
 _RENAMED = (Invariance("rename_classes", ("labels",)),)
 
 
@@ -167,6 +175,30 @@ ROWS: tuple[Measure, ...] = (
         differentiable=_SMOOTH,
         options={"rows": "none", "normalized": False},
         scale=_area_scale,
+    ),
+    Measure(
+        name="neighbour_accuracy",
+        function=neighbour_accuracy,
+        family="representation",
+        inputs={"features": "features", "labels": "labels"},
+        meaning="Share of examples whose nearest neighbours have their class.",
+        reference="[cover1967nearest]",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=_READ_OUT,
+        differentiable={"features": False},
+    ),
+    Measure(
+        name="readout_accuracy",
+        function=readout_accuracy,
+        family="representation",
+        inputs={"features": "features", "labels": "labels"},
+        meaning="Share of examples that a linear read-out of all the others gets right.",
+        reference="[allen1974prediction]",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=_READ_OUT,
+        differentiable={"features": False},
     ),
     Measure(
         name="alignment_second_moment",

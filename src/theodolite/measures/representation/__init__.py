@@ -33,6 +33,7 @@ from theodolite.measures.representation._preparation import (
     signed_labels,
 )
 from theodolite.measures.representation._projections import label_projections
+from theodolite.measures.representation._readouts import neighbour_accuracy, readout_accuracy
 from theodolite.measures.representation._summaries import (
     alignment_area,
     alignment_second_moment,
@@ -60,12 +61,14 @@ __all__ = [
     "curve_from_projections",
     "dominance_fraction",
     "label_projections",
+    "neighbour_accuracy",
     "one_hot_targets",
     "one_vs_one_curve",
     "one_vs_one_difference",
     "picard_ratios",
     "picard_slope",
     "prepare_features",
+    "readout_accuracy",
     "representation_alignment",
     "scaled_targets",
     "signed_labels",

@@ -1,0 +1,145 @@
+"""Read-outs judged without held-out data: each example is predicted from all the others."""
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+from torch.nn import functional
+
+from theodolite.checks import (
+    require_axes,
+    require_count,
+    require_finite,
+    require_labels,
+    require_nonempty,
+    require_same_length,
+)
+from theodolite.linalg import array_function, double, thin_svd
+
+__all__ = ["neighbour_accuracy", "readout_accuracy"]
+
+_ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
+# Ridges that compete, in units of the mean eigenvalue of the centred kernel.
+_RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
+
+
+@array_function
+def neighbour_accuracy(
+    features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"], neighbours: int = 5
+) -> Float[Tensor, ""]:
+    r"""Share of examples whose class is that of most of their nearest neighbours.
+
+    .. math:: \frac1n \sum_i \bigl[\operatorname{mode}\{y_j : j \in N_k(i)\} = y_i\bigr],
+              \qquad i \notin N_k(i)
+
+    An example is no neighbour of its own, so no held-out data is needed: of labels that have
+    nothing to do with the features the share is that of guessing. Distances are Euclidean; among
+    classes with equally many neighbours, that of the nearest one wins, then the lowest.
+
+    Range: [0, 1].
+    Invariant to: rotations, shifts and a common scale of the features; renaming of classes that
+    keeps their order.
+    Undefined (``nan``): only one class.
+    Cost: O(n^2 d) time, 32 MiB beside the features.
+
+    Args:
+        features: one row per example.
+        labels: class of each.
+        neighbours: how many vote; fewer where there are fewer examples.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features are not finite.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> neighbour_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1]), neighbours=2).item()
+        1.0
+
+    References:
+        [cover1967nearest].
+    """
+    classes = _require_examples(features, labels)
+    require_count(1, neighbours=neighbours)
+    if labels.unique().numel() < 2:
+        return double(features).new_tensor(torch.nan)
+    n, rows = len(labels), _centred(features)
+    count, right = min(neighbours, n - 1), 0
+    for own in torch.arange(n, device=labels.device).split(max(1, _ENTRIES // n)):
+        distances = torch.cdist(rows[own], rows)
+        distances[torch.arange(len(own), device=own.device), own] = torch.inf
+        nearest = labels[distances.topk(count, largest=False).indices].long()
+        votes = functional.one_hot(nearest, classes).sum(1).double()
+        votes += 0.5 * functional.one_hot(nearest[:, 0], classes)
+        right += int((votes.argmax(1) == labels[own]).sum())
+    return rows.new_tensor(right / n)
+
+
+@array_function
+def readout_accuracy(
+    features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    r"""Share of examples that a linear read-out trained on all the others classifies rightly.
+
+    .. math:: \frac1n \sum_i \Bigl[\arg\max_c \Bigl(y_i - \frac{y_i - \hat y_i}{1 - h_i}\Bigr)_c
+              = c_i\Bigr]
+
+    Ridge regression of one-hot labels on centred features. What it predicts for an example that it
+    has not seen follows from one fit :math:`\hat y` and the leverages :math:`h`. The ridge is the
+    one of 15 between 1e-5 and 100 mean eigenvalues of the kernel with the smallest leave-one-out
+    error.
+
+    Range: [0, 1].
+    Invariant to: rotations, shifts and a common scale of the features.
+    Undefined (``nan``): only one class.
+    Cost: one singular value decomposition, O(n d min(n, d)).
+
+    Args:
+        features: one row per example.
+        labels: class of each.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features are not finite.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> readout_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1])).item()
+        1.0
+
+    References:
+        [allen1974prediction], the PRESS statistic.
+    """
+    classes = _require_examples(features, labels)
+    if labels.unique().numel() < 2:
+        return double(features).new_tensor(torch.nan)
+    n = len(labels)
+    targets = functional.one_hot(labels.long(), classes).double()
+    centred = targets - targets.mean(0)
+    left, values, _ = thin_svd(_centred(features))
+    eigenvalues, parts = values.square(), left.mT @ centred
+    errors, predictions = [], []
+    for ridge in _RIDGES:
+        kept = eigenvalues / (eigenvalues + ridge * eigenvalues.sum() / n).clamp_min(1e-300)
+        leverage = (left.square() * kept).sum(1) + 1 / n
+        residuals = centred - left @ (kept.unsqueeze(1) * parts)
+        residuals = residuals / (1 - leverage).clamp_min(1e-9).unsqueeze(1)
+        errors.append(residuals.square().sum())
+        predictions.append((targets - residuals).argmax(1))
+    best = int(torch.stack(errors).argmin())
+    return (predictions[best] == labels).double().mean()
+
+
+def _require_examples(features: Tensor, labels: Tensor) -> int:
+    require_axes(2, features=features)
+    require_nonempty(features=features)
+    require_same_length(features=features, labels=labels)
+    require_count(2, examples=len(features))
+    require_finite(features=features)
+    return require_labels(labels)
+
+
+def _centred(features: Tensor) -> Tensor:
+    """Rows about their mean, of order one: squares neither overflow nor vanish."""
+    peak = double(features).abs().max()
+    rows = double(features) / torch.where(peak > 0, peak, 1.0)
+    return rows - rows.mean(0)
