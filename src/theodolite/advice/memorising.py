@@ -214,8 +214,8 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
     in_inputs, in_first = evidence.share(inputs), evidence.share(evidence.first_layer_neighbours)
     per_number = evidence.examples / evidence.input_size
     numbers = (
-        f"training accuracy {evidence.accuracy:.0%}, guessing {evidence.chance:.0%}; from the other "
-        f"examples' inputs alone {inputs:.0%} can be told, from the first layer's neighbours "
+        f"training accuracy {evidence.accuracy:.0%}, guessing {evidence.chance:.0%}; from inputs "
+        f"of the other examples alone {inputs:.0%} can be told, from neighbours in the first layer "
         f"{evidence.first_layer_neighbours:.0%}"
     )
     if in_inputs >= _LEARNING:
@@ -223,8 +223,8 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
         return _learning(f"{because}; {numbers}")
     if per_number >= _CANNOT_MEMORISE and in_first >= _FIRST_LAYER:
         because = (
-            f"the first layer carries {in_first:.0%} of the fit, and with {per_number:.0f} examples "
-            "per input number it cannot have memorised them"
+            f"the first layer carries {in_first:.0%} of the fit, and with {per_number:.0f} "
+            "examples per input number it cannot have memorised them"
         )
         return _learning(f"{because}; {numbers}")
     at_chance = (
@@ -239,18 +239,18 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
             _trust("memorising"),
             f"Check the accuracy on held-out data (held_out=). {_TRY}",
         )
+    if at_chance:
+        return _undecided(f"the inputs show no tie to the labels, the first layer does; {numbers}")
     return _undecided(
-        f"the inputs carry {max(in_inputs, 0.0):.0%} of the fit, too little to call it learning and "
-        f"too much to call it memorising; {numbers}"
-        if not at_chance
-        else f"the inputs show no tie to the labels, the first layer does; {numbers}"
+        f"the inputs carry {max(in_inputs, 0.0):.0%} of the fit, too little to call it learning "
+        f"and too much to call it memorising; {numbers}"
     )
 
 
 def _learning(because: str) -> LabelVerdict:
     return LabelVerdict(
         "learning",
-        "The network looks like learning: at least half of what it fits is in the inputs.",
+        "The network looks like learning: much of what it fits can be read off the inputs.",
         because,
         _trust("learning"),
         "Held-out data still decides (held_out=): part of the labels may be memorised as well.",
