@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from theodolite.cli import app
-from theodolite_papers.ledger import _run as running
-from theodolite_papers.ledger import all_studies, load_results
+from theodolite_papers.ledger import _runs, all_studies, load_results
 
 FIG4 = "imani2022.fig4"
 
@@ -48,7 +47,7 @@ def test_an_interruption_says_that_nothing_is_lost(tmp_path, monkeypatch, comman
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "save_result", interrupted)
+    monkeypatch.setattr(_runs.RunFolder, "save", interrupted)
     words = ("study", "run") if command == "study" else ("sweep", "--engine", "processes",
                                                          "--workers", "1")  # fmt: skip
     words += (FIG4, "--size", "smoke", "--results", str(tmp_path))

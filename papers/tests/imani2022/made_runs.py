@@ -1,7 +1,6 @@
 """Results with given numbers, to judge claims on either side of their thresholds."""
 
-from theodolite_papers.ledger import Result, Results
-from theodolite_papers.ledger._claims import verdict_of
+from theodolite_papers.ledger import Result, Results, judge_claim
 
 
 def made_runs(*numbers, notes=None, arrays=None):
@@ -15,4 +14,4 @@ def made_runs(*numbers, notes=None, arrays=None):
 
 def status(study, name, runs, size="lite"):
     (claim,) = [claim for claim in study.claims if claim.id == f"{study.id}.{name}"]
-    return verdict_of(claim, size, runs).status
+    return judge_claim(claim, size, runs).status

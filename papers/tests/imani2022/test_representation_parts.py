@@ -9,19 +9,17 @@ from PIL import Image
 
 from theodolite.data import Dataset
 from theodolite.errors import DataError, UnknownNameError
-from theodolite_papers.imani2022 import _image_pairs
-from theodolite_papers.imani2022._classifiers import best_classifier
-from theodolite_papers.imani2022._domains import OfficeDomains, office_domains
-from theodolite_papers.imani2022._imagenet_sources import (
+from theodolite_papers.imani2022 import figs13_19_20
+from theodolite_papers.imani2022._linear_models import Split, best_classifier, best_readout
+from theodolite_papers.imani2022._networks import load_problem, profile
+from theodolite_papers.imani2022._peaks import draw_tasks
+from theodolite_papers.imani2022._pretrained import published_network
+from theodolite_papers.imani2022._sources import (
     NETWORKS,
     ImageNetSplit,
     image_sources,
 )
-from theodolite_papers.imani2022._peaks import draw_tasks
-from theodolite_papers.imani2022._pretrained import published_network
-from theodolite_papers.imani2022._profiles import profile
-from theodolite_papers.imani2022._readouts import Split, best_readout
-from theodolite_papers.imani2022._tasks import load_task
+from theodolite_papers.imani2022.fig16_table1 import OfficeDomains, office_domains
 from theodolite_papers.lab.models import T2TViT
 from theodolite_papers.ledger import Trial
 
@@ -85,14 +83,14 @@ def test_profile_is_the_area_with_the_constant_column():
 
 
 def test_tasks_have_unit_rows_and_balanced_signs():
-    task = load_task("digits-pair", 100, 10, torch.Generator().manual_seed(0))
+    task = load_problem("digits-pair", 100, 10, torch.Generator().manual_seed(0))
     assert float(task.y_train.sum()) == 0
     torch.testing.assert_close(task.x_train.norm(dim=1), torch.ones(100))
-    value = load_task("digits-value", 50, 10, torch.Generator().manual_seed(0))
+    value = load_problem("digits-value", 50, 10, torch.Generator().manual_seed(0))
     assert value.regression
     assert (float(value.y_train.min()), float(value.y_train.max())) == (-1, 1)
     with pytest.raises(UnknownNameError, match="digits-pair"):
-        load_task("digits-pairs", 10, 10, torch.Generator())
+        load_problem("digits-pairs", 10, 10, torch.Generator())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,10 +115,10 @@ def test_weights_that_are_not_there_or_damaged(tmp_path, monkeypatch):
 
 
 def test_features_without_scikit_learn(monkeypatch):
-    data = _image_pairs.load_images("digits")
-    pair = _image_pairs.draw_pair(data, (8, 9), (20, 20), torch.Generator().manual_seed(0))
-    monkeypatch.setattr(_image_pairs.importlib.util, "find_spec", lambda _name: None)
-    found = _image_pairs.handmade(pair, 4, torch.Generator())
+    data = figs13_19_20.load_images("digits")
+    pair = figs13_19_20.draw_pair(data, (8, 9), (20, 20), torch.Generator().manual_seed(0))
+    monkeypatch.setattr(figs13_19_20.importlib.util, "find_spec", lambda _name: None)
+    found = figs13_19_20.handmade(pair, 4, torch.Generator())
     assert set(found) == {"original", "hog", "rbf"}
     assert found["hog"][0].shape == (20, 324)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Line, Measured, Panel, Study, judge
+from theodolite_papers.ledger import Claim, Line, Measured, Panel, Study, outcome
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ def measure(config, trial):
 
 
 def above(runs):
-    return judge(runs["value"].min() > 102, value=runs["value"].min())
+    return outcome(runs["value"].min() > 102, value=runs["value"].min())
 
 
 def draw(runs):

@@ -13,22 +13,22 @@ from theodolite_papers.ledger import (
     Result,
     Results,
     Trial,
+    _runs,
     all_studies,
-    check_study,
     find_study,
-    judge,
+    judge_claim,
+    judge_study,
     load_results,
+    outcome,
     run_study,
 )
-from theodolite_papers.ledger import _run as running
-from theodolite_papers.ledger._claims import verdict_of
 
 
 @pytest.fixture(autouse=True)
 def findable(monkeypatch):
     """Runs look a study up by its id, as worker processes must."""
     studies = {}
-    monkeypatch.setattr(running, "find_study", lambda name: studies.get(name) or find_study(name))
+    monkeypatch.setattr(_runs, "find_study", lambda name: studies.get(name) or find_study(name))
 
     def register(study):
         studies[study.id] = study
@@ -48,28 +48,28 @@ class TestVerdicts:
     )
     def test_over_seeds(self, values, status):
         claim = made_study().claims[0]
-        assert verdict_of(claim, "lite", results_of(*values)).status == status
+        assert judge_claim(claim, "lite", results_of(*values)).status == status
 
     def test_a_claim_over_all_runs_is_judged_once(self):
         claim = replace(made_study().claims[0], scope="all")
-        verdict = verdict_of(claim, "lite", results_of(1, 104))
+        verdict = judge_claim(claim, "lite", results_of(1, 104))
         assert verdict.status == "fails"
-        assert list(verdict.judgments) == ["all runs"]
+        assert list(verdict.outcomes) == ["all runs"]
 
     def test_a_claim_over_a_seed_sees_all_its_points(self):
         runs = tuple(
             Result({"value": 1.0}, point={"scale": s}, seed=k) for s in (1, 2) for k in (0, 1)
         )
-        claim = Claim("x", "two points", lambda part: judge(len(part) == 2), scope="seed")
-        assert verdict_of(claim, "lite", Results(runs)).status == "holds"
+        claim = Claim("x", "two points", lambda part: outcome(len(part) == 2), scope="seed")
+        assert judge_claim(claim, "lite", Results(runs)).status == "holds"
 
     def test_numbers_without_a_verdict_where_a_size_does_not_judge(self):
         claim = replace(made_study().claims[0], sizes=("paper",))
-        assert verdict_of(claim, "lite", results_of(1)).status == "reported"
+        assert judge_claim(claim, "lite", results_of(1)).status == "reported"
 
     def test_undecided_is_neither(self):
-        claim = Claim("x", "cannot be told", lambda _: judge(None, value=float("nan")))
-        assert verdict_of(claim, "lite", results_of(1)).status == "undecided"
+        claim = Claim("x", "cannot be told", lambda _: outcome(None, value=float("nan")))
+        assert judge_claim(claim, "lite", results_of(1)).status == "undecided"
 
 
 class TestRuns:
@@ -163,9 +163,10 @@ class TestChecks:
         def never(config, trial):
             raise AssertionError("a check must not run anything")
 
-        (verdict,) = check_study(made_study(measure=never), "lite", tmp_path)
+        study = made_study(measure=never)
+        (verdict,) = judge_study(study, "lite", load_results(tmp_path, study, "lite"))
         assert verdict.status == "mixed"
-        assert verdict.judgments["seed 101"].numbers == {"value": 101}
+        assert verdict.outcomes["seed 101"].numbers == {"value": 101}
 
     def test_another_config_is_refused_and_kept(self, tmp_path, findable):
         run_study(findable(made_study()), results=tmp_path, seeds=[101])
@@ -186,7 +187,7 @@ class TestChecks:
             broken = text[: len(text) // 2] if damage == "text" else text.replace("study", "x", 1)
             (folder / "record.json").write_text(broken)
         with pytest.raises(RecordError, match="seed-101"):
-            check_study(study, "lite", tmp_path)
+            load_results(tmp_path, study, "lite")
         with pytest.raises(RecordError, match="delete"):
             run_study(study, results=tmp_path)
 
@@ -202,7 +203,7 @@ class TestNames:
 
     def test_claims_carry_their_studys_name(self):
         with pytest.raises(DomainError, match=r"claims named imani2022\.made\.NAME"):
-            made_study(claims=(Claim("other.above", "x", lambda _: judge(True)),))
+            made_study(claims=(Claim("other.above", "x", lambda _: outcome(True)),))
 
     def test_streams_of_a_seed_differ_and_repeat(self):
         first, second = (Trial(3).generator(k).initial_seed() for k in (0, 1))

@@ -18,17 +18,18 @@ from theodolite_papers.ledger import (
     Result,
     Results,
     Tiles,
+    _pages,
+    _runs,
     all_studies,
-    check_study,
+    judge_claim,
+    judge_study,
     load_results,
     run_study,
     write_ledger,
 )
-from theodolite_papers.ledger import _entries as entries
-from theodolite_papers.ledger import _run as running
-from theodolite_papers.ledger._ledger import ledger_markdown
-from theodolite_papers.ledger._plotly import plotly_panel
-from theodolite_papers.ledger._store import plain_config
+from theodolite_papers.ledger._pages import ledger_markdown
+from theodolite_papers.ledger._panels import plotly_panel
+from theodolite_papers.ledger._runs import plain_config
 
 RECORDS = Path(__file__).parents[2] / "records"
 FIGURES = {"imani2022": 21, "maennel2020": 24, "canatar2022": 8, "lou2022": 23, "mehta2021": 27}
@@ -39,8 +40,8 @@ STUDIES = list(all_studies().values())
 @pytest.fixture
 def made_ledger(tmp_path, monkeypatch):
     study = made_study()
-    monkeypatch.setattr(entries, "all_studies", lambda: {study.id: study})
-    monkeypatch.setattr(running, "find_study", lambda _: study)
+    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
     run_study(study, results=tmp_path / "records")
     return write_ledger(tmp_path / "records", tmp_path / "ledger")
 
@@ -57,11 +58,11 @@ def test_the_table_holds_claim_numbers_and_verdict(made_ledger):
 def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkeypatch):
     configs = {"lite": Config(), "paper": Config(scale=2.0)}
     study = made_study(configs=configs, not_run={})
-    monkeypatch.setattr(entries, "all_studies", lambda: {study.id: study})
-    monkeypatch.setattr(running, "find_study", lambda _: study)
+    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
     for size in configs:
         run_study(study, size, results=tmp_path, seeds=[101])
-    (chapter,) = [chapter for chapter in entries.chapters(tmp_path) if chapter.entries]
+    (chapter,) = [chapter for chapter in _pages.chapters(tmp_path) if chapter.entries]
     assert chapter.counts() == {"holds": 1}
     assert chapter.differing() == 1
     assert "Of these, 1 came out differently at a smaller size." in ledger_markdown([chapter])
@@ -71,8 +72,8 @@ def test_a_published_number_stands_beside_ours():
     study = made_study()
     claim = study.claims[0]
     with_value = type(claim)(claim.id, claim.text, claim.check, published={"value": 100.0})
-    verdict = entries.verdict_of(with_value, "lite", Results((Result({"value": 104.0}),)))
-    (spread,) = entries.spread_of(verdict)
+    verdict = judge_claim(with_value, "lite", Results((Result({"value": 104.0}),)))
+    (spread,) = _pages.spread_of(verdict)
     assert (spread.middle, spread.published, spread.difference) == (104.0, 100.0, 4.0)
 
 
@@ -188,13 +189,13 @@ class TestCommitted:
         runs = load_results(RECORDS, study, "lite")
         assert set(runs.by_seed()) == set(study.seeds_at("lite"))
         assert min(study.seeds_at("lite")) > 100
-        assert check_study(study, "lite", RECORDS)
+        assert judge_study(study, "lite", runs)
 
     def test_the_committed_table_is_what_the_records_say(self):
-        assert (RECORDS / "README.md").read_text() == ledger_markdown(entries.chapters(RECORDS))
+        assert (RECORDS / "README.md").read_text() == ledger_markdown(_pages.chapters(RECORDS))
 
     @pytest.mark.parametrize("paper", PAPERS)
     def test_errata_are_told(self, paper):
-        errata = entries.errata_of(PAPERS[paper])
+        errata = _pages.errata_of(PAPERS[paper])
         assert errata
         assert len({erratum.id for erratum in errata}) == len(errata)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from theodolite_papers.ledger import SIZES, all_studies, check_study, load_results, run_study
-from theodolite_papers.ledger._plotly import plotly_panel
+from theodolite_papers.ledger import SIZES, all_studies, judge_study, run_study
+from theodolite_papers.ledger._panels import plotly_panel
 
 STUDIES = list(all_studies().values())
 
@@ -12,11 +12,11 @@ STUDIES = list(all_studies().values())
 def test_smoke(study, tmp_path):
     results = run_study(study, "smoke", results=tmp_path)
     assert len(results) == len(study.points_at("smoke")) * len(study.seeds_at("smoke"))
-    verdicts = check_study(study, "smoke", tmp_path)
+    verdicts = judge_study(study, "smoke", results)
     assert len(verdicts) == len(study.claims) > 0
-    assert all(verdict.judgments for verdict in verdicts)
-    assert all(j.numbers for v in verdicts for j in v.judgments.values())
-    panels = study.draw(load_results(tmp_path, study, "smoke"))
+    assert all(verdict.outcomes for verdict in verdicts)
+    assert all(j.numbers for v in verdicts for j in v.outcomes.values())
+    panels = study.draw(results)
     assert [plotly_panel(panel)["data"] for panel in panels]
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from theodolite_papers.ledger import Result, Results, find_study
-from theodolite_papers.ledger._claims import verdict_of
+from theodolite_papers.ledger import Result, Results, find_study, judge_claim
 
 
 def made(*numbers, arrays=None, points=None, size="lite"):
@@ -18,7 +17,7 @@ def made(*numbers, arrays=None, points=None, size="lite"):
 def status(study, name, runs, size="lite"):
     found = find_study(f"maennel2020.{study}")
     (claim,) = [claim for claim in found.claims if claim.id == f"{found.id}.{name}"]
-    return verdict_of(claim, size, runs).status
+    return judge_claim(claim, size, runs).status
 
 
 def tables(random_accuracy=1.0, **changes):

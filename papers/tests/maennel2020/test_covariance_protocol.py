@@ -7,15 +7,24 @@ import torch
 from theodolite.interventions import layer_norms
 from theodolite.measures.covariance import rotation_angle_deviation
 from theodolite_papers.ledger import Trial
-from theodolite_papers.maennel2020._activations import fractions_of, histograms_of, relu_layers
-from theodolite_papers.maennel2020._courses import left_chance
-from theodolite_papers.maennel2020._eigenpatches import as_images, eigenvectors, same_sign
-from theodolite_papers.maennel2020._images import Images, draw_images, halves
-from theodolite_papers.maennel2020._layerwise import RULES, LayerByLayer, Workshop
-from theodolite_papers.maennel2020._sweeps import Group, sweep_space
-from theodolite_papers.maennel2020._transfer import Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._filters import as_images, eigenvectors, same_sign
+from theodolite_papers.maennel2020._transfer import (
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    draw_images,
+    fractions_of,
+    halves,
+    histograms_of,
+    left_chance,
+    relu_layers,
+)
 from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS
 from theodolite_papers.maennel2020.fig19 import wishart_covariances
+from theodolite_papers.maennel2020.figs12_15 import Group, sweep_space
+from theodolite_papers.maennel2020.tables1_7 import RULES, FilterRules, Workshop
 
 DIGITS = Images("digits")
 
@@ -110,7 +119,7 @@ def test_first_scale_changes_the_first_layer_alone():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_set_the_first_layers_only(rule):
-    config = LayerByLayer(DIGITS, 60, 20, 40, 2, filters=2, units=4, batch_size=20, marks=(1, 2),
+    config = FilterRules(DIGITS, 60, 20, 40, 2, filters=2, units=4, batch_size=20, marks=(1, 2),
                           middle=(2, 3, 3))  # fmt: skip
     workshop = Workshop(config, Trial(0))
     fresh, started = workshop.fresh(), workshop.started(rule, 2)

@@ -13,11 +13,16 @@ from theodolite.report._memorisation import (
     THRESHOLD,
     VALIDATION,
 )
-from theodolite_papers.ledger import Result, Results, load_results
+from theodolite_papers.ledger import Result, Results, correlation_interval, load_results
 from theodolite_papers.mehta2021 import figs1_2, memorisation
-from theodolite_papers.mehta2021._evidence import evidence, places
-from theodolite_papers.mehta2021._verdicts import RULES, confusion, draw, table_numbers
-from theodolite_papers.mehta2021.measures import correlation_interval
+from theodolite_papers.mehta2021.memorisation import (
+    RULES,
+    confusion,
+    draw,
+    evidence,
+    places,
+    table_numbers,
+)
 
 _NAMES = ("feature_contrast", "gradient_contrast", "cka_trained", "cka_true")
 _FIRST = {"true": 0.3, "half": 0.1, "shuffled": 0.001}

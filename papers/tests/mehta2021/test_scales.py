@@ -10,10 +10,11 @@ from theodolite.data import Dataset
 from theodolite.errors import UnknownNameError
 from theodolite_papers.lab.training import Hinge, Softmax
 from theodolite_papers.ledger import Trial
-from theodolite_papers.mehta2021 import _sets
-from theodolite_papers.mehta2021._probe import QUANTITIES, Probe
+from theodolite_papers.mehta2021 import _scales
 from theodolite_papers.mehta2021._scales import (
-    Course,
+    QUANTITIES,
+    ProbeSet,
+    ScaleCurves,
     Scales,
     chance_of,
     courses,
@@ -21,8 +22,8 @@ from theodolite_papers.mehta2021._scales import (
     measured_steps,
     network,
     numbers_of,
+    standardized_set,
 )
-from theodolite_papers.mehta2021._sets import standardized_set
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_networks_differ_in_the_scale_of_the_first_layer_alone(digits):
 
 
 def test_gradient_alignments_are_means_until_the_fit():
-    course = Course(0.1)
+    course = ScaleCurves(0.1)
     for k, train in enumerate((0.1, 0.5, 1.0, 1.0)):
         course.add(dict.fromkeys(QUANTITIES, float(k)) | {"train": train, "test": 0.2 * k})
     found = numbers_of(course, [0, 1, 3, 10], points=3, total=10)
@@ -74,7 +75,7 @@ def test_gradient_alignments_are_means_until_the_fit():
 
 def test_the_probe_is_balanced_and_zero_gradients_count_as_zero(digits):
     generator = Trial(0).generator(1)
-    probe = Probe.of(digits, 100, Hinge(margin=0.0), ("fc1", "fc2", "act1"), generator)
+    probe = ProbeSet.of(digits, 100, Hinge(margin=0.0), ("fc1", "fc2", "act1"), generator)
     assert torch.bincount(digits.y_train[probe.rows]).tolist() == [10] * 10
     net = network(Scales(hidden=(16,), activation="relu"), digits, 0.01, Trial(0).generator(2))
     net.fc2.weight.data.zero_()  # all logits equal: a hinge without margin has no gradient
@@ -84,7 +85,7 @@ def test_the_probe_is_balanced_and_zero_gradients_count_as_zero(digits):
 
 def test_probe_of_many_classes_takes_the_first_ten():
     data = standardized_set("mixture50", Trial(0).generator())
-    probe = Probe.of(data, 100, Softmax(), ("fc1", "fc2", "act1"), Trial(0).generator(1))
+    probe = ProbeSet.of(data, 100, Softmax(), ("fc1", "fc2", "act1"), Trial(0).generator(1))
     assert data.y_train[probe.rows].max() == 9
 
 
@@ -120,7 +121,7 @@ def test_a_part_has_equally_many_training_images_of_each_class(monkeypatch):
     labels = torch.arange(2).repeat(3000)
     images = torch.randn(6000, 3, 2, 2, generator=Trial(0).generator())
     whole = Dataset("cifar10", images, labels, images[:10], labels[:10])
-    monkeypatch.setattr(_sets, "_whole", lambda name: whole)
+    monkeypatch.setattr(_scales, "_whole", lambda name: whole)
     part = standardized_set("cifar10_20k", Trial(0).generator())
     assert torch.bincount(part.y_train).tolist() == [2000, 2000]
     assert len(part.y_test) == 10

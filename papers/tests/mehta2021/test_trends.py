@@ -3,21 +3,19 @@
 import numpy as np
 import pytest
 
-from theodolite_papers.ledger import Judgment, Result, Results, judge
-from theodolite_papers.mehta2021._standard import (
+from theodolite_papers.ledger import Outcome, Result, Results, outcome
+from theodolite_papers.mehta2021._families import (
     accuracy_claim,
-    memorization_claim,
-    on_each_set,
-    representation_claim,
-    standard_claims,
-)
-from theodolite_papers.mehta2021._trends import (
     accuracy_falls,
     alignment_falls,
     fits,
+    memorization_claim,
     memorizes,
     never_fits,
     on_each,
+    on_each_set,
+    representation_claim,
+    standard_claims,
     values,
 )
 
@@ -92,8 +90,8 @@ def test_alignment_falls(found, holds):
 
 
 def test_on_each_needs_all_data_sets():
-    def check(runs) -> Judgment:
-        return judge(next(iter(runs))["train@1"] == 1, train=next(iter(runs))["train@1"])
+    def check(runs) -> Outcome:
+        return outcome(runs.first["train@1"] == 1, train=runs.first["train@1"])
 
     good = next(iter(results(point={"data": "digits"}, train=[1, 1, 1, 1])))
     bad = next(iter(results(point={"data": "cifar8"}, train=[1, 1, 1, 0])))

@@ -102,9 +102,10 @@ def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
     """Print what became of the claims."""
     from theodolite.cli.tables import print_json
     from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
-    from theodolite_papers.ledger import check_study
+    from theodolite_papers.ledger import find_study, judge_study, load_results
 
-    verdicts: Sequence[Verdict] = check_study(study, size, results)
+    found = find_study(study)
+    verdicts: Sequence[Verdict] = judge_study(found, size, load_results(results, found, size))
     if json_:
         print_json([verdict_document(verdict) for verdict in verdicts])
     else:

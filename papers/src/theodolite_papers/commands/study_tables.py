@@ -12,7 +12,7 @@ _STYLES = {"holds": "green", "fails": "red", "mixed": "yellow"}
 
 def study_document(study: Study) -> dict[str, Any]:
     """A study as JSON shows it."""
-    from theodolite_papers.ledger._store import plain_config
+    from theodolite_papers.ledger import plain_config
 
     return {
         "id": study.id,
@@ -36,7 +36,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "judgments": {
             label: {"holds": judgment.holds, "numbers": dict(judgment.numbers)}
-            for label, judgment in verdict.judgments.items()
+            for label, judgment in verdict.outcomes.items()
         },
     }
 
@@ -68,7 +68,7 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
         console.print(
             Text(f"{verdict.status:9s}", style=style), Text(verdict.claim.text), soft_wrap=True
         )
-        for label, judgment in verdict.judgments.items():
+        for label, judgment in verdict.outcomes.items():
             numbers = Text(f"          {label}: {_numbers(judgment.numbers)}", style="dim")
             console.print(numbers, soft_wrap=True)
 

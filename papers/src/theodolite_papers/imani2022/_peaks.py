@@ -6,15 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite_papers.imani2022._networks import Training, build, recipe_for, train_on
-from theodolite_papers.imani2022._profiles import hidden_layers
+from theodolite_papers.imani2022._networks import (
+    Training,
+    build,
+    hidden_layers,
+    recipe_for,
+    train_on,
+)
 from theodolite_papers.lab.data import peaks_inputs, peaks_values, related_tasks, unrelated_tasks
 from theodolite_papers.ledger import Trial
 
 __all__ = [
     "PeaksNetwork",
+    "PeaksTasks",
     "Sample",
-    "Tasks",
     "draw_tasks",
     "representations",
     "sample",
@@ -25,7 +30,7 @@ _VARIABLES = "ABCDEF"
 
 
 @dataclass(frozen=True)
-class Tasks:
+class PeaksTasks:
     """A source, a related task (the same variables) and an unrelated one (the other three)."""
 
     source: str
@@ -63,12 +68,12 @@ class PeaksNetwork:
     loss: float
 
 
-def draw_tasks(trial: Trial, stream: int = 3) -> Tasks:
+def draw_tasks(trial: Trial, stream: int = 3) -> PeaksTasks:
     """A random source, and one random task of either kind."""
     generator = np.random.default_rng([trial.seed, stream])
     source = "".join(generator.permutation(list(_VARIABLES))[:3])
     related = str(generator.choice(related_tasks(source)))
-    return Tasks(source, related, str(generator.choice(unrelated_tasks(source))))
+    return PeaksTasks(source, related, str(generator.choice(unrelated_tasks(source))))
 
 
 def sample(count: int, generator: torch.Generator) -> Sample:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from theodolite.errors import DataError, UnknownNameError
 from theodolite.interventions import initialize_
-from theodolite_papers.imani2022._profiles import hidden_layers
+from theodolite_papers.imani2022._networks import hidden_layers
 from theodolite_papers.lab.data import data_folder
 from theodolite_papers.lab.models import efficientnet_lite0, mobilenet_v2, pretrained_keys, resnet50
 from theodolite_papers.lab.models.residual import Bottleneck, ResNet

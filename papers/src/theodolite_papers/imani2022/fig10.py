@@ -1,16 +1,26 @@
 """Figure 10: alignment of a network trained on one peaks function, on it and on other tasks."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from theodolite_papers.imani2022._networks import Training
+from theodolite_papers.imani2022._networks import Training, curve_array, curve_lines, profile
 from theodolite_papers.imani2022._peaks import (
     draw_tasks,
     representations,
     sample,
     train_on_source,
 )
-from theodolite_papers.imani2022._profiles import curve_array, curve_lines, profile
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.ledger import (
+    Claim,
+    Measured,
+    Panel,
+    Results,
+    Study,
+    Trial,
+    largest,
+    named,
+    smallest,
+)
 
 __all__ = ["STUDY", "PeaksTransfer"]
 
@@ -50,20 +60,6 @@ def measure(config: PeaksTransfer, trial: Trial) -> Measured:
     return Measured(numbers, arrays, {role: getattr(tasks, role) for role in _ROLES})
 
 
-def _areas(runs: Results, role: str, prefix: str = "") -> dict[str, float]:
-    return {name: runs.mean(f"{prefix}{role}_{name}") for name in _NAMES}
-
-
-def _highest(runs: Results, role: str, prefix: str = "") -> Judgment:
-    areas = _areas(runs, role, prefix)
-    return judge(areas["transfer"] > max(areas["original"], areas["init"]), **areas)
-
-
-def _lowest(runs: Results, prefix: str = "") -> Judgment:
-    areas = _areas(runs, "unrelated", prefix)
-    return judge(areas["transfer"] < min(areas["original"], areas["init"]), **areas)
-
-
 def draw(runs: Results) -> list[Panel]:
     """One panel per task."""
     titles = {"source": "(a) source S", "related": "(b) T1", "unrelated": "(c) T2"}
@@ -80,23 +76,24 @@ def draw(runs: Results) -> list[Panel]:
 
 def _claims() -> tuple[Claim, ...]:
     id_ = "imani2022.fig10"
-    more = "the trained layer has a larger area than the inputs and than the initial layer"
-    less = "the trained layer has a smaller area than the inputs and than the initial layer"
+    texts = {
+        "source": "on the source the trained layer has a larger",
+        "related": "on a related task the trained layer has a larger",
+        "unrelated": "on an unrelated task the trained layer has a smaller",
+    }
+
+    def claim(name: str, role: str, note: str = "", plain: str = "", **options: Any) -> Claim:
+        text = f"{texts[role]} area than the inputs and than the initial layer{note}"
+        extreme = smallest if role == "unrelated" else largest
+        check = extreme("transfer", named(*_NAMES, prefix=f"{plain}{role}_"))
+        return Claim(f"{id_}.{name}", text, check, **options)
+
+    without = ", without the constant column"
     return (
-        Claim(f"{id_}.source", f"on the source {more}", lambda r: _highest(r, "source")),
-        Claim(f"{id_}.related", f"on a related task {more}", lambda r: _highest(r, "related")),
-        Claim(f"{id_}.unrelated", f"on an unrelated task {less}", _lowest),
-        Claim(f"{id_}.mean-source", f"on the source {more}, mean over runs",
-              lambda r: _highest(r, "source"), scope="all"),
-        Claim(f"{id_}.mean-related", f"on a related task {more}, mean over runs",
-              lambda r: _highest(r, "related"), scope="all"),
-        Claim(f"{id_}.mean-unrelated", f"on an unrelated task {less}, mean over runs",
-              _lowest, scope="all"),
-        Claim(f"{id_}.related-without-bias", f"on a related task {more}, without the constant "
-              "column", lambda r: _highest(r, "related", "plain_")),
-        Claim(f"{id_}.unrelated-without-bias", f"on an unrelated task {less}, without the constant "
-              "column", lambda r: _lowest(r, "plain_")),
-    )  # fmt: skip
+        *(claim(role, role) for role in _ROLES),
+        *(claim(f"mean-{role}", role, ", mean over runs", scope="all") for role in _ROLES),
+        *(claim(f"{r}-without-bias", r, without, "plain_") for r in ("related", "unrelated")),
+    )
 
 
 STUDY = Study(

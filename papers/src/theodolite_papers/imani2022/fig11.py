@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from theodolite_papers.imani2022._linear_models import Split, best_readout
 from theodolite_papers.imani2022._networks import Training
 from theodolite_papers.imani2022._peaks import (
     draw_tasks,
@@ -12,18 +13,17 @@ from theodolite_papers.imani2022._peaks import (
     sample,
     train_on_source,
 )
-from theodolite_papers.imani2022._readouts import Split, best_readout
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
 __all__ = ["STUDY", "FewShot"]
@@ -98,7 +98,7 @@ def _readout(split: Split, config: FewShot) -> tuple[dict[str, float], list[np.n
     return numbers, [curve.cpu().numpy() for curve in curves]
 
 
-def _compared(runs: Results, role: str, keys: tuple[str, ...], *, best: bool) -> Judgment:
+def _compared(runs: Results, role: str, keys: tuple[str, ...], *, best: bool) -> Outcome:
     """Whether transfer has the smallest (best) or largest mean of every quantity."""
     numbers: dict[str, float] = {}
     holds = True
@@ -107,7 +107,7 @@ def _compared(runs: Results, role: str, keys: tuple[str, ...], *, best: bool) ->
         others = (values["original"], values["init"])
         holds &= values["transfer"] < min(others) if best else values["transfer"] > max(others)
         numbers |= {f"{name}_{key}": value for name, value in values.items()}
-    return judge(holds, **numbers)
+    return outcome(holds, **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:

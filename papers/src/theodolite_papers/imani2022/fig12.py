@@ -3,15 +3,27 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from theodolite_papers.imani2022._networks import Training, layer_names
-from theodolite_papers.imani2022._peaks import draw_tasks, sample, train_on_source
-from theodolite_papers.imani2022._profiles import (
+from theodolite_papers.imani2022._networks import (
+    Training,
     curve_array,
     curve_lines,
     hidden_layers,
+    layer_names,
     profile,
 )
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.imani2022._peaks import draw_tasks, sample, train_on_source
+from theodolite_papers.ledger import (
+    Claim,
+    Measured,
+    Outcome,
+    Panel,
+    Results,
+    Study,
+    Trial,
+    in_order,
+    named,
+    outcome,
+)
 
 __all__ = ["STUDY", "Specialization"]
 
@@ -55,21 +67,16 @@ def _is_rising(values: list[float]) -> bool:
     return all(a < b for a, b in pairwise(values))
 
 
-def _monotone(runs: Results) -> Judgment:
-    areas = [float(runs[f"source_{key}"][0]) for key in _KEYS]
-    return judge(_is_rising(areas), **dict(zip(_KEYS, areas, strict=True)))
-
-
-def _not_monotone(runs: Results) -> Judgment:
+def _not_monotone(runs: Results) -> Outcome:
     broken = [not _is_rising([run[f"related_{key}"] for key in _KEYS]) for run in runs]
     means = {key: runs.mean(f"related_{key}") for key in _KEYS}
     share = sum(broken) / len(broken)
-    return judge(share > 0.5, share_of_runs_without_rise=share, **means)
+    return outcome(share > 0.5, share_of_runs_without_rise=share, **means)
 
 
-def _specialized(runs: Results) -> Judgment:
-    source, related = runs["source_act3"][0], runs["related_act3"][0]
-    return judge(related < 0.5 * source, source=source, related=related)
+def _specialized(runs: Results) -> Outcome:
+    areas = runs.means(named("source", "related", suffix="_act3"))
+    return outcome(areas["related"] < 0.5 * areas["source"], **areas)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -100,7 +107,7 @@ STUDY = Study(
         Claim(
             "imani2022.fig12.source",
             "on the source, area of layer 3 > layer 2 > layer 1 > input",
-            _monotone,
+            in_order(named(*_KEYS, prefix="source_")),
         ),
         Claim(
             "imani2022.fig12.related",

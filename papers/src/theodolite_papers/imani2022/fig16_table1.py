@@ -1,38 +1,269 @@
 """Figure 16 and Table 1: pre-training on random labels hurts alignment and accuracy elsewhere."""
 
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from theodolite_papers.imani2022._domains import (
-    DigitDomains,
-    OfficeDomains,
-    digit_domains,
-    office_domains,
-)
-from theodolite_papers.imani2022._negative_transfer import (
-    POINTS,
-    Length,
-    accuracies,
-    difference,
-    memorize,
-)
+from theodolite.data import digits, disjoint_rows, load_image_folder
+from theodolite.interventions import replace_head_
+from theodolite.measures.representation import one_vs_one_difference, prepare_features
+from theodolite_papers.imani2022._networks import hidden_layers
+from theodolite_papers.imani2022._pretrained import published_network
+from theodolite_papers.lab.data import data_folder, random_labels
+from theodolite_papers.lab.models import mlp
+from theodolite_papers.lab.training import Recipe, evaluate, train, train_ensemble
 from theodolite_papers.ledger import (
     Claim,
     Heat,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
-__all__ = ["STUDY", "NegativeTransfer"]
+__all__ = ["STUDY", "NegativeTransfer", "OfficeDomains", "office_domains"]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Images of one domain in two roles: as a source, and as a target with a test set."""
+
+    source: Tensor
+    train: Tensor
+    y_train: Tensor
+    test: Tensor
+    y_test: Tensor
+
+
+@dataclass(frozen=True)
+class Start:
+    """The network that everything starts from, and the domains.
+
+    Args:
+        model: trained without any of the images here.
+        layer: its last hidden layer.
+        num_classes: of the targets.
+        domains: by name.
+    """
+
+    model: nn.Module
+    layer: str
+    num_classes: int
+    domains: Mapping[str, Domain]
+
+    def others(self, name: str) -> list[str]:
+        """All domains but one."""
+        return [other for other in self.domains if other != name]
+
+
+@dataclass(frozen=True)
+class DigitDomains:
+    """How many digits play which role; none plays two.
+
+    Args:
+        base: that the network learns, seen in all three ways.
+        source: with random labels.
+        target: of which ``few`` are for fine-tuning and the others for testing.
+        few: see there.
+        width: of the two hidden layers.
+        epochs: of the first training.
+    """
+
+    base: int = 500
+    source: int = 200
+    target: int = 800
+    few: int = 300
+    width: int = 128
+    epochs: int = 15
+
+
+@dataclass(frozen=True)
+class OfficeDomains:
+    """How Office-31 is read.
+
+    Args:
+        folder: in the data folder, with ``amazon``, ``dslr`` and ``webcam`` of 31 classes each.
+        size: of the images.
+        network: with published weights.
+    """
+
+    folder: str = "office31"
+    size: int = 224
+    network: str = "mobilenet_v2"
+
+
+def _views(images: Tensor) -> dict[str, Tensor]:
+    """The same images as they are, inverted, and transposed with less contrast."""
+    seen = {"clean": images, "inverted": 1 - images, "transposed": 0.7 * images.mT + 0.3}
+    return {name: view.flatten(1) for name, view in seen.items()}
+
+
+def digit_domains(config: DigitDomains, trial: Trial) -> Start:
+    """Train the first network on digits of all three domains."""
+    data = digits()
+    images = torch.cat([data.x_train, data.x_test])[:, 0].float() / 16
+    labels = torch.cat([data.y_train, data.y_test])
+    base, source, target = disjoint_rows(
+        len(images), config.base, config.source, config.target, generator=trial.generator()
+    )
+    model = mlp(
+        [64, config.width, config.width, 10], initializer="default", generator=trial.generator(1)
+    ).to(trial.device)
+    views = _views(images)
+    seen = torch.cat([rows[base] for rows in views.values()])
+    recipe = Recipe(
+        optimizer="adam", learning_rate=1e-3, batch_size=64, epochs=config.epochs,
+        seed=trial.seed, log="ends",
+    )  # fmt: skip
+    train(model, (seen, labels[base].repeat(len(views))), recipe)
+    few, rest = target[: config.few], target[config.few :]
+    domains = {
+        name: Domain(rows[source], rows[few], labels[few], rows[rest], labels[rest])
+        for name, rows in views.items()
+    }
+    return Start(model, "act2", 10, domains)
+
+
+def office_domains(config: OfficeDomains, trial: Trial) -> Start:
+    """Read the three folders; the first network has its published ImageNet weights.
+
+    Raises:
+        DataError: If a folder, or the file of the weights, is not there.
+    """
+    domains, counts = {}, set()
+    for index, name in enumerate(("dslr", "webcam", "amazon")):
+        data = load_image_folder(
+            data_folder() / config.folder / name, config.size, generator=trial.generator(index)
+        )
+        train_images, test_images = (_scaled(x) for x in (data.x_train, data.x_test))
+        domains[name] = Domain(train_images, train_images, data.y_train, test_images, data.y_test)
+        counts.add(data.num_classes)
+    model = published_network(config.network).to(trial.device)
+    return Start(model, "flatten", max(counts), domains)
+
+
+def _scaled(images: Tensor) -> Tensor:
+    mean = torch.tensor([0.485, 0.456, 0.406]).reshape(1, 3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).reshape(1, 3, 1, 1)
+    return (images.float() / 255 - mean) / std
+
+
+POINTS = 51
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An optimiser, its rate, and how long it runs."""
+
+    optimizer: str
+    learning_rate: float
+    epochs: int
+    batch_size: int
+
+
+def _recipe(length: Schedule, seed: int) -> Recipe:
+    return Recipe(
+        optimizer=length.optimizer,  # type: ignore[arg-type]
+        learning_rate=length.learning_rate,
+        epochs=length.epochs,
+        batch_size=length.batch_size,
+        seed=seed,
+        log="ends",
+    )
+
+
+def _copy(
+    model: nn.Module, start: Start, generator: torch.Generator, *, new_head: bool
+) -> nn.Module:
+    copy = deepcopy(model)
+    if not new_head:
+        return copy
+    return replace_head_(copy, start.num_classes, initializer="default", generator=generator)
+
+
+def _trained(
+    networks: list[nn.Module], data: list[tuple[Tensor, Tensor]], recipe: Recipe
+) -> list[float]:
+    """Final training losses; networks are trained together where their data have one shape."""
+    if len({(x.shape, y.shape) for x, y in data}) == 1:
+        return [log.final.train.loss for log in train_ensemble(networks, data, recipe)]
+    return [
+        train(network, pair, recipe).final.train.loss
+        for network, pair in zip(networks, data, strict=True)
+    ]
+
+
+def memorize(
+    length: Schedule, start: Start, trial: Trial, new_heads: bool
+) -> tuple[dict[str, nn.Module], dict[str, float]]:
+    """One network per domain, trained on uniformly random labels of its images."""
+    generator = trial.generator(40)
+    networks = [_copy(start.model, start, generator, new_head=new_heads) for _ in start.domains]
+    data = [
+        (domain.source, random_labels(len(domain.source), start.num_classes, generator))
+        for domain in start.domains.values()
+    ]
+    losses = _trained(networks, data, _recipe(length, trial.seed))
+    return dict(zip(start.domains, networks, strict=True)), dict(
+        zip(start.domains, losses, strict=True)
+    )
+
+
+def difference(
+    start: Start, models: dict[str, nn.Module], pair: tuple[str, str], bias: bool
+) -> Tensor:
+    """Mean over the target's tasks of the curve without the source less that with it."""
+    source, target = pair
+    domain = start.domains[target]
+    images, labels = (
+        torch.cat([domain.train, domain.test]),
+        torch.cat([domain.y_train, domain.y_test]),
+    )
+    rows = []
+    for model in (start.model, models[source]):
+        found = hidden_layers(model, images, [start.layer])[start.layer]
+        rows.append(prepare_features(found, bias=bias).features)
+    labels = labels.to(rows[0].device)
+    grid = torch.linspace(0, 1, POINTS, dtype=torch.float64, device=rows[0].device)
+    return one_vs_one_difference(rows[0], rows[1], labels, grid).mean.cpu()
+
+
+def accuracies(
+    length: Schedule, start: Start, models: dict[str, nn.Module], trial: Trial, new_heads: bool
+) -> dict[str, float]:
+    """Test accuracy after fine-tuning, from every start to every other domain."""
+    generator = trial.generator(41)
+    cases = [("none", target) for target in start.domains]
+    cases += [(source, target) for source in start.domains for target in start.others(source)]
+    networks = [
+        _copy(
+            start.model if source == "none" else models[source],
+            start,
+            generator,
+            new_head=new_heads,
+        )
+        for source, _ in cases
+    ]
+    data = [(start.domains[t].train, start.domains[t].y_train) for _, t in cases]
+    recipe = _recipe(length, trial.seed)
+    _trained(networks, data, recipe)
+    results = {}
+    for (source, target), network in zip(cases, networks, strict=True):
+        domain = start.domains[target]
+        device = next(network.parameters()).device
+        test = evaluate(network, domain.test.to(device), domain.y_test.to(device), recipe.loss)
+        results[f"accuracy_{source}_on_{target}"] = test.accuracy
+    return results
+
 
 _OFFICE = {  # accuracy in percent: source on target
     "none_on_dslr": 88.0,
@@ -64,8 +295,8 @@ class NegativeTransfer:
     data: str = "digits"
     digits: DigitDomains = field(default_factory=DigitDomains)
     office: OfficeDomains = field(default_factory=OfficeDomains)
-    memorizing: Length = field(default_factory=lambda: Length("adam", 3e-3, 600, 64))
-    fine_tuning: Length = field(default_factory=lambda: Length("sgd", 1e-2, 5, 32))
+    memorizing: Schedule = field(default_factory=lambda: Schedule("adam", 3e-3, 600, 64))
+    fine_tuning: Schedule = field(default_factory=lambda: Schedule("sgd", 1e-2, 5, 32))
     new_heads: bool = False
     bias: bool = True
 
@@ -95,22 +326,22 @@ def _pairs(runs: Results) -> list[tuple[str, str]]:
 
 
 def _domains(runs: Results) -> list[str]:
-    return runs.runs[0].notes["domains"].split(", ")
+    return runs.first.notes["domains"].split(", ")
 
 
-def _accuracy_falls(runs: Results) -> Judgment:
+def _accuracy_falls(runs: Results) -> Outcome:
     """The smallest drop over the six pairs decides."""
     (run,) = runs
     drops = {
         f"{s}_on_{t}": run[f"accuracy_none_on_{t}"] - run[f"accuracy_{s}_on_{t}"]
         for s, t in _pairs(runs)
     }
-    return judge(min(drops.values()) > 0, **{f"drop_{k}": v for k, v in drops.items()})
+    return outcome(min(drops.values()) > 0, **{f"drop_{k}": v for k, v in drops.items()})
 
 
-def _area_falls(runs: Results) -> Judgment:
+def _area_falls(runs: Results) -> Outcome:
     areas = {f"{s}_on_{t}": runs.mean(f"area_{s}_on_{t}") for s, t in _pairs(runs)}
-    return judge(min(areas.values()) > 0, **areas)
+    return outcome(min(areas.values()) > 0, **areas)
 
 
 def _by_source(runs: Results) -> tuple[dict[str, float], dict[str, float]]:
@@ -128,26 +359,26 @@ def _by_source(runs: Results) -> tuple[dict[str, float], dict[str, float]]:
     return area, drop
 
 
-def _same_order(runs: Results) -> Judgment:
+def _same_order(runs: Results) -> Outcome:
     area, drop = _by_source(runs)
     holds = sorted(area, key=lambda k: area[k]) == sorted(drop, key=lambda k: drop[k])
     numbers = {f"area_{k}": v for k, v in area.items()} | {f"drop_{k}": v for k, v in drop.items()}
-    return judge(holds, **numbers)
+    return outcome(holds, **numbers)
 
 
-def _office_order(runs: Results) -> Judgment:
+def _office_order(runs: Results) -> Outcome:
     area, drop = _by_source(runs)
-    if runs.runs[0].notes["data"] != "office31":
-        return judge(None, **{f"drop_{name}": value for name, value in drop.items()})
+    if runs.first.notes["data"] != "office31":
+        return outcome(None, **{f"drop_{name}": value for name, value in drop.items()})
     order = ["dslr", "webcam", "amazon"]
     holds = all(sorted(order, key=lambda k, v=v: v[k]) == order for v in (area, drop))  # type: ignore[misc]
     accuracies = {key: 100 * runs.mean(f"accuracy_{key}") for key in _OFFICE}
-    return judge(holds, **accuracies)
+    return outcome(holds, **accuracies)
 
 
-def _memorized(runs: Results) -> Judgment:
+def _memorized(runs: Results) -> Outcome:
     losses = {name: float(runs[f"memorized_{name}"][0]) for name in _domains(runs)}
-    return judge(max(losses.values()) < 0.02, **losses)
+    return outcome(max(losses.values()) < 0.02, **losses)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -182,14 +413,14 @@ STUDY = Study(
     configs={
         "smoke": NegativeTransfer(
             digits=DigitDomains(60, 40, 240, 60, epochs=1),
-            memorizing=Length("adam", 3e-3, 2, 64),
-            fine_tuning=Length("sgd", 1e-2, 1, 32),
+            memorizing=Schedule("adam", 3e-3, 2, 64),
+            fine_tuning=Schedule("sgd", 1e-2, 1, 32),
         ),
         "lite": NegativeTransfer(),
         "paper": NegativeTransfer(
             "office31",
-            memorizing=Length("adam", 1e-3, 500, 256),
-            fine_tuning=Length("momentum", 1e-3, 100, 256),
+            memorizing=Schedule("adam", 1e-3, 500, 256),
+            fine_tuning=Schedule("momentum", 1e-3, 100, 256),
             new_heads=True,
         ),
     },

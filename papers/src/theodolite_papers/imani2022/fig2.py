@@ -1,6 +1,7 @@
 """Figure 2: label mass by singular direction, with true and with shuffled labels."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,22 +11,23 @@ from theodolite.measures.representation import label_projections, prepare_featur
 from theodolite_papers.imani2022._networks import (
     Training,
     build,
+    hidden_layers,
+    load_problem,
     recipe_for,
     train_on,
 )
-from theodolite_papers.imani2022._profiles import hidden_layers
-from theodolite_papers.imani2022._tasks import load_task
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Points,
     Result,
     Results,
     Study,
     Trial,
-    judge,
+    between,
+    outcome,
 )
 
 __all__ = ["STUDY", "ShuffledLabels"]
@@ -61,7 +63,7 @@ class ShuffledLabels:
 
 def measure(config: ShuffledLabels, trial: Trial) -> Measured:
     """Singular values and label mass of the four cases."""
-    task = load_task(config.task, config.train, 2, trial.generator())
+    task = load_problem(config.task, config.train, 2, trial.generator())
     order = torch.randperm(len(task.y_train), generator=trial.generator(2))
     shuffled = task.y_train[order]
     model = build(task.width, _DEPTH, task.width, trial)
@@ -97,19 +99,14 @@ def _spectrum(rows: Tensor, labels: Tensor, config: ShuffledLabels) -> tuple[flo
     return float(top_share(prepared, labels, config.leading, rows="none")), padded.numpy()
 
 
-def _concentrated(case: str, runs: Results) -> Judgment:
-    share = runs[f"share_{case}"][0]
-    return judge(share > 0.5, share=share, chance=runs["chance"][0])
-
-
-def _uniform(case: str, runs: Results) -> Judgment:
+def _uniform(case: str, runs: Results) -> Outcome:
     share, chance = runs[f"share_{case}"][0], runs["chance"][0]
-    return judge(share <= 5 * chance, share=share, five_times_chance=5 * chance)
+    return outcome(share <= 5 * chance, share=share, five_times_chance=5 * chance)
 
 
 def draw(runs: Results) -> list[Panel]:
     """Singular values and label mass over the index, of the first run."""
-    run = next(iter(runs))
+    run = runs.first
     return [_panel(run, case, title) for case, title in _TITLES.items()]
 
 
@@ -132,11 +129,11 @@ def _claims() -> tuple[Claim, ...]:
         "d": "after training on the shuffled labels more than half of their mass lies on the last "
         "hidden layer's top 5 directions",
     }
-    checks = {"a": _concentrated, "b": _uniform, "c": _uniform, "d": _concentrated}
-    return tuple(
-        Claim(f"imani2022.fig2.{case}", text, lambda runs, case=case: checks[case](case, runs))  # type: ignore[misc]
-        for case, text in texts.items()
-    )
+    checks = {
+        case: between({"share": f"share_{case}"}, low=0.5, beside=["chance"]) for case in "ad"
+    }
+    checks |= {case: partial(_uniform, case) for case in "bc"}
+    return tuple(Claim(f"imani2022.fig2.{c}", text, checks[c]) for c, text in texts.items())
 
 
 STUDY = Study(

@@ -10,14 +10,15 @@ from theodolite.measures.representation import curve_from_projections
 from theodolite.theory.convergence import gradient_descent_loss, process_goals
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    named,
+    outcome,
 )
 
 __all__ = ["STUDY", "TwoCurves"]
@@ -82,23 +83,21 @@ def _spectrum(sigma: Tensor, mass: Tensor) -> LabelProjections:
     return LabelProjections(sigma, mass.sqrt().unsqueeze(1), torch.zeros(1).double(), len(sigma))
 
 
-def _ordered(runs: Results) -> Judgment:
-    at_zero, smallest, largest = (
-        runs[name][0] for name in ("gap_at_zero", "smallest_gap", "largest_gap")
-    )
-    holds = at_zero < 1e-9 and smallest > -1e-9 and largest > 0.5
-    return judge(holds, gap_at_zero=at_zero, smallest_gap=smallest, largest_gap=largest)
+def _ordered(runs: Results) -> Outcome:
+    gaps = runs.means(named("gap_at_zero", "smallest_gap", "largest_gap"))
+    at_zero, smallest, largest = gaps.values()
+    return outcome(at_zero < 1e-9 and smallest > -1e-9 and largest > 0.5, **gaps)
 
 
-def _faster(runs: Results) -> Judgment:
-    lead = runs["smallest_lead"][0]
-    good, bad = runs["norm_good"][0], runs["norm_bad"][0]
-    return judge(lead > -1e-9 and good <= bad, smallest_lead=lead, norm_good=good, norm_bad=bad)
+def _faster(runs: Results) -> Outcome:
+    found = runs.means(named("smallest_lead", "norm_good", "norm_bad"))
+    lead, good, bad = found.values()
+    return outcome(lead > -1e-9 and good <= bad, **found)
 
 
 def draw(runs: Results) -> list[Panel]:
     """The two curves of the first run, and the losses that they imply."""
-    arrays = next(iter(runs)).arrays
+    arrays = runs.first.arrays
     names = ("good", "bad")
     curves = [Line(n, arrays["thresholds"], arrays[f"curve_{n}"]) for n in names]
     losses = [Line(n, arrays["steps"][1:], arrays[f"loss_{n}"][1:]) for n in names]

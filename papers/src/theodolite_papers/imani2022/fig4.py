@@ -9,16 +9,18 @@ from theodolite.measures.representation import alignment_curve
 from theodolite_papers.imani2022._illustrations import labels_along, two_arcs
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Points,
     Result,
     Results,
     Study,
     Trial,
-    judge,
+    between,
+    named,
+    outcome,
 )
 
 __all__ = ["STUDY", "TwoArcs"]
@@ -66,27 +68,20 @@ def measure(config: TwoArcs, trial: Trial) -> Measured:
     return Measured(numbers, arrays)
 
 
-def _separable(runs: Results) -> Judgment:
-    # The labels are signs of the inputs along v_k up to the sign of v_k, so v_k itself separates.
-    first, second = runs["smallest_margin_1"][0], runs["smallest_margin_2"][0]
-    return judge(min(first, second) > 0, margin_along_v1=first, margin_along_v2=second)
+def _better_aligned(runs: Results) -> Outcome:
+    found = runs.means(named("smallest_gap", "lowest_along_v1", "highest_along_v2"))
+    gap, first, second = found.values()
+    return outcome(gap > 0 and first > 0.95 and second < 0.05, **found)
 
 
-def _better_aligned(runs: Results) -> Judgment:
-    names = ("smallest_gap", "lowest_along_v1", "highest_along_v2")
-    gap, first, second = (runs[name][0] for name in names)
-    holds = gap > 0 and first > 0.95 and second < 0.05
-    return judge(holds, smallest_gap=gap, lowest_along_v1=first, highest_along_v2=second)
-
-
-def _singular_values(runs: Results) -> Judgment:
-    first, second = runs["sigma_1"][0], runs["sigma_2"][0]
-    return judge(abs(first / second / 3.37 - 1) < 0.1, sigma_1=first, sigma_2=second)
+def _singular_values(runs: Results) -> Outcome:
+    sigma = runs.means(named("sigma_1", "sigma_2"))
+    return outcome(abs(sigma["sigma_1"] / sigma["sigma_2"] / 3.37 - 1) < 0.1, **sigma)
 
 
 def draw(runs: Results) -> list[Panel]:
     """The two labelings and their alignment curves, of the first run."""
-    run = next(iter(runs))
+    run = runs.first
     x = run.arrays["thresholds"]
     lines = [Line(f"labels along v{k}", x, run.arrays[f"curve_{k}"]) for k in (1, 2)]
     return [
@@ -115,7 +110,8 @@ STUDY = Study(
             "imani2022.fig4.separable",
             "a linear model separates both labelings: every example has a positive margin along "
             "its own singular direction",
-            _separable,
+            # The labels are signs of the inputs along v_k up to the sign of v_k: v_k separates.
+            between({f"margin_along_v{k}": f"smallest_margin_{k}" for k in (1, 2)}, low=0.0),
         ),
         Claim(
             "imani2022.fig4.aligned",

@@ -1,25 +1,22 @@
 """Figure 7: alignment from the input to the last hidden layer, before and after training."""
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from theodolite.sweeps import Space
 from theodolite_papers.imani2022._networks import (
+    Profile,
     Training,
+    area_numbers,
     build,
+    curve_array,
+    curve_lines,
     layer_profiles,
+    load_problem,
+    profile,
     recipe_for,
     train_on,
 )
-from theodolite_papers.imani2022._profiles import (
-    Profile,
-    area_numbers,
-    curve_array,
-    curve_lines,
-    profile,
-)
-from theodolite_papers.imani2022._tasks import load_task
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.ledger import Claim, Measured, Panel, Results, Study, Trial, in_order
 
 __all__ = ["STUDY", "LayerByLayer"]
 
@@ -51,7 +48,7 @@ class LayerByLayer:
 
 def measure(config: LayerByLayer, trial: Trial) -> Measured:
     """Areas and curves of the input and of all layers, before and after training."""
-    task = load_task(config.task, config.train, 2, trial.generator())
+    task = load_problem(config.task, config.train, 2, trial.generator())
     model = build(task.width, _DEPTH, config.width, trial)
     inputs = task.x_train.to(trial.device)
     first = {bias: profile(inputs, task.y_train, bias=bias) for bias in {config.bias, False}}
@@ -70,22 +67,9 @@ def measure(config: LayerByLayer, trial: Trial) -> Measured:
     return Measured(numbers, {"curves": curve_array(curves)}, {"task": config.task})
 
 
-def _chain(runs: Results, prefix: str) -> list[float]:
-    return [float(runs[f"{prefix}_{n}"][0]) for n in ("input", "act1", "act2", "act3")]
-
-
-def _numbers(chain: list[float]) -> dict[str, float]:
-    return dict(zip(("input", "layer_1", "layer_2", "layer_3"), chain, strict=True))
-
-
-def _rising(runs: Results, prefix: str = "trained") -> Judgment:
-    chain = _chain(runs, prefix)
-    return judge(all(a < b for a, b in pairwise(chain)), **_numbers(chain))
-
-
-def _falling(runs: Results, prefix: str = "initial") -> Judgment:
-    chain = _chain(runs, prefix)
-    return judge(all(a > b for a, b in pairwise(chain)), **_numbers(chain))
+def _layers(state: str) -> dict[str, str]:
+    """Areas from the input on, by the names that claims show."""
+    return {"input": f"{state}_input"} | {f"layer_{k}": f"{state}_act{k}" for k in (1, 2, 3)}
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -121,22 +105,22 @@ STUDY = Study(
         Claim(
             "imani2022.fig7.trained",
             "after training, area of layer 3 > layer 2 > layer 1 > input",
-            _rising,
+            in_order(_layers("trained")),
         ),
         Claim(
             "imani2022.fig7.initial",
             "before training, area of input > layer 1 > layer 2 > layer 3",
-            _falling,
+            in_order(_layers("initial"), falling=True),
         ),
         Claim(
             "imani2022.fig7.trained-without-bias",
             "the order after training without the constant column",
-            lambda runs: _rising(runs, "plain_trained"),
+            in_order(_layers("plain_trained")),
         ),
         Claim(
             "imani2022.fig7.initial-without-bias",
             "the order before training without the constant column",
-            lambda runs: _falling(runs, "plain_initial"),
+            in_order(_layers("plain_initial"), falling=True),
         ),
     ),
     draw=draw,

@@ -15,16 +15,17 @@ from theodolite.theory.convergence import (
 from theodolite_papers.imani2022._illustrations import two_processes
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Points,
     Result,
     Results,
     Study,
     Trial,
-    judge,
+    between,
+    outcome,
 )
 
 __all__ = ["STUDY", "TwoProcesses"]
@@ -71,21 +72,16 @@ def measure(config: TwoProcesses, trial: Trial) -> Measured:
     return Measured(numbers, arrays)
 
 
-def _left(runs: Results) -> Judgment:
+def _left(runs: Results) -> Outcome:
     well, poorly = runs["left_well"][0], runs["left_poorly"][0]
     holds = abs(well - 0.048) < 0.002 and abs(poorly - 0.449) < 0.002
     same_end = runs["end_well"][0] == runs["end_poorly"][0] == 4
-    return judge(holds and same_end, left_well=well, left_poorly=poorly, end=runs["end_well"][0])
-
-
-def _slow_weight(runs: Results) -> Judgment:
-    left = runs["slow_way_left_poorly"][0]
-    return judge(left > 0.5, share_of_the_way_left=left)
+    return outcome(holds and same_end, left_well=well, left_poorly=poorly, end=runs["end_well"][0])
 
 
 def draw(runs: Results) -> list[Panel]:
     """The loss of each process over its weight, with start and end of the fast phase."""
-    run = next(iter(runs))
+    run = runs.first
     return [_panel(run, case) for case in _CASES]
 
 
@@ -125,7 +121,7 @@ STUDY = Study(
             "imani2022.fig8.slow-weight",
             "where the processes own half each, the slow weight then has more than half of its "
             "way to its goal before it",
-            _slow_weight,
+            between({"share_of_the_way_left": "slow_way_left_poorly"}, low=0.5),
         ),
     ),
     draw=draw,

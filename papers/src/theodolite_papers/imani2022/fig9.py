@@ -14,14 +14,15 @@ from theodolite_papers.imani2022._illustrations import singular_vector_labels
 from theodolite_papers.lab.data import load_ct_position
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    named,
+    outcome,
 )
 
 __all__ = ["STUDY", "LabelsFromSpectrum"]
@@ -115,23 +116,22 @@ def _spectrum(count: int) -> Tensor:
     return (level + slope * (index / anchor).log()).exp()
 
 
-def _drops(runs: Results) -> Judgment:
-    names = ("mix_below_low", "mix_above_low", "mix_below_high", "mix_above_high")
-    values = [runs[name][0] for name in names]
+def _drops(runs: Results) -> Outcome:
+    found = runs.means(named("below_low", "above_low", "below_high", "above_high", prefix="mix_"))
+    levels = {f"mix_{name}": value for name, value in found.items()}
     expected = (1.0, 0.9, 0.9, 0.0)
-    holds = all(abs(v - e) < 1e-6 for v, e in zip(values, expected, strict=True))
-    return judge(holds, **dict(zip(names, values, strict=True)))
+    holds = all(abs(v - e) < 1e-6 for v, e in zip(levels.values(), expected, strict=True))
+    return outcome(holds, **levels)
 
 
-def _crossing(runs: Results) -> Judgment:
-    first, count, last = (runs[n][0] for n in ("mix_ahead_first", "crossings", "one_ahead_last"))
-    holds = first == 1 and count == 1 and last == 1
-    return judge(holds, mix_ahead_first=first, crossings=count, one_ahead_last=last)
+def _crossing(runs: Results) -> Outcome:
+    found = runs.means(named("mix_ahead_first", "crossings", "one_ahead_last"))
+    return outcome(set(found.values()) == {1}, **found)
 
 
 def draw(runs: Results) -> list[Panel]:
     """Alignment curves and learning curves of the first run."""
-    arrays = next(iter(runs)).arrays
+    arrays = runs.first.arrays
     names = {"one": "y1 = u10", "mix": "y2 = u5 and u50"}
     curves = [Line(t, arrays["thresholds"], arrays[f"curve_{n}"]) for n, t in names.items()]
     losses = [Line(t, arrays["steps"], arrays[f"loss_{n}"]) for n, t in names.items()]

@@ -1,41 +1,175 @@
 """Figures 13, 19 and 20: features of pre-trained CNNs against random and handmade ones."""
 
-from collections.abc import Mapping
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from theodolite.data import Dataset
-from theodolite_papers.imani2022._classifiers import best_classifier
-from theodolite_papers.imani2022._image_pairs import (
-    Extractor,
-    Pair,
-    draw_pair,
-    handmade,
-    load_images,
-    published_extractor,
-    small_extractor,
+from theodolite.data import Dataset, digits, scaled, unit_rows
+from theodolite.interventions import initialize_
+from theodolite_papers.imani2022._fitted_features import rbf_features
+from theodolite_papers.imani2022._image_features import (
+    dense_sift,
+    hog_features,
+    visual_vocabulary,
+    word_histograms,
 )
-from theodolite_papers.imani2022._pretrained import image_features, random_network
-from theodolite_papers.imani2022._profiles import curve_lines, profile
-from theodolite_papers.imani2022._readouts import Split, best_readout
-from theodolite_papers.lab.data import class_pairs
+from theodolite_papers.imani2022._linear_models import Split, best_classifier, best_readout
+from theodolite_papers.imani2022._networks import curve_lines, hidden_layers, profile
+from theodolite_papers.imani2022._pretrained import (
+    image_features,
+    published_network,
+    random_network,
+)
+from theodolite_papers.lab.data import (
+    balanced_rows,
+    class_pairs,
+    class_subset,
+    load_image_set,
+    pair_task,
+)
+from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
-__all__ = ["STUDY", "PretrainedNetworks"]
+__all__ = ["STUDY", "PretrainedNetworks", "draw_pair", "handmade", "load_images"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Images of two classes with pixels from 0 to 1, and +1 or -1 for each."""
+
+    classes: tuple[int, int]
+    train: Tensor
+    y_train: Tensor
+    test: Tensor
+    y_test: Tensor
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A network at initialisation and after training on other data.
+
+    Args:
+        name: of the network.
+        initial: with random weights.
+        trained: the one that is transferred.
+        published: whether it takes enlarged images and gives its features as ``flatten``.
+    """
+
+    name: str
+    initial: nn.Module
+    trained: nn.Module
+    published: bool = False
+
+    def rows(self, images: Tensor, device: torch.device) -> dict[str, Tensor]:
+        """Features before and after training."""
+        found = {}
+        for state, model in (("init", self.initial), ("transfer", self.trained)):
+            if self.published:
+                found[state] = image_features(model, images, self.name, device)
+            else:
+                found[state] = hidden_layers(model, 2 * images - 1, ["flatten"])["flatten"]
+        return found
+
+
+def load_images(name: str) -> Dataset:
+    """An image set with pixels from 0 to 1; 8x8 digits are enlarged to 32x32."""
+    if name == "digits":
+        data = scaled(digits(), "unit_interval")
+        enlarge = lambda x: x.repeat_interleave(4, 2).repeat_interleave(4, 3)  # noqa: E731
+        return data.mapped(enlarge, "enlarged")
+    return scaled(load_image_set(name), "unit_interval")
+
+
+def draw_pair(
+    data: Dataset, classes: tuple[int, int], sizes: tuple[int, int], generator: torch.Generator
+) -> Pair:
+    """As many random training and test images of either class."""
+    parts = []
+    for labels, size in zip((data.y_train, data.y_test), sizes, strict=True):
+        smallest = int(labels.bincount()[list(classes)].min())
+        parts.append(pair_task(labels, classes, min(size, 2 * smallest), generator))
+    train, test = parts
+    return Pair(
+        classes, data.x_train[train.rows], train.targets, data.x_test[test.rows], test.targets
+    )
+
+
+def published_extractor(name: str, generator: torch.Generator) -> Extractor:
+    """A network with its published ImageNet weights, beside one at random."""
+    return Extractor(name, random_network(name, generator), published_network(name), published=True)
+
+
+def small_extractor(
+    data: Dataset, classes: Sequence[int], per_class: int, epochs: int, trial: Trial
+) -> Extractor:
+    """A small CNN, trained here to tell some classes of the data apart."""
+    source = class_subset(data, classes)
+    rows = balanced_rows(source.y_train, per_class * len(classes), generator=trial.generator(11))
+    channels = data.shape[0]
+    initial, trained = (
+        _small_cnn(channels, len(classes), trial.generator(12)).to(trial.device) for _ in range(2)
+    )
+    recipe = Recipe(
+        optimizer="adam", learning_rate=2e-3, batch_size=64, epochs=epochs, seed=trial.seed,
+        log="ends",
+    )  # fmt: skip
+    train(trained, (2 * source.x_train[rows] - 1, source.y_train[rows]), recipe)
+    return Extractor("small_cnn", initial, trained)
+
+
+def _small_cnn(channels: int, num_classes: int, generator: torch.Generator) -> nn.Module:
+    """Three convolutions with pools, global average, 128 features, a head."""
+    model = nn.Sequential()
+    inputs = channels
+    for index, width in enumerate((32, 64, 128)):
+        model.add_module(f"conv{index + 1}", nn.Conv2d(inputs, width, 3, padding=1))
+        model.add_module(f"act{index + 1}", nn.ReLU())
+        model.add_module(f"pool{index + 1}", nn.MaxPool2d(2))
+        inputs = width
+    model.add_module("average", nn.AdaptiveAvgPool2d(1))
+    model.add_module("flatten", nn.Flatten())
+    model.add_module("head", nn.Linear(inputs, num_classes))
+    return initialize_(model, "default", generator=generator)
+
+
+def handmade(
+    pair: Pair, words: int, generator: torch.Generator
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Name -> features of the training and of the test images, without any network.
+
+    SIFT is left out where scikit-learn, which finds its words, is not installed.
+    """
+    flat = [unit_rows(images.flatten(1)) for images in (pair.train, pair.test)]
+    found = {
+        "original": (flat[0], flat[1]),
+        "hog": (hog_features(pair.train), hog_features(pair.test)),
+        "rbf": (
+            rbf_features(flat[0].double(), flat[0].double()),
+            rbf_features(flat[1].double(), flat[0].double()),
+        ),
+    }
+    if importlib.util.find_spec("sklearn") is not None:
+        descriptors = [dense_sift(images) for images in (pair.train, pair.test)]
+        vocabulary = visual_vocabulary(descriptors[0].flatten(0, 1), words, generator)
+        first, second = (word_histograms(part, vocabulary) for part in descriptors)
+        found["sift"] = (first, second)
+    return found
+
 
 _HANDMADE = ("original", "hog", "sift", "rbf")
 _NAMES = (*_HANDMADE, "init", "transfer")
@@ -177,44 +311,44 @@ def _means(runs: Results, quantity: str, names: tuple[str, ...]) -> dict[str, fl
 
 
 def _networks(runs: Results) -> list[str]:
-    return next(iter(runs)).notes["networks"].split(", ")
+    return runs.first.notes["networks"].split(", ")
 
 
-def _order(runs: Results) -> Judgment:
+def _order(runs: Results) -> Outcome:
     """The closest of the networks decides."""
     original = runs.mean("area_original")
     transfer = [runs.mean(f"area_transfer: {name}") for name in _networks(runs)]
     initial = [runs.mean(f"area_init: {name}") for name in _networks(runs)]
     holds = min(transfer) > original > max(initial)
-    return judge(holds, transfer=min(transfer), original=original, init=max(initial))
+    return outcome(holds, transfer=min(transfer), original=original, init=max(initial))
 
 
-def _deeper(runs: Results) -> Judgment:
+def _deeper(runs: Results) -> Outcome:
     names = ("init: resnet50", "init: resnet101")
-    if f"area_{names[1]}" not in next(iter(runs)).numbers:
-        return judge(None, init=runs.mean("area_init"))
+    if f"area_{names[1]}" not in runs.first.numbers:
+        return outcome(None, init=runs.mean("area_init"))
     shallow, deep = (runs.mean(f"area_{name}") for name in names)
-    return judge(deep < shallow, resnet50=shallow, resnet101=deep)
+    return outcome(deep < shallow, resnet50=shallow, resnet101=deep)
 
 
-def _above_handmade(runs: Results) -> Judgment:
+def _above_handmade(runs: Results) -> Outcome:
     areas = _means(runs, "area", ("hog", "sift", "rbf", "transfer"))
     best = max(area for name, area in areas.items() if name != "transfer")
-    return judge(areas["transfer"] > best, **areas)
+    return outcome(areas["transfer"] > best, **areas)
 
 
-def _lowest(runs: Results, quantity: str, names: tuple[str, ...] = _NAMES) -> Judgment:
+def _lowest(runs: Results, quantity: str, names: tuple[str, ...] = _NAMES) -> Outcome:
     values = _means(runs, quantity, names)
     best = min(value for name, value in values.items() if name != "transfer")
-    return judge(values["transfer"] < best, **values)
+    return outcome(values["transfer"] < best, **values)
 
 
-def _rbf(runs: Results) -> Judgment:
+def _rbf(runs: Results) -> Outcome:
     exact = runs.mean("least_squares_rbf")
     left = {f"after_{t}": runs.mean(f"train_{t}_rbf") for t in _JUDGED}
     transfer = runs.mean("train_1000_transfer")
     holds = exact < 1e-6 and left["after_1000"] > max(0.5, transfer)
-    return judge(holds, least_squares=exact, transfer_after_1000=transfer, **left)
+    return outcome(holds, least_squares=exact, transfer_after_1000=transfer, **left)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -6,22 +6,27 @@ import numpy as np
 import torch
 
 from theodolite.sweeps import Space
-from theodolite_papers.imani2022._imagenet_sources import ImageNetSplit, image_sources
 from theodolite_papers.imani2022._networks import Training
-from theodolite_papers.imani2022._peaks_sources import PeaksSizes, peaks_sources
-from theodolite_papers.imani2022._sources import GROUPS, Comparison
+from theodolite_papers.imani2022._sources import (
+    GROUPS,
+    ImageNetSplit,
+    PeaksSizes,
+    SourceComparison,
+    image_sources,
+    peaks_sources,
+)
 from theodolite_papers.ledger import (
     Bars,
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
 __all__ = ["STUDY", "SimilarSources"]
@@ -66,7 +71,7 @@ def measure(config: SimilarSources, trial: Trial) -> Measured:
     return Measured(_numbers(found), _arrays(found), notes)
 
 
-def _numbers(found: Comparison) -> dict[str, float]:
+def _numbers(found: SourceComparison) -> dict[str, float]:
     numbers = {}
     for layer in range(_LAYERS):
         areas, curves = found.areas[:, layer], found.curves[:, layer]
@@ -77,7 +82,7 @@ def _numbers(found: Comparison) -> dict[str, float]:
     return numbers | {f"result_{key}": value for key, value in found.results.items()}
 
 
-def _arrays(found: Comparison) -> dict[str, np.ndarray]:
+def _arrays(found: SourceComparison) -> dict[str, np.ndarray]:
     thinned = found.curves[:, :, ::2]  # one curve per task and layer
     return {
         "mean": found.curves.mean(0).to(torch.float16).numpy(),
@@ -94,7 +99,7 @@ def _by_network(runs: Results) -> dict[str, Results]:
     }
 
 
-def _positive_curves(runs: Results) -> Judgment:
+def _positive_curves(runs: Results) -> Outcome:
     """Of the mean over runs and tasks in each layer: its lowest point, or where it is positive.
 
     The paper sees T2T-ViT above zero "over a wide range": here at half of the thresholds.
@@ -110,25 +115,25 @@ def _positive_curves(runs: Results) -> Judgment:
             lowest = [float(means[k].min()) for k in range(_LAYERS)]
             numbers |= {f"layer_{k + 1}": value for k, value in enumerate(lowest)}
             holds = holds and min(lowest) >= -_SLACK
-    return judge(holds, **numbers)
+    return outcome(holds, **numbers)
 
 
 _SLACK = 1e-3  # of the label mass: what a record's half precision rounds
 
 
-def _positive_areas(runs: Results) -> Judgment:
+def _positive_areas(runs: Results) -> Outcome:
     shares = {f"layer_{k}": float(runs[f"positive_{k}"][0]) for k in range(1, _LAYERS + 1)}
-    return judge(min(shares.values()) == 1, **shares)
+    return outcome(min(shares.values()) == 1, **shares)
 
 
-def _rising(runs: Results) -> Judgment:
+def _rising(runs: Results) -> Outcome:
     """Of the ResNet, or of the network on peaks functions: the claim is about no other."""
     part = runs.chosen(lambda run: run.notes.get("network") != _TRANSFORMER)
     if not len(part):
-        return judge(None)
+        return outcome(None)
     areas = {f"layer_{k}": part.mean(f"area_{k}") for k in range(1, _LAYERS + 1)}
     values = list(areas.values())
-    return judge(values == sorted(values), **areas)
+    return outcome(values == sorted(values), **areas)
 
 
 def _results(runs: Results) -> dict[str, float]:
@@ -136,19 +141,19 @@ def _results(runs: Results) -> dict[str, float]:
     return {key: runs.mean(f"result_{key}") for key in _TABLE}
 
 
-def _fine_tuned(runs: Results) -> Judgment:
+def _fine_tuned(runs: Results) -> Outcome:
     """Relative test errors of peaks: the similar source must be lower for both kinds of target."""
     errors = _results(runs)
     holds = (
         errors["natural_on_natural"] < errors["artificial_on_natural"]
         and errors["artificial_on_artificial"] < errors["natural_on_artificial"]
     )
-    return judge(holds if runs.runs[0].notes["data"] == "peaks" else None, **errors)
+    return outcome(holds if runs.first.notes["data"] == "peaks" else None, **errors)
 
 
-def _accurate(runs: Results) -> Judgment:
-    if runs.runs[0].notes["data"] == "peaks":
-        return judge(None, test_error=float(np.mean(list(_results(runs).values()))))
+def _accurate(runs: Results) -> Outcome:
+    if runs.first.notes["data"] == "peaks":
+        return outcome(None, test_error=float(np.mean(list(_results(runs).values()))))
     holds, numbers = True, dict[str, float]()
     for network, part in _by_network(runs).items():
         values = {key: 100 * value for key, value in _results(part).items()}
@@ -158,7 +163,7 @@ def _accurate(runs: Results) -> Judgment:
             and values["natural_on_natural"] > values["artificial_on_natural"]
             and values["artificial_on_artificial"] > values["natural_on_artificial"]
         )
-    return judge(holds, **numbers)
+    return outcome(holds, **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -196,7 +201,7 @@ def _bars(name: str, runs: Results) -> Panel:
         )
         for source in GROUPS
     ]
-    quantity = "relative test error" if runs.runs[0].notes["data"] == "peaks" else "accuracy"
+    quantity = "relative test error" if runs.first.notes["data"] == "peaks" else "accuracy"
     return Panel(f"Figure 15{name}, after fine-tuning", bars, "", quantity)
 
 

@@ -13,27 +13,33 @@ from theodolite_papers.imani2022._fitted_features import (
     learn_dictionary,
     sparse_codes,
 )
-from theodolite_papers.imani2022._networks import Training, build, recipe_for, train_on
-from theodolite_papers.imani2022._profiles import (
+from theodolite_papers.imani2022._linear_models import Split, best_readout
+from theodolite_papers.imani2022._networks import (
     Profile,
+    Training,
+    build,
     curve_array,
     curve_lines,
     hidden_layers,
     profile,
+    recipe_for,
+    train_on,
 )
-from theodolite_papers.imani2022._readouts import Split, best_readout
 from theodolite_papers.lab.data import load_ct_position, peaks
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    between,
     mean_and_error,
+    named,
+    outcome,
+    smallest,
 )
 
 __all__ = ["STUDY", "ThreeFeatures"]
@@ -159,54 +165,36 @@ def _representations(
     }
 
 
-def _of(runs: Results, quantity: str) -> dict[str, float]:
-    return {name: float(runs[f"{quantity}_{name}"][0]) for name in _NAMES}
+def _of(quantity: str) -> dict[str, str]:
+    return named(*_NAMES, prefix=f"{quantity}_")
 
 
-def _fits(runs: Results) -> Judgment:
-    errors = _of(runs, "least_squares")
-    return judge(max(errors.values()) < 1e-3, **errors)
-
-
-def _fastest(runs: Results) -> Judgment:
-    steps = _of(runs, "steps")
-    return judge(steps["network"] < min(steps["dictionary"], steps["rbf"]), **steps)
-
-
-def _early(runs: Results) -> Judgment:
-    steps = _of(runs, "early_steps")
-    return judge(steps["network"] < min(steps["dictionary"], steps["rbf"]), **steps)
-
-
-def _generalizes(runs: Results) -> Judgment:
-    errors = _of(runs, "test")
+def _generalizes(runs: Results) -> Outcome:
+    errors = runs.means(_of("test"))
     best = min(errors.values())
     holds = errors["network"] <= 1.1 * best and errors["dictionary"] >= 2 * errors["network"]
-    return judge(holds, **errors)
+    return outcome(holds, **errors)
 
 
-def _ordered(runs: Results, prefix: str = "") -> Judgment:
-    areas = _of(runs, f"{prefix}area")
-    return judge(areas["network"] > areas["rbf"] > areas["dictionary"], **areas)
+def _ordered(runs: Results, prefix: str = "") -> Outcome:
+    areas = runs.means(_of(f"{prefix}area"))
+    return outcome(areas["network"] > areas["rbf"] > areas["dictionary"], **areas)
 
 
-def _above_dictionary(runs: Results) -> Judgment:
-    areas = _of(runs, "area")
-    return judge(areas["network"] > areas["dictionary"], **areas)
+def _above_dictionary(runs: Results) -> Outcome:
+    areas = runs.means(_of("area"))
+    return outcome(areas["network"] > areas["dictionary"], **areas)
 
 
-def _kept(runs: Results) -> Judgment:
-    with_bias, without = runs["kept_network"][0], runs["plain_kept_network"][0]
-    return judge(with_bias > 0.9, network=with_bias, network_without_bias=without)
-
-
-def _kept_at_8(runs: Results) -> Judgment:
-    return judge(runs["kept_at_8_network"][0] > 0.5, network=runs["kept_at_8_network"][0])
+def _kept(runs: Results) -> Outcome:
+    """With the constant column; without it for comparison."""
+    shares = runs.means({"network": "kept_network", "network_without_bias": "plain_kept_network"})
+    return outcome(shares["network"] > 0.9, **shares)
 
 
 def draw(runs: Results) -> list[Panel]:
     """Learning curves (dashed on training data), and alignment curves."""
-    steps = next(iter(runs)).arrays["steps"]
+    steps = runs.first.arrays["steps"]
     stacked = runs.array("errors").astype(np.float64)
     lines = []
     for index, name in enumerate(_NAMES):
@@ -227,11 +215,12 @@ def _claims() -> tuple[Claim, ...]:
     chosen = "the RBF network's bandwidth was chosen because it shows this order"
     return (
         Claim(f"{id_}.fits", "least squares fits all three representations: training error below "
-              "1e-3", _fits),
+              "1e-3", between(_of("least_squares"), high=1e-3)),
         Claim(f"{id_}.fastest", "gradient descent reaches 2 % of the initial error in the fewest "
-              "steps on the network's features", _fastest),
+              "steps on the network's features", smallest("network", _of("steps"))),
         Claim(f"{id_}.early", "steps to 20 % of the initial error, where the flat spectrum of "
-              "sparse codes tolerates the largest step size", _early, sizes=()),
+              "sparse codes tolerates the largest step size",
+              smallest("network", _of("early_steps")), sizes=()),
         Claim(f"{id_}.test", "the network's features give the lowest best test error up to 10 %, "
               "the dictionary's at least twice theirs", _generalizes),
         Claim(f"{id_}.above-dictionary", "the network's features have a larger area than the "
@@ -243,7 +232,8 @@ def _claims() -> tuple[Claim, ...]:
         Claim(f"{id_}.kept", "the network's features keep more than 90 % of the label mass at a "
               "tenth of the root of n", _kept, sizes=("lite",)),
         Claim(f"{id_}.kept-at-8", "the network's features keep more than half of the label mass "
-              "at threshold 8 (1000 examples)", _kept_at_8, sizes=("paper",)),
+              "at threshold 8 (1000 examples)", between({"network": "kept_at_8_network"}, low=0.5),
+              sizes=("paper",)),
     )  # fmt: skip
 
 

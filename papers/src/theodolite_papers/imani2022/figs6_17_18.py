@@ -1,36 +1,90 @@
 """Figures 6, 17 and 18: depth, width, activation, optimiser and batch size; train and test."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from theodolite.measures.representation import AlignmentCurve, dominance_fraction
 from theodolite.sweeps import Space
-from theodolite_papers.imani2022._networks import RATES, Training, build, recipe_for, train_on
-from theodolite_papers.imani2022._profiles import (
+from theodolite_papers.imani2022._networks import (
+    RATES,
+    Problem,
     Profile,
+    Training,
+    build,
     curve_array,
     curve_lines,
     hidden_layers,
+    load_problem,
     profile,
+    recipe_for,
+    train_on,
 )
-from theodolite_papers.imani2022._tasks import Task, load_task
-from theodolite_papers.imani2022._variations import Architecture, Variations
 from theodolite_papers.ledger import (
     Bars,
     Claim,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
-__all__ = ["STUDY"]
+__all__ = ["STUDY", "Variations"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One configuration around the base: depth 4, width 128, ReLU, Adam, batches of 64."""
+
+    depth: int = 4
+    width: int = 128
+    activation: str = "relu"
+    optimizer: str = "adam"
+    batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class Variations:
+    """Five sweeps around one base configuration, on one task.
+
+    Args:
+        task: what the networks learn.
+        train: number of training examples.
+        test: number of test examples.
+        training: how long, and when it stops.
+        depths: numbers of hidden layers.
+        widths: of hidden layers.
+        activations: beside ReLU.
+        optimizers: beside Adam.
+        batch_sizes: beside 64.
+        bias: whether representations get a constant column.
+    """
+
+    task: str = "digits-parity"
+    train: int = 640
+    test: int = 797
+    training: Training = field(default_factory=lambda: Training(epochs=50))
+    depths: tuple[int, ...] = (1, 2, 4, 6)
+    widths: tuple[int, ...] = (32, 128, 256)
+    activations: tuple[str, ...] = ("tanh", "prelu", "leaky_relu", "linear")
+    optimizers: tuple[str, ...] = ("sgd", "momentum", "rmsprop")
+    batch_sizes: tuple[int, ...] = (32, 128, 256)
+    bias: bool = True
+
+    def architectures(self) -> dict[str, Architecture]:
+        """Every configuration by name; the base is both a depth and a width."""
+        base = Architecture()
+        named = {f"depth {d}": replace(base, depth=d) for d in self.depths}
+        named |= {f"width {w}": replace(base, width=w) for w in self.widths if w != base.width}
+        named |= {a: replace(base, activation=a) for a in self.activations}
+        named |= {o: replace(base, optimizer=o) for o in self.optimizers}
+        return named | {f"batch {b}": replace(base, batch_size=b) for b in self.batch_sizes}
+
 
 _SUBSETS = ("train", "test")
 _STATES = ("initial", "trained")
@@ -42,7 +96,7 @@ _CEILING = (
 
 def measure(config: Variations, trial: Trial) -> Measured:
     """Areas and curves of the last hidden layer of every configuration, and of the input."""
-    task = load_task(config.task, config.train, config.test, trial.generator())
+    task = load_problem(config.task, config.train, config.test, trial.generator())
     inputs = {}
     for subset in _SUBSETS:
         x, y = _examples(task, subset)
@@ -59,13 +113,13 @@ def measure(config: Variations, trial: Trial) -> Measured:
     )
 
 
-def _examples(task: Task, subset: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _examples(task: Problem, subset: str) -> tuple[torch.Tensor, torch.Tensor]:
     train = subset == "train"
     return (task.x_train, task.y_train) if train else (task.x_test, task.y_test)
 
 
 def _one(
-    architecture: Architecture, config: Variations, task: Task, trial: Trial
+    architecture: Architecture, config: Variations, task: Problem, trial: Trial
 ) -> tuple[dict[tuple[str, str], Profile], float]:
     """(state, subset) -> alignment of the last hidden layer, and the final training loss."""
     model = build(
@@ -135,33 +189,33 @@ def _arrays(inputs: dict[str, Profile], found: Found) -> dict[str, np.ndarray]:
 
 def _names(runs: Results, figure: str) -> list[str]:
     """Configurations of a figure: 6 has depths, widths, activations; 17 the rest; 18 all."""
-    names = next(iter(runs)).notes["configurations"].split(", ")
+    names = runs.first.notes["configurations"].split(", ")
     rest = [n for n in names if n.startswith("batch") or n in RATES]
     return {"6": [n for n in names if n not in rest], "17": rest, "18": names}[figure]
 
 
-def _risen(runs: Results, figure: str, subset: str) -> Judgment:
+def _risen(runs: Results, figure: str, subset: str) -> Outcome:
     """The smallest ratios over configurations of trained area to input's and to initial."""
     (run,) = runs
     trained = [run[f"{subset}: trained: {name}"] for name in _names(runs, figure)]
     initial = [run[f"{subset}: initial: {name}"] for name in _names(runs, figure)]
     over_input = min(trained) / run[f"{subset}: input"]
     over_initial = min(t / i for t, i in zip(trained, initial, strict=True))
-    return judge(
+    return outcome(
         over_input > 1 and over_initial > 1,
         trained_over_input=over_input,
         trained_over_initial=over_initial,
     )
 
 
-def _linear(runs: Results) -> Judgment:
+def _linear(runs: Results) -> Outcome:
     (run,) = runs
     trained, initial = run["train: trained: linear"], run["train: initial: linear"]
     first = run["train: input"]
-    return judge(trained > max(initial, first), trained=trained, initial=initial, input=first)
+    return outcome(trained > max(initial, first), trained=trained, initial=initial, input=first)
 
 
-def _no_trend(runs: Results) -> Judgment:
+def _no_trend(runs: Results) -> Outcome:
     """Depths in order; a trend would be a rise, or a fall, from each to the next in every run.
 
     One run that bends is enough against it; one that does not says nothing about the others.
@@ -175,13 +229,13 @@ def _no_trend(runs: Results) -> Judgment:
     }
     trend = max(rising, falling) == 1
     holds = None if trend and len(runs) == 1 else not trend
-    return judge(holds, runs_rising=rising, runs_falling=falling, **means)
+    return outcome(holds, runs_rising=rising, runs_falling=falling, **means)
 
 
-def _dominated(runs: Results) -> Judgment:
+def _dominated(runs: Results) -> Outcome:
     (run,) = runs
     lowest = min(run[f"dominance: {name}"] for name in _names(runs, "18"))
-    return judge(None, smallest_share_of_thresholds=lowest)
+    return outcome(None, smallest_share_of_thresholds=lowest)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,27 +1,61 @@
 """The papers' experiments as runnable, checked studies, and the ledger of their claims."""
 
-from theodolite_papers.ledger._claims import Claim, Judgment, Verdict, judge
-from theodolite_papers.ledger._correlations import pearson, spearman
-from theodolite_papers.ledger._ledger import write_ledger
+from theodolite_papers.ledger._claims import (
+    Check,
+    Claim,
+    Measured,
+    Outcome,
+    Result,
+    Results,
+    Verdict,
+    between,
+    correlation_interval,
+    in_order,
+    judge_claim,
+    largest,
+    named,
+    outcome,
+    pearson,
+    provided,
+    smallest,
+    spearman,
+)
+from theodolite_papers.ledger._pages import write_ledger
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
-from theodolite_papers.ledger._papers import PAPERS, Erratum, Paper
-from theodolite_papers.ledger._registry import all_studies, find_study
-from theodolite_papers.ledger._results import Measured, Result, Results
-from theodolite_papers.ledger._run import check_study, run_study
-from theodolite_papers.ledger._store import load_results
-from theodolite_papers.ledger._study import SIZES, Study, Trial
-from theodolite_papers.ledger._sweep import SweepSettings, SweepTracker, sweep_study
+from theodolite_papers.ledger._runs import (
+    SweepSettings,
+    SweepTracker,
+    judge_study,
+    load_results,
+    plain_config,
+    run_study,
+    sweep_study,
+)
+from theodolite_papers.ledger._study import (
+    PAPERS,
+    SIZES,
+    Erratum,
+    Paper,
+    Study,
+    Trial,
+    all_studies,
+    find_study,
+)
+
+Judgment = Outcome  # both names until lou2022 and canatar2022 use the new ones
+judge = outcome
 
 __all__ = [
     "PAPERS",
     "SIZES",
     "Bars",
+    "Check",
     "Claim",
     "Erratum",
     "Heat",
-    "Judgment",
     "Line",
     "Measured",
+    "Outcome",
     "Panel",
     "Paper",
     "Points",
@@ -34,13 +68,22 @@ __all__ = [
     "Trial",
     "Verdict",
     "all_studies",
-    "check_study",
+    "between",
+    "correlation_interval",
     "find_study",
-    "judge",
+    "in_order",
+    "judge_claim",
+    "judge_study",
+    "largest",
     "load_results",
     "mean_and_error",
+    "named",
+    "outcome",
     "pearson",
+    "plain_config",
+    "provided",
     "run_study",
+    "smallest",
     "spearman",
     "sweep_study",
     "write_ledger",

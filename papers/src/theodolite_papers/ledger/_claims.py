@@ -1,20 +1,142 @@
-"""Claims: sentences of a paper as checks over measured numbers, and their verdicts."""
+"""Results of runs, claims about them, and verdicts.
 
-from collections.abc import Callable, Mapping
+A *run* of a study leaves a :class:`Result`. A :class:`Claim` has a *check*: results -> an
+:class:`Outcome`, which says whether the claim holds on these runs, and by which numbers. To *judge*
+a claim is to apply its check to every part of the results that it is about, which gives a
+:class:`Verdict`. Checks that many studies need are made by the functions at the end of this file.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from theodolite_papers.ledger._results import Number, Results
+from theodolite.errors import UnknownNameError
+from theodolite.measures.kernel import correlation_table
 
-__all__ = ["Claim", "Judgment", "Verdict", "judge", "run_label", "verdict_of"]
+__all__ = [
+    "Check",
+    "Claim",
+    "Measured",
+    "Number",
+    "Outcome",
+    "Result",
+    "Results",
+    "Verdict",
+    "between",
+    "correlation_interval",
+    "in_order",
+    "judge_claim",
+    "largest",
+    "named",
+    "outcome",
+    "pearson",
+    "provided",
+    "run_label",
+    "smallest",
+    "spearman",
+]
 
+Number = float | int | np.number[Any]
+Numbers = Sequence[float] | np.ndarray
 Scope = Literal["run", "seed", "all"]
 
 
 @dataclass(frozen=True)
-class Judgment:
+class Measured:
+    """What the function of a study returns: named numbers, and arrays for its figure.
+
+    Args:
+        numbers: name -> value; nan where it is undefined.
+        arrays: name -> small array (float32 is enough for a picture).
+        notes: name -> text, such as which data set stood in.
+    """
+
+    numbers: Mapping[str, Number]
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result(Measured):
+    """A run: what was measured, and where.
+
+    Args:
+        point: settings of a sweep; empty if nothing was swept.
+        seed: of the run.
+        size: "smoke", "lite" or "paper".
+        seconds: how long it took by the clock.
+        processor_seconds: how long its process computed on the CPU; nan if not known.
+        config: every setting, as plain data.
+    """
+
+    point: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    size: str = ""
+    seconds: float = 0.0
+    processor_seconds: float = math.nan
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float:
+        """One number."""
+        if name not in self.numbers:
+            raise UnknownNameError("number", name, self.numbers)
+        return float(self.numbers[name])
+
+
+@dataclass(frozen=True)
+class Results:
+    """Runs of one study, in order of point and seed."""
+
+    runs: tuple[Result, ...]
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """One number of every run."""
+        return np.array([run[name] for run in self.runs], dtype=np.float64)
+
+    @property
+    def first(self) -> Result:
+        """The first run; the only one where a claim is about single runs."""
+        return self.runs[0]
+
+    def array(self, name: str) -> np.ndarray:
+        """One array of every run, stacked along a new first axis."""
+        return np.stack([run.arrays[name] for run in self.runs])
+
+    def mean(self, name: str) -> float:
+        """One number averaged over the runs."""
+        return float(self[name].mean())
+
+    def means(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Label -> mean over the runs, from label -> name of a number."""
+        return {label: self.mean(name) for label, name in names.items()}
+
+    def where(self, **settings: Any) -> "Results":
+        """The runs whose point has these settings."""
+        return self.chosen(lambda run: all(run.point.get(k) == v for k, v in settings.items()))
+
+    def chosen(self, keep: Callable[[Result], bool]) -> "Results":
+        """The runs that ``keep`` accepts."""
+        return Results(tuple(run for run in self.runs if keep(run)))
+
+    def by_seed(self) -> Mapping[int, "Results"]:
+        """The runs of each seed."""
+        seeds: Sequence[int] = sorted({run.seed for run in self.runs})
+        return {s: Results(tuple(run for run in self.runs if run.seed == s)) for s in seeds}
+
+
+@dataclass(frozen=True)
+class Outcome:
     """Whether a claim holds on some runs, with the numbers that decided.
 
     Args:
@@ -26,6 +148,9 @@ class Judgment:
     numbers: Mapping[str, float]
 
 
+Check = Callable[[Results], Outcome]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement that can fail.
@@ -33,7 +158,7 @@ class Claim:
     Args:
         id: ``"<study>.<name>"``.
         text: the statement, with its threshold.
-        check: runs -> judgment. It sees the runs of its scope alone.
+        check: runs -> outcome. It sees the runs of its scope alone.
         scope: "run" (each record by itself), "seed" (all points of a seed together) or "all".
         sizes: where it is judged; elsewhere its numbers are reported without a verdict.
         published: the paper's value of a judged number, by the number's name.
@@ -42,7 +167,7 @@ class Claim:
 
     id: str
     text: str
-    check: Callable[[Results], Judgment]
+    check: Check
     scope: Scope = "run"
     sizes: tuple[str, ...] = ("lite", "paper")
     published: Mapping[str, Number] = field(default_factory=dict)
@@ -55,33 +180,39 @@ class Verdict:
 
     Args:
         status: "holds", "fails", "mixed" (over seeds), "undecided", "reported" or "not run".
-        judgments: label of the runs ("seed 101") -> judgment.
+        outcomes: label of the runs ("seed 101") -> outcome.
     """
 
     claim: Claim
     size: str
     status: str
-    judgments: Mapping[str, Judgment]
+    outcomes: Mapping[str, Outcome]
 
 
-def judge(holds: bool | np.bool | None, **numbers: Number) -> Judgment:
-    """A judgment; numbers that are compared are named after what they are.
+def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:
+    """An outcome; numbers that are compared are named after what they are.
 
     Example:
-        >>> judge(0.7 > 0.5, trained=0.7, initial=0.5).holds
+        >>> outcome(0.7 > 0.5, trained=0.7, initial=0.5).holds
         True
     """
     decided = None if holds is None else bool(holds)
-    return Judgment(decided, {name: float(value) for name, value in numbers.items()})
+    return Outcome(decided, {name: float(value) for name, value in numbers.items()})
 
 
-def verdict_of(claim: Claim, size: str, results: Results) -> Verdict:
+def judge_claim(claim: Claim, size: str, results: Results) -> Verdict:
     """Judge a claim on all runs of one size."""
     if not len(results):
         return Verdict(claim, size, "not run", {})
-    judgments = {label: claim.check(part) for label, part in _parts(claim.scope, results)}
-    outcomes = {judgment.holds for judgment in judgments.values()}
-    return Verdict(claim, size, _status(outcomes, size in claim.sizes), judgments)
+    outcomes = {label: claim.check(part) for label, part in _parts(claim.scope, results)}
+    found = {one.holds for one in outcomes.values()}
+    if size not in claim.sizes:
+        status = "reported"
+    elif found in ({True}, {False}):
+        status = "holds" if found == {True} else "fails"
+    else:
+        status = "mixed" if {True, False} <= found else "undecided"
+    return Verdict(claim, size, status, outcomes)
 
 
 def _parts(scope: Scope, results: Results) -> list[tuple[str, Results]]:
@@ -98,11 +229,125 @@ def run_label(seed: int, point: Mapping[str, object]) -> str:
     return f"seed {seed}, {settings}" if settings else f"seed {seed}"
 
 
-def _status(outcomes: set[bool | None], is_judged: bool) -> str:
-    if not is_judged:
-        return "reported"
-    if outcomes == {True}:
-        return "holds"
-    if outcomes == {False}:
-        return "fails"
-    return "mixed" if {True, False} <= outcomes else "undecided"
+# Checks that many studies need. Numbers are means over the runs that a claim is about: where it is
+# about single runs, those of the run. They are given as label -> name of the number in the records.
+
+
+def named(*labels: str, prefix: str = "", suffix: str = "") -> dict[str, str]:
+    """Label -> name, where names are labels with something before or after.
+
+    Example:
+        >>> named("network", "rbf", prefix="area_")
+        {'network': 'area_network', 'rbf': 'area_rbf'}
+    """
+    return {label: f"{prefix}{label}{suffix}" for label in labels}
+
+
+def between(
+    numbers: Mapping[str, str],
+    low: float = -math.inf,
+    high: float = math.inf,
+    beside: Sequence[str] = (),
+) -> Check:
+    """Every number lies strictly between two bounds; those of ``beside`` are only shown.
+
+    Example:
+        >>> between({"share": "share_a"}, low=0.5)(Results((Result({"share_a": 0.7}),)))
+        Outcome(holds=True, numbers={'share': 0.7})
+    """
+
+    def check(runs: Results) -> Outcome:
+        values = runs.means(numbers)
+        holds = all(low < value < high for value in values.values())
+        return outcome(holds, **values, **runs.means(named(*beside)))
+
+    return check
+
+
+def in_order(numbers: Mapping[str, str], *, falling: bool = False) -> Check:
+    """The numbers grow (or fall) strictly in the order in which they are named.
+
+    Example:
+        >>> runs = Results((Result({"area_1": 0.2, "area_2": 0.3}),))
+        >>> in_order(named("1", "2", prefix="area_"))(runs).holds
+        True
+    """
+
+    def check(runs: Results) -> Outcome:
+        values = runs.means(numbers)
+        steps = [b - a for a, b in pairwise(values.values())]
+        return outcome(max(steps) < 0 if falling else min(steps) > 0, **values)
+
+    return check
+
+
+def largest(winner: str, numbers: Mapping[str, str]) -> Check:
+    """One of the numbers is larger than every other.
+
+    Example:
+        >>> runs = Results((Result({"area_net": 0.2, "area_rbf": 0.1}),))
+        >>> largest("net", named("net", "rbf", prefix="area_"))(runs).holds
+        True
+    """
+    return _extreme(winner, numbers, sign=1)
+
+
+def smallest(winner: str, numbers: Mapping[str, str]) -> Check:
+    """One of the numbers is smaller than every other."""
+    return _extreme(winner, numbers, sign=-1)
+
+
+def _extreme(winner: str, numbers: Mapping[str, str], sign: int) -> Check:
+    def check(runs: Results) -> Outcome:
+        values = runs.means(numbers)
+        others = [sign * value for label, value in values.items() if label != winner]
+        return outcome(sign * values[winner] > max(others), **values)
+
+    return check
+
+
+def provided(premise: Callable[[Results], bool], check: Check) -> Check:
+    """A check that decides nothing where its premise did not come about."""
+
+    def checked(runs: Results) -> Outcome:
+        found = check(runs)
+        return found if premise(runs) else Outcome(None, found.numbers)
+
+    return checked
+
+
+def spearman(first: Numbers, second: Numbers) -> float:
+    """Rank correlation of the finite pairs; nan for fewer than two or a constant list."""
+    return _correlation(first, second, "spearman")
+
+
+def pearson(first: Numbers, second: Numbers) -> float:
+    """Linear correlation of the finite pairs; nan for fewer than two or a constant list."""
+    return _correlation(first, second, "pearson")
+
+
+def _correlation(first: Numbers, second: Numbers, method: Literal["pearson", "spearman"]) -> float:
+    a, b = (torch.as_tensor(np.asarray(v, dtype=np.float64))[:, None] for v in (first, second))
+    keep = (a.isfinite() & b.isfinite())[:, 0]
+    if int(keep.sum()) < 2:
+        return float("nan")
+    return float(correlation_table(a[keep], b[keep], method).coefficients[0, 0])
+
+
+def correlation_interval(
+    first: np.ndarray, second: np.ndarray, groups: np.ndarray, draws: int = 1000
+) -> tuple[float, float, float]:
+    """Linear correlation with a 95 % bootstrap interval; whole groups are drawn.
+
+    Networks of one group (a seed) share their data and their first draw, so that they are not
+    independent. One group has no interval: its ends are nan.
+    """
+    generator = np.random.default_rng(0)
+    names = np.unique(groups)
+    found = []
+    for _ in range(draws if len(names) > 1 else 0):
+        chosen = generator.choice(names, len(names))
+        rows = np.concatenate([np.flatnonzero(groups == name) for name in chosen])
+        found.append(pearson(first[rows], second[rows]))
+    low, high = np.nanquantile(found, [0.025, 0.975]) if found else (np.nan, np.nan)
+    return pearson(first, second), float(low), float(high)

@@ -1,8 +1,12 @@
-"""A study: one experiment of a paper, at three sizes, with its claims."""
+"""Papers, and studies: experiments of a paper at several sizes, with their claims."""
 
 import dataclasses
+import importlib
+import pkgutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,61 @@ import torch
 
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.sweeps import Space
-from theodolite_papers.ledger._claims import Claim
+from theodolite_papers.ledger._claims import Claim, Measured, Results
 from theodolite_papers.ledger._panels import Panel
-from theodolite_papers.ledger._results import Measured, Results
 
-__all__ = ["SIZES", "Study", "Trial"]
+__all__ = ["PAPERS", "SIZES", "Erratum", "Paper", "Study", "Trial", "all_studies", "find_study"]
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """A sentence of a paper that is wrong or leaves a choice.
+
+    Args:
+        id: as in the code that rests on it, such as ``"E2"``.
+        printed: what the paper says.
+        true: what is true, or what was chosen.
+    """
+
+    id: str
+    printed: str
+    true: str
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose experiments are studies here.
+
+    Args:
+        key: in docs/references.bib, and first part of its studies' ids.
+        family: the measures that it defines; also the package of its studies.
+        title: of the paper.
+    """
+
+    key: str
+    family: str
+    title: str
+
+
+PAPERS: Mapping[str, Paper] = {
+    paper.key: paper
+    for paper in (
+        Paper("imani2022", "representation", "Representation Alignment in Neural Networks"),
+        Paper(
+            "maennel2020",
+            "covariance",
+            "What Do Neural Networks Learn When Trained With Random Labels?",
+        ),
+        Paper(
+            "canatar2022", "kernel", "A Kernel Analysis of Feature Learning in Deep Neural Networks"
+        ),
+        Paper(
+            "lou2022", "tangent", "Feature Learning and Signal Propagation in Deep Neural Networks"
+        ),
+        Paper("mehta2021", "gradient", "Extreme Memorization via Scale of Initialization"),
+    )
+}
+
 
 SIZES = ("smoke", "lite", "paper")
 # Pilots and development use small seeds; verdicts come from seeds nobody has looked at.
@@ -114,3 +168,40 @@ class Study:
         """The points that a size consists of; one without settings if nothing is swept."""
         space = self.spaces.get(size)
         return [{}] if space is None else list(space.points())
+
+
+def all_studies() -> Mapping[str, Study]:
+    """Id -> study, paper by paper and figure by figure."""
+    return {id_: study for key in PAPERS for id_, study in _studies_of(key).items()}
+
+
+def find_study(name: str) -> Study:
+    """The study of this id; imports the studies of its paper only.
+
+    Raises:
+        UnknownNameError: If there is none; the message lists the nearest ids.
+    """
+    key = name.partition(".")[0]
+    studies = _studies_of(key) if key in PAPERS else {}
+    if name not in studies:
+        raise UnknownNameError("study", name, all_studies())
+    return studies[name]
+
+
+@cache
+def _studies_of(key: str) -> Mapping[str, Study]:
+    package = importlib.import_module(f"theodolite_papers.{key}")
+    names = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name[0] != "_"]
+    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+    studies = [study for module in modules for study in _studies_in(module)]
+    return {study.id: study for study in sorted(studies, key=_order)}
+
+
+def _studies_in(module: object) -> tuple[Study, ...]:
+    one = getattr(module, "STUDY", None)
+    return getattr(module, "STUDIES", ()) if one is None else (one,)
+
+
+def _order(study: Study) -> tuple[bool, list[int], str]:
+    name = study.id.split(".", 1)[1]
+    return (not name.startswith("fig"), [int(d) for d in re.findall(r"\d+", name)], name)

@@ -1,22 +1,103 @@
-"""First convolutions trained on images, watched while they train."""
+"""First layers trained on Gaussian inputs or on images, watched while they train, and shown."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from theodolite.engine import patch_covariance, weight_covariance
+from theodolite.linalg import symmetric_eigen
 from theodolite.measures.covariance import (
     compare_misalignment,
     transfer_function,
 )
-from theodolite_papers.lab.data import random_labels
-from theodolite_papers.lab.training import Recipe, TrainingState, train
+from theodolite_papers.lab.data import gaussian_inputs, random_labels
+from theodolite_papers.lab.models import mlp
+from theodolite_papers.lab.training import Recipe, TrainingState, train, train_ensemble
 from theodolite_papers.ledger import Trial
-from theodolite_papers.maennel2020._images import Images, Labeled, draw_images
-from theodolite_papers.maennel2020._transfer import Network
+from theodolite_papers.maennel2020._transfer import Images, Labeled, Network, draw_images
 
-__all__ = ["FilterTraining", "FilterWatch", "covariance_of", "drawn_data", "trained_filters"]
+__all__ = [
+    "FilterTraining",
+    "FilterWatch",
+    "GaussianRuns",
+    "as_images",
+    "covariance_of",
+    "drawn_data",
+    "eigenvectors",
+    "same_sign",
+    "train_on_gaussians",
+    "trained_filters",
+]
+
+
+@dataclass(frozen=True)
+class GaussianRuns:
+    """Independent networks, each with its own inputs, labels and initial weights.
+
+    Args:
+        variances: eigenvalues of the data covariance, which is diagonal.
+        widths: of the two hidden layers.
+        samples: inputs of each network.
+        runs: number of networks.
+        steps: of training.
+        learning_rate: constant.
+        batch_size: of training.
+        classes: of the random labels.
+        first_scale: factor of the first layer's initial weights.
+        momentum: 0 is plain gradient descent.
+    """
+
+    variances: tuple[float, ...]
+    widths: tuple[int, int]
+    samples: int
+    runs: int
+    steps: int
+    learning_rate: float = 0.05
+    batch_size: int = 128
+    classes: int = 10
+    first_scale: float = 1.0
+    momentum: float = 0.0
+
+    @property
+    def covariance(self) -> Tensor:
+        """Of the inputs."""
+        return torch.diag(torch.tensor(self.variances, dtype=torch.float64))
+
+
+def train_on_gaussians(
+    setting: GaussianRuns, trial: Trial, stream: int = 0
+) -> tuple[Tensor, float]:
+    """First-layer weights (run, neuron, dimension), and the mean accuracy on the labels."""
+    generator = trial.generator(stream)
+    data = [_pair(setting, generator) for _ in range(setting.runs)]
+    sizes: Sequence[int] = (len(setting.variances), *setting.widths, setting.classes)
+    scales = [setting.first_scale, 1.0, 1.0]
+    models = [
+        mlp(sizes, scale=scales, generator=generator).to(trial.device) for _ in range(setting.runs)
+    ]
+    recipe = Recipe(
+        optimizer="momentum" if setting.momentum else "sgd",
+        momentum=setting.momentum,
+        learning_rate=setting.learning_rate,
+        batch_size=setting.batch_size,
+        steps=setting.steps,
+        drop_last=True,
+        seed=trial.seed * 1000,
+        log="ends",
+    )
+    logs = train_ensemble(models, data, recipe)
+    weights = torch.stack([model.get_parameter("fc1.weight").detach().cpu() for model in models])
+    accuracy = sum(log.final.train.accuracy for log in logs) / len(logs)
+    return weights.double(), accuracy
+
+
+def _pair(setting: GaussianRuns, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    inputs = gaussian_inputs(setting.samples, setting.covariance, generator=generator)
+    return inputs.float(), random_labels(setting.samples, setting.classes, generator)
+
 
 _CLASSES = 10
 
@@ -116,3 +197,29 @@ def covariance_of(images: Tensor, side: int = 3) -> Tensor:
     matrix = patch_covariance(images, side)
     assert isinstance(matrix, Tensor)
     return torch.as_tensor(matrix, dtype=torch.float64)
+
+
+def eigenvectors(covariance: Tensor, count: int) -> Tensor:
+    """Leading eigenvectors as rows; the sum of entries is positive, else the largest entry.
+
+    Eigenvectors have no sign of their own: a picture needs one that does not depend on the solver.
+    """
+    vectors = symmetric_eigen(covariance.double()).vectors[:, :count].mT
+    sums = vectors.sum(1)
+    places = vectors.abs().argmax(1, keepdim=True)
+    largest = vectors.gather(1, places).squeeze(1)
+    clear = sums.abs() > 0.1 * vectors.abs().sum(1)
+    signs = torch.where(clear, sums, largest).sign()
+    return vectors * signs[:, None]
+
+
+def same_sign(rows: Tensor, reference: Tensor) -> Tensor:
+    """Each row turned to the side of the reference's row."""
+    products = (rows * reference).sum(1, keepdim=True)
+    return torch.where(products < 0, -rows, rows)
+
+
+def as_images(rows: Tensor, side: int) -> np.ndarray:
+    """Channel-major rows as images (count, side, side, channels); one channel stays gray."""
+    images = rows.reshape(len(rows), -1, side, side).permute(0, 2, 3, 1).float().numpy()
+    return images[..., 0] if images.shape[-1] == 1 else images

@@ -1,30 +1,190 @@
-"""Transfer from random labels: pre-train, copy layers, re-scale, fine-tune; and from scratch."""
+"""Transfer from random labels: images, networks, pre-training, fine-tuning, activations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from theodolite.data import (
+    Dataset,
+    digits,
+    disjoint_rows,
+    load_image_folder,
+    random_labels,
+    symmetric_range,
+)
+from theodolite.engine import feature_chunks
 from theodolite.errors import UnknownNameError
 from theodolite.interventions import Initializer, layer_norms, rescale_to_, transfer_layers_
-from theodolite_papers.lab.data import random_labels
+from theodolite.measures.covariance import (
+    ActivationFractions,
+    activation_fractions,
+    activation_histogram,
+    merge_activation_fractions,
+)
+from theodolite_papers.lab.data import (
+    IMAGE_SETS,
+    average_pooled,
+    central_crop,
+    data_folder,
+    load_image_set,
+)
 from theodolite_papers.lab.models import resnet18_v2, simple_cnn, vgg16
 from theodolite_papers.lab.training import (
     Callback,
     Recipe,
     TrainingLog,
+    TrainingState,
+    area_under_curve,
     steps_per_epoch,
     train,
 )
 from theodolite_papers.ledger import Trial
-from theodolite_papers.maennel2020._courses import Comparison, Course
-from theodolite_papers.maennel2020._images import Images, Labeled, draw_images
 
-__all__ = ["LABELS", "Network", "Protocol", "Stage", "Transfer"]
+__all__ = [
+    "CHANCE",
+    "LABELS",
+    "AccuracyCurves",
+    "ActivationWatch",
+    "Images",
+    "Labeled",
+    "Network",
+    "Protocol",
+    "Stage",
+    "StartComparison",
+    "Transfer",
+    "draw_images",
+    "fractions_of",
+    "halves",
+    "histograms_of",
+    "left_chance",
+    "relu_layers",
+]
+
+Labeled = tuple[Tensor, Tensor]  # images in [-1, 1], labels
+
+
+@dataclass(frozen=True)
+class Images:
+    """Which images, and what is done to them.
+
+    Args:
+        name: ``"cifar10"``, another named set, ``"digits"``, or a folder of images beside them
+            (``"imagenet"``), from which the central square is cut.
+        crop: side of the central square that is kept; 0 keeps all.
+        pool: images are averaged over squares of so many pixels.
+        side: to which images of a folder are resized.
+    """
+
+    name: str = "cifar10"
+    crop: int = 0
+    pool: int = 1
+    side: int = 224
+
+    def prepared(self, pixels: Tensor, peak: int) -> Tensor:
+        """Raw pixels as networks see them."""
+        images = symmetric_range(pixels, peak)
+        images = central_crop(images, self.crop) if self.crop else images
+        return average_pooled(images, self.pool) if self.pool > 1 else images
+
+
+def draw_images(
+    images: Images, generator: torch.Generator, *sizes: int, test: int = 0
+) -> list[Labeled]:
+    """Disjoint random samples of the training split, then the first ``test`` test images."""
+    raw = _raw(images.name, images.side)
+    peak = raw.peak or 255
+    rows = disjoint_rows(len(raw.x_train), *sizes, generator=generator)
+    samples = [(images.prepared(raw.x_train[r], peak), raw.y_train[r]) for r in rows]
+    if test:
+        samples.append((images.prepared(raw.x_test[:test], peak), raw.y_test[:test]))
+    return samples
+
+
+@lru_cache(maxsize=1)
+def _raw(name: str, side: int) -> Dataset:
+    """Bytes, read once per process: seeds follow one another."""
+    if name == "digits":
+        return digits()
+    if name in IMAGE_SETS:
+        return load_image_set(name)
+    return load_image_folder(data_folder() / name, size=side)
+
+
+def halves(images: Images, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """First and second half of all images in their order; ``count`` random ones of each, or all."""
+    raw = _raw(images.name, images.side)
+    pixels = torch.cat([raw.x_train, raw.x_test])
+    middle = len(pixels) // 2
+    parts = []
+    for half in (pixels[:middle], pixels[middle : 2 * middle]):
+        chosen = half[torch.randperm(middle, generator=generator)[:count]] if count else half
+        parts.append(images.prepared(chosen, raw.peak or 255))
+    return parts[0], parts[1]
+
+
+CHANCE = 0.15  # of ten classes, with room
+
+
+@dataclass(frozen=True)
+class AccuracyCurves:
+    """Accuracies over the steps of a fine-tuning."""
+
+    steps: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+
+    @property
+    def auc(self) -> float:
+        """Area under the curve of training accuracy, divided by its length."""
+        return _area(self.steps, self.train)
+
+    @property
+    def test_auc(self) -> float:
+        """The same for test accuracy."""
+        return _area(self.steps, self.test)
+
+
+def _area(steps: np.ndarray, values: np.ndarray) -> float:
+    return float(area_under_curve(torch.tensor(steps), torch.tensor(values)))
+
+
+@dataclass(frozen=True)
+class StartComparison:
+    """Fine-tuning from scratch beside fine-tuning of all transferred layers.
+
+    Args:
+        scratch: course from fresh weights.
+        transferred: course from the pre-trained ones.
+        model: the network at the end of the latter.
+    """
+
+    scratch: AccuracyCurves
+    transferred: AccuracyCurves
+    model: nn.Module
+
+    @property
+    def gain(self) -> float:
+        """By how much pre-training enlarges the area under the training curve."""
+        return self.transferred.auc - self.scratch.auc
+
+    @property
+    def test_gain(self) -> float:
+        """By how much it raises the final test accuracy."""
+        return float(self.transferred.test[-1] - self.scratch.test[-1])
+
+
+def left_chance(*curves: np.ndarray) -> bool:
+    """Whether training accuracy ends above chance in one of the curves at least.
+
+    Areas under curves that stay at chance differ by noise alone, and decide nothing.
+    """
+    return max(float(curve[-1]) for curve in curves) > CHANCE
+
 
 Labels = Literal["real", "random"]
 LABELS: tuple[Labels, ...] = ("real", "random")
@@ -228,16 +388,60 @@ class Protocol:
 
     def finetune(
         self, model: nn.Module, labels: Labels, callbacks: Sequence[Callback] = ()
-    ) -> Course:
+    ) -> AccuracyCurves:
         """Train everything on the downstream task, in place."""
         recipe = self.setting.recipe(self.setting.downstream, self._trial.seed + 1)
         data = (self.downstream[0], self._targets(labels))
         log = train(model, data, recipe, test=self.test, callbacks=callbacks)
         steps, accuracy = log.curve("train", "accuracy")
         _, test = log.curve("test", "accuracy")
-        return Course(np.array(steps, dtype=np.float64), np.array(accuracy), np.array(test))
+        return AccuracyCurves(np.array(steps, dtype=np.float64), np.array(accuracy), np.array(test))
 
-    def compare(self, labels: Labels) -> Comparison:
+    def compare(self, labels: Labels) -> StartComparison:
         """Both trainings on the downstream task."""
         scratch, model = self.finetune(self.scratch(), labels), self.start("all")
-        return Comparison(scratch, self.finetune(model, labels), model)
+        return StartComparison(scratch, self.finetune(model, labels), model)
+
+
+def relu_layers(model: nn.Module) -> list[str]:
+    """Names of the activation layers, in order."""
+    return [name for name, module in model.named_modules() if isinstance(module, nn.ReLU)]
+
+
+def fractions_of(model: nn.Module, images: Tensor) -> dict[str, ActivationFractions]:
+    """Activation layer -> fractions over neurons and over images."""
+    was_training = model.training
+    model.eval()
+    layers = relu_layers(model)
+    parts: dict[str, list[ActivationFractions]] = {name: [] for name in layers}
+    for chunk in feature_chunks(model, images, layers, read="raw"):
+        for name, outputs in chunk.layers.items():
+            parts[name].append(activation_fractions(outputs))
+    model.train(was_training)
+    return {name: merge_activation_fractions(found) for name, found in parts.items()}
+
+
+def histograms_of(fractions: dict[str, ActivationFractions]) -> np.ndarray:
+    """Share of neurons, then of examples, per bin: (layers, 2, bins)."""
+    return np.stack(
+        [
+            np.stack([activation_histogram(part).cpu().numpy() for part in (f.neurons, f.examples)])
+            for f in fractions.values()
+        ]
+    ).astype(np.float16)
+
+
+class ActivationWatch:
+    """Mean activation of every layer at chosen steps of a training."""
+
+    def __init__(self, images: Tensor, steps: set[int]) -> None:
+        self._images, self._steps = images, steps
+        self.steps: list[int] = []
+        self.means: list[list[float]] = []
+
+    def __call__(self, state: TrainingState) -> None:
+        """Measure if it is time."""
+        if state.step in self._steps:
+            found = fractions_of(state.model, self._images)
+            self.steps.append(state.step)
+            self.means.append([float(part.mean) for part in found.values()])

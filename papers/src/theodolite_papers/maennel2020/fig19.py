@@ -10,14 +10,14 @@ from torch import Tensor
 from theodolite.measures.covariance import rotation_angle_deviation, rotation_information
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
     Trial,
-    judge,
+    outcome,
 )
 
 __all__ = ["STUDY", "Angles"]
@@ -83,20 +83,20 @@ def _chi_square(degrees: int, count: int, generator: torch.Generator) -> Tensor:
     return 2 * torch._standard_gamma(shapes, generator=generator)
 
 
-def _diagonal(runs: Results) -> Judgment:
+def _diagonal(runs: Results) -> Outcome:
     spread = np.diagonal(runs.array("deviation")[0])
-    return judge(
+    return outcome(
         np.abs(spread * 30 - 1).max() < 0.2,
         **{f"panel_{k + 1}": value for k, value in enumerate(spread)},
     )
 
 
-def _follows(runs: Results) -> Judgment:
+def _follows(runs: Results) -> Outcome:
     spread, predicted = runs.array("deviation")[0], runs.array("predicted")[0]
     small = predicted < 0.3
     worst = np.abs(spread[small] / predicted[small] - 1).max()
     loose = spread[predicted > _UNIFORM] / _UNIFORM
-    return judge(
+    return outcome(
         worst < 0.2 and bool(((loose > 0.7) & (loose < 1.05)).all()),
         worst_ratio=worst,
         largest=spread.max(),
@@ -106,7 +106,7 @@ def _follows(runs: Results) -> Judgment:
 
 def draw(runs: Results) -> list[Panel]:
     """Both eigenvectors of every estimate on the circle, one panel per setting."""
-    run = next(iter(runs))
+    run = runs.first
     angles = run.arrays["angles"].astype(np.float64)
     config = STUDY.configs["paper"]
     panels = []

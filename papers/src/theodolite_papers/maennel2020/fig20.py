@@ -14,19 +14,21 @@ from theodolite.measures.covariance import (
 )
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    between,
     mean_and_error,
+    named,
+    outcome,
     pearson,
     spearman,
 )
-from theodolite_papers.maennel2020._gaussian import GaussianRuns, train_on_gaussians
+from theodolite_papers.maennel2020._filters import GaussianRuns, train_on_gaussians
 
 __all__ = ["STUDY", "Panels"]
 
@@ -86,34 +88,16 @@ def _scores(setting: GaussianRuns, pooled: torch.Tensor, trial: Trial) -> dict[s
     }
 
 
-def _falls(runs: Results) -> Judgment:
-    correlation = runs["left_correlation"][0]
-    return judge(correlation < -0.9, correlation=correlation)
+def _rises_and_falls(runs: Results) -> Outcome:
+    found = runs.means(named("peak", "end_to_peak", "defect", prefix="middle_"))
+    peak, end, defect = found.values()
+    return outcome(0 < peak < 1 and end < 0.99 and defect < 0.15, **found)
 
 
-def _rises_and_falls(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    peak, end, defect = run["middle_peak"], run["middle_end_to_peak"], run["middle_defect"]
-    return judge(
-        0 < peak < 1 and end < 0.99 and defect < 0.15, peak=peak, end_to_peak=end, defect=defect
-    )
-
-
-def _rises(runs: Results) -> Judgment:
-    correlation = runs["right_rank_correlation"][0]
-    return judge(correlation > 0.8, rank_correlation=correlation)
-
-
-def _runs_agree(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    spreads = {name: run[f"{name}_spread"] for name in _NAMES}
-    return judge(max(spreads.values()) < 0.1, **spreads)
-
-
-def _aligned(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _aligned(runs: Results) -> Outcome:
+    run = runs.first
     shares = {name: run[f"{name}_misalignment"] / run[f"{name}_baseline"] for name in _NAMES[1:]}
-    return judge(max(shares.values()) < 0.5, **shares)
+    return outcome(max(shares.values()) < 0.5, **shares)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -152,18 +136,26 @@ STUDY = Study(
     measure=measure,
     configs={"smoke": _SMOKE, "lite": _LITE, "paper": _PAPER},
     claims=(
-        Claim(f"{_ID}.left", "left: f falls (correlation of sigma and tau below -0.9)", _falls),
+        Claim(
+            f"{_ID}.left",
+            "left: f falls (correlation of sigma and tau below -0.9)",
+            between({"correlation": "left_correlation"}, high=-0.9),
+        ),
         Claim(
             f"{_ID}.middle",
             "middle: f rises, then falls (peak inside, end below 0.99 of it, defect of "
             "unimodality below 0.15)",
             _rises_and_falls,
         ),
-        Claim(f"{_ID}.right", "right: f rises (rank correlation above 0.8)", _rises),
+        Claim(
+            f"{_ID}.right",
+            "right: f rises (rank correlation above 0.8)",
+            between({"rank_correlation": "right_rank_correlation"}, low=0.8),
+        ),
         Claim(
             f"{_ID}.runs-agree",
             "curves of different runs agree with their mean (deviation below 0.1)",
-            _runs_agree,
+            between(named(*_NAMES, suffix="_spread"), high=0.1),
         ),
         Claim(
             f"{_ID}.aligned",

@@ -6,20 +6,27 @@ import numpy as np
 
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Result,
     Results,
     Study,
     Trial,
-    judge,
+    in_order,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._activations import ActivationWatch
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import Labels, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer import (
+    ActivationWatch,
+    Images,
+    Labels,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+)
 
 __all__ = ["STUDY", "TaskSwitch"]
 
@@ -109,7 +116,7 @@ def _numbers(means: dict[str, np.ndarray]) -> dict[str, float]:
 
 def _drop(runs: Results, layer: str, part: str = "downstream") -> float:
     """Share of the activation that is lost at its lowest within a tenth of the steps."""
-    run = next(iter(runs))
+    run = runs.first
     depth = max(_depths(run))  # the one that is judged
     steps, means = run.arrays[f"{part}_{depth}_steps"], run.arrays[f"{part}_{depth}"]
     start = run[f"{layer}_before" if part == "downstream" else f"{layer}_scratch_start"]
@@ -122,24 +129,19 @@ def _depths(run: Result) -> list[int]:
     return [int(key.split("_")[1]) for key in names]
 
 
-def _drops(runs: Results) -> Judgment:
+def _drops(runs: Results) -> Outcome:
     drop, scratch = _drop(runs, "last_conv"), _drop(runs, "last_conv", "scratch")
-    return judge(drop >= 0.2 and drop > scratch, drop=drop, drop_from_scratch=scratch)
+    return outcome(drop >= 0.2 and drop > scratch, drop=drop, drop_from_scratch=scratch)
 
 
-def _stays_low(runs: Results) -> Judgment:
-    end, scratch = runs.mean("last_conv_end"), runs.mean("last_conv_scratch_end")
-    return judge(end < scratch, end=end, scratch_end=scratch)
+def _first_drops_less(runs: Results) -> Outcome:
+    drops = {layer: _drop(runs, layer) for layer in ("first", "last_conv")}
+    return outcome(drops["first"] < drops["last_conv"], **drops)
 
 
-def _first_drops_less(runs: Results) -> Judgment:
-    first, last = _drop(runs, "first"), _drop(runs, "last_conv")
-    return judge(first < last, first=first, last_conv=last)
-
-
-def _dense(runs: Results) -> Judgment:
+def _dense(runs: Results) -> Outcome:
     drop, scratch = _drop(runs, "dense"), _drop(runs, "dense", "scratch")
-    return judge(
+    return outcome(
         drop >= 0.2 and drop > scratch and runs.mean("dense_end") < runs.mean("dense_scratch_end"),
         drop=drop,
         drop_from_scratch=scratch,
@@ -150,11 +152,11 @@ def _dense(runs: Results) -> Judgment:
 
 def draw(runs: Results) -> list[Panel]:
     """Every layer over both halves, with the control from scratch dashed."""
-    return [_panel(runs, depth) for depth in _depths(next(iter(runs)))]
+    return [_panel(runs, depth) for depth in _depths(runs.first)]
 
 
 def _panel(runs: Results, depth: int) -> Panel:
-    run = next(iter(runs))
+    run = runs.first
     switch = float(run.arrays[f"upstream_{depth}_steps"][-1])
     layers = [*(f"conv {k + 1}" for k in range(depth)), "dense"]
     lines = []
@@ -213,7 +215,7 @@ STUDY = Study(
         Claim(
             f"{_ID}.stays-low",
             "at the end it is still below that of the network trained from scratch",
-            _stays_low,
+            in_order({"end": "last_conv_end", "scratch_end": "last_conv_scratch_end"}),
         ),
         Claim(
             f"{_ID}.first",

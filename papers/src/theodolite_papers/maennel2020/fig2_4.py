@@ -1,5 +1,6 @@
 """Figures 2 and 4: misalignment during training, and f(sigma), on CIFAR-10 and Gaussian data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -8,29 +9,64 @@ import torch
 
 from theodolite.measures.covariance import transfer_function, unimodality_defect
 from theodolite_papers.ledger import (
+    Check,
     Claim,
-    Judgment,
+    Line,
     Measured,
-    Result,
+    Outcome,
+    Panel,
     Results,
     Study,
     Trial,
-    judge,
+    between,
+    mean_and_error,
+    named,
+    outcome,
+    provided,
 )
-from theodolite_papers.maennel2020._courses import CHANCE
-from theodolite_papers.maennel2020._filter_pictures import draw
 from theodolite_papers.maennel2020._filters import (
     FilterTraining,
     FilterWatch,
+    GaussianRuns,
     covariance_of,
     drawn_data,
+    train_on_gaussians,
     trained_filters,
 )
-from theodolite_papers.maennel2020._gaussian import GaussianRuns, train_on_gaussians
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import LABELS, Network
+from theodolite_papers.maennel2020._transfer import CHANCE, LABELS, Images, Network
 
 __all__ = ["STUDIES", "FilterStudy"]
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Figure 2 by kind of label, and the three panels of Figure 4."""
+    epochs = runs.array("epochs")[0]
+    floor = runs.mean("floor")
+    panels = []
+    for labels in LABELS:
+        value, error = mean_and_error(runs.array(f"{labels}_value"))
+        base, base_error = mean_and_error(runs.array(f"{labels}_baseline").mean(-1))
+        marks = [
+            Line("eigenvectors of the data", epochs, value, error),
+            Line("random bases", epochs, base, base_error),
+            Line("floor", epochs, np.full(len(epochs), floor), dashed=True),
+        ]
+        panels.append(Panel(f"Figure 2, {labels} labels", marks, "epoch", "misalignment"))
+    sigma, tau = runs.array("gaussian_sigma")[0], runs.array("gaussian_tau")
+    left = Line("f", sigma, *mean_and_error(tau))
+    panels.append(Panel("Figure 4, Gaussian data", [left], "sigma", "tau"))
+    return panels + [_curve_panel(runs, labels, epochs) for labels in reversed(LABELS)]
+
+
+def _curve_panel(runs: Results, labels: str, epochs: np.ndarray) -> Panel:
+    tau = runs.array(f"{labels}_tau")
+    chosen = [0, *np.linspace(0, len(epochs) - 1, 5).round().astype(int)[1:]]
+    lines = []
+    for index in chosen:
+        mean, error = mean_and_error(tau[:, index])
+        lines.append(Line(f"epoch {epochs[index]:g}", runs.array("sigma")[0], mean, error))
+    return Panel(f"Figure 4, CIFAR-10, {labels} labels", lines, "sigma", "tau", log="x")
+
 
 _ID = "maennel2020.fig2-4"
 _THIRTY = tuple(round(0.1 * k, 1) for k in range(1, 31))
@@ -117,109 +153,106 @@ def _summary(name: str, watch: FilterWatch) -> dict[str, float]:
     }
 
 
-def _judged(run: Result, labels: str, holds: bool, **numbers: float) -> Judgment:
-    """Nothing is decided where the network has not learned its labels beyond chance."""
-    accuracy = run[f"{labels}_accuracy"]
-    return judge(holds if accuracy > CHANCE else None, **numbers, accuracy=accuracy)
+def _learned(runs: Results, labels: str) -> bool:
+    return runs.mean(f"{labels}_accuracy") > CHANCE
 
 
-def _ordered(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    own, base = run[f"{labels}_end"], run[f"{labels}_mean_base"]
-    return _judged(run, labels, own < base, misalignment=own, random_bases=base)
+def _below(factor: float, base: str, shown: str, labels: str) -> Check:
+    """Misalignment after training is below a multiple of another number."""
+
+    def check(runs: Results) -> Outcome:
+        own, other = runs.mean(f"{labels}_end"), runs.mean(base.format(labels=labels))
+        return outcome(own < factor * other, **{"misalignment": own, shown: other})
+
+    return check
 
 
-def _half(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    own, base = run[f"{labels}_end"], run[f"{labels}_lowest_base"]
-    return _judged(run, labels, own < 0.5 * base, misalignment=own, smallest_base=base)
+def _baseline_grows(runs: Results, labels: str) -> Outcome:
+    base = runs.mean(f"{labels}_mean_base") / runs.mean(f"{labels}_mean_base_start")
+    own = runs.mean(f"{labels}_end") / runs.mean(f"{labels}_start")
+    return outcome(base > own, random_bases=base, data_basis=own)
 
 
-def _near_floor(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    own, floor = run[f"{labels}_end"], run["floor"]
-    return _judged(run, labels, own < 2 * floor, misalignment=own, floor=floor)
+def _damped_top(runs: Results, labels: str) -> Outcome:
+    found = runs.means(named("peak", "top_to_peak", prefix=f"{labels}_"))
+    return outcome(0 < found["peak"] < 1 and found["top_to_peak"] < 1, **found)
 
 
-def _baseline_grows(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    base = run[f"{labels}_mean_base"] / run[f"{labels}_mean_base_start"]
-    own = run[f"{labels}_end"] / run[f"{labels}_start"]
-    return _judged(run, labels, base > own, random_bases=base, data_basis=own)
+def _spread_grows(runs: Results, labels: str) -> Outcome:
+    growth = runs.mean(f"{labels}_spread_end") / runs.mean(f"{labels}_spread_start")
+    return outcome(growth > 1, growth=growth)
 
 
-def _unimodal(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    defect = run[f"{labels}_defect"]
-    return _judged(run, labels, defect < 0.15, defect=defect)
+def _unimodal(labels: str) -> Check:
+    return between({"defect": f"{labels}_defect"}, high=0.15)
 
 
-def _damped_top(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    peak, top = run[f"{labels}_peak"], run[f"{labels}_top_to_peak"]
-    return _judged(run, labels, 0 < peak < 1 and top < 1, peak=peak, top_to_peak=top)
-
-
-def _spread_grows(runs: Results, labels: str) -> Judgment:
-    run = next(iter(runs))
-    growth = run[f"{labels}_spread_end"] / run[f"{labels}_spread_start"]
-    return _judged(run, labels, growth > 1, growth=growth)
-
-
-def _control(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _control(runs: Results) -> Outcome:
+    run = runs.first
     if "control_end" not in run.numbers:
-        return judge(None, controls=0)
-    return judge(None, end=run["control_end"], mean_base=run["control_mean_base"])
+        return outcome(None, controls=0)
+    return outcome(None, end=run["control_end"], mean_base=run["control_mean_base"])
 
 
-_CHECKS = {
+# Name -> text, and the check for a kind of labels.
+_CHECKS: dict[str, tuple[str, Callable[[str], Check]]] = {
     "below-random": (
         "after training, misalignment with the data is below the mean of random bases",
-        _ordered,
+        partial(_below, 1.0, "{labels}_mean_base", "random_bases"),
     ),
     "half": (
         "after training it is below half of the smallest score of ten random bases",
-        _half,
+        partial(_below, 0.5, "{labels}_lowest_base", "smallest_base"),
     ),
     "floor": (
         "after training it is below twice the floor of perfectly aligned random filters",
-        _near_floor,
+        partial(_below, 2.0, "floor", "floor"),
     ),
     "baseline-grows": (
         "random-basis scores grow by a larger factor than the score of the data's basis",
-        _baseline_grows,
+        lambda labels: partial(_baseline_grows, labels=labels),
     ),
     "unimodal": ("f rises, then falls (defect of unimodality below 0.15)", _unimodal),
     "damped-top": (
         "the maximum of f lies strictly inside, and the top direction below it",
-        _damped_top,
+        lambda labels: partial(_damped_top, labels=labels),
     ),
     "spread": (
         "the spread of f grows with training (expected, not stated in the paper)",
-        _spread_grows,
+        lambda labels: partial(_spread_grows, labels=labels),
     ),
 }
 
 
 def _claims(study: str) -> tuple[Claim, ...]:
-    by_labels = (
-        Claim(f"{study}.{name}-{labels}", f"{labels} labels: {text}", partial(check, labels=labels))
-        for labels in LABELS
-        for name, (text, check) in _CHECKS.items()
+    def claim(name: str, text: str, check: Check, labels: str) -> Claim:
+        """Nothing is decided where the network has not learned its labels beyond chance."""
+
+        def with_accuracy(runs: Results) -> Outcome:
+            found = provided(partial(_learned, labels=labels), check)(runs)
+            return outcome(found.holds, **found.numbers, accuracy=runs.mean(f"{labels}_accuracy"))
+
+        return Claim(f"{study}.{name}", text, with_accuracy)
+
+    return (
+        *(
+            claim(f"{name}-{labels}", f"{labels} labels: {text}", check(labels), labels)
+            for labels in LABELS
+            for name, (text, check) in _CHECKS.items()
+        ),
+        claim(
+            "unimodal-gaussian",
+            "Gaussian data: f rises, then falls (defect of unimodality below 0.15)",
+            _unimodal("gaussian"),
+            "gaussian",
+        ),
+        Claim(
+            f"{study}.control",
+            "control: the same network from the usual scale of the first layer, real labels",
+            _control,
+            sizes=(),
+        ),
     )
-    gaussian = Claim(
-        f"{study}.unimodal-gaussian",
-        "Gaussian data: f rises, then falls (defect of unimodality below 0.15)",
-        partial(_unimodal, labels="gaussian"),
-    )
-    control = Claim(
-        f"{study}.control",
-        "control: the same network from the usual scale of the first layer, real labels",
-        _control,
-        sizes=(),
-    )
-    return (*by_labels, gaussian, control)
 
 
 _SMOKE = FilterStudy(

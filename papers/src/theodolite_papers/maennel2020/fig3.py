@@ -16,26 +16,29 @@ from theodolite_papers.lab.models import wide_resnet
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Tiles,
     Trial,
-    judge,
+    in_order,
     mean_and_error,
+    named,
+    outcome,
 )
-from theodolite_papers.maennel2020._eigenpatches import as_images, eigenvectors, same_sign
 from theodolite_papers.maennel2020._filters import (
     FilterTraining,
+    as_images,
     covariance_of,
     drawn_data,
+    eigenvectors,
+    same_sign,
     trained_filters,
 )
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import Network
+from theodolite_papers.maennel2020._transfer import Images, Network
 
 __all__ = ["STUDY", "PooledFilters"]
 
@@ -148,41 +151,22 @@ def _pictures(
     return {name: as_images(row, config.side).astype(np.float16) for name, row in rows.items()}
 
 
-def _matched(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    fewest, quality = run["fewest_partners"], run["median_quality"]
-    return judge(fewest >= 1 and quality > 0.7, fewest_partners=fewest, median_quality=quality)
+def _matched(runs: Results) -> Outcome:
+    found = runs.means(named("fewest_partners", "median_quality"))
+    return outcome(found["fewest_partners"] >= 1 and found["median_quality"] > 0.7, **found)
 
 
-def _single_unlike(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    return judge(
-        run["median_single"] < run["median_quality"],
-        single_filters=run["median_single"],
-        eigenvectors=run["median_quality"],
-    )
-
-
-def _weights_vaguer(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _weights_vaguer(runs: Results) -> Outcome:
+    run = runs.first
     excess = run.arrays["weight_overlaps"] - run.arrays["data_overlaps"]
     numbers = {f"rank_{k + 1}": v for k, v in enumerate(run.arrays["weight_overlaps"])}
     of_data = {f"patches_{k + 1}": v for k, v in enumerate(run.arrays["data_overlaps"])}
-    return judge(float(excess.max()) < 0, **numbers, **of_data)
-
-
-def _plane(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    return judge(
-        run["plane_overlap"] > run["vector_overlap"],
-        plane=run["plane_overlap"],
-        vectors_squared=run["vector_overlap"],
-    )
+    return outcome(float(excess.max()) < 0, **numbers, **of_data)
 
 
 def draw(runs: Results) -> list[Panel]:
     """Filters and eigenvectors as images, and overlaps by rank."""
-    run = next(iter(runs))
+    run = runs.first
     names = {
         "picture_single": "single filters",
         "picture_weights": "eigenvectors of the filters",
@@ -242,7 +226,7 @@ STUDY = Study(
         Claim(
             f"{_ID}.single",
             "single filters look unlike them: their median best overlap is lower",
-            _single_unlike,
+            in_order({"single_filters": "median_single", "eigenvectors": "median_quality"}),
         ),
         Claim(
             f"{_ID}.vaguer",
@@ -258,7 +242,7 @@ STUDY = Study(
             f"{_ID}.plane",
             "Appendix D.1: the plane of the closest pair of eigenvalues overlaps more than its "
             "vectors do (squared)",
-            _plane,
+            in_order({"plane": "plane_overlap", "vectors_squared": "vector_overlap"}, falling=True),
         ),
     ),
     draw=draw,

@@ -10,20 +10,26 @@ from theodolite.engine import weight_covariance
 from theodolite.interventions import covariance_init_
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Result,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._courses import left_chance
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer import (
+    LABELS,
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    left_chance,
+)
 
 __all__ = ["STUDY", "CovarianceTransfer"]
 
@@ -112,15 +118,15 @@ def _started(protocol: Protocol, start: str, covariance: object, trial: Trial) -
     return protocol.start(1, reset_biases=start == "conv_no_bias")
 
 
-def _covariance_helps(runs: Results, prefix: str = "") -> Judgment:
-    run = next(iter(runs))
+def _covariance_helps(runs: Results, prefix: str = "") -> Outcome:
+    run = runs.first
     if f"{prefix}real_scratch" not in run.numbers:
-        return judge(None, controls=0)
+        return outcome(None, controls=0)
     gains = {
         labels: run[f"{prefix}{labels}_covariance"] - run[f"{prefix}{labels}_scratch"]
         for labels in LABELS
     }
-    return judge(min(gains.values()) > 0 if _learned(runs, _CORE, prefix) else None, **gains)
+    return outcome(min(gains.values()) > 0 if _learned(runs, _CORE, prefix) else None, **gains)
 
 
 def _learned(runs: Results, starts: tuple[str, ...], prefix: str = "") -> bool:
@@ -139,24 +145,24 @@ def _learned(runs: Results, starts: tuple[str, ...], prefix: str = "") -> bool:
     )
 
 
-def _covariance_explains(runs: Results, prefix: str = "") -> Judgment:
+def _covariance_explains(runs: Results, prefix: str = "") -> Outcome:
     """On means over seeds: a quotient of differences is noisy in a single one."""
-    if f"{prefix}real_scratch" not in next(iter(runs)).numbers:
-        return judge(None, controls=0)
+    if f"{prefix}real_scratch" not in runs.first.numbers:
+        return outcome(None, controls=0)
     shares = {}
     for labels in LABELS:
         scratch, conv, drawn = (runs.mean(f"{prefix}{labels}_{start}") for start in _CORE)
         shares[f"{labels}_gain"] = conv - scratch
         shares[f"{labels}_missing"] = abs(drawn - conv)
     holds = all(shares[f"{labels}_missing"] < 0.25 * shares[f"{labels}_gain"] for labels in LABELS)
-    return judge(holds if _learned(runs, _CORE, prefix) else None, **shares)
+    return outcome(holds if _learned(runs, _CORE, prefix) else None, **shares)
 
 
-def _rescaling_slows(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _rescaling_slows(runs: Results) -> Outcome:
+    run = runs.first
     gains = {labels: run[f"{labels}_unscaled"] - run[f"{labels}_pretrained"] for labels in LABELS}
     learned = _learned(runs, ("unscaled", "pretrained"))
-    return judge(min(gains.values()) >= 0 if learned else None, **gains)
+    return outcome(min(gains.values()) >= 0 if learned else None, **gains)
 
 
 def draw(runs: Results) -> list[Panel]:

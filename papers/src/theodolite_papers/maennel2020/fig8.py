@@ -6,19 +6,25 @@ import numpy as np
 
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._courses import left_chance
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer import (
+    LABELS,
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    left_chance,
+)
 
 __all__ = ["STUDY", "Widths"]
 
@@ -62,27 +68,27 @@ def measure(config: Widths, trial: Trial) -> Measured:
 
 
 def _last(runs: Results) -> int:
-    return len(next(iter(runs)).arrays["units"]) - 1
+    return len(runs.first.arrays["units"]) - 1
 
 
 def _learned(runs: Results, *names: str) -> bool:
     return all(left_chance(*run.arrays[name]) for run in runs for name in names)
 
 
-def _narrow_hurts(runs: Results) -> Judgment:
+def _narrow_hurts(runs: Results) -> Outcome:
     gains = {labels: runs.mean(f"{labels}_0") for labels in LABELS}
     learned = _learned(runs, *(f"{labels}_0" for labels in LABELS))
-    return judge(max(gains.values()) < 0 if learned else None, **gains)
+    return outcome(max(gains.values()) < 0 if learned else None, **gains)
 
 
-def _wide_does_not(runs: Results) -> Judgment:
+def _wide_does_not(runs: Results) -> Outcome:
     real, random = (f"{labels}_{_last(runs)}" for labels in LABELS)
     gain = runs.mean(real)
     holds = gain >= 0 if _learned(runs, real) else None
-    return judge(holds, real=gain, random=runs.mean(random))
+    return outcome(holds, real=gain, random=runs.mean(random))
 
 
-def _grows(runs: Results) -> Judgment:
+def _grows(runs: Results) -> Outcome:
     places = range(_last(runs) + 1)
     gains = {f"{labels}_{k}": runs.mean(f"{labels}_{k}") for labels in LABELS for k in places}
     rises = [
@@ -90,12 +96,12 @@ def _grows(runs: Results) -> Judgment:
         for labels in LABELS
         for k in places[:-1]
     ]
-    return judge(min(rises) > 0 if _learned(runs, *gains) else None, **gains)
+    return outcome(min(rises) > 0 if _learned(runs, *gains) else None, **gains)
 
 
 def draw(runs: Results) -> list[Panel]:
     """Training accuracy from both starts, by width and labels."""
-    run = next(iter(runs))
+    run = runs.first
     panels = []
     for labels in LABELS:
         for place, units in enumerate(run.arrays["units"].astype(int)):

@@ -1,19 +1,149 @@
 """Figures 12 to 15: the four sweeps, one point per group, pre-trained against scratch."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from theodolite.sweeps import LogUniform, Space, point_name
-from theodolite_papers.ledger import Claim, Judgment, Line, Panel, Points, Results, Study, judge
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._sweeps import Group, measure_group, sweep_space
-from theodolite_papers.maennel2020._transfer import Stage
-from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS
+from theodolite_papers.ledger import (
+    Claim,
+    Line,
+    Measured,
+    Outcome,
+    Panel,
+    Points,
+    Results,
+    Study,
+    Trial,
+    outcome,
+)
+from theodolite_papers.maennel2020._transfer import (
+    LABELS,
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+)
+from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS, TransferSweep
 
-__all__ = ["STUDIES"]
+__all__ = ["STUDIES", "Group", "sweep_space"]
+
+_RESIDUAL = "resnet18_v2"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings of a group; those that a sweep draws come first.
+
+    Args:
+        architecture: of all its networks.
+        initializer: distribution of the weights.
+        init_scale: factor of their standard deviation.
+        learning_rate: first rate of both trainings.
+        upstream_examples: with random labels.
+        upstream_classes: of these labels.
+        upstream_epochs: of pre-training.
+        conv_layers: of the Simple CNN.
+        filters: of the Simple CNN.
+        units: of the Simple CNN.
+        upstream_steps: instead of the epochs; 0 for none.
+        downstream: fine-tuning.
+        transferred: which layers are moved: ``"one"``, ``"all"``, or both in turn.
+        batch_size: of both trainings.
+        images: what is trained on.
+        test_examples: how many test images are evaluated.
+    """
+
+    architecture: str = "simple_cnn"
+    initializer: str = "he"
+    init_scale: float = 1.0
+    learning_rate: float = 0.01
+    upstream_examples: int = 20_000
+    upstream_classes: int = 10
+    upstream_epochs: int = 80
+    conv_layers: int = 3
+    filters: int = 16
+    units: int = 512
+    upstream_steps: int = 0
+    downstream: Stage = field(default_factory=lambda: Stage(25_000, epochs=200))
+    transferred: tuple[str, ...] = ("one", "all")
+    batch_size: int = 256
+    images: Images = field(default_factory=Images)
+    test_examples: int = 10_000
+
+    def transfer(self) -> Transfer:
+        """The group as a transfer experiment."""
+        steps = self.upstream_steps or None
+        network = Network(
+            self.architecture,
+            self.conv_layers,
+            self.filters,
+            self.units,
+            initializer=self.initializer,  # type: ignore[arg-type]
+            init_scale=self.init_scale,
+        )
+        upstream = Stage(
+            self.upstream_examples,
+            self.upstream_classes,
+            epochs=None if steps else self.upstream_epochs,
+            steps=steps,
+        )
+        return Transfer(
+            network,
+            upstream,
+            self.downstream,
+            self.learning_rate,
+            self.batch_size,
+            self.images,
+            self.test_examples,
+            rescale=self.architecture != _RESIDUAL,
+        )
+
+
+def measure_group(config: Group, trial: Trial) -> Measured:
+    """Areas under training and test curves; a scratch run serves all numbers of layers."""
+    protocol = Protocol(config.transfer(), trial)
+    numbers: dict[str, float] = {}
+    for labels in LABELS:
+        for start in ("scratch", *config.transferred):
+            if start == "scratch":
+                model = protocol.scratch()
+            else:
+                model = protocol.start("all" if start == "all" else _first(config))
+            course = protocol.finetune(model, labels)
+            numbers[f"{labels}_{start}"] = course.auc
+            numbers[f"test_{labels}_{start}"] = course.test_auc
+    return Measured(numbers)
+
+
+def _first(config: Group) -> int | list[str]:
+    """The first layer; of a residual network the stem."""
+    return ["stem"] if config.architecture == _RESIDUAL else 1
+
+
+def sweep_space(name: str, seed: int = 0) -> Space:
+    """The published ranges of a sweep: its groups for each architecture."""
+    sweep: TransferSweep = TRANSFER_SWEEPS[name]
+    return Space(
+        {"architecture": list(sweep.architectures)},
+        {
+            "initializer": list(sweep.initializers),
+            "init_scale": LogUniform(*sweep.init_scale),
+            "learning_rate": LogUniform(*sweep.learning_rate),
+            "upstream_examples": list(sweep.upstream_examples),
+            "upstream_classes": list(sweep.upstream_classes),
+            "upstream_epochs": list(sweep.upstream_epochs),
+            "conv_layers": list(sweep.conv_layers),
+            "filters": list(sweep.filters),
+            "units": list(sweep.units),
+        },
+        samples=sweep.groups,
+        seed=seed,
+    )
+
 
 _PLOTS = {
     "real": "training, real labels",
@@ -41,64 +171,66 @@ def _share(runs: Results, plot: str, architecture: str = "") -> float:
     return float((every > 0).mean()) if len(every) else float("nan")
 
 
-def _very_often(runs: Results) -> Judgment:
+def _very_often(runs: Results) -> Outcome:
     shares = {plot: _share(runs, plot) for plot in _TRAIN}
-    return judge(min(shares.values()) > 0.5, **shares)
+    return outcome(min(shares.values()) > 0.5, **shares)
 
 
-def _six_of_eight(runs: Results) -> Judgment:
+def _six_of_eight(runs: Results) -> Outcome:
     gains = _gains(runs, "random", "all")
-    return judge((gains > 0).sum() >= 0.75 * len(gains), positive=(gains > 0).sum(), of=len(gains))
+    return outcome(
+        (gains > 0).sum() >= 0.75 * len(gains), positive=(gains > 0).sum(), of=len(gains)
+    )
 
 
-def _all_beats_one(runs: Results) -> Judgment:
+def _all_beats_one(runs: Results) -> Outcome:
     means = {
         f"{plot}_{start}": float(_gains(runs, plot, start).mean())
         for plot in _TRAIN
         for start in ("one", "all")
     }
     holds = all(means[f"{plot}_all"] > means[f"{plot}_one"] for plot in _TRAIN)
-    return judge(holds, **means)
+    return outcome(holds, **means)
 
 
-def _vgg_test(runs: Results, some: bool) -> Judgment:
+def _vgg_test(runs: Results, some: bool) -> Outcome:
     """Whether some one-layer VGG16 groups gain test accuracy, or no group of any kind does."""
     gains = _gains(runs, "test_real", "one", "vgg16")
     if not len(gains):
-        return judge(None, vgg16_groups=0)
+        return outcome(None, vgg16_groups=0)
     everyone = np.concatenate([_gains(runs, "test_real", start) for start in ("one", "all")])
     best = gains.max() if some else everyone.max()
-    return judge(best > 0 if some else best <= 0, largest_gain=best)
+    return outcome(best > 0 if some else best <= 0, largest_gain=best)
 
 
-def _vgg_cluster(runs: Results) -> Judgment:
+def _vgg_cluster(runs: Results) -> Outcome:
     scratch: dict[str, list[float]] = {}
     for run in runs:
         kind = run.point.get("architecture", "simple_cnn")
         scratch.setdefault(kind, []).append(run["test_real_scratch"])
     if "vgg16" not in scratch:
-        return judge(None, vgg16_groups=0)
+        return outcome(None, vgg16_groups=0)
     lowest = min(scratch["vgg16"])
     others = [value for kind, values in scratch.items() if kind != "vgg16" for value in values]
-    return judge(
+    return outcome(
         lowest > 0.7 > max(others, default=0.0), lowest=lowest, others=max(others, default=0.0)
     )
 
 
-def _residual(runs: Results, everyone: bool) -> Judgment:
+def _residual(runs: Results, everyone: bool) -> Outcome:
     """Whether all, or more than half, of the ResNet18 groups are below the diagonal."""
     shares = {plot: _share(runs, plot, "resnet18_v2") for plot in _TRAIN}
     if np.isnan(list(shares.values())).any():
-        return judge(None, resnet18_groups=0)
+        return outcome(None, resnet18_groups=0)
     lowest = min(shares.values())
-    return judge(lowest == 1 if everyone else lowest > 0.5, **shares)
+    return outcome(lowest == 1 if everyone else lowest > 0.5, **shares)
 
 
-def _no_other(runs: Results) -> Judgment:
+def _no_other(runs: Results) -> Outcome:
     kinds = ("simple_cnn", "vgg16")
     gains = [_gains(runs, plot, "all", kind) for plot in _TRAIN for kind in kinds]
     every = np.concatenate(gains)
-    return judge(every.max() <= 0, largest_gain=every.max())
+    return outcome(every.max() <= 0, largest_gain=every.max())
 
 
 def draw(runs: Results, figure: str) -> list[Panel]:

@@ -8,18 +8,24 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer import (
+    LABELS,
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+)
 
 __all__ = ["STUDY", "LargeTransfers"]
 
@@ -82,14 +88,14 @@ def _of(runs: Results, run: str) -> Results:
     return runs.chosen(lambda result: result.point.get("run", "fig16") == run)
 
 
-def _gain(runs: Results, run: str, sign: int) -> Judgment:
+def _gain(runs: Results, run: str, sign: int) -> Outcome:
     """Sign 0 reports without a verdict."""
     part = _of(runs, run)
     if not len(part):
-        return judge(None, runs=0)
+        return outcome(None, runs=0)
     gains = {labels: part.mean(f"{labels}_gain") for labels in LABELS}
     holds = min(sign * gain for gain in gains.values()) > 0 if sign else None
-    return judge(holds, **gains)
+    return outcome(holds, **gains)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -99,7 +105,7 @@ def draw(runs: Results) -> list[Panel]:
         part = _of(runs, run)
         for labels in LABELS if len(part) else ():
             mean, error = mean_and_error(part.array(labels).astype(np.float64))
-            steps = next(iter(part)).arrays["steps"]
+            steps = part.first.arrays["steps"]
             lines = [
                 Line(name, steps, mean[row], error[row])
                 for row, name in enumerate(("scratch", "pre-trained"))

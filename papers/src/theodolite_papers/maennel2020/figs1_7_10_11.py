@@ -7,22 +7,87 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    Bars,
     Claim,
-    Judgment,
+    Line,
     Measured,
+    Outcome,
+    Panel,
     Result,
     Results,
     Study,
     Trial,
-    judge,
+    mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._activations import fractions_of, histograms_of
-from theodolite_papers.maennel2020._case_pictures import draw, runs_of
-from theodolite_papers.maennel2020._courses import left_chance
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer import (
+    LABELS,
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+    fractions_of,
+    histograms_of,
+    left_chance,
+)
 
 __all__ = ["STUDY", "Cases"]
+
+_MOMENTS = ("initial", "pretrained", "real", "random")
+_FIGURES = {"positive": "Figure 11", "negative": "Figure 10", "wide": "Figure 11"}
+
+
+def runs_of(runs: Results, case: str) -> Results:
+    """The runs of one case."""
+    return runs.chosen(lambda run: run.point.get("case", "positive") == case)
+
+
+def draw(runs: Results) -> list[Panel]:
+    """Figure 1 by case and labels, layer means, and histograms of the last two layers."""
+    panels = []
+    for case in ("positive", "negative", "wide"):
+        part = runs_of(runs, case)
+        if len(part):
+            panels += [_course_panel(part, case, labels) for labels in LABELS]
+            panels += [_means_panel(part, case), _histogram_panel(part, case)]
+    return panels
+
+
+def _course_panel(runs: Results, case: str, labels: str) -> Panel:
+    mean, error = mean_and_error(runs.array(labels).astype(np.float64))
+    steps = runs.first.arrays["steps"]
+    names = ("scratch, train", "pre-trained, train", "scratch, test", "pre-trained, test")
+    rows = range(4) if labels == "real" else range(2)
+    lines = [Line(names[k], steps, mean[k], error[k], dashed=k > 1, color=k % 2) for k in rows]
+    return Panel(f"Figure 1, {case} case, {labels} labels", lines, "step", "accuracy")
+
+
+def _means_panel(runs: Results, case: str) -> Panel:
+    lines = []
+    for moment in _MOMENTS:
+        mean, error = mean_and_error(runs.array(f"mean_{moment}"))
+        lines.append(Line(_title(moment), np.arange(1, len(mean) + 1), mean, error))
+    title = f"{_FIGURES[case]}, {case} case, mean activation"
+    return Panel(title, lines, "layer", "fraction active")
+
+
+def _histogram_panel(runs: Results, case: str) -> Panel:
+    """Over neurons, in the last two layers together, at initialisation, before, and after."""
+    marks = []
+    for moment in ("initial", "pretrained", "random"):
+        stacked = runs.array(f"histogram_{moment}").astype(np.float64)[:, -2:, 0].mean(1)
+        mean, error = mean_and_error(stacked)
+        labels = [f"{k / len(mean):.2f}" for k in range(len(mean))]
+        marks.append(Bars(_title(moment), labels, mean, error))
+    title = f"Figure 7, {case} case, neurons of the last two layers"
+    return Panel(title, marks, "fraction of examples", "share of neurons")
+
+
+def _title(moment: str) -> str:
+    tuned = {"real": "fine-tuned, real labels", "random": "fine-tuned, random labels"}
+    return {"initial": "initialisation", "pretrained": "pre-trained", **tuned}[moment]
+
 
 _ID = "maennel2020.fig1-7-10-11"
 _FITTED = 0.5  # share of the upstream labels
@@ -89,14 +154,14 @@ def _has_learned(run: Result) -> bool:
     return run["upstream"] > _FITTED and learned
 
 
-def _changed(runs: Results, case: str, sign: int) -> Judgment:
+def _changed(runs: Results, case: str, sign: int) -> Outcome:
     """Whether pre-training changes both areas in one direction."""
     run = _of(runs, case)
     if run is None:
-        return judge(None, cases=len(runs))
+        return outcome(None, cases=len(runs))
     gains = {labels: run[f"{labels}_gain"] for labels in LABELS}
     holds = None if _untrained(run) else min(sign * gain for gain in gains.values()) > 0
-    return judge(holds, **gains, upstream_accuracy=run["upstream"], **_reached(run))
+    return outcome(holds, **gains, upstream_accuracy=run["upstream"], **_reached(run))
 
 
 def _reached(run: Result) -> dict[str, float]:
@@ -109,11 +174,11 @@ def _reached(run: Result) -> dict[str, float]:
     }
 
 
-def _test_accuracy(runs: Results) -> Judgment:
+def _test_accuracy(runs: Results) -> Outcome:
     found = {case: _of(runs, case) for case in ("positive", "negative")}
     gains = {case: run["real_test_gain"] for case, run in found.items() if run is not None}
     holds = None if _untrained(*found.values()) else max(gains.values()) < 0
-    return judge(holds, **gains)
+    return outcome(holds, **gains)
 
 
 def _pair(runs: Results) -> tuple[Result, Result] | None:
@@ -122,36 +187,36 @@ def _pair(runs: Results) -> tuple[Result, Result] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _same_start(runs: Results) -> Judgment:
+def _same_start(runs: Results) -> Outcome:
     """On convolutions alone: the dense layers of the small networks differ in width."""
     pair = _pair(runs)
     if pair is None:
-        return judge(None, cases=len(runs))
+        return outcome(None, cases=len(runs))
     means = [run.arrays["mean_initial"] for run in pair]
     layers = min(len(values) for values in means) - (_of(runs, "wide") is not None)
     distance = float(np.abs(means[0][:layers] - means[1][:layers]).max())
-    return judge(distance < 0.05, largest_difference=distance)
+    return outcome(distance < 0.05, largest_difference=distance)
 
 
-def _specialized(runs: Results) -> Judgment:
+def _specialized(runs: Results) -> Outcome:
     run = _of(runs, "negative")
     if run is None:
-        return judge(None, cases=len(runs))
+        return outcome(None, cases=len(runs))
     first, after = run.arrays["mean_initial"], run.arrays["mean_pretrained"]
     upper = slice(-4, -1) if len(first) < 5 else slice(-3, None)
     drop = float((first[upper] - after[upper]).min())
     depth = np.arange(len(after))
     slope = float(np.polyfit(depth, after, 1)[0])
     holds = None if _untrained(run) else drop > 0 and slope < 0
-    return judge(holds, smallest_drop=drop, slope_over_depth=slope)
+    return outcome(holds, smallest_drop=drop, slope_over_depth=slope)
 
 
-def _lower_after_tuning(runs: Results) -> Judgment:
+def _lower_after_tuning(runs: Results) -> Outcome:
     pair = _pair(runs)
     if pair is None:
-        return judge(None, cases=len(runs))
+        return outcome(None, cases=len(runs))
     low, high = (float(run.arrays["mean_random"][-2:].mean()) for run in pair)
-    return judge(None if _untrained(*pair) else low < high, negative=low, other=high)
+    return outcome(None if _untrained(*pair) else low < high, negative=low, other=high)
 
 
 _SUBSET = Stage(5_000, steps=3_000)

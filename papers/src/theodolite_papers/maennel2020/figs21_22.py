@@ -18,18 +18,21 @@ from theodolite_papers.lab.models import strided_cnn
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    between,
+    in_order,
     mean_and_error,
+    named,
+    outcome,
 )
-from theodolite_papers.maennel2020._images import Images, draw_images
 from theodolite_papers.maennel2020._ladder import Rung, image_ladder
+from theodolite_papers.maennel2020._transfer import Images, draw_images
 
 __all__ = ["STUDY", "Ladder"]
 
@@ -135,27 +138,10 @@ def _filters(config: Ladder, trial: Trial, images: Tensor, stride: int) -> Tenso
     return torch.cat(found)
 
 
-def _near(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    far = {name: run[f"{name}_deviation"] for name in ("position", "shuffled")}
-    return judge(max(far.values()) < 0.08, **far)
-
-
-def _originals_farther(runs: Results) -> Judgment:
-    far = {name: runs.mean(f"{name}_deviation") for name in list(_STEPS)[1:]}
+def _originals_farther(runs: Results) -> Outcome:
+    far = runs.means(named(*list(_STEPS)[1:], suffix="_deviation"))
     steps = max(far["position"], far["shuffled"])
-    return judge(min(far[name] for name in ("stride3", "stride2", "stride1")) > steps, **far)
-
-
-def _increasing(runs: Results) -> Judgment:
-    far = [runs.mean(f"stride{k}_deviation") for k in (3, 2, 1)]
-    return judge(far[0] < far[1] < far[2], stride_3=far[0], stride_2=far[1], stride_1=far[2])
-
-
-def _unimodal(runs: Results) -> Judgment:
-    run = next(iter(runs))
-    defects = {name: run[f"{name}_defect"] for name in ("gaussian", "position", "shuffled")}
-    return judge(max(defects.values()) < 0.05, **defects)
+    return outcome(min(far[name] for name in ("stride3", "stride2", "stride1")) > steps, **far)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -199,7 +185,7 @@ STUDY = Study(
             f"{_ID}.near",
             "with a covariance per position, or shuffled real patches, f deviates by less than "
             "0.08 from that of Gaussian patches",
-            _near,
+            between(named("position", "shuffled", suffix="_deviation"), high=0.08),
         ),
         Claim(
             f"{_ID}.originals",
@@ -210,14 +196,14 @@ STUDY = Study(
         Claim(
             f"{_ID}.strides",
             "the deviation of originals grows as the stride goes 3, 2, 1 (means over seeds)",
-            _increasing,
+            in_order({f"stride_{k}": f"stride{k}_deviation" for k in (3, 2, 1)}),
             scope="all",
             fragile="the order was within noise in a pilot, and stride changes the second layer",
         ),
         Claim(
             f"{_ID}.unimodal",
             "f rises, then falls, for Gaussian and shuffled patches (defect below 0.05)",
-            _unimodal,
+            between(named("gaussian", "position", "shuffled", suffix="_defect"), high=0.05),
         ),
     ),
     draw=draw,

@@ -8,19 +8,25 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
     spearman,
 )
-from theodolite_papers.maennel2020._images import Images
-from theodolite_papers.maennel2020._transfer import LABELS, Network, Protocol, Stage, Transfer
+from theodolite_papers.maennel2020._transfer import (
+    LABELS,
+    Images,
+    Network,
+    Protocol,
+    Stage,
+    Transfer,
+)
 
 __all__ = ["STUDY", "MoreLayers"]
 
@@ -100,13 +106,13 @@ def _layers(architecture: str, depth: int) -> Any:
 
 
 def _areas(runs: Results, labels: str) -> np.ndarray:
-    depths = next(iter(runs)).arrays["depths"].astype(int)
+    depths = runs.first.arrays["depths"].astype(int)
     return np.array([runs.mean(f"{labels}_{depth}") for depth in depths])
 
 
-def _monotone(runs: Results) -> Judgment:
+def _monotone(runs: Results) -> Outcome:
     ranks = {labels: _growth(_areas(runs, labels)) for labels in LABELS}
-    return judge(min(ranks.values()) >= 0.8, **ranks)
+    return outcome(min(ranks.values()) >= 0.8, **ranks)
 
 
 def _growth(areas: np.ndarray) -> float:
@@ -114,20 +120,20 @@ def _growth(areas: np.ndarray) -> float:
     return spearman(np.arange(len(areas)), areas)
 
 
-def _above_scratch(runs: Results) -> Judgment:
+def _above_scratch(runs: Results) -> Outcome:
     gains = {}
     for labels in LABELS:
         areas = _areas(runs, labels)
         gains[labels] = float((areas[1:] - areas[0]).min())
-    return judge(min(gains.values()) > 0, **gains)
+    return outcome(min(gains.values()) > 0, **gains)
 
 
-def _most_is_best(runs: Results) -> Judgment:
+def _most_is_best(runs: Results) -> Outcome:
     margins = {}
     for labels in LABELS:
         areas = _areas(runs, labels)
         margins[labels] = float(areas[-1] - areas[:-1].max())
-    return judge(min(margins.values()) >= 0, **margins)
+    return outcome(min(margins.values()) >= 0, **margins)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -146,7 +152,7 @@ def _of(runs: Results, architecture: str) -> Results:
 
 
 def _panel(runs: Results, labels: str, title: str) -> Panel:
-    run = next(iter(runs))
+    run = runs.first
     mean, error = mean_and_error(runs.array(f"{labels}_train").astype(np.float64))
     lines = [
         Line(_name(depth), run.arrays["steps"], mean[row], error[row])

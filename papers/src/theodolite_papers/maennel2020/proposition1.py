@@ -14,17 +14,18 @@ from theodolite.measures.covariance import (
 )
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    between,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._gaussian import GaussianRuns, train_on_gaussians
+from theodolite_papers.maennel2020._filters import GaussianRuns, train_on_gaussians
 
 __all__ = ["STUDY", "ManyNetworks"]
 
@@ -97,36 +98,26 @@ def _largest_off_diagonal(weights: torch.Tensor) -> float:
     return float((per_run.mean(0) / errors).abs().max())
 
 
-def _rate(runs: Results) -> Judgment:
-    slope = runs["slope"][0]
-    return judge(abs(slope + 1) < 0.2, slope=slope)
-
-
-def _pooled_rate(runs: Results) -> Judgment:
+def _pooled_rate(runs: Results) -> Outcome:
     """Of the mean over seeds: one seed alone has a single pool of the largest size."""
     means = runs.array("misalignment").astype(np.float64).mean(0)
     slope = float(np.polyfit(np.log(runs.array("pools")[0]), np.log(means), 1)[0])
-    return judge(abs(slope + 1) < 0.1, slope=slope)
+    return outcome(abs(slope + 1) < 0.1, slope=slope)
 
 
-def _falls(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _falls(runs: Results) -> Outcome:
+    run = runs.first
     ratio = run["last"] / run["first"]
     pools = run.arrays["pools"]
     bound = 3 * float(pools[0] / pools[-1])
-    return judge(ratio < bound, last_to_first=ratio, bound=bound)
+    return outcome(ratio < bound, last_to_first=ratio, bound=bound)
 
 
-def _stays(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _stays(runs: Results) -> Outcome:
+    run = runs.first
     ratio = run["baseline_last"] / run["baseline_first"]
     share = run["last"] / run["baseline_last"]
-    return judge(ratio > 0.5 and share < 0.1, baseline_ratio=ratio, share_of_baseline=share)
-
-
-def _moments(runs: Results) -> Judgment:
-    z = runs["off_diagonal_z"][0]
-    return judge(z < 4.5, largest_z=z)
+    return outcome(ratio > 0.5 and share < 0.1, baseline_ratio=ratio, share_of_baseline=share)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -180,7 +171,7 @@ STUDY = Study(
             f"{_ID}.rate",
             "the misalignment of the pooled weights falls as one over the number of networks "
             "(slope of logarithms within 0.2 of -1)",
-            _rate,
+            between({"slope": "slope"}, -1.2, -0.8),
         ),
         Claim(
             f"{_ID}.pooled-rate",
@@ -203,7 +194,7 @@ STUDY = Study(
             f"{_ID}.moments",
             "mean and off-diagonal second moments of the weights are 0 within 4.5 standard errors "
             "over networks",
-            _moments,
+            between({"largest_z": "off_diagonal_z"}, high=4.5),
         ),
     ),
     draw=draw,

@@ -10,19 +10,20 @@ from theodolite.engine import patch_covariance
 from theodolite.measures.covariance import eigenvector_overlap, subspace_overlap
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Tiles,
     Trial,
-    judge,
+    between,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.maennel2020._eigenpatches import as_images, eigenvectors, same_sign
-from theodolite_papers.maennel2020._images import Images, halves
+from theodolite_papers.maennel2020._filters import as_images, eigenvectors, same_sign
+from theodolite_papers.maennel2020._transfer import Images, halves
 
 __all__ = ["STUDY", "TwoHalves"]
 
@@ -96,30 +97,25 @@ def _planes(first: Tensor, second: Tensor, ranked: Tensor) -> float:
     return lowest
 
 
-def _leading(runs: Results) -> Judgment:
-    lowest = runs["leading"][0]
-    return judge(lowest > 0.999, lowest=lowest)
-
-
-def _all_above(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _all_above(runs: Results) -> Outcome:
+    run = runs.first
     lowest = run["lowest_plane"]
-    return judge(lowest > 0.975, lowest=lowest, ranks_above=run["above_0.975"])
+    return outcome(lowest > 0.975, lowest=lowest, ranks_above=run["above_0.975"])
 
 
-def _table(runs: Results) -> Judgment:
+def _table(runs: Results) -> Outcome:
     ranked = runs.array("ranked").mean(0)[:12]
-    return judge(None, **{f"rank_{k + 1}": value for k, value in enumerate(ranked)})
+    return outcome(None, **{f"rank_{k + 1}": value for k, value in enumerate(ranked)})
 
 
-def _eigenvalues(runs: Results) -> Judgment:
+def _eigenvalues(runs: Results) -> Outcome:
     values = runs.array("values").mean(0)[:12]
-    return judge(None, **{f"value_{k + 1}": value for k, value in enumerate(values)})
+    return outcome(None, **{f"value_{k + 1}": value for k, value in enumerate(values)})
 
 
 def draw(runs: Results) -> list[Panel]:
     """Overlaps by rank, and the leading eigenvectors of both halves as images."""
-    run = next(iter(runs))
+    run = runs.first
     ranks = np.arange(1, len(run.arrays["ranked"]) + 1)
     lines = [
         Line(title, ranks, *mean_and_error(runs.array(key).astype(np.float64)))
@@ -147,7 +143,7 @@ STUDY = Study(
         Claim(
             f"{_ID}.leading",
             "eigenvectors of ranks 1 to 8 overlap by more than 0.999 between the halves",
-            _leading,
+            between({"lowest": "leading"}, low=0.999),
         ),
         Claim(
             f"{_ID}.all",

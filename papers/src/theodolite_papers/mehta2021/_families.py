@@ -1,13 +1,281 @@
-"""Studies of one activation and loss over scales of initialisation, which differ in little."""
+"""Studies over scales of initialisation: the claims that figures share, pictures, configs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from theodolite.measures.gradient import is_extreme_memorization
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Panel, Results, Study
-from theodolite_papers.mehta2021._pictures import scale_panels
+from theodolite_papers.ledger import (
+    Check,
+    Claim,
+    Line,
+    Outcome,
+    Panel,
+    Result,
+    Results,
+    Study,
+    mean_and_error,
+    outcome,
+    spearman,
+)
 from theodolite_papers.mehta2021._scales import Scales, measure_scales
 
-__all__ = ["PAPER", "PART", "PART_TEXT", "SIX_PANELS", "SMOKE", "Family", "family_study"]
+__all__ = [
+    "PAPER",
+    "PART",
+    "PART_TEXT",
+    "SIX_PANELS",
+    "SMOKE",
+    "Family",
+    "accuracy_claim",
+    "accuracy_falls",
+    "alignment_claim",
+    "alignment_falls",
+    "curve_panel",
+    "drop",
+    "falls",
+    "family_study",
+    "fit_claim",
+    "fits",
+    "memorization_claim",
+    "memorizes",
+    "never_fits",
+    "on_each",
+    "on_each_set",
+    "representation_claim",
+    "scale_panels",
+    "standard_claims",
+    "values",
+]
+
+_RISE = 0.02  # of an accuracy, by which a sequence may rise and still count as falling
+_FIT = {"paper": 1.0}  # elsewhere 0.99: small runs are short
+
+
+def values(run: Result, name: str) -> np.ndarray:
+    """One number of every sigma, smallest sigma first."""
+    return np.array([run[f"{name}@{float(sigma):g}"] for sigma in run.arrays["sigma"]])
+
+
+def low(run: Result) -> int:
+    """Position of the better of the two smallest sigmas by test accuracy."""
+    return int(np.argmax(values(run, "best_test")[:2]))
+
+
+def accuracy_falls(least: float) -> Check:
+    """TEST: best test accuracy is lower at the largest sigma by ``least``, and never rises."""
+
+    def check(runs: Results) -> Outcome:
+        run = runs.first
+        start, accuracy = low(run), values(run, "best_test")
+        rise = float(np.diff(accuracy[start:]).max())
+        return outcome(
+            drop(run, "best_test") >= least and rise <= _RISE,
+            small_sigma=accuracy[start],
+            largest_sigma=accuracy[-1],
+            largest_rise=rise,
+        )
+
+    return check
+
+
+def fits(runs: Results) -> Outcome:
+    """FIT: every network learns its training set."""
+    run = runs.first
+    share = values(run, "train").min()
+    return outcome(share >= _FIT.get(run.size, 0.99), lowest_train_accuracy=share)
+
+
+def never_fits(runs: Results) -> Outcome:
+    """No network learns its whole training set."""
+    run = runs.first
+    share = values(run, "train").max()
+    return outcome(share < 1, highest_train_accuracy=share)
+
+
+def memorizes(since: float | None = None) -> Check:
+    """MEMO: perfect on training data, at chance on test data; for all sigmas from ``since`` on."""
+
+    def check(runs: Results) -> Outcome:
+        run = runs.first
+        sigma = run.arrays["sigma"]
+        chosen = sigma >= (sigma.max() if since is None else since) * 0.999
+        train, test = values(run, "train")[chosen], values(run, "best_test")[chosen]
+        tolerance = 1 - _FIT.get(run.size, 0.99)
+        holds = [
+            is_extreme_memorization(a, b, run["chance"], int(run["test_size"]), tolerance)
+            for a, b in zip(train.tolist(), test.tolist(), strict=True)
+        ]
+        return outcome(
+            all(holds), lowest_train=train.min(), highest_test=test.max(), chance=run["chance"]
+        )
+
+    return check
+
+
+def drop(run: Result, name: str, *, relative: bool = False) -> float:
+    """What a value loses from the small sigma to the largest, or the share of it (of 0: nan)."""
+    found = values(run, name)
+    start, fall = found[low(run)], found[low(run)] - found[-1]
+    if not relative:
+        return float(fall)
+    return float(fall / abs(start)) if start else float("nan")
+
+
+def falls(name: str, share: float, runs: Results) -> Outcome:
+    """The value at the small sigma exceeds that at the largest by a share, with falling ranks."""
+    run = runs.first
+    found = values(run, name)
+    rank = spearman(run.arrays["sigma"], found)
+    return outcome(
+        drop(run, name, relative=True) >= share and rank <= -0.7,
+        small_sigma=found[low(run)],
+        largest_sigma=found[-1],
+        rank_correlation=rank,
+    )
+
+
+def alignment_falls(name: str, share: float = 0.15) -> Check:
+    """HID, TOP, LOGIT (mean until the fit) or REP (``representation_end``, other share)."""
+    return lambda runs: falls(name, share, runs)
+
+
+def on_each(check: Check, *names: str) -> Check:
+    """The check on every data set of a seed (of those named, if any was run): all must hold.
+
+    Undecided if none fails and one is undecided.
+    """
+
+    def checked(runs: Results) -> Outcome:
+        named = runs.chosen(lambda run: run.point.get("data") in names)
+        parts = named if names and len(named) else runs
+        answers = {str(run.point.get("data", "")): check(Results((run,))) for run in parts}
+        numbers = {
+            f"{data}_{key}" if data else key: value
+            for data, answer in answers.items()
+            for key, value in answer.numbers.items()
+        }
+        outcomes = {answer.holds for answer in answers.values()}
+        if False in outcomes:
+            return outcome(False, **numbers)
+        return outcome(None if None in outcomes else True, **numbers)
+
+    return checked
+
+
+_GRADIENTS = {
+    "hidden": "hidden-layer gradients",
+    "top": "top-layer gradients",
+    "logit": "logit gradients",
+}
+
+
+def accuracy_claim(study: str, least: float) -> Claim:
+    """TEST: generalisation falls with the scale."""
+    return Claim(
+        f"{study}.test",
+        f"best test accuracy falls by at least {least:g} from the better of the two smallest "
+        "sigmas to the largest, without a rise above 0.02 on the way",
+        accuracy_falls(least),
+    )
+
+
+def fit_claim(study: str) -> Claim:
+    """FIT: every training set is learnt."""
+    text = "training accuracy reaches 1 (lite: 0.99) for every sigma"
+    return Claim(f"{study}.fit", text, fits)
+
+
+def memorization_claim(study: str, since: float | None = None) -> Claim:
+    """MEMO: extreme memorisation, at the largest sigma or from one on."""
+    where = "the largest sigma" if since is None else f"sigma {since:g} and above"
+    return Claim(
+        f"{study}.memo",
+        f"at {where} training accuracy is perfect (lite: 0.99) and test accuracy at chance, "
+        "within three standard errors",
+        memorizes(since),
+    )
+
+
+def alignment_claim(study: str, name: str) -> Claim:
+    """HID, TOP or LOGIT: gradients of one class agree less at a large scale."""
+    return Claim(
+        f"{study}.{name}",
+        f"in-class alignment of {_GRADIENTS[name]}, mean until the fit, is lower at the largest "
+        "sigma by 15 % and falls with sigma (rank correlation at most -0.7)",
+        alignment_falls(name),
+    )
+
+
+def representation_claim(study: str, share: float = 0.05) -> Claim:
+    """REP: so do the representations of one class."""
+    return Claim(
+        f"{study}.rep",
+        "in-class alignment of the trained representations is lower at the largest sigma by "
+        f"{100 * share:g} % and falls with sigma (rank correlation at most -0.7)",
+        alignment_falls("representation_end", share),
+    )
+
+
+def standard_claims(
+    study: str, least: float, kinds: Sequence[str] = ("fit", "hidden", "top", "logit", "rep")
+) -> tuple[Claim, ...]:
+    """TEST(least), and those of FIT, HID, TOP, LOGIT and REP that are named."""
+    found = [accuracy_claim(study, least)]
+    found += [fit_claim(study)] if "fit" in kinds else []
+    found += [alignment_claim(study, name) for name in _GRADIENTS if name in kinds]
+    found += [representation_claim(study)] if "rep" in kinds else []
+    return tuple(found)
+
+
+def on_each_set(claim: Claim, *names: str) -> Claim:
+    """The claim about every data set of a seed, or about those that are named."""
+    return replace(claim, check=on_each(claim.check, *names), scope="seed")
+
+
+_ALIGNMENT, _CONTRAST = "in-class alignment", "in-class minus overall alignment"
+# Quantity -> axis, and of what it is.
+_AXES = {
+    "train": ("training accuracy", ""),
+    "test": ("test accuracy", ""),
+    "hidden": (_ALIGNMENT, "hidden-layer gradients"),
+    "top": (_ALIGNMENT, "top-layer gradients"),
+    "logit": (_ALIGNMENT, "logit gradients"),
+    "representation": (_ALIGNMENT, "representations"),
+    "hidden_contrast": (_CONTRAST, "hidden-layer gradients"),
+    "representation_contrast": (_CONTRAST, "representations"),
+    "relative_norm": ("gradient norm / weight norm", "first layer"),
+}
+
+
+def curve_panel(title: str, runs: Results, name: str) -> Panel:
+    """A quantity against steps, one line per sigma, with the standard error over runs."""
+    shortest = min(runs, key=lambda run: len(run.arrays["step"]))
+    steps = shortest.arrays["step"]
+    stacked = np.stack([run.arrays[name][:, : len(steps)] for run in runs])
+    mean, error = mean_and_error(stacked)
+    lines = [
+        Line(f"σ = {sigma:g}", steps[1:], mean[k, 1:], error[k, 1:])
+        for k, sigma in enumerate(shortest.arrays["sigma"].tolist())
+    ]
+    axis, subject = _AXES[name]
+    scale = "xy" if name == "relative_norm" else "x"
+    return Panel(f"{title}: {subject}" if subject else title, lines, "steps", axis, scale)
+
+
+def scale_panels(figure: str, runs: Results, names: Sequence[str]) -> list[Panel]:
+    """One panel per quantity and data set."""
+    parts: dict[str, list[Result]] = {}
+    for run in runs:
+        parts.setdefault(str(run.point.get("data", "")), []).append(run)
+    return [
+        curve_panel(f"{figure}, {data}" if data else figure, Results(tuple(part)), name)
+        for data, part in parts.items()
+        for name in names
+    ]
+
 
 SMOKE = Scales(hidden=(32,), sigmas=(0.01, 0.1, 1.0), steps=20, points=3, probe=50)
 PAPER = Scales(

@@ -1,34 +1,224 @@
-"""Networks that differ in the scale of their first layer only, trained side by side and probed."""
+"""Networks that differ in the scale of their first layer only: data, what is measured, training."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from theodolite.data import Dataset
+from theodolite.data import Dataset, digits, image_standardized
+from theodolite.engine import features, gradient_alignment, tangent_kernels
+from theodolite.engine.state import exact_arithmetic
+from theodolite.errors import UnknownNameError
 from theodolite.interventions import scale_init_
+from theodolite.measures.gradient import alignment_contrast, confusion_of_gram, in_class_alignment
+from theodolite_papers.lab.data import average_pooled, balanced_rows, load_image_set
 from theodolite_papers.lab.models import mlp
-from theodolite_papers.lab.training import Recipe, Watch, train_ensemble
+from theodolite_papers.lab.training import (
+    Hinge,
+    Loss,
+    Recipe,
+    Softmax,
+    Squared,
+    Watch,
+    evaluate,
+    train_ensemble,
+)
 from theodolite_papers.ledger import Measured, Trial
-from theodolite_papers.mehta2021._probe import LOSSES, QUANTITIES, Probe
-from theodolite_papers.mehta2021._sets import standardized_set
 
 __all__ = [
+    "LOSSES",
     "PAPER_SIGMAS",
-    "Course",
+    "PER_CLASS",
+    "QUANTITIES",
+    "SETS",
+    "ProbeSet",
+    "ScaleCurves",
     "Scales",
     "chance_of",
     "courses",
     "measure_scales",
     "network",
     "numbers_of",
+    "standardized_set",
 ]
 
-Reading = Callable[[Probe, nn.Module, int], dict[str, float]]
+PER_CLASS = 200  # examples of each class of the small image sets, in training and in test
+_NOISE = 2.0  # of the many-class mixture, in deviations of its centers: hard enough to fail at
+# name -> (image set, side of the squares that become one pixel)
+_POOLED = {"cifar8": ("cifar10", 4), "cifar16": ("cifar10", 2), "fashion14": ("fashion_mnist", 2)}
+# name -> (image set, training examples of each class); all test examples
+_PARTS = {"cifar10_10k": ("cifar10", 1000), "cifar10_20k": ("cifar10", 2000)}
+_WHOLE = ("cifar10", "cifar100", "svhn")
+SETS = ("digits", "mixture50", *_POOLED, *_PARTS, *_WHOLE)
+
+
+def standardized_set(name: str, generator: torch.Generator) -> Dataset:
+    """A data set whose inputs have mean zero and the norm of a vector of ones.
+
+    Args:
+        name: "digits" (1000 + 797), "mixture50" (50 Gaussian classes in 64 dimensions), "cifar8",
+            "cifar16", "fashion14" (image sets shrunk to that side, 200 + 200 of each class),
+            "cifar10_10k", "cifar10_20k" (so many training images), or a whole image set.
+        generator: draws the split or the rows.
+
+    Raises:
+        UnknownNameError: If there is no such set.
+        DataError: If its images cannot be had; the message says which file to put where.
+    """
+    if name not in SETS:
+        raise UnknownNameError("data set", name, SETS)
+    if name == "digits":
+        chosen = digits(797, generator)
+    elif name == "mixture50":
+        chosen = _mixture(50, 64, 20, generator)
+    elif name in _POOLED:
+        source, factor = _POOLED[name]
+        chosen = _shrunk(_whole(source), factor, generator)
+    elif name in _PARTS:
+        source, each = _PARTS[name]
+        chosen = _part(_whole(source), each, generator)
+    else:
+        chosen = _whole(name)
+    return chosen.mapped(image_standardized, "image")
+
+
+@cache
+def _whole(name: str) -> Dataset:
+    return load_image_set(name)
+
+
+def _shrunk(whole: Dataset, factor: int, generator: torch.Generator) -> Dataset:
+    size = PER_CLASS * whole.num_classes
+    train = balanced_rows(whole.y_train, size, generator=generator)
+    test = balanced_rows(whole.y_test, size, generator=generator)
+    return whole.take(train, test).mapped(lambda x: average_pooled(x, factor), f"mean of {factor}")
+
+
+def _part(whole: Dataset, each: int, generator: torch.Generator) -> Dataset:
+    rows = balanced_rows(whole.y_train, each * whole.num_classes, generator=generator)
+    return whole.take(rows)
+
+
+def _mixture(
+    num_classes: int, dimensions: int, per_class: int, generator: torch.Generator
+) -> Dataset:
+    """Gaussians around centers that are Gaussian too; a stand-in for a hundred classes."""
+    centers = torch.randn(num_classes, dimensions, generator=generator)
+
+    def split() -> tuple[Tensor, Tensor]:
+        labels = torch.arange(num_classes).repeat_interleave(per_class)
+        noise = torch.randn(len(labels), dimensions, generator=generator)
+        return centers[labels] + _NOISE * noise, labels
+
+    return Dataset("mixture50", *split(), *split())
+
+
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "softmax": Softmax,
+    "hinge": Hinge,
+    # The program's mean over the classes, not the text's half sum.
+    "squared": lambda: Squared(reduction="mean"),
+}
+
+QUANTITIES = (
+    "train",  # accuracy
+    "test",
+    "hidden",  # in-class alignment of the gradients of the first layer
+    "top",  # of the last layer
+    "logit",  # of the outputs
+    "representation",  # of the activations of the last hidden layer
+    "hidden_contrast",  # in-class minus overall
+    "representation_contrast",
+    "relative_norm",  # of the first layer
+    "diversity",
+    "stiffness",
+    "confusion",
+)
+
+
+@dataclass(frozen=True)
+class ProbeSet:
+    """A class-balanced part of the training set, and both whole sets for the accuracies.
+
+    Args:
+        data: on the device of the networks, with the labels that are trained on.
+        rows: of the training set, equally many of each class.
+        loss: that is trained with.
+        layers: first layer, last layer, and the activation before the last layer.
+    """
+
+    data: Dataset
+    rows: Tensor
+    loss: Loss
+    layers: tuple[str, str, str]
+
+    @classmethod
+    def of(
+        cls,
+        data: Dataset,
+        size: int,
+        loss: Loss,
+        layers: tuple[str, str, str],
+        generator: torch.Generator,
+    ) -> "ProbeSet":
+        """A probe of at most ``size`` rows; with many classes the first ten, as the program."""
+        classes = list(range(min(data.num_classes, 10)))
+        labels = data.y_train.cpu()
+        fewest = min(int((labels == c).sum()) for c in classes)
+        each = min(size // len(classes), fewest)
+        rows = balanced_rows(labels, each * len(classes), classes, generator)
+        return cls(data, rows.to(data.x_train.device), loss, layers)
+
+    def accuracies(self, model: nn.Module) -> dict[str, float]:
+        """Share of right answers on both whole sets."""
+        data = self.data
+        return {
+            "train": evaluate(model, data.x_train, data.y_train, self.loss).accuracy,
+            "test": evaluate(model, data.x_test, data.y_test, self.loss).accuracy,
+        }
+
+    def representation(self, model: nn.Module) -> dict[str, float]:
+        """Alignment and contrast of the last hidden layer; a class of zeros counts as 0."""
+        x, y = self.data.x_train[self.rows], self.data.y_train[self.rows]
+        with exact_arithmetic(x.device):
+            hidden = features(model, x, [self.layers[2]], read="raw")[self.layers[2]]
+        return {
+            "representation": float(in_class_alignment(hidden, y, zero="zero")),
+            "representation_contrast": float(alignment_contrast(hidden, y, zero="zero")),
+        }
+
+    def gradients(self, model: nn.Module, check: bool = False) -> dict[str, float]:
+        """Agreement of the gradients of single examples; a class of zeros counts as 0."""
+        x, y = self.data.x_train[self.rows], self.data.y_train[self.rows]
+        first, last, _ = self.layers
+        found = gradient_alignment(
+            model, x, y, self.loss, zero="zero", stiffness=True, check=check, layers=[first, last]
+        )
+        hidden, top = found[first], found[last]
+        gram = tangent_kernels(model, (x, y), [first], outputs=self.loss, check=False)[first]
+        assert hidden.stiffness is not None
+        return {
+            "hidden": float(hidden.in_class),
+            "top": float(top.in_class),
+            "logit": float(found.logits.in_class),
+            "hidden_contrast": float(hidden.contrast),
+            "relative_norm": float(hidden.relative_norm),
+            "diversity": float(hidden.diversity),
+            "stiffness": float(hidden.stiffness),
+            "confusion": float(confusion_of_gram(gram)),
+        }
+
+    def everything(self, model: nn.Module, check: bool = False) -> dict[str, float]:
+        """One value of each of ``QUANTITIES``."""
+        return self.accuracies(model) | self.representation(model) | self.gradients(model, check)
+
+
+Reading = Callable[[ProbeSet, nn.Module, int], dict[str, float]]
 
 PAPER_SIGMAS = (0.001, 0.01, 0.1, 1.0, 10.0)
 _PAPER_INPUTS = 3072
@@ -73,7 +263,7 @@ class Scales:
 
 
 @dataclass
-class Course:
+class ScaleCurves:
     """What was measured of one network: quantity -> values, one per measured step."""
 
     sigma: float
@@ -125,14 +315,14 @@ def recipe_of(config: Scales, seed: int) -> Recipe:
     )
 
 
-def everything(probe: Probe, model: nn.Module, step: int) -> dict[str, float]:
+def everything(probe: ProbeSet, model: nn.Module, step: int) -> dict[str, float]:
     """All quantities; the gradients of the first step are compared with plain autograd."""
     return probe.everything(model, check=step == 0)
 
 
 def courses(
     config: Scales, trial: Trial, data: Dataset, read: Reading = everything
-) -> tuple[list[int], list[Course]]:
+) -> tuple[list[int], list[ScaleCurves]]:
     """Train one network per sigma from the same draw, and measure them on the way.
 
     Args:
@@ -146,9 +336,9 @@ def courses(
     """
     placed = data.flat().to(trial.device)
     recipe = recipe_of(config, trial.seed)
-    probe = Probe.of(placed, config.probe, recipe.loss, layers_of(config), trial.generator(1))
+    probe = ProbeSet.of(placed, config.probe, recipe.loss, layers_of(config), trial.generator(1))
     nets = [network(config, placed, s, trial.generator(2)).to(trial.device) for s in config.sigmas]
-    found = [Course(sigma) for sigma in config.sigmas]
+    found = [ScaleCurves(sigma) for sigma in config.sigmas]
     steps: list[int] = []
 
     def look(step: int, networks: Sequence[nn.Module]) -> bool:
@@ -168,12 +358,14 @@ def courses(
     return steps, found
 
 
-def _fit(config: Scales, found: Sequence[Course]) -> bool:
+def _fit(config: Scales, found: Sequence[ScaleCurves]) -> bool:
     learnt = [course.values["train"][-1] >= 1 for course in found]
     return any(learnt) if config.until_fit == "one" else all(learnt)
 
 
-def numbers_of(course: Course, steps: Sequence[int], points: int, total: int) -> dict[str, float]:
+def numbers_of(
+    course: ScaleCurves, steps: Sequence[int], points: int, total: int
+) -> dict[str, float]:
     """What claims compare, each named ``quantity@sigma``.
 
     Alignments of gradients are means over the log-spaced steps from the start to the fit: later

@@ -4,22 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from theodolite_papers.ledger import Claim, Judgment, Results, judge
-from theodolite_papers.mehta2021._families import PAPER, Family, family_study
+from theodolite_papers.ledger import Claim, Outcome, Results, outcome
+from theodolite_papers.mehta2021._families import PAPER, Family, family_study, never_fits, values
 from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._trends import never_fits, values
 
 __all__ = ["STUDY"]
 
 _ID = "mehta2021.fig10"
 
 
-def _test(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _test(runs: Results) -> Outcome:
+    run = runs.first
     accuracy = values(run, "best_test")
     noise = 3 * np.sqrt(run["chance"] * (1 - run["chance"]) / run["test_size"])
     level = run["chance"] + noise
-    return judge(
+    return outcome(
         accuracy[-1] <= level and accuracy[0] > level + 0.05,
         smallest_sigma=accuracy[0],
         largest_sigma=accuracy[-1],

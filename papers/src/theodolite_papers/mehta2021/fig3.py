@@ -8,13 +8,14 @@ from theodolite.measures.gradient import two_vector_measures
 from theodolite_papers.ledger import (
     Claim,
     Heat,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
+    named,
+    outcome,
 )
 
 __all__ = ["STUDY", "TwoVectors"]
@@ -71,25 +72,23 @@ def _slope(ratio: float, cosine: float) -> float:
     return abs(ends[1] - ends[0]) / (2 * _STEP)
 
 
-def _diversity(runs: Results) -> Judgment:
+def _diversity(runs: Results) -> Outcome:
     smallest, similar = runs["slope_ratio"][0], runs["slope_ratio_similar_norms"][0]
-    return judge(smallest > 1 and similar > 10, any_ratio=smallest, similar_norms=similar)
+    return outcome(smallest > 1 and similar > 10, any_ratio=smallest, similar_norms=similar)
 
 
-def _stiffness(runs: Results) -> Judgment:
-    return judge(runs["stiffness_over_ratios"][0] == 0, change=runs["stiffness_over_ratios"][0])
+def _stiffness(runs: Results) -> Outcome:
+    return outcome(runs["stiffness_over_ratios"][0] == 0, change=runs["stiffness_over_ratios"][0])
 
 
-def _confusion(runs: Results) -> Judgment:
+def _confusion(runs: Results) -> Outcome:
     ratios, cosines = runs["confusion_over_ratios"][0], runs["confusion_over_cosines"][0]
-    return judge(ratios > 1000 * cosines, over_ratios=ratios, over_cosines=cosines)
+    return outcome(ratios > 1000 * cosines, over_ratios=ratios, over_cosines=cosines)
 
 
-def _alignment(runs: Results) -> Judgment:
-    numbers = {
-        name: float(runs[f"alignment_{name}"][0])
-        for name in ("asymmetry", "beyond_cosine", "at_equal_norms", "at_extremes", "over_cosines")
-    }
+def _alignment(runs: Results) -> Outcome:
+    names = ("asymmetry", "beyond_cosine", "at_equal_norms", "at_extremes", "over_cosines")
+    numbers = runs.means(named(*names, prefix="alignment_"))
     holds = (
         numbers["asymmetry"] < 1e-9
         and numbers["beyond_cosine"] < 1e-9
@@ -97,12 +96,12 @@ def _alignment(runs: Results) -> Judgment:
         and numbers["at_extremes"] < 0.05
         and numbers["over_cosines"] > 1
     )
-    return judge(holds, **numbers)
+    return outcome(holds, **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:
     """A map of each measure over cosine and ratio; diversity and confusion in logarithms."""
-    arrays = next(iter(runs)).arrays
+    arrays = runs.first.arrays
     rows, columns = arrays["alignment"].shape
     ratios = [f"{r:.2g}" for r in np.geomspace(0.01, 100, rows)]
     cosines = [f"{c:.2f}" for c in np.linspace(-1, 1, columns)]

@@ -1,33 +1,84 @@
 """Figure 5: architectures, and true against shuffled labels."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
-from theodolite.data import shuffled_labels
+from theodolite.data import Dataset, shuffled_labels
+from theodolite.interventions import initialize_
 from theodolite.sweeps import Space
+from theodolite_papers.lab.models import conv_net, densenet121, mlp, resnet50
 from theodolite_papers.lab.training import Recipe, Softmax, TrainingState, train
 from theodolite_papers.ledger import (
+    Check,
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
-from theodolite_papers.mehta2021._architectures import DEEP, build
-from theodolite_papers.mehta2021._probe import Probe
-from theodolite_papers.mehta2021._scales import chance_of, measured_steps
-from theodolite_papers.mehta2021._sets import standardized_set
-from theodolite_papers.mehta2021._trends import Check
+from theodolite_papers.mehta2021._scales import (
+    ProbeSet,
+    chance_of,
+    measured_steps,
+    standardized_set,
+)
 
-__all__ = ["STUDY", "Architectures"]
+__all__ = ["STUDY", "Architectures", "total_steps"]
+
+DEEP = ("resnet50", "densenet121")
+
+
+def small_conv_net(num_classes: int, generator: torch.Generator) -> nn.Sequential:
+    """The paper's ConvNet for 16x16 images: half the channels, a smaller second filter."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(3, 16, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(3, stride=2),
+        conv2=nn.Conv2d(16, 32, 3),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(3, stride=2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(128, 256),
+        relu_fc=nn.ReLU(),
+        fc2=nn.Linear(256, num_classes),
+    )
+    net = nn.Sequential(layers)
+    initialize_(net, "glorot", 1.0, generator)
+    return net
+
+
+def build(
+    case: str, width: int, data: Dataset, generator: torch.Generator
+) -> tuple[nn.Module, str]:
+    """The network of a case, Glorot uniform with zero biases, and its last hidden activation.
+
+    Args:
+        case: "convnet", "small_convnet", "resnet50", "densenet121"; a fully connected net else.
+        width: of the fully connected net.
+        data: decides the sizes of input and output.
+        generator: of the weights.
+    """
+    if case == "small_convnet":
+        return small_conv_net(data.num_classes, generator), "relu_fc"
+    if case == "convnet":
+        net = conv_net(data.num_classes, generator=generator)
+        return net, [name for name, part in net.named_children() if isinstance(part, nn.ReLU)][-1]
+    if case in DEEP:
+        deep = (resnet50 if case == "resnet50" else densenet121)(data.num_classes)
+        return initialize_(deep, "glorot", 1.0, generator), "flatten"
+    inputs = int(np.prod(data.shape))
+    sizes = [inputs, width, data.num_classes]
+    return mlp(sizes, initializer="glorot", generator=generator), "act1"
+
 
 _LABELS = ("true", "shuffled")  # cases of panels (c) and (d); the others are architectures
 
@@ -74,7 +125,7 @@ def measure(config: Architectures, trial: Trial) -> Measured:
     net = net.to(trial.device)
     if trial.device.type == "cuda":  # where convolutions are faster so
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    probe = Probe.of(data, config.probe, Softmax(), ("", "", hidden), trial.generator(1))
+    probe = ProbeSet.of(data, config.probe, Softmax(), ("", "", hidden), trial.generator(1))
     steps, values = _train(config, trial, net, probe)
     numbers = chance | {
         "best_test": max(values["test"]),
@@ -98,7 +149,7 @@ def total_steps(config: Architectures) -> int:
 
 
 def _train(
-    config: Architectures, trial: Trial, net: nn.Module, probe: Probe
+    config: Architectures, trial: Trial, net: nn.Module, probe: ProbeSet
 ) -> tuple[list[int], dict[str, list[float]]]:
     total = total_steps(config)
     watched = frozenset(measured_steps(total, config.points))
@@ -144,28 +195,28 @@ _ORDER = ("mlp", "small_convnet", "convnet", "resnet50", "densenet121")
 def _ordered(name: str) -> Check:
     """From the fully connected net to the ConvNet to both deep nets; of those that were run."""
 
-    def check(runs: Results) -> Judgment:
+    def check(runs: Results) -> Outcome:
         cases = _by_case(runs)
         shown = {case: cases[case][name] for case in _ORDER if case in cases}
         if "mlp" not in shown or len(shown) < 2:
-            return judge(None, **shown)
+            return outcome(None, **shown)
         middle = [shown[c] for c in ("small_convnet", "convnet") if c in shown]
         deep = [shown[c] for c in DEEP if c in shown]
         holds = all(shown["mlp"] < v for v in (*middle, *deep))
         holds = holds and all(m < d for m in middle for d in deep)
-        return judge(holds, **shown, lowest_best_train=min(cases[c]["train"] for c in shown))
+        return outcome(holds, **shown, lowest_best_train=min(cases[c]["train"] for c in shown))
 
     return check
 
 
-def _labels_accuracy(runs: Results) -> Judgment:
+def _labels_accuracy(runs: Results) -> Outcome:
     cases = _by_case(runs)
     if not {"true", "shuffled"} <= set(cases):
-        return judge(None)
+        return outcome(None)
     true, shuffled = cases["true"], cases["shuffled"]
     chance, size = shuffled["chance"], shuffled["test_size"]
     noise = 3 * float(np.sqrt(chance * (1 - chance) / size))
-    return judge(
+    return outcome(
         abs(shuffled["final_test"] - chance) <= noise and true["best_test"] >= 3 * chance,
         true=true["best_test"],
         shuffled=shuffled["final_test"],
@@ -174,12 +225,12 @@ def _labels_accuracy(runs: Results) -> Judgment:
     )
 
 
-def _labels_alignment(runs: Results) -> Judgment:
+def _labels_alignment(runs: Results) -> Outcome:
     cases = _by_case(runs)
     if not {"true", "shuffled"} <= set(cases):
-        return judge(None)
+        return outcome(None)
     true, shuffled = cases["true"]["alignment"], cases["shuffled"]["alignment"]
-    return judge(true > shuffled, true=true, shuffled=shuffled)
+    return outcome(true > shuffled, true=true, shuffled=shuffled)
 
 
 def draw(runs: Results) -> list[Panel]:

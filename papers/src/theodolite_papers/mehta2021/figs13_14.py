@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from theodolite_papers.mehta2021._families import PAPER, Family, family_study
+from theodolite_papers.mehta2021._families import PAPER, Family, family_study, standard_claims
 from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._standard import standard_claims
 
 __all__ = ["STUDY"]
 

@@ -2,9 +2,14 @@
 
 from dataclasses import replace
 
-from theodolite_papers.mehta2021._families import PART, PART_TEXT, Family, family_study
+from theodolite_papers.mehta2021._families import (
+    PART,
+    PART_TEXT,
+    Family,
+    family_study,
+    standard_claims,
+)
 from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._standard import standard_claims
 
 __all__ = ["STUDY"]
 

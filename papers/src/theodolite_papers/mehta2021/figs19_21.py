@@ -5,12 +5,9 @@ from dataclasses import replace
 
 from theodolite.data import Dataset
 from theodolite_papers.lab.training import DivergenceError
-from theodolite_papers.ledger import Claim, Judgment, Measured, Results, Trial, judge, spearman
-from theodolite_papers.mehta2021._families import PART, Family, family_study
-from theodolite_papers.mehta2021._scales import Scales, courses, measure_scales
-from theodolite_papers.mehta2021._sets import standardized_set
-from theodolite_papers.mehta2021._standard import accuracy_claim
-from theodolite_papers.mehta2021._trends import values
+from theodolite_papers.ledger import Claim, Measured, Outcome, Results, Trial, outcome, spearman
+from theodolite_papers.mehta2021._families import PART, Family, accuracy_claim, family_study, values
+from theodolite_papers.mehta2021._scales import Scales, courses, measure_scales, standardized_set
 
 __all__ = ["STUDY"]
 
@@ -39,22 +36,22 @@ def _diverges(config: Scales, trial: Trial, data: Dataset) -> bool:
     return False
 
 
-def _rank(name: str) -> Callable[[Results], Judgment]:
-    def check(runs: Results) -> Judgment:
-        run = next(iter(runs))
+def _rank(name: str) -> Callable[[Results], Outcome]:
+    def check(runs: Results) -> Outcome:
+        run = runs.first
         found = values(run, name)
         rank = spearman(run.arrays["sigma"], found)
-        return judge(
+        return outcome(
             rank <= -0.7, rank_correlation=rank, smallest_sigma=found[0], largest_sigma=found[-1]
         )
 
     return check
 
 
-def _diverged(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _diverged(runs: Results) -> Outcome:
+    run = runs.first
     outcomes = {f"sigma_{sigma:g}": run[f"diverges@{sigma:g}"] for sigma in _BEYOND}
-    return judge(any(outcomes.values()), **outcomes)
+    return outcome(any(outcomes.values()), **outcomes)
 
 
 _NAMES = {

@@ -5,27 +5,28 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
-    judge,
+    outcome,
     pearson,
     spearman,
 )
-from theodolite_papers.mehta2021._families import PAPER
-from theodolite_papers.mehta2021._pictures import scale_panels
-from theodolite_papers.mehta2021._scales import Scales, measure_scales
-from theodolite_papers.mehta2021._standard import (
+from theodolite_papers.mehta2021._families import (
+    PAPER,
     accuracy_claim,
     alignment_claim,
     fit_claim,
     memorization_claim,
+    on_each,
     on_each_set,
     representation_claim,
+    scale_panels,
+    values,
 )
-from theodolite_papers.mehta2021._trends import on_each, values
+from theodolite_papers.mehta2021._scales import Scales, measure_scales
 
 __all__ = ["CONTRAST", "STUDY", "extreme_errors"]
 
@@ -35,7 +36,7 @@ _MAIN = ("digits", "cifar10")  # where Figures 1(a) and 2 are read off
 _LITE = Scales(steps=1200, points=14)
 
 
-def _follows(runs: Results) -> Judgment:
+def _follows(runs: Results) -> Outcome:
     ranks = {
         str(run.point["data"]): spearman(values(run, "hidden"), values(run, "best_test"))
         for run in runs
@@ -45,13 +46,13 @@ def _follows(runs: Results) -> Judgment:
         np.concatenate([values(run, "best_test") for run in runs]),
     )
     holds = min(ranks.values()) >= 0.6 and pooled > 0.5
-    return judge(holds, pooled=pooled, **{f"rank_{data}": rank for data, rank in ranks.items()})
+    return outcome(holds, pooled=pooled, **{f"rank_{data}": rank for data, rank in ranks.items()})
 
 
-def _sweet_spot(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _sweet_spot(runs: Results) -> Outcome:
+    run = runs.first
     rep, accuracy = values(run, "representation_end"), values(run, "best_test")
-    return judge(
+    return outcome(
         rep[0] > rep[1] and accuracy[0] <= accuracy[1] + 0.01,
         alignment_smallest=rep[0],
         alignment_next=rep[1],
@@ -60,13 +61,13 @@ def _sweet_spot(runs: Results) -> Judgment:
     )
 
 
-def _lazier(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _lazier(runs: Results) -> Outcome:
+    run = runs.first
     start, mean = values(run, "relative_norm_start"), values(run, "relative_norm")
     large = run.arrays["sigma"] >= 0.0999
     decades = np.diff(np.log10(start[large])) / np.diff(np.log10(run.arrays["sigma"][large]))
     falling = bool((np.diff(start) < 0).all() and (np.diff(mean) < 0).all())
-    return judge(
+    return outcome(
         falling and bool((np.abs(decades + 1) < 0.3).all()),
         largest_start=start[0],
         smallest_start=start[-1],
@@ -75,10 +76,10 @@ def _lazier(runs: Results) -> Judgment:
     )
 
 
-def _vanishes(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _vanishes(runs: Results) -> Outcome:
+    run = runs.first
     hidden, rep = values(run, "hidden")[-1], values(run, "representation_end")[-1]
-    return judge(max(abs(hidden), abs(rep)) < 0.05, gradients=hidden, representations=rep)
+    return outcome(max(abs(hidden), abs(rep)) < 0.05, gradients=hidden, representations=rep)
 
 
 def extreme_errors(runs: Results) -> tuple[int, int]:
@@ -96,20 +97,20 @@ def extreme_errors(runs: Results) -> tuple[int, int]:
     return wrong, total
 
 
-def _contrast_decides(runs: Results) -> Judgment:
+def _contrast_decides(runs: Results) -> Outcome:
     wrong, total = extreme_errors(runs)
     if not total:
-        return judge(None, wrong=wrong, networks=total)
-    return judge(wrong <= 0.05 * total, wrong=wrong, networks=total)
+        return outcome(None, wrong=wrong, networks=total)
+    return outcome(wrong <= 0.05 * total, wrong=wrong, networks=total)
 
 
-def _diversity_does_not(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _diversity_does_not(runs: Results) -> Outcome:
+    run = runs.first
     diversity, hidden = values(run, "diversity_end"), values(run, "hidden")
     span = diversity.max() / diversity.min()
     turns = np.sign(np.diff(diversity))
     ratio = hidden[:2].max() / np.abs(hidden[-1])
-    return judge(
+    return outcome(
         span < 3 and len(set(turns.tolist())) > 1 and ratio > 10,
         diversity_span=span,
         alignment_ratio=ratio,

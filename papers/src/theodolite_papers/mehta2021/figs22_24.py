@@ -3,10 +3,14 @@
 from dataclasses import replace
 
 from theodolite_papers.ledger import Claim
-from theodolite_papers.mehta2021._families import PAPER, Family, family_study
+from theodolite_papers.mehta2021._families import (
+    PAPER,
+    Family,
+    family_study,
+    never_fits,
+    standard_claims,
+)
 from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._standard import standard_claims
-from theodolite_papers.mehta2021._trends import never_fits
 
 __all__ = ["STUDY"]
 

@@ -2,23 +2,27 @@
 
 from dataclasses import replace
 
-from theodolite_papers.ledger import Claim, Judgment, Results, judge, spearman
-from theodolite_papers.mehta2021._families import PART, Family, family_study
+from theodolite_papers.ledger import Claim, Outcome, Results, outcome, spearman
+from theodolite_papers.mehta2021._families import (
+    PART,
+    Family,
+    family_study,
+    standard_claims,
+    values,
+)
 from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._standard import standard_claims
-from theodolite_papers.mehta2021._trends import values
 
 __all__ = ["STUDY"]
 
 _ID = "mehta2021.fig25-26-27"
 
 
-def _start(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _start(runs: Results) -> Outcome:
+    run = runs.first
     sigma = run.arrays["sigma"]
     top, rep = values(run, "top_start"), values(run, "representation_start")
     ranks = spearman(sigma, top), spearman(sigma, rep)
-    return judge(
+    return outcome(
         max(ranks) <= -0.7 and top[0] > top[-1] and rep[0] > rep[-1],
         top_smallest=top[0],
         top_largest=top[-1],
@@ -27,10 +31,10 @@ def _start(runs: Results) -> Judgment:
     )
 
 
-def _saturates(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _saturates(runs: Results) -> Outcome:
+    run = runs.first
     train, norm = values(run, "train"), values(run, "relative_norm_start")
-    return judge(
+    return outcome(
         train[-1] < train.max() and norm[0] >= 100 * norm[-1],
         train_largest_sigma=train[-1],
         train_best=train.max(),

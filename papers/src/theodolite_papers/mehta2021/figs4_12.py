@@ -6,18 +6,19 @@ import numpy as np
 
 from theodolite.measures.gradient import is_extreme_memorization
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Judgment, Panel, Results, judge
+from theodolite_papers.ledger import Claim, Outcome, Panel, Results, outcome
 from theodolite_papers.mehta2021._families import (
     PART,
     PART_TEXT,
     SIX_PANELS,
     Family,
+    drop,
     family_study,
+    scale_panels,
+    standard_claims,
+    values,
 )
-from theodolite_papers.mehta2021._pictures import scale_panels
 from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._standard import standard_claims
-from theodolite_papers.mehta2021._trends import drop, values
 
 __all__ = ["STUDY"]
 
@@ -25,13 +26,13 @@ _ID = "mehta2021.fig4-12"
 _CONTROL = "sin"  # of the same data, scales and recipe
 
 
-def _not_extreme(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _not_extreme(runs: Results) -> Outcome:
+    run = runs.first
     train, test = values(run, "train")[-1], values(run, "best_test")
     size, chance = int(run["test_size"]), run["chance"]
     extreme = is_extreme_memorization(float(train), float(test[-1]), chance, size, 0.01)
     change = abs(test[-1] - test[-2])
-    return judge(
+    return outcome(
         not extreme and change <= 0.03,
         largest_sigma=test[-1],
         next_sigma=test[-2],
@@ -39,18 +40,18 @@ def _not_extreme(runs: Results) -> Judgment:
     )
 
 
-def _created_by_training(runs: Results) -> Judgment:
-    start = values(next(iter(runs)), "representation_start")
-    return judge(bool(np.ptp(start) < 1e-4), largest=start.max(), smallest=start.min())
+def _created_by_training(runs: Results) -> Outcome:
+    start = values(runs.first, "representation_start")
+    return outcome(bool(np.ptp(start) < 1e-4), largest=start.max(), smallest=start.min())
 
 
-def _smaller_than_sin(runs: Results) -> Judgment:
+def _smaller_than_sin(runs: Results) -> Outcome:
     relu, sin = ([*runs.where(activation=name)] for name in ("relu", _CONTROL))
     if not relu or not sin:
-        return judge(None)
+        return outcome(None)
     accuracy = [drop(run, "best_test") for run in (relu[0], sin[0])]
     alignment = [drop(run, "representation_end", relative=True) for run in (relu[0], sin[0])]
-    return judge(
+    return outcome(
         accuracy[0] < accuracy[1] and alignment[0] < alignment[1],
         accuracy_relu=accuracy[0],
         accuracy_sin=accuracy[1],
@@ -62,9 +63,9 @@ def _smaller_than_sin(runs: Results) -> Judgment:
 def _of_relu(claim: Claim) -> Claim:
     """The claim about the ReLU run of each seed; undecided without one."""
 
-    def check(runs: Results) -> Judgment:
+    def check(runs: Results) -> Outcome:
         chosen = runs.where(activation="relu")
-        return claim.check(chosen) if len(chosen) else judge(None)
+        return claim.check(chosen) if len(chosen) else outcome(None)
 
     return replace(claim, check=check, scope="seed")
 

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
-from theodolite_papers.mehta2021._families import PAPER, Family, family_study
-from theodolite_papers.mehta2021._scales import Scales
-from theodolite_papers.mehta2021._standard import (
+from theodolite_papers.mehta2021._families import (
+    PAPER,
+    Family,
+    family_study,
     memorization_claim,
     representation_claim,
     standard_claims,
 )
+from theodolite_papers.mehta2021._scales import Scales
 
 __all__ = ["STUDY"]
 

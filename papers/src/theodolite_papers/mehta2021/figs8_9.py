@@ -7,20 +7,19 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Result,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 from theodolite_papers.mehta2021._families import PAPER
-from theodolite_papers.mehta2021._scales import Scales, chance_of, courses
-from theodolite_papers.mehta2021._sets import standardized_set
+from theodolite_papers.mehta2021._scales import Scales, chance_of, courses, standardized_set
 
 __all__ = ["STUDY", "FirstRates"]
 
@@ -73,33 +72,33 @@ def _level(run: Result) -> float:
     return float(chance + 3 * np.sqrt(chance * (1 - chance) / size) + 0.01)
 
 
-def _large(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _large(runs: Results) -> Outcome:
+    run = runs.first
     test = _values(run, "test", _LARGE)
-    return judge(bool(test.max() <= _level(run)), highest_test=test.max(), level=_level(run))
+    return outcome(bool(test.max() <= _level(run)), highest_test=test.max(), level=_level(run))
 
 
-def _range(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _range(runs: Results) -> Outcome:
+    run = runs.first
     train, rates = _values(run, "train", _LARGE), run.arrays["rate"]
     fit = train >= (1.0 if run.size == "paper" else 0.99)
     decades = np.log10(rates[fit].max() / rates[fit].min()) if fit.any() else 0.0
-    return judge(decades >= 3 and train[-1] < 0.9, decades=decades, train_at_largest=train[-1])
+    return outcome(decades >= 3 and train[-1] < 0.9, decades=decades, train_at_largest=train[-1])
 
 
-def _small(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _small(runs: Results) -> Outcome:
+    run = runs.first
     train, test = _values(run, "train", _SMALL), _values(run, "test", _SMALL)
     trains = train >= 0.9
     if not trains.any():
-        return judge(None, rates=0)
+        return outcome(None, rates=0)
     lowest = test[trains].min()
-    return judge(bool(lowest >= 2 * run["chance"]), lowest_test=lowest, rates=float(trains.sum()))
+    return outcome(bool(lowest >= 2 * run["chance"]), lowest_test=lowest, rates=float(trains.sum()))
 
 
 def draw(runs: Results) -> list[Panel]:
     """Accuracy against steps for every rate, at both sigmas."""
-    first = next(iter(runs))
+    first = runs.first
     panels = []
     for figure, j, sigma in (("Figure 8", 0, _LARGE), ("Figure 9", 1, _SMALL)):
         for name in ("test", "train"):

@@ -7,25 +7,23 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
     Trial,
-    judge,
-    pearson,
+    correlation_interval,
+    outcome,
     spearman,
 )
-from theodolite_papers.mehta2021._families import PAPER
+from theodolite_papers.mehta2021._families import PAPER, values
 from theodolite_papers.mehta2021._scales import PAPER_SIGMAS, Scales, measure_scales
-from theodolite_papers.mehta2021._trends import values
 
-__all__ = ["STUDY", "Comparison", "correlation_interval"]
+__all__ = ["STUDY", "FamilyOverScales"]
 
 _MEASURES = ("hidden", "hidden_contrast", "diversity", "stiffness", "confusion")
-_DRAWS = 1000
 # family -> activation, loss, learning rate over that of the others, where it differs
 _FAMILIES = {
     "sin": ("sin", "softmax", 1.0),
@@ -36,7 +34,7 @@ _FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FamilyOverScales:
     """One activation and loss over scales of initialisation.
 
     Args:
@@ -48,7 +46,7 @@ class Comparison:
     scales: Scales
 
 
-def measure(config: Comparison, trial: Trial) -> Measured:
+def measure(config: FamilyOverScales, trial: Trial) -> Measured:
     """The numbers of a run over scales; no curves, the studies of the figures have them."""
     activation, loss, factor = _FAMILIES[config.family]
     own = replace(config.scales, activation=activation, loss=loss, rate=config.scales.rate * factor)
@@ -56,25 +54,6 @@ def measure(config: Comparison, trial: Trial) -> Measured:
     wanted = ("best_test@", "train@", *(f"{name}@" for name in _MEASURES))
     numbers = {k: v for k, v in found.numbers.items() if k.startswith(wanted) or "@" not in k}
     return Measured(numbers, {"sigma": found.arrays["sigma"]})
-
-
-def correlation_interval(
-    first: np.ndarray, second: np.ndarray, groups: np.ndarray
-) -> tuple[float, float, float]:
-    """Linear correlation with a 95 % bootstrap interval; whole groups are drawn.
-
-    Networks of one group (a seed) share their data and their first draw, so that they are not
-    independent.
-    """
-    generator = np.random.default_rng(0)
-    names = np.unique(groups)
-    draws = []
-    for _ in range(_DRAWS if len(names) > 1 else 0):
-        chosen = generator.choice(names, len(names))
-        rows = np.concatenate([np.flatnonzero(groups == name) for name in chosen])
-        draws.append(pearson(first[rows], second[rows]))
-    low, high = np.nanquantile(draws, [0.025, 0.975]) if draws else (np.nan, np.nan)
-    return pearson(first, second), float(low), float(high)
 
 
 def _pooled(runs: Results) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -85,15 +64,15 @@ def _pooled(runs: Results) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarra
     return found, accuracy, seeds
 
 
-def _alignment(runs: Results) -> Judgment:
+def _alignment(runs: Results) -> Outcome:
     found, accuracy, seeds = _pooled(runs)
     r, low, high = correlation_interval(found["hidden"], accuracy, seeds)
     rank = spearman(found["hidden"], accuracy)
     holds = None if np.isnan(low) else r > 0.5 and low > 0  # one seed has no interval
-    return judge(holds, correlation=r, low=low, high=high, rank=rank)
+    return outcome(holds, correlation=r, low=low, high=high, rank=rank)
 
 
-def _best(runs: Results) -> Judgment:
+def _best(runs: Results) -> Outcome:
     found, accuracy, seeds = _pooled(runs)
     numbers: dict[str, float] = {}
     for name in _MEASURES:
@@ -101,7 +80,7 @@ def _best(runs: Results) -> Judgment:
         numbers |= {name: r, f"{name}_low": low, f"{name}_high": high}
         numbers[f"{name}_rank"] = spearman(found[name], accuracy)
     others = max(abs(numbers[name]) for name in ("diversity", "stiffness", "confusion"))
-    return judge(numbers["hidden"] > others, **numbers)
+    return outcome(numbers["hidden"] > others, **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -141,13 +120,15 @@ STUDY = Study(
     shows=("Section 3, measures compared",),
     measure=measure,
     configs={
-        "smoke": Comparison(
+        "smoke": FamilyOverScales(
             "sin", Scales(hidden=(32,), sigmas=(0.01, 1.0), steps=5, points=2, probe=50)
         ),
-        "lite": Comparison(
+        "lite": FamilyOverScales(
             "sin", Scales(hidden=(128,), sigmas=PAPER_SIGMAS[:4], steps=600, points=8, probe=100)
         ),
-        "paper": Comparison("sin", replace(PAPER, data="cifar10_10k", steps=12_000, points=16)),
+        "paper": FamilyOverScales(
+            "sin", replace(PAPER, data="cifar10_10k", steps=12_000, points=16)
+        ),
     },
     spaces={"smoke": Space({"family": ["sin", "hinge"]}), "lite": _EVERY, "paper": _EVERY},
     claims=(

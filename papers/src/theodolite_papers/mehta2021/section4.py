@@ -19,20 +19,25 @@ from theodolite_papers.lab.training import (
 from theodolite_papers.ledger import (
     Bars,
     Claim,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Result,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 from theodolite_papers.mehta2021._families import PAPER
-from theodolite_papers.mehta2021._probe import Probe
-from theodolite_papers.mehta2021._scales import Scales, layers_of, measured_steps, network
-from theodolite_papers.mehta2021._sets import standardized_set
+from theodolite_papers.mehta2021._scales import (
+    ProbeSet,
+    Scales,
+    layers_of,
+    measured_steps,
+    network,
+    standardized_set,
+)
 
 __all__ = ["STUDY", "Remedies"]
 
@@ -73,7 +78,7 @@ def _course(
         rates = {"fc1": rate * undo.first_rate, "fc2": rate * undo.top_rate}
     sigma = _BASE if kind == "base" else _BASE * config.factor
     net = network(scales, data, sigma, trial.generator(2)).double().to(trial.device)
-    probe = Probe.of(data, scales.probe, loss, layers_of(scales), trial.generator(1))
+    probe = ProbeSet.of(data, scales.probe, loss, layers_of(scales), trial.generator(1))
     recipe = Recipe(
         loss=loss,
         learning_rate=rate,
@@ -127,11 +132,11 @@ _STARTS = ("hidden_start", "top_start", "logit_start", "representation_start")
 _MEANS = ("hidden_mean", "top_mean", "logit_mean", "representation_end")
 
 
-def _scaled(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _scaled(runs: Results) -> Outcome:
+    run = runs.first
     base, scaled = run["softmax_base_test"], run["softmax_scaled_test"]
     logit = run["softmax_base_logit_start"], run["softmax_scaled_logit_start"]
-    return judge(
+    return outcome(
         base - scaled >= 0.03 and logit[1] <= 0.85 * logit[0],
         base=base,
         scaled=scaled,
@@ -140,18 +145,18 @@ def _scaled(runs: Results) -> Judgment:
     )
 
 
-def _restored(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _restored(runs: Results) -> Outcome:
+    run = runs.first
     gap = _gap(run, "softmax", ("base", "restored"), _STARTS)
     behind = run["softmax_base_train"] - run["softmax_restored_train"]
-    return judge(gap < 1e-3 and behind >= 0.1, largest_gap_at_start=gap, training_behind=behind)
+    return outcome(gap < 1e-3 and behind >= 0.1, largest_gap_at_start=gap, training_behind=behind)
 
 
-def _retraced(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _retraced(runs: Results) -> Outcome:
+    run = runs.first
     gaps = {n: _gap(run, n, ("base", "retraced"), (*_STARTS, *_MEANS)) for n in _RATES}
     tests = [abs(run[f"{n}_base_test"] - run[f"{n}_retraced_test"]) for n in _RATES]
-    return judge(max(gaps.values()) < 0.02 and max(tests) <= 0.01, test_gap=max(tests), **gaps)
+    return outcome(max(gaps.values()) < 0.02 and max(tests) <= 0.01, test_gap=max(tests), **gaps)
 
 
 def draw(runs: Results) -> list[Panel]:

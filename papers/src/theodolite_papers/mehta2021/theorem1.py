@@ -9,17 +9,17 @@ from torch import Tensor
 from theodolite.theory.random_features import check_sin_theorem, sin_cosine, sin_energy
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
     Trial,
-    judge,
+    outcome,
 )
-from theodolite_papers.mehta2021._sets import standardized_set
+from theodolite_papers.mehta2021._scales import standardized_set
 
 __all__ = ["STUDY", "SinPairs"]
 
@@ -99,45 +99,45 @@ def _cosine_numbers(config: SinPairs, trial: Trial) -> dict[str, float]:
 
 
 def _lowest(runs: Results, prefix: str) -> float:
-    run = next(iter(runs))
+    run = runs.first
     return float(min(v for name, v in run.numbers.items() if name.startswith(prefix)))
 
 
-def _simulation(runs: Results) -> Judgment:
-    run = next(iter(runs))
+def _simulation(runs: Results) -> Outcome:
+    run = runs.first
     worst = max(v for name, v in run.numbers.items() if name.startswith("deviation_"))
-    return judge(worst <= 5, largest_deviation=worst)
+    return outcome(worst <= 5, largest_deviation=worst)
 
 
-def _one_sided(runs: Results) -> Judgment:
+def _one_sided(runs: Results) -> Outcome:
     printed, half = _lowest(runs, "one_sided_"), _lowest(runs, "half_")
-    return judge(min(printed, half) == 1, printed=printed, half=half)
+    return outcome(min(printed, half) == 1, printed=printed, half=half)
 
 
-def _two_sided(runs: Results) -> Judgment:
+def _two_sided(runs: Results) -> Outcome:
     share = _lowest(runs, "two_sided_unless_negative_")
-    return judge(share == 1, share=share)
+    return outcome(share == 1, share=share)
 
 
-def _corrected(runs: Results) -> Judgment:
-    return judge(_lowest(runs, "corrected_") == 1, share=_lowest(runs, "corrected_"))
+def _corrected(runs: Results) -> Outcome:
+    return outcome(_lowest(runs, "corrected_") == 1, share=_lowest(runs, "corrected_"))
 
 
-def _printed_absolute(runs: Results) -> Judgment:
+def _printed_absolute(runs: Results) -> Outcome:
     share = _lowest(runs, "two_sided_opposite")
-    return judge(share == 1, share_of_opposite_pairs=share)
+    return outcome(share == 1, share_of_opposite_pairs=share)
 
 
-def _orthogonal(runs: Results) -> Judgment:
+def _orthogonal(runs: Results) -> Outcome:
     small, large = runs["cosine_small_sigma_error"][0], runs["cosine_large_sigma_mean"][0]
     rise, energy = runs["cosine_largest_rise"][0], runs["energy_error"][0]
     holds = small < 1e-5 and large < 1e-3 and rise < 1e-12 and energy < 1e-9
-    return judge(holds, error_at_small_sigma=small, mean_at_large_sigma=large, largest_rise=rise)
+    return outcome(holds, error_at_small_sigma=small, mean_at_large_sigma=large, largest_rise=rise)
 
 
 def draw(runs: Results) -> list[Panel]:
     """Exact value of pairs of digits against their inner product, with the printed bound."""
-    run = next(iter(runs))
+    run = runs.first
     tags = [name.split("_", 1)[1] for name in run.arrays if name.startswith("exact_")]
     panels = []
     for kind in ("random", "same_class", "opposite"):

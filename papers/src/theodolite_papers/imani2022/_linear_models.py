@@ -1,4 +1,4 @@
-"""Linear models trained by gradient descent from zero on fixed features, in closed form."""
+"""Linear models trained by gradient descent from zero on fixed features, with two losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +9,19 @@ from torch import Tensor
 from theodolite.linalg import LabelProjections, rank_tolerance, thin_svd
 from theodolite.measures.representation import prepare_features
 from theodolite.theory.convergence import (
+    LogisticRun,
     convert_step_size,
     diverges,
     gradient_descent_loss,
     gradient_descent_weights,
+    logistic_descent,
+    logistic_error,
+    logistic_loss,
     steps_to_reduce,
     weight_norm_after,
 )
 
-__all__ = ["Readout", "Split", "best_readout"]
+__all__ = ["Classifier", "Readout", "Split", "best_classifier", "best_readout"]
 
 
 @dataclass(frozen=True)
@@ -116,3 +120,47 @@ def best_readout(split: Split, rates: Sequence[float], steps: int) -> Readout:
     stable = [run for run in runs if not diverges(found, run.step_size)]
     last = torch.tensor([steps], dtype=torch.float64, device=basis.device)
     return min(stable, key=lambda run: float(run.train_errors(last)))
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The course of one linear classifier, mean losses in bits at some steps.
+
+    Args:
+        train: losses on the training examples.
+        test: losses on the test examples.
+        test_error: share of wrong test examples at the last of these steps.
+    """
+
+    train: Tensor
+    test: Tensor
+    test_error: float
+
+
+def best_classifier(split: Split, rates: Sequence[float], steps: Sequence[int]) -> Classifier:
+    """The run with the lowest final training loss, among those that do not end above their start.
+
+    Gradient descent does not see a rotation of the features: it runs on the right singular
+    vectors, of which there are no more than examples.
+
+    Args:
+        split: prepared features, and labels +1 and -1.
+        rates: learning rates on the mean loss.
+        steps: at which the losses are read, in order; the last one compares the rates.
+    """
+    left, values, right = thin_svd(split.train)
+    rows, fresh = left * values, split.test @ right
+    count = len(rows)
+
+    def course(rate: float, length: int) -> LogisticRun:
+        return logistic_descent(rows, split.targets, rate / count, length)
+
+    ends = {rate: float(course(rate, steps[-1]).losses[-1]) for rate in rates}
+    best = min((r for r in rates if ends[r] <= count), key=lambda r: ends[r])
+    runs = [course(best, step) for step in steps]
+    test = [logistic_loss(fresh, split.test_targets, run.weights) for run in runs]
+    return Classifier(
+        torch.stack([run.losses[-1] for run in runs]).cpu() / count,
+        torch.stack(test).cpu() / len(fresh),
+        float(logistic_error(fresh, split.test_targets, runs[-1].weights)),
+    )
