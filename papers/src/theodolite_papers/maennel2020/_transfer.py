@@ -14,7 +14,6 @@ from theodolite.data import (
     digits,
     disjoint_rows,
     load_image_folder,
-    random_labels,
     symmetric_range,
 )
 from theodolite.engine import feature_chunks
@@ -32,6 +31,7 @@ from theodolite_papers.lab.data import (
     central_crop,
     data_folder,
     load_image_set,
+    random_labels,
 )
 from theodolite_papers.lab.models import resnet18_v2, simple_cnn, vgg16
 from theodolite_papers.lab.training import (
