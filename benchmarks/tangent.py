@@ -23,8 +23,8 @@ from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure
 from theodolite.engine import tangent_kernels
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._factors import OuterFactors
-from theodolite.engine._kernel_computation import Data, Request, prepare
-from theodolite.engine._plan import Settings
+from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._plan import EngineOptions
 from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched
 
@@ -173,23 +173,25 @@ def profile(name: str, device: str, both: bool = False) -> None:
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
         data = Data.of(x, None, None, torch.device(device))
-        sweep = prepare(model, data, Request(params=matrices, settings=Settings(check=False)))
-        plan = sweep.plan(len(x), len(x), True, len(sweep.layers))
-        batches = next(iter(sweep.blocks(data, plan)))[1]
-        collected = timed(lambda: sweep.collect(batches, plan), device)[1]  # algorithms are chosen
-        passes, collected = timed(lambda: sweep.collect(batches, plan), device)
+        engine = prepare(model, data, Request(params=matrices, options=EngineOptions(check=False)))
+        plan = engine.plan(len(x), len(x), True, len(engine.layers))
+        batches = next(iter(engine.blocks(data, plan)))[1]
+        collected = timed(lambda: engine.collect(batches, plan), device)[1]  # algorithms are chosen
+        passes, collected = timed(lambda: engine.collect(batches, plan), device)
         planned = plan.predicted_bytes / GIB
-        print(f"  passes {passes * 1e3:8.2f} ms in runs of {plan.run}, plan {planned:.2f} GiB")
-        shape = kernel_shape("full", len(x), len(x), sweep.outputs)
+        print(
+            f"  passes {passes * 1e3:8.2f} ms in runs of {plan.batch_size}, plan {planned:.2f} GiB"
+        )
+        shape = kernel_shape("full", len(x), len(x), engine.outputs)
         kernel = KernelBlock(torch.empty(shape, device=device), "full")
         total = 0.0
-        for layer in sweep.layers:
-            index = sweep.atoms_of(layer)[0]
-            entry, factors = plan.atoms[index], collected.factors[index]
+        for layer in engine.layers:
+            index = engine.groups_of(layer)[0]
+            entry, factors = plan.groups[index], collected.factors[index]
             times = {}
             for route in routes(entry, factors, both):
                 factors.route = route
-                fill = partial(sweep.fill, layer, (collected, collected), kernel, plan)
+                fill = partial(engine.fill, layer, (collected, collected), kernel, plan)
                 times[route] = min(timed(fill, device)[0] for _ in range(3))
             factors.route = entry.route
             total += times[entry.route]
@@ -232,8 +234,8 @@ def busiest(name: str, device: str) -> None:
 
 
 def describe(factors: Any) -> str:
-    if getattr(factors, "signals", None) is not None:
-        C, T = factors.signals.shape[2:]
+    if getattr(factors, "output_grads", None) is not None:
+        C, T = factors.output_grads.shape[2:]
         return f"T={T} C={C} inputs {tuple(factors.inputs.shape[1:])}"
     return " ".join(str(tuple(part.shape[1:])) for part in factors.gradients[:1])
 
@@ -243,10 +245,12 @@ def floor(name: str, device: str) -> float:
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
         data = Data.of(x, None, None, torch.device(device))
-        sweep = prepare(model, data, Request(params=matrices, settings=Settings(check=False)))
-        plan = sweep.plan(len(x), len(x), True, len(sweep.layers))
+        engine = prepare(model, data, Request(params=matrices, options=EngineOptions(check=False)))
+        plan = engine.plan(len(x), len(x), True, len(engine.layers))
         runs = [
-            sweep.subject.run(batch) for _, block in sweep.blocks(data, plan) for batch in block[:1]
+            engine.recorder.run(batch)
+            for _, block in engine.blocks(data, plan)
+            for batch in block[:1]
         ]
 
         def passes() -> None:
@@ -254,7 +258,7 @@ def floor(name: str, device: str) -> float:
                 pass
 
         took = measure(passes, device, 3).seconds * len(x) / len(runs[0].outputs)
-        products = sum(counted(entry, sweep, len(x)) for entry in plan.atoms)
+        products = sum(counted(entry, engine, len(x)) for entry in plan.groups)
     rate = 51e12 if device.startswith("cuda") else 1e11
     least = 2 * products / rate
     shown = f"passes {took * 1e3:.2f} ms and products {least * 1e3:.2f} ms"
@@ -262,17 +266,20 @@ def floor(name: str, device: str) -> float:
     return took + least
 
 
-def counted(entry: Any, sweep: Any, n: int) -> float:
+def counted(entry: Any, engine: Any, n: int) -> float:
     """Multiply-adds of the planned route, half of the pairs, nothing for bytes."""
-    form = sweep.probe.uses[entry.atom.uses[0]].form
-    c, T, C, D = sweep.outputs, form.positions, form.rows, form.columns
+    structure = engine.alone.uses[entry.group.uses[0]].structure
+    c, T, C, D = engine.outputs, structure.positions, structure.rows, structure.columns
     if T == 1:
         return n * n / 2 * (D + c * c * C)
     if entry.route == "gradients":
         return n * c * T * C * D + n * n / 2 * c * c * C * D
-    keeps = form.geometry is not None and form.geometry.keeps_size
+    keeps = structure.geometry is not None and structure.geometry.keeps_size
     return (
-        n * n / 2 * (T * T * (form.inputs.shape[1] if keeps else D) + c * T * T * C + c * c * T * C)
+        n
+        * n
+        / 2
+        * (T * T * (structure.inputs.shape[1] if keeps else D) + c * T * T * C + c * c * T * C)
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from theodolite.engine import state
-from theodolite.engine.state import Aside
+from theodolite.engine.state import SideStream
 
 BEFORE, AFTER = "side waits for main", "main waits for side"
 
@@ -40,7 +40,7 @@ def done(monkeypatch):
 
 
 def test_work_aside_waits_for_what_was_asked_before_and_is_waited_for(done):
-    aside = Aside(torch.device("cuda"))
+    aside = SideStream(torch.device("cuda"))
     done.append("products")
     with aside.work():
         done.append("check")
@@ -48,7 +48,7 @@ def test_work_aside_waits_for_what_was_asked_before_and_is_waited_for(done):
 
 
 def test_work_that_fails_is_waited_for_too(done):
-    aside = Aside(torch.device("cuda"))
+    aside = SideStream(torch.device("cuda"))
     with pytest.raises(ValueError, match="in the check"), aside.work():
         raise ValueError("in the check")
     assert done[-1] == AFTER
@@ -56,12 +56,12 @@ def test_work_that_fails_is_waited_for_too(done):
 
 def test_there_is_one_stream_for_all_work_aside(done):
     for _ in range(3):
-        with Aside(torch.device("cuda")).work():
+        with SideStream(torch.device("cuda")).work():
             pass
     assert done == ["new side", *[BEFORE, "in side", AFTER] * 3]
 
 
 def test_elsewhere_work_is_done_when_it_is_asked_for(done):
-    with Aside(torch.device("cpu")).work():
+    with SideStream(torch.device("cpu")).work():
         done.append("check")
     assert done == ["check"]

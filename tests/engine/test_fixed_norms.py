@@ -12,7 +12,7 @@ from tests.engine.ways_back import assert_same_gradients, assert_same_joint_grad
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
-from theodolite.engine.backward import fixed_norm
+from theodolite.engine.backward import fixed_batch_norm
 from theodolite.engine.uses import UseRecorder
 
 SHAPES = {"vectors": (5, 4), "lines": (5, 4, 3), "images": (5, 4, 3, 2), "volumes": (2, 4, 2, 3, 2)}
@@ -32,14 +32,17 @@ def made(shape, affine=True):
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_values_and_gradients_are_those_of_batch_norm(shape, affine):
     given = made(shape, affine)
-    found = fixed_norm(functional.batch_norm, given, {"eps": 1e-3})
+    found = fixed_batch_norm(functional.batch_norm, given, {"eps": 1e-3})
     wanted = functional.batch_norm(*given, eps=1e-3)
     assert_same_gradients(found, wanted, given[:1])
 
 
 def test_gradients_of_several_outputs_go_through_together():
     given = made((5, 4, 3, 2))
-    found, wanted = fixed_norm(functional.batch_norm, given, {}), functional.batch_norm(*given)
+    found, wanted = (
+        fixed_batch_norm(functional.batch_norm, given, {}),
+        functional.batch_norm(*given),
+    )
     assert_same_joint_gradients(found, wanted, given[0])
 
 
@@ -67,13 +70,13 @@ def test_gradients_of_several_outputs_go_through_together():
 def test_other_calls_are_left_alone(function, change):
     names = ("input", "running_mean", "running_var", "weight", "bias")
     given = {**dict(zip(names, made((5, 4)), strict=True)), **change}
-    assert fixed_norm(function, (), given) is None
+    assert fixed_batch_norm(function, (), given) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "brain"])
 def test_short_numbers_keep_the_longer_ones_inside_of_pytorch(dtype):
     inputs, *others = (tensor.detach().to(dtype) for tensor in made((5, 4)))
-    assert fixed_norm(functional.batch_norm, (inputs.requires_grad_(), *others), {}) is None
+    assert fixed_batch_norm(functional.batch_norm, (inputs.requires_grad_(), *others), {}) is None
 
 
 class Conditional(nn.Module):
@@ -108,7 +111,7 @@ def test_the_recorder_keeps_the_path_to_parameters_that_it_follows(followed):
     parameters = dict(norm.named_parameters()) if followed else {}
     with UseRecorder(parameters, inputs, 5):
         result = norm(inputs)
-    assert ("FixedNorm" in result.grad_fn.name()) == (not followed)
+    assert ("FixedBatchNorm" in result.grad_fn.name()) == (not followed)
     assert torch.equal(result, norm(inputs))
 
 

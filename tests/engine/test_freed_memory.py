@@ -9,7 +9,7 @@ import pytest
 PROCESS = """
 import resource
 import torch
-from theodolite.engine.state import keep_freed_memory
+from theodolite.engine.state import raise_trim_threshold
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -17,7 +17,7 @@ def faults():
     del kept
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-keep_freed_memory()
+raise_trim_threshold()
 faults()
 print(faults())
 """

@@ -66,12 +66,12 @@ def backpropagation(weights, activation, slope, inputs, delta):
     for weight in weights[:-1]:
         pre.append(units[-1] @ weight.T)
         units.append(activation(pre[-1]))
-    signal = delta(units[-1] @ weights[-1].T)
+    output_grad = delta(units[-1] @ weights[-1].T)
     gradients = []
     for index in range(len(weights) - 1, -1, -1):
-        gradients.insert(0, signal.unsqueeze(2) * units[index].unsqueeze(1))
+        gradients.insert(0, output_grad.unsqueeze(2) * units[index].unsqueeze(1))
         if index:
-            signal = (signal @ weights[index]) * slope(pre[index - 1])
+            output_grad = (output_grad @ weights[index]) * slope(pre[index - 1])
     return gradients
 
 

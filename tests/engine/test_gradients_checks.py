@@ -14,8 +14,8 @@ def test_a_broken_rule_is_caught(monkeypatch):
     zoo_item = specimen("lenet")
     monkeypatch.setattr(
         engine.OuterGradients,
-        "_signal",
-        lambda self, rows: 1.01 * self._signals[0][rows.start : rows.stop],
+        "_output_grad",
+        lambda self, rows: 1.01 * self._output_grads[0][rows.start : rows.stop],
     )
     with pytest.raises(CaptureError, match="expected squared norm"):
         gradient_sums(zoo_item.model, *zoo_item.data)

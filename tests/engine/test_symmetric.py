@@ -9,8 +9,8 @@ from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_computation import Data, Request, prepare
-from theodolite.engine._plan import Settings
+from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._plan import EngineOptions
 from theodolite.engine._products import Products, gram_into, is_gram, on_one_thread
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.state import untouched
@@ -38,15 +38,15 @@ def network():
     return nn.Sequential(*layers).double()
 
 
-def planned(model, x, outputs="full", **settings):
-    """Kernels and the contractions of their layers, as settings decide."""
+def planned(model, x, outputs="full", **options):
+    """Kernels and the contractions of their layers, as options decide."""
     with untouched(model):
         data = Data.of(x, None, None, CPU)
-        request = Request(outputs=outputs, settings=Settings(**settings))
-        sweep = prepare(model, data, request)
-        plan = sweep.plan(len(x), len(x), True, len(sweep.layers))
-        contractions = [sweep.contraction(plan, layer, len(x)) for layer in sweep.layers]
-        return kernels_of(sweep, data, None), contractions
+        request = Request(outputs=outputs, options=EngineOptions(**options))
+        engine = prepare(model, data, request)
+        plan = engine.plan(len(x), len(x), True, len(engine.layers))
+        contractions = [engine.contraction(plan, layer, len(x)) for layer in engine.layers]
+        return kernels_of(engine, data, None), contractions
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -12,7 +12,7 @@ from tests.tolerances import assert_close
 from theodolite.engine import tangent_alignments, tangent_kernels
 from theodolite.engine._alignments import _block_plan
 from theodolite.engine._centered_norms import GradientMoments, KernelMoments, shorter_sides
-from theodolite.engine._kernel_computation import Data, Request, prepare
+from theodolite.engine._kernel_engine import Data, Request, prepare
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.tangent import tangent_alignment
@@ -71,7 +71,7 @@ def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
     c = kernels.total.shape[1]
     y = torch.randn(4, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     monkeypatch.setattr("theodolite.engine._alignments._BLOCK_ROWS", c * block)
-    monkeypatch.setattr(SIDES, lambda sweep, plan, examples: _on_gradients(sweep))
+    monkeypatch.setattr(SIDES, lambda engine, plan, examples: _on_gradients(engine))
     found = tangent_alignments(made.model, made.inputs, y)
     for layer, kernel in kernels.items():
         norm = centered_norm(kernel)
@@ -79,9 +79,11 @@ def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
         assert_close(found[layer].alignment, tangent_alignment(kernel, y))
 
 
-def _on_gradients(sweep):
+def _on_gradients(engine):
     """All layers but those with tables, whose gradients are never formed."""
-    kinds = {layer: {sweep.atoms[k].kind for k in sweep.atoms_of(layer)} for layer in sweep.layers}
+    kinds = {
+        layer: {engine.groups[k].kind for k in engine.groups_of(layer)} for layer in engine.layers
+    }
     return [layer for layer, found in kinds.items() if found and found <= {"outer", "dense"}]
 
 
@@ -92,13 +94,13 @@ def test_the_shorter_side_is_chosen_by_count():
     for examples, expected in ((8, []), (400, ["0", "1"])):
         data = Data.of(torch.randn(examples, 3).double(), None, None, torch.device("cpu"))
         with untouched(model):
-            sweep = prepare(model, data, Request())
-            plan = _block_plan(sweep, examples)
-            assert shorter_sides(sweep, plan, examples) == expected
+            engine = prepare(model, data, Request())
+            plan = _block_plan(engine, examples)
+            assert shorter_sides(engine, plan, examples) == expected
             small = replace(plan, tile_bytes=4 * 8 * 10 * 10)  # 16 parameters no longer fit
-            assert shorter_sides(sweep, small, examples) == expected[1:]
+            assert shorter_sides(engine, small, examples) == expected[1:]
             limit = plan.predicted_bytes + 8 * 10 * 10  # the matrix that stays of the smaller layer
-            tight = replace(sweep, settings=replace(sweep.settings, memory_limit=limit))
+            tight = replace(engine, options=replace(engine.options, memory_limit=limit))
             assert shorter_sides(tight, plan, examples) == expected[1:]
 
 

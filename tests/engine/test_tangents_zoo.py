@@ -9,8 +9,8 @@ from tests.engine.zoo import ZOO, specimen
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
-from theodolite.engine._kernel_computation import Data, Request, prepare
-from theodolite.engine._plan import Settings
+from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._plan import EngineOptions
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.state import untouched
 
@@ -55,8 +55,8 @@ def test_kernels_equal_plain_autograd(name):
 )
 def test_every_route_and_tile_size_gives_the_same(name, route):
     made = specimen(name)
-    settings = Settings(batch_size=3, tile_bytes=2**9, route=route, parts=2)
-    request = Request(readout=made.readout, settings=settings)
+    options = EngineOptions(batch_size=3, tile_bytes=2**9, route=route, parts=2)
+    request = Request(readout=made.readout, options=options)
     with untouched(made.model):
         data = Data.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)
@@ -70,7 +70,7 @@ def test_both_orders_of_the_route_by_positions_agree(name, at_once, monkeypatch)
         "theodolite.engine._contractions.pairs_at_once", lambda width, positions: at_once
     )
     made = specimen(name)
-    request = Request(readout=made.readout, settings=Settings(route="positions"))
+    request = Request(readout=made.readout, options=EngineOptions(route="positions"))
     with untouched(made.model):
         data = Data.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)
@@ -81,13 +81,13 @@ def test_both_orders_of_the_route_by_positions_agree(name, at_once, monkeypatch)
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "gpt2", "lstm", "tied autoencoder"])
 def test_joint_passes_of_several_outputs_give_the_same(name, joint):
     made = specimen(name)
-    request = Request(readout=made.readout, settings=Settings(joint=joint))
+    request = Request(readout=made.readout, options=EngineOptions(joint=joint))
     with untouched(made.model):
         data = Data.of(made.inputs, None, None, torch.device("cpu"))
-        sweep = prepare(made.model, data, request)
-        together = sweep.subject.run(data.batches[0]).joint_passes(range(sweep.outputs))
+        engine = prepare(made.model, data, request)
+        together = engine.recorder.run(data.batches[0]).joint_passes(range(engine.outputs))
         assert (together is None) == (name == "lstm")  # whose further results are not used
-        kernels = kernels_of(sweep, data, None)
+        kernels = kernels_of(engine, data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
 
@@ -116,15 +116,15 @@ def test_cross_kernels_are_blocks_of_the_kernel(name):
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "lstm", "weight norm"])
 def test_blocks_of_examples_give_the_same(name):
     made = specimen(name)
-    request = Request(readout=made.readout, settings=Settings(batch_size=1))
+    request = Request(readout=made.readout, options=EngineOptions(batch_size=1))
     with untouched(made.model):
         data = Data.of(made.inputs, None, None, torch.device("cpu"))
-        sweep = prepare(made.model, data, request)
-        plan = sweep.plan(len(data), len(data), True, len(sweep.layers))
+        engine = prepare(made.model, data, request)
+        plan = engine.plan(len(data), len(data), True, len(engine.layers))
         smaller = copy.copy(plan)
         object.__setattr__(smaller, "block", 3)
-        sweep.plan = lambda *_args: smaller
-        kernels = kernels_of(sweep, data, None)
+        engine.plan = lambda *_args: smaller
+        kernels = kernels_of(engine, data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
 

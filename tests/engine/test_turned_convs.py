@@ -10,7 +10,7 @@ from tests.engine.ways_back import assert_same_gradients, assert_same_joint_grad
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.engine import backward, gradient_sums, tangent_alignments, tangent_kernels
-from theodolite.engine.backward import turned_convolution
+from theodolite.engine.backward import flipped_kernel_convolution
 from theodolite.engine.uses import UseRecorder
 
 CALLS = {
@@ -43,26 +43,32 @@ def made(sizes, kernel):
 @pytest.mark.parametrize(("function", "sizes", "kernel", "options"), CALLS.values(), ids=CALLS)
 def test_values_and_gradients_are_those_of_pytorch(everywhere, function, sizes, kernel, options):
     given = made(sizes, kernel)
-    found, wanted = turned_convolution(function, given, options), function(*given, **options)
+    found, wanted = (
+        flipped_kernel_convolution(function, given, options),
+        function(*given, **options),
+    )
     assert_same_gradients(found, wanted, given)
 
 
 def test_gradients_of_several_outputs_go_through_together(everywhere):
     given = made((6, 5), (3, 3))
-    found, wanted = turned_convolution(functional.conv2d, given, {}), functional.conv2d(*given)
+    found, wanted = (
+        flipped_kernel_convolution(functional.conv2d, given, {}),
+        functional.conv2d(*given),
+    )
     assert_same_joint_gradients(found, wanted, given[0])
 
 
 def test_the_result_can_be_overwritten_by_the_next_operation(everywhere):
     given = made((6, 5), (3, 3))
-    found = turned_convolution(functional.conv2d, given, {}).relu_()
+    found = flipped_kernel_convolution(functional.conv2d, given, {}).relu_()
     wanted = functional.conv2d(*given).relu()
     assert_same_gradients(found, wanted, given)
 
 
 def test_weights_without_a_gradient(everywhere):
     inputs, weight, _ = made((6, 5), (3, 3))
-    found = turned_convolution(functional.conv2d, (inputs, weight.detach()), {})
+    found = flipped_kernel_convolution(functional.conv2d, (inputs, weight.detach()), {})
     wanted = functional.conv2d(inputs, weight.detach())
     ours, theirs = (torch.autograd.grad(x.square().sum(), inputs)[0] for x in (found, wanted))
     assert_close(ours, theirs, scale=float(theirs.abs().max()))
@@ -70,7 +76,7 @@ def test_weights_without_a_gradient(everywhere):
 
 def test_second_derivatives_are_refused_rather_than_wrong(everywhere):
     inputs, weight, _ = made((6, 5), (3, 3))
-    found = turned_convolution(functional.conv2d, (inputs, weight), {}).square().sum()
+    found = flipped_kernel_convolution(functional.conv2d, (inputs, weight), {}).square().sum()
     (gradient,) = torch.autograd.grad(found, inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
@@ -106,17 +112,17 @@ def test_second_derivatives_are_refused_rather_than_wrong(everywhere):
 def test_other_calls_are_left_alone(everywhere, function, change):
     inputs, weight, _ = made((6, 5), (3, 3))
     given = {"input": inputs, "weight": weight, **change}
-    assert turned_convolution(function, (), given) is None
+    assert flipped_kernel_convolution(function, (), given) is None
 
 
 def test_calls_under_autocast_are_left_alone(everywhere):
     given = made((6, 5), (3, 3))
     with torch.autocast("cpu", torch.bfloat16):
-        assert turned_convolution(functional.conv2d, given, {}) is None
+        assert flipped_kernel_convolution(functional.conv2d, given, {}) is None
 
 
 def test_a_cpu_keeps_its_own_way():
-    assert turned_convolution(functional.conv2d, made((6, 5), (3, 3)), {}) is None
+    assert flipped_kernel_convolution(functional.conv2d, made((6, 5), (3, 3)), {}) is None
 
 
 def test_the_recorder_takes_the_faster_way_for_many_examples(everywhere):
@@ -124,10 +130,10 @@ def test_the_recorder_takes_the_faster_way_for_many_examples(everywhere):
     inputs = made((6, 5), (3, 3))[0]
     names = []
     for count in (1, 5):
-        with UseRecorder(dict(layer.named_parameters()), inputs[:count], count) as recorder:
+        with UseRecorder(dict(layer.named_parameters()), inputs[:count], count) as recorded:
             names.append(layer(inputs[:count]).grad_fn.name())
-        assert len(recorder.uses) == 2
-    assert ["WayBack" in name for name in names] == [False, True]
+        assert len(recorded.uses) == 2
+    assert ["FlippedKernel" in name for name in names] == [False, True]
 
 
 NETWORKS = ["lenet", "vgg", "resnet", "densenet", "unet", "volume"]

@@ -21,10 +21,10 @@ def record(model, x):
     alone = UseRecorder(dict(model.named_parameters()), x[:1], 1)
     with alone:
         model(x[:1])
-    recorder = UseRecorder(dict(model.named_parameters()), x, len(x), alone.calls)
-    with recorder:
+    recorded = UseRecorder(dict(model.named_parameters()), x, len(x), alone.calls)
+    with recorded:
         output = model(x)
-    return recorder, output
+    return recorded, output
 
 
 def assert_kernels(model, x):
@@ -38,11 +38,11 @@ def assert_kernels(model, x):
 def test_attention_is_looked_into():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True).double().eval()
-    recorder, output = record(layer, torch.randn(3, 3, 4).double())
-    seen = [(use.origin.roots[0], use.function, use.by_rule) for use in recorder.uses]
+    recorded, output = record(layer, torch.randn(3, 3, 4).double())
+    seen = [(use.origin.roots[0], use.function, use.by_rule) for use in recorded.uses]
     assert ("self_attn.in_proj_weight", "linear", True) in seen
     assert ("self_attn.out_proj.weight", "linear", True) in seen
-    require_complete(output.sum(), recorder)
+    require_complete(output.sum(), recorded)
 
 
 def test_scaled_and_transposed_weights_keep_their_factors():
@@ -54,8 +54,8 @@ def test_scaled_and_transposed_weights_keep_their_factors():
         def forward(self, x):
             return x @ (self.weight * 0.5).T
 
-    recorder, _ = record(Model(), torch.randn(2, 4).double())
-    (use,) = recorder.uses
+    recorded, _ = record(Model(), torch.randn(2, 4).double())
+    (use,) = recorded.uses
     assert use.origin.scale == 0.5
     assert_kernels(Model(), torch.randn(2, 4).double())
 
@@ -108,9 +108,9 @@ class Hidden(nn.Module):
 
 def test_nodes_of_derived_weights_keep_their_identity():
     """Torch up to 2.11 makes wrappers of nodes on demand: one that dies lends its id to another."""
-    recorder, _ = record(ntk_mlp([4, *[5] * 9, 2]), torch.randn(3, 4))
-    targets = _targets(recorder)
-    nodes = [o.tensor.grad_fn for o in recorder.origins.values() if o.tensor.grad_fn is not None]
+    recorded, _ = record(ntk_mlp([4, *[5] * 9, 2]), torch.randn(3, 4))
+    targets = _targets(recorded)
+    nodes = [o.tensor.grad_fn for o in recorded.origins.values() if o.tensor.grad_fn is not None]
     assert len(nodes) == 10
     assert {id(node) for node in nodes} <= set(targets)
     assert all(id(held) == key for key, (held, _, _) in targets.items())
@@ -128,10 +128,12 @@ def broken_linear():
     original = RULES[functional.linear]
 
     def broken(site):
-        form = original(site)
-        if isinstance(form, Dense):
-            return form
-        return type(form)(form.inputs, lambda g: 1.1 * form.signals(g), form.rows)
+        structure = original(site)
+        if isinstance(structure, Dense):
+            return structure
+        return type(structure)(
+            structure.inputs, lambda g: 1.1 * structure.output_grads(g), structure.rows
+        )
 
     RULES[functional.linear] = broken
     yield

@@ -24,17 +24,17 @@ from theodolite.engine._checks import (
     require_independent_examples,
 )
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_computation import (
+from theodolite.engine._kernel_engine import (
     Collected,
     Data,
+    KernelEngine,
     Request,
-    Sweep,
     model_device,
     prepare,
 )
-from theodolite.engine._plan import Plan, Settings, available_bytes
+from theodolite.engine._plan import EngineOptions, Plan, available_bytes
 from theodolite.engine._products import Precision
-from theodolite.engine._runs import Subject
+from theodolite.engine._runs import ModelRecorder
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
@@ -204,18 +204,18 @@ def tangent_alignments(
     """
     require_choice(("exact", "sketch"), method=method)
     require_count(3, probes=probes)
-    settings = Settings(memory_limit, batch_size, precision)
-    request = Request(layers, "full", readout, params, dtype, device, settings)
+    options = EngineOptions(memory_limit, batch_size, precision)
+    request = Request(layers, "full", readout, params, dtype, device, options)
     inner = unwrap(model)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
         data = Data.of(inputs, targets, batch_fn, place)
-        sweep = prepare(inner, data, request)
-        labels = centered_labels(data, sweep.outputs)
+        engine = prepare(inner, data, request)
+        labels = centered_labels(data, engine.outputs)
         if method == "exact":
-            return _exact(sweep, data, labels)
+            return _exact(engine, data, labels)
         weights = _probes(labels, probes, generator)
-        return _sketched(sweep, data, labels, weights, processes)
+        return _sketched(engine, data, labels, weights, processes)
 
 
 def centered_labels(data: Data, outputs: int) -> Tensor:
@@ -238,100 +238,104 @@ def centered_labels(data: Data, outputs: int) -> Tensor:
     return values - values.mean()
 
 
-def _exact(sweep: Sweep, data: Data, labels: Tensor) -> TangentAlignments:
-    plan = _block_plan(sweep, len(data))
-    moments = _moments(sweep, plan, labels)
-    outputs, gradients = _stream(sweep, data, plan, labels, moments)
-    require_independent_examples(sweep, example_differences(sweep, outputs))
-    owned = sweep.subject.ownership.layers
+def _exact(engine: KernelEngine, data: Data, labels: Tensor) -> TangentAlignments:
+    plan = _block_plan(engine, len(data))
+    moments = _moments(engine, plan, labels)
+    outputs, gradients = _stream(engine, data, plan, labels, moments)
+    require_independent_examples(engine, example_differences(engine, outputs))
+    owned = engine.recorder.ownership.layers
     energy = {
         layer: sum(
             (gradients[name].double().square().sum() for name in owned[layer] if name in gradients),
-            torch.zeros((), dtype=torch.float64, device=sweep.device),
+            torch.zeros((), dtype=torch.float64, device=engine.device),
         )
-        for layer in sweep.layers
+        for layer in engine.layers
     }
     scales = {layer: entry.uncentered for layer, entry in moments.items()}
     forms = {layer: entry.form for layer, entry in moments.items()}
-    check_quadratic_forms(sweep, list(forms), form_table(forms, energy, scales))
-    norms = torch.stack([moments[layer].centered for layer in sweep.layers])
-    noise = torch.stack([scales[layer] for layer in sweep.layers])
+    check_quadratic_forms(engine, list(forms), form_table(forms, energy, scales))
+    norms = torch.stack([moments[layer].centered for layer in engine.layers])
+    noise = torch.stack([scales[layer] for layer in engine.layers])
     zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)
-    energies = torch.stack([energy[layer] for layer in sweep.layers])
-    return _assemble(sweep.layers, "exact", (energies, norms, noise), labels, zero)
+    energies = torch.stack([energy[layer] for layer in engine.layers])
+    return _assemble(engine.layers, "exact", (energies, norms, noise), labels, zero)
 
 
-def _block_plan(sweep: Sweep, examples: int) -> Plan:
+def _block_plan(engine: KernelEngine, examples: int) -> Plan:
     """The largest blocks that fit."""
-    block = min(examples, max(1, _BLOCK_ROWS // sweep.outputs))
+    block = min(examples, max(1, _BLOCK_ROWS // engine.outputs))
     while True:
         try:
-            return sweep.plan(block, block, block >= examples, 2)
+            return engine.plan(block, block, block >= examples, 2)
         except MemoryLimitError:
             if block == 1:
                 raise
             block = -(-block // 2)
 
 
-def _moments(sweep: Sweep, plan: Plan, labels: Tensor) -> dict[str, _Moments]:
+def _moments(engine: KernelEngine, plan: Plan, labels: Tensor) -> dict[str, _Moments]:
     """Sums of every layer, on the side that takes less time."""
-    short, flat = shorter_sides(sweep, plan, len(labels)), labels.flatten()
+    short, flat = shorter_sides(engine, plan, len(labels)), labels.flatten()
     return {
         layer: GradientMoments(flat)
         if layer in short
-        else KernelMoments(len(flat), sweep.device, flat)
-        for layer in sweep.layers
+        else KernelMoments(len(flat), engine.device, flat)
+        for layer in engine.layers
     }
 
 
 def _stream(
-    sweep: Sweep, data: Data, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
+    engine: KernelEngine, data: Data, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Go through all blocks; returns outputs and the gradient of the outputs along the labels."""
     outputs: list[Tensor] = []
     total: dict[str, Tensor] = {}
     kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
-    for rows, batches in sweep.blocks(data, plan):
-        left = sweep.collect(batches, plan, labels[rows])
+    for rows, batches in engine.blocks(data, plan):
+        left = engine.collect(batches, plan, labels[rows])
         outputs.append(left.outputs)
         for name, gradient in left.gradients.items():
             total[name] = total[name] + gradient if name in total else gradient
         for layer, entry in moments.items():
             if isinstance(entry, GradientMoments):
-                _add_gradients(sweep, plan, (left, rows), layer, entry)
+                _add_gradients(engine, plan, (left, rows), layer, entry)
         if kernels:
-            _add_blocks(sweep, plan, (left, left), (rows, rows), kernels)
-        for columns, others in sweep.blocks(data, plan):
+            _add_blocks(engine, plan, (left, left), (rows, rows), kernels)
+        for columns, others in engine.blocks(data, plan):
             if kernels and columns.start > rows.start:
-                right = sweep.collect(others, plan)
-                _add_blocks(sweep, plan, (left, right), (rows, columns), kernels)
+                right = engine.collect(others, plan)
+                _add_blocks(engine, plan, (left, right), (rows, columns), kernels)
     return torch.cat(outputs), total
 
 
 def _add_gradients(
-    sweep: Sweep, plan: Plan, side: tuple[Collected, slice], layer: str, entry: GradientMoments
+    engine: KernelEngine,
+    plan: Plan,
+    side: tuple[Collected, slice],
+    layer: str,
+    entry: GradientMoments,
 ) -> None:
     collected, place = side
-    start = place.start * sweep.outputs
-    factors = [collected.factors[index] for index in sweep.atoms_of(layer)]
+    start = place.start * engine.outputs
+    factors = [collected.factors[index] for index in engine.groups_of(layer)]
     for rows, J in gradient_rows(factors, plan):
         entry.add(J, slice(start + rows.start, start + rows.stop))
 
 
 def _add_blocks(
-    sweep: Sweep,
+    engine: KernelEngine,
     plan: Plan,
     pair: tuple[Collected, Collected],
     place: tuple[slice, slice],
     moments: dict[str, KernelMoments],
 ) -> None:
-    c = sweep.outputs
+    c = engine.outputs
     sizes = [len(side.outputs) for side in pair]
     shape = kernel_shape("full", sizes[0], sizes[1], c)
-    block = KernelBlock(torch.empty(shape, dtype=sweep.dtype, device=sweep.device), "full")
+    block = KernelBlock(torch.empty(shape, dtype=engine.dtype, device=engine.device), "full")
     rows, columns = (slice(part.start * c, part.stop * c) for part in place)
     for layer, entry in moments.items():
-        sweep.fill(layer, pair, block, plan)
+        engine.fill(layer, pair, block, plan)
         entry.add(block.matrices()[0], rows, columns)
 
 
@@ -344,22 +348,22 @@ def _probes(labels: Tensor, count: int, generator: torch.Generator | None) -> Te
 
 
 def _sketched(
-    sweep: Sweep, data: Data, labels: Tensor, weights: Tensor, processes: Processes
+    engine: KernelEngine, data: Data, labels: Tensor, weights: Tensor, processes: Processes
 ) -> TangentAlignments:
     own = processes.part(len(data))
     with processes.together():
-        limit = sweep.settings.memory_limit or available_bytes(sweep.device)
-        require_probe_memory(sweep.subject, len(weights) - 1, limit)
-        run = _block_plan(sweep, len(data)).run
+        limit = engine.options.memory_limit or available_bytes(engine.device)
+        require_probe_memory(engine.recorder, len(weights) - 1, limit)
+        batch_size = _block_plan(engine, len(data)).batch_size
     batches = data.batches if processes.alone else data.rows(own)
-    grams = probe_grams(sweep.subject, batches, weights[:, own], run, processes)
-    stacked = torch.stack([grams[layer] for layer in sweep.layers])
+    grams = probe_grams(engine.recorder, batches, weights[:, own], batch_size, processes)
+    stacked = torch.stack([grams[layer] for layer in engine.layers])
     energies = stacked[:, 0, 0]
     norms, without = pair_norms(stacked[:, 1:, 1:])
     noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1)
     replicates = energies[:, None] / (without * labels.square().sum())
     covariance = jackknife_covariance(replicates.nan_to_num(posinf=0.0))
-    return _assemble(sweep.layers, "sketch", (energies, norms, noise), labels, covariance)
+    return _assemble(engine.layers, "sketch", (energies, norms, noise), labels, covariance)
 
 
 def _assemble(
@@ -380,9 +384,9 @@ def _assemble(
     return TangentAlignments(found, method, covariance)
 
 
-def require_probe_memory(subject: Subject, probes: int, limit: int) -> None:
+def require_probe_memory(recorder: ModelRecorder, probes: int, limit: int) -> None:
     """The gradients of all probes fit."""
-    size = sum(p.numel() * p.element_size() for p in subject.ownership.parameters.values())
+    size = sum(p.numel() * p.element_size() for p in recorder.ownership.parameters.values())
     if (probes + 1) * size > limit:
         raise MemoryLimitError(
             f"memory: expected to stay below {limit / 2**30:.2f} GiB, but {probes} probes of all "
@@ -391,10 +395,10 @@ def require_probe_memory(subject: Subject, probes: int, limit: int) -> None:
 
 
 def probe_grams(
-    subject: Subject,
+    recorder: ModelRecorder,
     batches: Sequence[Batch],
     weights: Tensor,
-    run: int,
+    batch_size: int,
     processes: Processes = ALONE,
 ) -> dict[str, Tensor]:
     r"""Layer -> inner products of :math:`\Psi_l z_a`, (s, s), for weights z of shape (s, n, c).
@@ -402,24 +406,24 @@ def probe_grams(
     One forward pass over the data, and one backward pass per probe. Batches and weights are those
     of this process; gradients along a probe add up over processes.
     """
-    names = list(subject.ownership.parameters)
-    parameters = list(subject.ownership.parameters.values())
+    names = list(recorder.ownership.parameters)
+    parameters = list(recorder.ownership.parameters.values())
     totals = [
         torch.zeros(len(weights), *p.shape, dtype=p.dtype, device=p.device) for p in parameters
     ]
     start = 0
     for batch in batches:
-        for rows in spans(len(batch), run):
+        for rows in spans(len(batch), batch_size):
             part = batch.take(rows)
             place = slice(start, start + len(part))
-            _add_probes(totals, parameters, subject.outputs(part), weights[:, place])
+            _add_probes(totals, parameters, recorder.outputs(part), weights[:, place])
             start = place.stop
     totals = [processes.sum(total) for total in totals]
     flat = {name: total.flatten(1).double() for name, total in zip(names, totals, strict=True)}
     zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
     return {
         layer: sum((flat[name] @ flat[name].T for name in owned), zero)
-        for layer, owned in subject.ownership.layers.items()
+        for layer, owned in recorder.ownership.layers.items()
     }
 
 

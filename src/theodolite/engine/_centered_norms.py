@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from theodolite.engine._factors import DenseFactors, Factors, OuterFactors
-from theodolite.engine._kernel_computation import Sweep
+from theodolite.engine._kernel_engine import KernelEngine
 from theodolite.engine._plan import Plan, available_bytes, scatter_cost
 from theodolite.engine.batches import spans
 from theodolite.linalg import Moments
@@ -129,57 +129,57 @@ class GradientMoments:
         return self._moments.rebase(self._moments.mean).scatter.norm()
 
 
-def shorter_sides(sweep: Sweep, plan: Plan, examples: int) -> list[str]:
+def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
     """Layers for which the matrix of parameters takes less time than the kernel of all examples.
 
     One such matrix stays per layer: the smallest first, as long as they fit beside what is planned.
 
     Args:
-        sweep: The sweep.
+        engine: The engine.
         plan: Of one pair of blocks of examples.
         examples: All of them.
     """
-    columns = {layer: _columns(sweep, plan, layer) for layer in sweep.layers}
-    limit = sweep.settings.memory_limit or available_bytes(sweep.device)
-    room, chosen = limit - plan.predicted_bytes, set()
+    columns = {layer: _columns(engine, plan, layer) for layer in engine.layers}
+    limit = engine.options.memory_limit or available_bytes(engine.device)
+    free_bytes, chosen = limit - plan.predicted_bytes, set()
     for layer in sorted(columns, key=lambda name: columns[name]):
         size = 8 * columns[layer] ** 2
-        fits = 0 < size <= room and _MATRICES * size <= plan.tile_bytes
-        if fits and _is_shorter(sweep, plan, examples, layer, columns[layer]):
+        fits = 0 < size <= free_bytes and _MATRICES * size <= plan.tile_bytes
+        if fits and _is_shorter(engine, plan, examples, layer, columns[layer]):
             chosen.add(layer)
-            room -= size
-    return [layer for layer in sweep.layers if layer in chosen]
+            free_bytes -= size
+    return [layer for layer in engine.layers if layer in chosen]
 
 
-def _columns(sweep: Sweep, plan: Plan, layer: str) -> int:
+def _columns(engine: KernelEngine, plan: Plan, layer: str) -> int:
     """Parameters of a layer; none where its gradients are never formed."""
-    atoms = [plan.atoms[index].atom for index in sweep.atoms_of(layer)]
-    if any(atom.kind not in ("outer", "dense") for atom in atoms):
+    groups = [plan.groups[index].group for index in engine.groups_of(layer)]
+    if any(group.kind not in ("outer", "dense") for group in groups):
         return 0
-    parameters = sweep.subject.ownership.parameters
-    return sum(parameters[name].numel() for atom in atoms for name in atom.parameters)
+    parameters = engine.recorder.ownership.parameters
+    return sum(parameters[name].numel() for group in groups for name in group.parameters)
 
 
-def _is_shorter(sweep: Sweep, plan: Plan, examples: int, layer: str, columns: int) -> bool:
+def _is_shorter(engine: KernelEngine, plan: Plan, examples: int, layer: str, columns: int) -> bool:
     blocks = examples / plan.block
     pairs = 1.0 if blocks <= 1 else blocks * (blocks + 1) / 2
-    kernel = pairs * sum(plan.atoms[index].cost for index in sweep.atoms_of(layer))
-    return scatter_cost(examples * sweep.outputs, columns) < kernel
+    kernel = pairs * sum(plan.groups[index].cost for index in engine.groups_of(layer))
+    return scatter_cost(examples * engine.outputs, columns) < kernel
 
 
 def gradient_rows(factors: Sequence[Factors], plan: Plan) -> Iterator[tuple[slice, Tensor]]:
     """Rows of J, (examples * outputs, P), a tile of examples at a time."""
-    frame = factors[0].frame
+    layout = factors[0].layout
     width = sum(part.shape[2] for entry in factors for part in _parts(entry, slice(0, 1)))
     # Rows in float64 too; patches of images, from which they are made, one layer at a time.
-    numbers = 3 * frame.outputs * width + max(_patch_numbers(entry) for entry in factors)
+    numbers = 3 * layout.outputs * width + max(_patch_numbers(entry) for entry in factors)
     size = max(1, plan.tile_bytes // max(1, 4 * numbers))
-    for rows in spans(frame.examples, size):
+    for rows in spans(layout.examples, size):
         parts = [part for entry in factors for part in _parts(entry, rows)]
         count = rows.stop - rows.start
-        empty = torch.zeros(count, frame.outputs, 1, dtype=frame.dtype, device=frame.device)
+        empty = torch.zeros(count, layout.outputs, 1, dtype=layout.dtype, device=layout.device)
         J = torch.cat(parts, 2) if parts else empty
-        yield slice(rows.start * frame.outputs, rows.stop * frame.outputs), J.flatten(0, 1)
+        yield slice(rows.start * layout.outputs, rows.stop * layout.outputs), J.flatten(0, 1)
 
 
 def _patch_numbers(factors: Factors) -> int:
@@ -197,10 +197,10 @@ def _parts(factors: Factors, rows: slice) -> list[Tensor]:
     assert isinstance(factors, DenseFactors | OuterFactors)
     if isinstance(factors, DenseFactors) or factors.eager:
         return [part[rows].flatten(2) for part in factors.gradients]
-    if factors.signals is None or factors.inputs is None:
+    if factors.output_grads is None or factors.inputs is None:
         return []
-    signals, inputs = factors.signals[rows], factors.inputs[rows]
+    output_grads, inputs = factors.output_grads[rows], factors.inputs[rows]
     if factors.geometry is not None:
         inputs = factors.geometry.columns(inputs).flatten(1, 2).transpose(1, 2)
-    formed = torch.bmm(signals.flatten(1, 2), inputs).view(*signals.shape[:2], -1)
-    return [formed, signals.sum(3)] if factors.atom.shift is not None else [formed]
+    formed = torch.bmm(output_grads.flatten(1, 2), inputs).view(*output_grads.shape[:2], -1)
+    return [formed, output_grads.sum(3)] if factors.group.bias is not None else [formed]

@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine._kernel_computation import Data, Sweep, weighted_gradients
+from theodolite.engine._kernel_engine import Data, KernelEngine, weighted_gradients
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice
-from theodolite.engine.state import Aside, rounding_dtypes
+from theodolite.engine.state import SideStream, rounding_dtypes
 from theodolite.errors import CaptureError
 
 __all__ = [
-    "CheckWeights",
     "GradientCheck",
+    "KernelCheck",
     "check_quadratic_forms",
     "example_differences",
     "form_table",
@@ -33,20 +33,20 @@ _TOLERANCES = {
 }
 
 
-def tolerance(sweep: Sweep) -> float:
+def tolerance(engine: KernelEngine) -> float:
     """Relative disagreement that is put down to rounding."""
-    dtypes = {sweep.dtype, sweep.probe.outputs.dtype}
-    dtypes |= rounding_dtypes(sweep.subject.ownership.parameters.values())
+    dtypes = {engine.dtype, engine.alone.outputs.dtype}
+    dtypes |= rounding_dtypes(engine.recorder.ownership.parameters.values())
     return max(_TOLERANCES.get(dtype, 1e-1) for dtype in dtypes)
 
 
-def example_differences(sweep: Sweep, outputs: Tensor) -> Float[Tensor, "2"]:
+def example_differences(engine: KernelEngine, outputs: Tensor) -> Float[Tensor, "2"]:
     """How much the first example's outputs differ alone and among others, and their size."""
-    alone, among = sweep.probe.outputs.detach()[0].double(), outputs[0].double()
+    alone, among = engine.alone.outputs.detach()[0].double(), outputs[0].double()
     return torch.stack([(alone - among).abs().max(), outputs.abs().max().double()])
 
 
-def require_independent_examples(sweep: Sweep, differences: Float[Tensor, "2"]) -> None:
+def require_independent_examples(engine: KernelEngine, differences: Float[Tensor, "2"]) -> None:
     """The first example alone gives what it gives among the others.
 
     Raises:
@@ -54,7 +54,7 @@ def require_independent_examples(sweep: Sweep, differences: Float[Tensor, "2"]) 
     """
     difference, scale = differences.tolist()
     tiny = torch.finfo(torch.float32).tiny
-    if not difference <= tolerance(sweep) * scale + tiny:
+    if not difference <= tolerance(engine) * scale + tiny:
         raise CaptureError(
             "model: expected the same outputs for an example alone and in a batch, got a relative "
             f"difference of {difference / (scale + tiny):.1e}; batch statistics or dropout are the "
@@ -77,12 +77,12 @@ def form_table(
 
 
 def check_quadratic_forms(
-    sweep: Sweep, layers: Sequence[str], table: Float[Tensor, "3 layers"]
+    engine: KernelEngine, layers: Sequence[str], table: Float[Tensor, "3 layers"]
 ) -> None:
     """``u^T K_l v`` of every layer equals the inner product of two gradients by autograd.
 
     Args:
-        sweep: The sweep.
+        engine: The engine.
         layers: Names of layers.
         table: What :func:`form_table` makes of their forms.
 
@@ -90,7 +90,7 @@ def check_quadratic_forms(
         CaptureError: If a layer disagrees; names it and the functions that use its parameters.
     """
     found, wanted, scale = table
-    allowed = tolerance(sweep) * (scale.abs() + wanted.abs()) + torch.finfo(torch.float32).tiny
+    allowed = tolerance(engine) * (scale.abs() + wanted.abs()) + torch.finfo(torch.float32).tiny
     wrong = ~((found - wanted).abs() <= allowed)
     if not wrong.any():
         return
@@ -98,9 +98,9 @@ def check_quadratic_forms(
     layer = layers[index]
     functions = sorted(
         {
-            sweep.probe.uses[use].function
-            for k in sweep.atoms_of(layer)
-            for use in sweep.atoms[k].uses
+            engine.alone.uses[use].function
+            for k in engine.groups_of(layer)
+            for use in engine.groups[k].uses
         }
     )
     raise CaptureError(
@@ -111,13 +111,13 @@ def check_quadratic_forms(
     )
 
 
-FullKernels = Callable[[Sweep, Data, Data | None], Mapping[str, Tensor]]
+FullKernels = Callable[[KernelEngine, Data, Data | None], Mapping[str, Tensor]]
 
 _MANY = 16  # examples that are checked
 _FEW = 2  # for the trace, which takes their full kernel
 
 
-class CheckWeights:
+class KernelCheck:
     """Compare kernels with plain autograd on examples spread over the whole data.
 
     One backward pass checks all layers: ``u^T K_l v`` against the inner product of the gradients of
@@ -127,24 +127,26 @@ class CheckWeights:
     Made before the kernels are asked for; :meth:`begin`, amid them, asks for what needs none.
 
     Args:
-        sweep: The sweep.
+        engine: The engine.
         data: Its examples.
         other: Those of the second side, if there is one.
-        aside: Made before the kernels were asked for.
+        side_stream: Made before the kernels were asked for.
     """
 
-    def __init__(self, sweep: Sweep, data: Data, other: Data | None, aside: Aside) -> None:
-        self._sweep, self._data, self._other, self._aside = sweep, data, other, aside
-        self._mode = sweep.subject.choice.mode
-        self._traced = self._mode == "trace" and sweep.outputs > 1
+    def __init__(
+        self, engine: KernelEngine, data: Data, other: Data | None, side_stream: SideStream
+    ) -> None:
+        self._engine, self._data, self._other, self._side_stream = engine, data, other, side_stream
+        self._mode = engine.recorder.choice.mode
+        self._traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
 
     def begin(self) -> None:
         """Ask for all that needs no kernel, beside whatever the device is doing."""
         count = _FEW if self._traced else _MANY
         draws = torch.Generator().manual_seed(0)
-        other, device = self._other, self._sweep.device
-        with self._aside.work():
+        other, device = self._other, self._engine.device
+        with self._side_stream.work():
             self._left = _Side.of(self._data, count, device)
             self._right = self._left if other is None else _Side.of(other, count, device)
             self._u = self._draw(len(self._left.indices), draws)
@@ -153,10 +155,10 @@ class CheckWeights:
             self._exact = self._from_gradients()
 
     def _draw(self, examples: int, draws: torch.Generator) -> Tensor:
-        weights = torch.randn(examples, self._sweep.outputs, generator=draws, dtype=torch.float64)
+        weights = torch.randn(examples, self._engine.outputs, generator=draws, dtype=torch.float64)
         if self._mode != "full":
             weights[:, 1:] = 0.0
-        return weights.to(self._sweep.device, self._sweep.dtype)
+        return weights.to(self._engine.device, self._engine.dtype)
 
     def compare(
         self, kernels: dict[str, Tensor], outputs: Tensor, full_kernels: FullKernels
@@ -166,30 +168,30 @@ class CheckWeights:
         Args:
             kernels: Layer -> kernel.
             outputs: Functions of the examples, (n, c).
-            full_kernels: Computes and checks full kernels of a sweep.
+            full_kernels: Computes and checks full kernels of a engine.
         """
-        sweep = self._sweep
+        engine = self._engine
         exact = self._traces(full_kernels) if self._traced else self._exact
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
-        table, differences = form_table(forms, exact, scales), example_differences(sweep, outputs)
+        table, differences = form_table(forms, exact, scales), example_differences(engine, outputs)
         numbers = torch.cat([differences, table.flatten()]).cpu()  # waits for the device once
         if len(outputs) > 1:
-            require_independent_examples(sweep, numbers[:2])
-        check_quadratic_forms(sweep, list(forms), numbers[2:].view_as(table))
+            require_independent_examples(engine, numbers[:2])
+        check_quadratic_forms(engine, list(forms), numbers[2:].view_as(table))
 
     def _traces(self, full_kernels: FullKernels) -> dict[str, Tensor]:
         """Forms of the traces of small full kernels."""
-        small = full_kernels(self._full_sweep(), self._left.data, self._right_data())
+        small = full_kernels(self._full_engine(), self._left.data, self._right_data())
         traces = (
             (layer, kernel.diagonal(dim1=1, dim2=3).sum(2)) for layer, kernel in small.items()
         )
         return {layer: self._form(trace) for layer, trace in traces}
 
-    def _full_sweep(self) -> Sweep:
-        subject = replace(self._sweep.subject, choice=OutputChoice("full"))
-        return replace(self._sweep, subject=subject)
+    def _full_engine(self) -> KernelEngine:
+        recorder = replace(self._engine.recorder, choice=OutputChoice("full"))
+        return replace(self._engine, recorder=recorder)
 
     def _right_data(self) -> Data | None:
         return None if self._other is None else self._right.data
@@ -209,20 +211,20 @@ class CheckWeights:
         return self._u[:, 0] @ (part @ self._v[:, 0])
 
     def _from_gradients(self) -> dict[str, Tensor]:
-        with self._aside.work():
-            first = self._left.gradients(self._sweep, self._u)
-            second = first if self._other is None else self._right.gradients(self._sweep, self._v)
+        with self._side_stream.work():
+            first = self._left.gradients(self._engine, self._u)
+            second = first if self._other is None else self._right.gradients(self._engine, self._v)
             return self._inner(first, second)
 
     def _inner(self, first: dict[str, Tensor], second: dict[str, Tensor]) -> dict[str, Tensor]:
         """Inner products of gradients, layer by layer."""
-        zero = torch.zeros((), dtype=torch.float64, device=self._sweep.device)
+        zero = torch.zeros((), dtype=torch.float64, device=self._engine.device)
         products = {
             name: (_wide(gradient) @ _wide(second[name])).double()
             for name, gradient in first.items()
             if name in second
         }
-        owned = self._sweep.subject.ownership.layers
+        owned = self._engine.recorder.ownership.layers
         return {
             layer: sum((products[name] for name in names if name in products), zero)
             for layer, names in owned.items()
@@ -252,8 +254,8 @@ class _Side:
             start += len(batch)
         return cls(indices.to(device), Data(batches))
 
-    def gradients(self, sweep: Sweep, weights: Tensor) -> dict[str, Tensor]:
-        return weighted_gradients(sweep.subject, self.data.batches, weights, len(self.indices))
+    def gradients(self, engine: KernelEngine, weights: Tensor) -> dict[str, Tensor]:
+        return weighted_gradients(engine.recorder, self.data.batches, weights, len(self.indices))
 
 
 # Relative error of a squared norm, in units of round-off, that rounding explains.

@@ -75,13 +75,13 @@ class KernelBlock:
             return [self.values]
         return [matrix[:, None, :, None] for matrix in self.matrices()]
 
-    def signals(self, signals: Tensor) -> list[Tensor]:
-        """Signals (n, c, C, ...) as (n, width, C', ...) for each matrix."""
+    def output_grads(self, output_grads: Tensor) -> list[Tensor]:
+        """Output gradients (n, c, C, ...) as (n, width, C', ...) for each matrix."""
         if self.mode == "full":
-            return [signals]
+            return [output_grads]
         if self.mode == "trace":
-            return [signals.flatten(1, 2).unsqueeze(1)]
-        return [signals[:, index, None] for index in range(signals.shape[1])]
+            return [output_grads.flatten(1, 2).unsqueeze(1)]
+        return [output_grads[:, index, None] for index in range(output_grads.shape[1])]
 
     def add_full(self, kernel: Tensor) -> None:
         """Add the part of a full kernel (nx, c, ny, c) that this block is about."""
@@ -129,8 +129,8 @@ class PositionGram:
         right: OuterFactors | LookupFactors,
         products: Products,
     ) -> None:
-        self._products, self._dtype = products, left.frame.dtype
-        self._shift = left.atom.shift is not None
+        self._products, self._dtype = products, left.layout.dtype
+        self._bias = left.group.bias is not None
         geometry = left.geometry if isinstance(left, OuterFactors) else None
         self._geometry = geometry if geometry is not None and geometry.keeps_size else None
         self._spatial = _spatial(left) if self._geometry else ()
@@ -140,7 +140,7 @@ class PositionGram:
         self._left, self._right = products.left(a), products.right(b)
 
     def block(self, left: slice, right: slice) -> Tensor:
-        """Inner products between two ranges of examples, plus one where a shift is included."""
+        """Inner products between two ranges of examples, plus one where a bias is included."""
         a, b = self._left[left], self._right[right]
         if not a.is_floating_point():
             return _same_tokens(a, b).to(self._dtype)
@@ -148,7 +148,7 @@ class PositionGram:
         gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
         if self._geometry is not None:
             gram = _sum_of_shifts(gram, self._geometry, self._spatial)
-        return gram.add_(1.0) if self._shift else gram
+        return gram.add_(1.0) if self._bias else gram
 
 
 def _spatial(factors: OuterFactors | LookupFactors) -> tuple[int, ...]:
@@ -226,7 +226,7 @@ Positions = OuterFactors | LookupFactors
 
 @dataclass(frozen=True)
 class Contraction:
-    """Adds kernels of atoms to blocks.
+    """Adds kernels of groups to blocks.
 
     Args:
         products: How to multiply.
@@ -240,38 +240,38 @@ class Contraction:
     span: int
     whole: bool = False
 
-    def add(self, left: Factors, right: Factors, block: KernelBlock, fresh: bool) -> None:
-        """Add the kernel of one atom; where the block is fresh, overwrite it."""
+    def add(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> None:
+        """Add the kernel of one group; or overwrite the block with it."""
         if isinstance(left, DenseFactors) and isinstance(right, DenseFactors):
-            self._gram(left.gradients, right.gradients, block, fresh)
+            self._gram(left.gradients, right.gradients, block, overwrite)
             return
         if isinstance(left, MixedFactors) and isinstance(right, MixedFactors):
-            self._mixed(left, right, block, fresh)
+            self._mixed(left, right, block, overwrite)
             return
         assert isinstance(left, OuterFactors | LookupFactors)
         assert isinstance(right, OuterFactors | LookupFactors)
         if isinstance(left, OuterFactors) and isinstance(right, OuterFactors) and left.eager:
-            self._gram(left.gradients, right.gradients, block, fresh)
-        elif left.signals is None or right.signals is None:
-            _clear(block, fresh)
+            self._gram(left.gradients, right.gradients, block, overwrite)
+        elif left.output_grads is None or right.output_grads is None:
+            _clear(block, overwrite)
         elif isinstance(left, OuterFactors) and left.route == "gradients":
             assert isinstance(right, OuterFactors)
-            self._formed_gradients(left, right, block, fresh)
-        elif left.signals.shape[3] == 1 and right.signals.shape[3] == 1:
-            self._hadamard(left, right, block, fresh)
+            self._formed_gradients(left, right, block, overwrite)
+        elif left.output_grads.shape[3] == 1 and right.output_grads.shape[3] == 1:
+            self._hadamard(left, right, block, overwrite)
         else:
-            self._positions(left, right, block, fresh)
+            self._positions(left, right, block, overwrite)
 
     def symmetric(self, factors: Factors) -> bool:
         """Whether rounding has left a kernel of factors with themselves symmetric on a CPU."""
-        signals = factors.signals if isinstance(factors, OuterFactors) else None
-        return self.whole and (signals is None or signals.shape[3] == 1)
+        output_grads = factors.output_grads if isinstance(factors, OuterFactors) else None
+        return self.whole and (output_grads is None or output_grads.shape[3] == 1)
 
     def _mixed(
-        self, left: MixedFactors, right: MixedFactors, block: KernelBlock, fresh: bool
+        self, left: MixedFactors, right: MixedFactors, block: KernelBlock, overwrite: bool
     ) -> None:
         """Products with products, lookups with lookups, and each with the other."""
-        self.add(left.outer, right.outer, block, fresh)
+        self.add(left.outer, right.outer, block, overwrite)
         self.add(left.lookup, right.lookup, block, False)
         first = crossed(left.outer, right.lookup)
         second = first if left is right else crossed(right.outer, left.lookup)
@@ -287,45 +287,47 @@ class Contraction:
             yield slice(0, columns.stop), columns
 
     def _gram(
-        self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, fresh: bool
+        self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, overwrite: bool
     ) -> None:
         """Inner products of gradients, (n, c, ...) in parts whose products add."""
         if not left or not right:
-            _clear(block, fresh)
+            _clear(block, overwrite)
             return
         for a, b in zip(left, right, strict=True):
             same = a is b
             first = a.flatten(2)
             for pair in self.products.terms(first, first if same else b.flatten(2)):
-                self._add_gram(pair, block, fresh, same)
-                fresh = False
+                self._add_gram(pair, block, overwrite, same)
+                overwrite = False
 
     def _add_gram(
-        self, pair: tuple[Tensor, Tensor], block: KernelBlock, fresh: bool, same: bool
+        self, pair: tuple[Tensor, Tensor], block: KernelBlock, overwrite: bool, same: bool
     ) -> None:
-        J, H = block.signals(pair[0]), block.signals(pair[1])
+        J, H = block.output_grads(pair[0]), block.output_grads(pair[1])
         for rows, columns in self._ranges(len(pair[0]), len(pair[1]), same):
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, J, H, strict=True):
                 first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
-                self.products.into(target, first, second, fresh)
+                self.products.into(target, first, second, overwrite)
 
     def _formed_gradients(
-        self, left: OuterFactors, right: OuterFactors, block: KernelBlock, fresh: bool
+        self, left: OuterFactors, right: OuterFactors, block: KernelBlock, overwrite: bool
     ) -> None:
-        """Form gradients of all examples, some of their entries at a time."""
+        """Make gradients of all examples, some of their entries at a time."""
         same = left is right
         for J in _gradient_parts(left, right, self):
-            self._gram([J[0]], [J[0] if same else J[1]], block, fresh)
-            fresh = False
+            self._gram([J[0]], [J[0] if same else J[1]], block, overwrite)
+            overwrite = False
 
-    def _hadamard(self, left: Positions, right: Positions, block: KernelBlock, fresh: bool) -> None:
+    def _hadamard(
+        self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
+    ) -> None:
         """One position: the product of a forward and a backward kernel, entry by entry."""
-        assert left.signals is not None
-        assert right.signals is not None
+        assert left.output_grads is not None
+        assert right.output_grads is not None
         gram = PositionGram(left, right, self.products)
-        B = [self.products.wide(x) for x in block.signals(left.signals.squeeze(3))]
-        H = B if left is right else block.signals(right.signals.squeeze(3))
+        B = [self.products.wide(x) for x in block.output_grads(left.output_grads.squeeze(3))]
+        H = B if left is right else block.output_grads(right.output_grads.squeeze(3))
         H = [self.products.right(self.products.wide(y)) for y in H]
         B = [self.products.left(x) for x in B]
         inner = gram.block(slice(None), slice(None)) if block.width > 1 else None  # much smaller
@@ -336,12 +338,12 @@ class Contraction:
             for target, x, y in zip(targets, B, H, strict=True):
                 pairs = torch.unflatten(target, 0, (-1, block.width))
                 factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
-                if fresh and x.dtype == target.dtype:
-                    self.products.into(target, *factors, fresh)
+                if overwrite and x.dtype == target.dtype:
+                    self.products.into(target, *factors, overwrite)
                     pairs.mul_(forward)
                     continue
                 backward = self.products.of(*factors).view(pairs.shape)
-                if fresh:
+                if overwrite:
                     torch.mul(backward, forward, out=pairs)
                 else:
                     pairs.addcmul_(backward.to(pairs.dtype), forward)
@@ -356,13 +358,13 @@ class Contraction:
         return self._tiles(sizes, left.element_size() * block.width**2, same)
 
     def _positions(
-        self, left: Positions, right: Positions, block: KernelBlock, fresh: bool
+        self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
     ) -> None:
         """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
-        assert left.signals is not None
-        assert right.signals is not None
+        assert left.output_grads is not None
+        assert right.output_grads is not None
         gram = PositionGram(left, right, self.products)
-        B, H = block.signals(left.signals), block.signals(right.signals)
+        B, H = block.output_grads(left.output_grads), block.output_grads(right.output_grads)
         _, width, C, T = B[0].shape
         at_once = pairs_at_once(width, T)
         first = [_by_position(x) for x in B] if at_once else B
@@ -375,7 +377,7 @@ class Contraction:
             targets = block.part(rows, columns).pairs()
             for target, x, y in zip(targets, first, second, strict=True):
                 total = contract(x[rows], inner, y[columns])
-                target.copy_(total) if fresh else target.add_(total)
+                target.copy_(total) if overwrite else target.add_(total)
 
     def _weighted(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
         """<B^i(t), B'^j(t')> of all positions in one product, then the sum with weights G."""
@@ -394,8 +396,8 @@ class Contraction:
         ny, S, _, _ = H.shape
         inner = self.products.left(G.flatten(2).transpose(1, 2))  # (nx, ny T', T)
         carried = B.new_empty(ny * S, nx, width * C)
-        signals = self.products.right(B.flatten(1, 2))
-        self.products.into(carried.transpose(0, 1), inner, signals, True)
+        output_grads = self.products.right(B.flatten(1, 2))
+        self.products.into(carried.transpose(0, 1), inner, output_grads, True)
         rows, others = carried.view(ny * S, nx * width, C), H.flatten(0, 1)
         values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
         return values.sum(1).permute(1, 2, 0, 3)
@@ -423,13 +425,13 @@ def _repeated(forward: Tensor, width: int) -> Tensor:
     return columns.repeat_interleave(width, 2) if width > 1 else columns
 
 
-def _by_position(signals: Tensor) -> Tensor:
-    """Signals (n, width, C, T) as (n, T, width, C), in one copy."""
-    return signals.permute(0, 3, 1, 2).contiguous()
+def _by_position(output_grads: Tensor) -> Tensor:
+    """Output gradients (n, width, C, T) as (n, T, width, C), in one copy."""
+    return output_grads.permute(0, 3, 1, 2).contiguous()
 
 
-def _clear(block: KernelBlock, fresh: bool) -> None:
-    if fresh:
+def _clear(block: KernelBlock, overwrite: bool) -> None:
+    if overwrite:
         block.values.zero_()
 
 
@@ -437,29 +439,29 @@ def _gradient_parts(
     left: OuterFactors, right: OuterFactors, contraction: Contraction
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Entries of the gradients of both sides, (n, c, ...), as many at a time as a tile holds."""
-    assert left.signals is not None
+    assert left.output_grads is not None
     sides = (left,) if left is right else (left, right)
-    n, c, C, _ = left.signals.shape
-    size = n * c * left.signals.element_size()
-    room = contraction.products.room(left.signals, contraction.tile_bytes // 2)
-    for offsets in _offset_parts(left, room // (size * C)):
+    n, c, C, _ = left.output_grads.shape
+    size = n * c * left.output_grads.element_size()
+    usable = contraction.products.usable_bytes(left.output_grads, contraction.tile_bytes // 2)
+    for offsets in _offset_parts(left, usable // (size * C)):
         columns = [_columns(side, offsets) for side in sides]
-        most = max(1, room // (size * columns[0].shape[1]))
+        most = max(1, usable // (size * columns[0].shape[1]))
         for rows in spans(C, -(-C // -(-C // most))):  # of equal height
             parts = [
-                torch.bmm(_signal_rows(side, rows), values.transpose(1, 2))
+                torch.bmm(_output_grad_rows(side, rows), values.transpose(1, 2))
                 for side, values in zip(sides, columns, strict=True)
             ]
             formed = [part.view(len(part), c, -1) for part in parts]
             yield formed[0], formed[-1]
-    if left.atom.shift is not None:
-        sums = [side.signals.sum(3) for side in sides if side.signals is not None]
+    if left.group.bias is not None:
+        sums = [side.output_grads.sum(3) for side in sides if side.output_grads is not None]
         yield sums[0], sums[-1]
 
 
-def _signal_rows(side: OuterFactors, rows: slice) -> Tensor:
-    assert side.signals is not None
-    return side.signals[:, :, rows].flatten(1, 2)
+def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:
+    assert side.output_grads is not None
+    return side.output_grads[:, :, rows].flatten(1, 2)
 
 
 def _offset_parts(side: OuterFactors, columns: int) -> list[slice]:

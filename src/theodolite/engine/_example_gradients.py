@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine._factors import DenseFactors, Frame
-from theodolite.engine._plan import Atom, group_atoms
+from theodolite.engine._factors import DenseFactors, FactorLayout
+from theodolite.engine._plan import ParameterGroup, group_parameters
 from theodolite.engine.layers import Ownership
-from theodolite.engine.structures import Dense, Form, Lookup, Outer
+from theodolite.engine.structures import Dense, Lookup, Outer, Structure
 from theodolite.engine.uses import Use
 
 __all__ = [
@@ -104,40 +104,44 @@ class DenseGradients(ExampleGradients):
 
 @final
 class LookupGradients(ExampleGradients):
-    """Rows of a table picked by tokens ``(n, T)``; signals ``(n, D, T)``."""
+    """Rows of a table picked by tokens ``(n, T)``; output gradients ``(n, D, T)``."""
 
-    def __init__(self, forms: Sequence[Lookup], gradients: Sequence[Tensor], scale: float) -> None:
-        self._rows = forms[0].rows
-        self._tokens = torch.cat([form.tokens for form in forms], dim=1)
-        signals = torch.cat(_signals(forms, gradients, scale), dim=2)
-        self._signals = signals.transpose(1, 2)
+    def __init__(
+        self, structures: Sequence[Lookup], gradients: Sequence[Tensor], scale: float
+    ) -> None:
+        self._rows = structures[0].rows
+        self._tokens = torch.cat([structure.tokens for structure in structures], dim=1)
+        output_grads = torch.cat(_output_grads(structures, gradients, scale), dim=2)
+        self._output_grads = output_grads.transpose(1, 2)
 
     def factors(self) -> tuple[Tensor, Float[Tensor, "n t d"]]:
-        """Tokens and signals at all positions."""
-        return self._tokens, self._signals
+        """Tokens and output gradients at all positions."""
+        return self._tokens, self._output_grads
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Positions with the same token interact, others do not."""
         positions = self._tokens.shape[1]
-        size = positions * positions * self._signals.element_size()
+        size = positions * positions * self._output_grads.element_size()
         norms = []
-        for rows in _ranges(len(self._tokens), size, self._signals.device):
+        for rows in _ranges(len(self._tokens), size, self._output_grads.device):
             tokens = self._tokens[rows.start : rows.stop]
-            signals = self._signals[rows.start : rows.stop]
+            output_grads = self._output_grads[rows.start : rows.stop]
             same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
-            norms.append((signals @ signals.mT).where(same, 0.0).sum((1, 2), dtype=torch.float64))
-        self.weighted_sums(segments, self._signals.new_ones(len(self._tokens)), sink)
+            norms.append(
+                (output_grads @ output_grads.mT).where(same, 0.0).sum((1, 2), dtype=torch.float64)
+            )
+        self.weighted_sums(segments, self._output_grads.new_ones(len(self._tokens)), sink)
         return torch.cat(norms)
 
     def weighted_sums(
         self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
     ) -> None:
-        """Signals added into the rows of their tokens."""
-        signals = self._signals * weights.to(self._signals).view(-1, 1, 1)
+        """Output gradients added into the rows of their tokens."""
+        output_grads = self._output_grads * weights.to(self._output_grads).view(-1, 1, 1)
         for part in segments:
-            table = signals.new_zeros(self._rows, signals.shape[2])
+            table = output_grads.new_zeros(self._rows, output_grads.shape[2])
             picked = self._tokens[part.start : part.stop].flatten()
-            table.index_add_(0, picked, signals[part.start : part.stop].flatten(0, 1))
+            table.index_add_(0, picked, output_grads[part.start : part.stop].flatten(0, 1))
             sink([part], table.view(1, -1))
 
 
@@ -145,32 +149,36 @@ class LookupGradients(ExampleGradients):
 class OuterGradients(ExampleGradients):
     r"""Gradients :math:`\sum_t b_t a_t^\top`; several uses of one tensor join their positions."""
 
-    def __init__(self, forms: Sequence[Outer], gradients: Sequence[Tensor], scale: float) -> None:
-        self._forms = list(forms)
-        self._signals = _signals(forms, gradients, scale)
-        self._offsets_first = len(forms) == 1 and forms[0].geometry is not None
-        self._count = len(self._signals[0])
-        self._dtype, self._device = self._signals[0].dtype, self._signals[0].device
-        self._positions = sum(form.positions for form in forms)
-        self._size = forms[0].rows * forms[0].columns
-        self._by_factors = prefers_factors(self._positions, forms[0].rows, forms[0].columns)
+    def __init__(
+        self, structures: Sequence[Outer], gradients: Sequence[Tensor], scale: float
+    ) -> None:
+        self._structures = list(structures)
+        self._output_grads = _output_grads(structures, gradients, scale)
+        self._offsets_first = len(structures) == 1 and structures[0].geometry is not None
+        self._count = len(self._output_grads[0])
+        self._dtype, self._device = self._output_grads[0].dtype, self._output_grads[0].device
+        self._positions = sum(structure.positions for structure in structures)
+        self._size = structures[0].rows * structures[0].columns
+        self._by_factors = prefers_factors(
+            self._positions, structures[0].rows, structures[0].columns
+        )
 
     def factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n c t"]]:
-        """Inputs and signals at all positions."""
+        """Inputs and output gradients at all positions."""
         rows = range(self._count)
-        return self._inputs(rows), self._signal(rows)
+        return self._inputs(rows), self._output_grad(rows)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """By the factors or by gradients of a few examples, whichever is cheaper."""
         norms: list[Tensor] = []
         for rows in self._chunks():
-            signals, parts = self._signal(rows), _cut(segments, rows)
+            output_grads, parts = self._output_grad(rows), _cut(segments, rows)
             if self._by_factors:
                 inputs = self._inputs(rows)
-                norms.append(_norms_from_factors(inputs, signals))
-                self._products(parts, rows, inputs, signals, sink)
+                norms.append(_norms_from_factors(inputs, output_grads))
+                self._products(parts, rows, inputs, output_grads, sink)
                 continue
-            gradients = self._gradients(rows, signals)
+            gradients = self._gradients(rows, output_grads)
             norms.append(_squared_norms(gradients))
             if parts:
                 members = _members(tuple(parts), rows, self._dtype, self._device)
@@ -183,29 +191,29 @@ class OuterGradients(ExampleGradients):
         """One product per segment, whatever the route of the norms."""
         for rows in self._chunks():
             scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
-            inputs, signals = self._inputs(rows), self._signal(rows) * scale
-            self._products(_cut(segments, rows), rows, inputs, signals, sink)
+            inputs, output_grads = self._inputs(rows), self._output_grad(rows) * scale
+            self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
 
-    def _gradients(self, rows: range, signals: Tensor) -> Float[Tensor, "m c d"]:
+    def _gradients(self, rows: range, output_grads: Tensor) -> Float[Tensor, "m c d"]:
         """Gradients of a few examples; strips serve several kernel offsets without a copy."""
-        geometry = self._forms[0].geometry
+        geometry = self._structures[0].geometry
         if not self._offsets_first or geometry is None or not geometry.has_strips:
-            return signals @ self._inputs(rows)
-        images = self._forms[0].inputs[rows.start : rows.stop].to(self._dtype)
+            return output_grads @ self._inputs(rows)
+        images = self._structures[0].inputs[rows.start : rows.stop].to(self._dtype)
         windows = geometry.strips(images)
         width = windows[0].shape[1]
-        result = signals.new_empty(*signals.shape[:2], len(windows), width)
+        result = output_grads.new_empty(*output_grads.shape[:2], len(windows), width)
         for index, window in enumerate(windows):
-            torch.bmm(signals, window.mT, out=result[:, :, index])
+            torch.bmm(output_grads, window.mT, out=result[:, :, index])
         return result.flatten(2)
 
     def _products(
-        self, parts: list[Segment], rows: range, inputs: Tensor, signals: Tensor, sink: Sink
+        self, parts: list[Segment], rows: range, inputs: Tensor, output_grads: Tensor, sink: Sink
     ) -> None:
         """The sum of a segment is one product over all of its examples and positions."""
-        columns = signals.transpose(0, 1)
+        columns = output_grads.transpose(0, 1)
         for group in _groups(parts, self._size * _SUM_BYTES, self._device):
-            sums = signals.new_empty(len(group), signals.shape[1], inputs.shape[2])
+            sums = output_grads.new_empty(len(group), output_grads.shape[1], inputs.shape[2])
             for index, part in enumerate(group):
                 span = slice(part.start - rows.start, part.stop - rows.start)
                 left = columns[:, span].flatten(1)
@@ -213,10 +221,10 @@ class OuterGradients(ExampleGradients):
             sink(group, sums.flatten(1))
 
     def _chunks(self) -> Iterator[range]:
-        form = self._forms[0]
-        entries = self._positions * form.columns if form.geometry else 0
+        structure = self._structures[0]
+        entries = self._positions * structure.columns if structure.geometry else 0
         if self._by_factors:
-            entries += self._positions * (2 * self._positions + form.rows)
+            entries += self._positions * (2 * self._positions + structure.rows)
         else:
             entries += self._size
         yield from _ranges(self._count, entries * self._dtype.itemsize, self._device)
@@ -224,17 +232,19 @@ class OuterGradients(ExampleGradients):
     def _inputs(self, rows: range) -> Tensor:
         """``(n, T, D)``, a strided view; of patches, kernel offsets before channels."""
         parts = []
-        for form in self._forms:
-            chosen = replace(form, inputs=form.inputs[rows.start : rows.stop].to(self._dtype))
-            if self._offsets_first and form.geometry is not None:
+        for structure in self._structures:
+            chosen = replace(
+                structure, inputs=structure.inputs[rows.start : rows.stop].to(self._dtype)
+            )
+            if self._offsets_first and structure.geometry is not None:
                 inside = self._by_factors
-                parts.append(form.geometry.patch_views(chosen.inputs, examples_inside=inside))
+                parts.append(structure.geometry.patch_views(chosen.inputs, examples_inside=inside))
             else:
                 parts.append(chosen.rows_of_inputs())
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def _signal(self, rows: range) -> Tensor:
-        parts = [signal[rows.start : rows.stop] for signal in self._signals]
+    def _output_grad(self, rows: range) -> Tensor:
+        parts = [output_grad[rows.start : rows.stop] for output_grad in self._output_grads]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
@@ -244,10 +254,10 @@ def prefers_factors(positions: int, rows: int, columns: int) -> bool:
     return positions == 1 or products < _PRODUCTS_PER_ENTRY * rows * columns
 
 
-def _norms_from_factors(inputs: Tensor, signals: Tensor) -> Tensor:
+def _norms_from_factors(inputs: Tensor, output_grads: Tensor) -> Tensor:
     if inputs.shape[1] == 1:
-        return _squared_norms(inputs) * _squared_norms(signals)
-    products = (inputs @ inputs.mT).mul_(signals.mT @ signals)
+        return _squared_norms(inputs) * _squared_norms(output_grads)
+    products = (inputs @ inputs.mT).mul_(output_grads.mT @ output_grads)
     return products.sum((1, 2), dtype=torch.float64).clamp_(min=0.0)
 
 
@@ -281,12 +291,12 @@ def _members(
     return members
 
 
-def _signals(
-    forms: Sequence[Outer | Lookup], gradients: Sequence[Tensor], scale: float
+def _output_grads(
+    structures: Sequence[Outer | Lookup], gradients: Sequence[Tensor], scale: float
 ) -> list[Tensor]:
-    pairs = zip(forms, gradients, strict=True)
-    signals = [_working(form.signals(gradient)) for form, gradient in pairs]
-    return signals if scale == 1.0 else [signal * scale for signal in signals]
+    pairs = zip(structures, gradients, strict=True)
+    output_grads = [_working(structure.output_grads(gradient)) for structure, gradient in pairs]
+    return output_grads if scale == 1.0 else [output_grad * scale for output_grad in output_grads]
 
 
 def _working(tensor: Tensor) -> Tensor:
@@ -322,11 +332,11 @@ def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
         yield range(start, min(start + step, count))
 
 
-def is_tied_table(forms: Sequence[Form]) -> bool:
+def is_tied_table(structures: Sequence[Structure]) -> bool:
     """Whether a tensor is used as a table of rows and as a matrix with the same rows."""
-    lookups = [form for form in forms if isinstance(form, Lookup)]
-    outers = [form for form in forms if isinstance(form, Outer)]
-    if not lookups or not outers or len(lookups) + len(outers) < len(forms):
+    lookups = [structure for structure in structures if isinstance(structure, Lookup)]
+    outers = [structure for structure in structures if isinstance(structure, Outer)]
+    if not lookups or not outers or len(lookups) + len(outers) < len(structures):
         return False
     return all(
         outer.geometry is None and not outer.transposed and outer.rows == lookups[0].rows
@@ -338,23 +348,25 @@ def is_tied_table(forms: Sequence[Form]) -> bool:
 class TiedGradients(ExampleGradients):
     r"""Gradients :math:`\sum_t e_{k_t} s_t^\top + \sum_u b_u a_u^\top` of one table."""
 
-    def __init__(self, forms: Sequence[Form], gradients: Sequence[Tensor], scale: float) -> None:
-        pairs = list(zip(forms, gradients, strict=True))
-        lookups = [form for form in forms if isinstance(form, Lookup)]
-        outers = [form for form in forms if isinstance(form, Outer)]
-        looked_up = [value for form, value in pairs if isinstance(form, Lookup)]
-        multiplied = [value for form, value in pairs if isinstance(form, Outer)]
+    def __init__(
+        self, structures: Sequence[Structure], gradients: Sequence[Tensor], scale: float
+    ) -> None:
+        pairs = list(zip(structures, gradients, strict=True))
+        lookups = [structure for structure in structures if isinstance(structure, Lookup)]
+        outers = [structure for structure in structures if isinstance(structure, Outer)]
+        looked_up = [value for structure, value in pairs if isinstance(structure, Lookup)]
+        multiplied = [value for structure, value in pairs if isinstance(structure, Outer)]
         self.lookup = LookupGradients(lookups, looked_up, scale)
         self.outer = OuterGradients(outers, multiplied, scale)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """The two squared norms and twice the inner product, position by position."""
         squares = self.lookup.reduce((), sink) + self.outer.reduce((), sink)
-        tokens, signals = self.lookup.factors()  # (n, T), (n, T, D)
+        tokens, output_grads = self.lookup.factors()  # (n, T), (n, T, D)
         inputs, outputs = self.outer.factors()  # (n, U, D), (n, rows, U)
         picked = outputs.gather(1, tokens.unsqueeze(2).expand(-1, -1, outputs.shape[2]))
-        cross = ((signals @ inputs.mT) * picked).sum((1, 2), dtype=torch.float64)
-        self.weighted_sums(segments, signals.new_ones(len(signals)), sink)
+        cross = ((output_grads @ inputs.mT) * picked).sum((1, 2), dtype=torch.float64)
+        self.weighted_sums(segments, output_grads.new_ones(len(output_grads)), sink)
         return (squares + 2 * cross).clamp_(min=0.0)
 
     def weighted_sums(
@@ -444,17 +456,17 @@ def example_gradients(
         examples: number of examples.
     """
     grouped = _by_use(uses, arrived)
-    for atom in group_atoms(list(uses), owned):
+    for group in group_parameters(list(uses), owned):
         chosen = [
             (uses[index], grouped[index])
-            for index in atom.uses
+            for index in group.uses
             if any(gradient is not None for gradient in grouped[index])
         ]
         if not chosen:
             continue
         for use, _ in chosen:
             use.require_unchanged()
-        yield from _of_atom(atom, chosen, owned, examples)
+        yield from _of_group(group, chosen, owned, examples)
 
 
 def _by_use(
@@ -467,46 +479,46 @@ def _by_use(
     return grouped
 
 
-def _of_atom(
-    atom: Atom,
+def _of_group(
+    group: ParameterGroup,
     chosen: list[tuple[Use, tuple[Tensor | None, ...]]],
     owned: Ownership,
     examples: int,
 ) -> Iterator[tuple[str, ExampleGradients]]:
-    forms = [use.form for use, _ in chosen]
+    structures = [use.structure for use, _ in chosen]
     gradients = [given[0] for _, given in chosen if given[0] is not None]
     scale = chosen[0][0].origin.scale or 1.0
-    if atom.kind == "outer":
-        outer = [form for form in forms if isinstance(form, Outer)]
-        yield atom.parameter, OuterGradients(outer, gradients, scale)
-        if atom.shift is not None:
+    if group.kind == "outer":
+        outer = [structure for structure in structures if isinstance(structure, Outer)]
+        yield group.parameter, OuterGradients(outer, gradients, scale)
+        if group.bias is not None:
             pairs = zip(outer, gradients, strict=True)
-            shifts = [form.signals(gradient).sum(2) for form, gradient in pairs]
-            yield atom.shift, DenseGradients(torch.stack(shifts).sum(0))
-    elif atom.kind == "lookup":
-        lookups = [form for form in forms if isinstance(form, Lookup)]
-        yield atom.parameter, LookupGradients(lookups, gradients, scale)
-    elif atom.direct and is_tied_table(forms):
-        yield atom.parameter, TiedGradients(forms, gradients, scale)
+            biases = [structure.output_grads(gradient).sum(2) for structure, gradient in pairs]
+            yield group.bias, DenseGradients(torch.stack(biases).sum(0))
+    elif group.kind == "lookup":
+        lookups = [structure for structure in structures if isinstance(structure, Lookup)]
+        yield group.parameter, LookupGradients(lookups, gradients, scale)
+    elif group.direct and is_tied_table(structures):
+        yield group.parameter, TiedGradients(structures, gradients, scale)
     else:
-        yield atom.parameter, _dense(atom, chosen, owned, examples)
+        yield group.parameter, _dense(group, chosen, owned, examples)
 
 
 def _dense(
-    atom: Atom,
+    group: ParameterGroup,
     chosen: list[tuple[Use, tuple[Tensor | None, ...]]],
     owned: Ownership,
     examples: int,
 ) -> ExampleGradients:
     """Gradients as such; added up over uses and pulled back where the tensor was transformed."""
     use, given = chosen[0]
-    form = use.form
-    plain = atom.direct and len(chosen) == 1 and len(given) == 1 and use.origin.scale == 1.0
-    if plain and given[0] is not None and isinstance(form, Dense) and not form.own_rows:
-        return DenseGradients(form.jacobian(given[0]))
-    parameter = owned.parameters[atom.parameter]
+    structure = use.structure
+    plain = group.direct and len(chosen) == 1 and len(given) == 1 and use.origin.scale == 1.0
+    if plain and given[0] is not None and isinstance(structure, Dense) and not structure.own_rows:
+        return DenseGradients(structure.jacobian(given[0]))
+    parameter = owned.parameters[group.parameter]
     dtype = torch.promote_types(parameter.dtype, torch.float32)
-    factors = DenseFactors(atom, Frame(examples, 1, dtype, parameter.device), parameter)
+    factors = DenseFactors(group, FactorLayout(examples, 1, dtype, parameter.device), parameter)
     factors.begin(slice(0, examples), [use for use, _ in chosen])
     factors.add(0, [given for _, given in chosen])
     factors.end()

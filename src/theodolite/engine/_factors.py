@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine._plan import Atom, Route
+from theodolite.engine._plan import ParameterGroup, Route
 from theodolite.engine.calls import split_examples
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.structures import Dense, Lookup, Outer
@@ -17,8 +17,8 @@ from theodolite.errors import ShapeError
 
 __all__ = [
     "DenseFactors",
+    "FactorLayout",
     "Factors",
-    "Frame",
     "Gradients",
     "LookupFactors",
     "MixedFactors",
@@ -29,11 +29,11 @@ __all__ = [
 
 Gradients = tuple[Tensor | None, ...]
 
-_WAITING_BYTES = 2**26  # signals that wait to be turned into gradients
+_WAITING_BYTES = 2**26  # output gradients that wait to be turned into gradients
 
 
 @dataclass(frozen=True)
-class Frame:
+class FactorLayout:
     """What all factors of one block of examples have in common."""
 
     examples: int
@@ -53,10 +53,10 @@ def compact(tensor: Tensor) -> Tensor:
 
 
 class Factors(ABC):
-    """Factors of the gradients of one atom, for one block of examples."""
+    """Factors of the gradients of one group, for one block of examples."""
 
-    def __init__(self, atom: Atom, frame: Frame) -> None:
-        self.atom, self.frame = atom, frame
+    def __init__(self, group: ParameterGroup, layout: FactorLayout) -> None:
+        self.group, self.layout = group, layout
 
     @abstractmethod
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
@@ -95,37 +95,39 @@ def _joined(parts: list[Tensor], axis: int) -> Tensor:
 
 
 class _Positions(Factors):
-    """Signals (n, c, C, T) of all uses side by side, whatever the number of positions."""
+    """Output gradients (n, c, C, T) of all uses side by side, whatever the number of positions."""
 
-    signals: Tensor | None = None
+    output_grads: Tensor | None = None
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
-        """Remember the forms, which know how to read gradients."""
+        """Remember the structures, which know how to read gradients."""
         for use in uses:
             use.require_unchanged()
         self._rows, self._uses = rows, uses
 
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
-        """Copy signals into place; the only copy that is made of them."""
-        signals = self._signals(gradients)
-        if signals is None:
+        """Copy output gradients into place; the only copy that is made of them."""
+        output_grads = self._output_grads(gradients)
+        if output_grads is None:
             return
-        length = signals.shape[2]
-        if self.signals is None:
-            self.signals = self.frame.zeros(self.frame.outputs, signals.shape[1], length)
-        if length > self.signals.shape[3]:
-            self.signals = _padded(self.signals, 3, length)
-        self.signals[self._rows, output, :, :length].copy_(signals)
+        length = output_grads.shape[2]
+        if self.output_grads is None:
+            self.output_grads = self.layout.zeros(
+                self.layout.outputs, output_grads.shape[1], length
+            )
+        if length > self.output_grads.shape[3]:
+            self.output_grads = _padded(self.output_grads, 3, length)
+        self.output_grads[self._rows, output, :, :length].copy_(output_grads)
 
-    def _signals(self, gradients: Sequence[Gradients]) -> Tensor | None:
+    def _output_grads(self, gradients: Sequence[Gradients]) -> Tensor | None:
         parts = []
         for use, (gradient,) in zip(self._uses, gradients, strict=True):
-            assert isinstance(use.form, (Outer, Lookup))
+            assert isinstance(use.structure, (Outer, Lookup))
             if gradient is None:
                 gradient = torch.zeros(
-                    use.results[0], dtype=self.frame.dtype, device=self.frame.device
+                    use.results[0], dtype=self.layout.dtype, device=self.layout.device
                 )
-            parts.append(use.form.signals(gradient))
+            parts.append(use.structure.output_grads(gradient))
         if all(given[0] is None for given in gradients):
             return None
         return _joined(parts, 2)
@@ -135,21 +137,23 @@ class _Positions(Factors):
         self._uses = ()
 
     def release(self) -> None:
-        """Forget signals and inputs."""
-        self.signals = None
+        """Forget output gradients and inputs."""
+        self.output_grads = None
 
 
 class LookupFactors(_Positions):
-    """Tokens (n, T) and signals of a table."""
+    """Tokens (n, T) and output gradients of a table."""
 
     tokens: Tensor | None = None
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Keep the tokens; -1 stands for a position that does not exist."""
         super().begin(rows, uses)
-        tokens = torch.cat([use.form.tokens for use in uses if isinstance(use.form, Lookup)], 1)
+        tokens = torch.cat(
+            [use.structure.tokens for use in uses if isinstance(use.structure, Lookup)], 1
+        )
         if self.tokens is None:
-            shape = (self.frame.examples, tokens.shape[1])
+            shape = (self.layout.examples, tokens.shape[1])
             self.tokens = torch.full(shape, -1, dtype=torch.long, device=tokens.device)
         missing = tokens.shape[1] - self.tokens.shape[1]
         if missing > 0:
@@ -157,23 +161,27 @@ class LookupFactors(_Positions):
             self.tokens = torch.cat([self.tokens, filler], 1)
         self.tokens[rows, : tokens.shape[1]] = tokens
 
-    def _signals(self, gradients: Sequence[Gradients]) -> Tensor | None:
-        signals, scale = super()._signals(gradients), self._uses[0].origin.scale
-        return signals if signals is None or scale in (None, 1.0) else signals * scale
+    def _output_grads(self, gradients: Sequence[Gradients]) -> Tensor | None:
+        output_grads, scale = super()._output_grads(gradients), self._uses[0].origin.scale
+        return (
+            output_grads if output_grads is None or scale in (None, 1.0) else output_grads * scale
+        )
 
 
 class OuterFactors(_Positions):
-    """Inputs and signals of a matrix, or its gradients where they are smaller.
+    """Inputs and output gradients of a matrix, or its gradients where they are smaller.
 
     Args:
-        atom: The atom.
-        frame: Sizes.
+        group: The group.
+        layout: Sizes.
         route: How the kernel will be contracted.
-        eager: Whether to turn signals into gradients after every backward pass.
+        eager: Whether to turn output gradients into gradients after every backward pass.
     """
 
-    def __init__(self, atom: Atom, frame: Frame, route: Route, eager: bool) -> None:
-        super().__init__(atom, frame)
+    def __init__(
+        self, group: ParameterGroup, layout: FactorLayout, route: Route, eager: bool
+    ) -> None:
+        super().__init__(group, layout)
         self.route, self.eager = route, eager
         self.geometry: PatchGeometry | None = None
         self.inputs: Tensor | None = None
@@ -183,25 +191,25 @@ class OuterFactors(_Positions):
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Keep the inputs, as images where patches can be cut from them later."""
         super().begin(rows, uses)
-        forms = [use.form for use in uses if isinstance(use.form, Outer)]
-        single = len(forms) == 1 and forms[0].geometry is not None
+        structures = [use.structure for use in uses if isinstance(use.structure, Outer)]
+        single = len(structures) == 1 and structures[0].geometry is not None
         scale = uses[0].origin.scale
         if single:
-            self.geometry = forms[0].geometry
-            inputs = forms[0].inputs
+            self.geometry = structures[0].geometry
+            inputs = structures[0].inputs
         else:
-            inputs = _joined([form.rows_of_inputs() for form in forms], 1)
-        inputs = inputs.to(self.frame.dtype)
+            inputs = _joined([structure.rows_of_inputs() for structure in structures], 1)
+        inputs = inputs.to(self.layout.dtype)
         self._inputs = inputs if scale in (None, 1.0) else inputs * scale
         if not self.eager:
             self._store(rows, self._inputs)
 
     def _store(self, rows: slice, inputs: Tensor) -> None:
-        if inputs.shape[0] == self.frame.examples:
+        if inputs.shape[0] == self.layout.examples:
             self.inputs = compact(inputs)
             return
         if self.inputs is None:
-            self.inputs = self.frame.zeros(*inputs.shape[1:])
+            self.inputs = self.layout.zeros(*inputs.shape[1:])
         if self.geometry is not None and inputs.shape[1:] != self.inputs.shape[1:]:
             raise ShapeError(
                 f"inputs: expected images of one size, got {tuple(self.inputs.shape[2:])} and "
@@ -212,72 +220,72 @@ class OuterFactors(_Positions):
         self.inputs[(rows, slice(0, inputs.shape[1]))] = inputs
 
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
-        """Keep signals, or the gradients that they make with the inputs."""
+        """Keep output gradients, or the gradients that they make with the inputs."""
         if not self.eager:
             super().add(output, gradients)
             return
-        signals = self._signals(gradients)
-        if signals is not None:
-            self._wait(output, signals)
+        output_grads = self._output_grads(gradients)
+        if output_grads is not None:
+            self._wait(output, output_grads)
         if self._waiting is not None and output + 1 == self._first + self._waiting.shape[1]:
             self._flush()
 
-    def _wait(self, output: int, signals: Tensor) -> None:
-        """Keep signals of a few outputs, so that patches are cut once for all of them."""
+    def _wait(self, output: int, output_grads: Tensor) -> None:
+        """Keep output gradients of a few outputs, so that patches are cut once for all of them."""
         if self._waiting is None:
-            n, C, T = signals.shape
-            size = n * C * T * self.frame.dtype.itemsize
-            count = max(1, min(self.frame.outputs - output, _WAITING_BYTES // size))
+            n, C, T = output_grads.shape
+            size = n * C * T * self.layout.dtype.itemsize
+            count = max(1, min(self.layout.outputs - output, _WAITING_BYTES // size))
             self._first = output
             if count == 1:  # large ones do not wait: no copy is made of them
-                self._waiting = self._own(signals.unsqueeze(1))
+                self._waiting = self._own(output_grads.unsqueeze(1))
                 return
             self._waiting = torch.zeros(
-                n, count, C, T, dtype=self.frame.dtype, device=signals.device
+                n, count, C, T, dtype=self.layout.dtype, device=output_grads.device
             )
-        self._waiting[:, output - self._first].copy_(signals)
+        self._waiting[:, output - self._first].copy_(output_grads)
 
     def _flush(self) -> None:
         assert self._waiting is not None
-        signals, self._waiting = self._waiting, None
-        _, count, C, _ = signals.shape
+        output_grads, self._waiting = self._waiting, None
+        _, count, C, _ = output_grads.shape
         place = (self._rows, slice(self._first, self._first + count))
         number = 0
         for number, columns in enumerate(self._columns()):
             target = self._part(number, C, columns.shape[1])[place]
-            torch.bmm(signals.flatten(1, 2), columns.transpose(1, 2), out=target.flatten(1, 2))
-        if self.atom.shift is not None:
-            self._part(number + 1, C, 1)[place] = signals.sum(3, keepdim=True)
+            torch.bmm(output_grads.flatten(1, 2), columns.transpose(1, 2), out=target.flatten(1, 2))
+        if self.group.bias is not None:
+            self._part(number + 1, C, 1)[place] = output_grads.sum(3, keepdim=True)
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
         """The same, in one copy where the matrix has a single use."""
         if len(gradients) > 1:
             super().add_joint(outputs, gradients)
             return
-        form = self._uses[0].form
-        assert isinstance(form, Outer)
-        signals = _joint_signals(form, gradients[0][0])  # (n, outputs, C, T)
+        structure = self._uses[0].structure
+        assert isinstance(structure, Outer)
+        output_grads = _joint_output_grads(structure, gradients[0][0])  # (n, outputs, C, T)
         if self.eager:
-            self._waiting, self._first = self._own(signals), outputs.start
+            self._waiting, self._first = self._own(output_grads), outputs.start
             self._flush()
-        elif len(outputs) == self.frame.outputs and len(signals) == self.frame.examples:
-            self.signals = self._own(signals)
+        elif len(outputs) == self.layout.outputs and len(output_grads) == self.layout.examples:
+            self.output_grads = self._own(output_grads)
         else:
-            self._place(outputs, signals)
+            self._place(outputs, output_grads)
 
-    def _own(self, signals: Tensor) -> Tensor:
-        return signals.to(self.frame.dtype).contiguous()
+    def _own(self, output_grads: Tensor) -> Tensor:
+        return output_grads.to(self.layout.dtype).contiguous()
 
-    def _place(self, outputs: range, signals: Tensor) -> None:
-        if self.signals is None:
-            self.signals = self.frame.zeros(self.frame.outputs, *signals.shape[2:])
-        length = signals.shape[3]
-        self.signals = _padded(self.signals, 3, max(length, self.signals.shape[3]))
-        self.signals[self._rows, outputs.start : outputs.stop, :, :length] = signals
+    def _place(self, outputs: range, output_grads: Tensor) -> None:
+        if self.output_grads is None:
+            self.output_grads = self.layout.zeros(self.layout.outputs, *output_grads.shape[2:])
+        length = output_grads.shape[3]
+        self.output_grads = _padded(self.output_grads, 3, max(length, self.output_grads.shape[3]))
+        self.output_grads[self._rows, outputs.start : outputs.stop, :, :length] = output_grads
 
     def _part(self, number: int, rows: int, columns: int) -> Tensor:
         if len(self.gradients) == number:
-            self.gradients.append(self.frame.zeros(self.frame.outputs, rows, columns))
+            self.gradients.append(self.layout.zeros(self.layout.outputs, rows, columns))
         return self.gradients[number]
 
     def _columns(self) -> Iterable[Tensor]:
@@ -293,21 +301,21 @@ class OuterFactors(_Positions):
         del self._inputs
 
     def release(self) -> None:
-        """Forget signals, inputs and gradients."""
+        """Forget output gradients, inputs and gradients."""
         super().release()
         self.inputs = None
         self.gradients = []
 
 
-def _joint_signals(form: Outer, gradients: Tensor) -> Tensor:
-    """Signals of several outputs, from (outputs, n, ...) to (n, outputs, C, T), a view if possible.
+def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
+    """Output gradients of several outputs, from (outputs, n, ...) to (n, outputs, C, T).
 
     Those of the first output are a view in most cases. All others then lie in the same way, each at
     its place, and nothing has to be asked for output by output.
     """
-    first = form.signals(gradients[0])
+    first = structure.output_grads(gradients[0])
     if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
-        return torch.stack([first, *(form.signals(part) for part in gradients[1:])], 1)
+        return torch.stack([first, *(structure.output_grads(part) for part in gradients[1:])], 1)
     shape, steps = (len(gradients), *first.shape), (gradients.stride(0), *first.stride())
     return gradients.as_strided(shape, steps, first.storage_offset()).transpose(0, 1)
 
@@ -318,13 +326,15 @@ _PULLED_BYTES = 2**26  # gradients that are pulled back at a time
 class DenseFactors(Factors):
     """Gradients (n, c, P) as such, pulled back to the parameter where it was transformed."""
 
-    def __init__(self, atom: Atom, frame: Frame, parameter: nn.Parameter) -> None:
-        super().__init__(atom, frame)
+    def __init__(
+        self, group: ParameterGroup, layout: FactorLayout, parameter: nn.Parameter
+    ) -> None:
+        super().__init__(group, layout)
         self._parameter = parameter
         self.gradients: list[Tensor] = []
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
-        """Remember the forms."""
+        """Remember the structures."""
         for use in uses:
             use.require_unchanged()
         self._rows, self._uses = rows, uses
@@ -336,39 +346,39 @@ class DenseFactors(Factors):
                 continue
             rows = self._jacobian(use, given).flatten(1)
             if not self.gradients:
-                self.gradients.append(self.frame.zeros(self.frame.outputs, rows.shape[1]))
+                self.gradients.append(self.layout.zeros(self.layout.outputs, rows.shape[1]))
             self.gradients[0][self._rows, output] += rows
 
     def _jacobian(self, use: Use, given: Gradients) -> Tensor:
         filled = tuple(
-            torch.zeros(shape, dtype=use.origin.tensor.dtype, device=self.frame.device)
+            torch.zeros(shape, dtype=use.origin.tensor.dtype, device=self.layout.device)
             if gradient is None
             else gradient
             for gradient, shape in zip(given, use.results, strict=True)
         )
-        form = use.form
-        jacobian: Callable[[Any], Tensor] = form.jacobian
+        structure = use.structure
+        jacobian: Callable[[Any], Tensor] = structure.jacobian
         rows = jacobian(filled if len(filled) > 1 else filled[0])
-        if isinstance(form, Dense) and form.own_rows:
-            return torch.cat([self._pulled_own(use, form, rows, k) for k in range(len(rows))])
+        if isinstance(structure, Dense) and structure.own_rows:
+            return torch.cat([self._pulled_own(use, structure, rows, k) for k in range(len(rows))])
         rows = rows.reshape(len(rows), *use.origin.tensor.shape)
-        if self.atom.direct:
+        if self.group.direct:
             scale = use.origin.scale
-            return rows.to(self.frame.dtype) * (1.0 if scale is None else scale)
+            return rows.to(self.layout.dtype) * (1.0 if scale is None else scale)
         return self._pulled(use, rows)
 
     def _pulled(self, use: Use, rows: Tensor) -> Tensor:
         size = max(1, _PULLED_BYTES // (rows[0].numel() * rows.element_size()))
         parts = [pull_back(use.origin, self._parameter, part) for part in torch.split(rows, size)]
-        return torch.cat(parts).to(self.frame.dtype)
+        return torch.cat(parts).to(self.layout.dtype)
 
-    def _pulled_own(self, use: Use, form: Dense, rows: Tensor, index: int) -> Tensor:
+    def _pulled_own(self, use: Use, structure: Dense, rows: Tensor, index: int) -> Tensor:
         """One part per example: the gradient of an example is zero in the parts of the others."""
-        assert form.axis is not None
+        assert structure.axis is not None
         tensor = use.origin.tensor
         full = rows.new_zeros(tensor.shape)
-        split_examples(full, len(rows), form.axis)[index] = rows[index]
-        return pull_back(use.origin, self._parameter, full.unsqueeze(0)).to(self.frame.dtype)
+        split_examples(full, len(rows), structure.axis)[index] = rows[index]
+        return pull_back(use.origin, self._parameter, full.unsqueeze(0)).to(self.layout.dtype)
 
     def end(self) -> None:
         """Forget the graph."""
@@ -386,20 +396,22 @@ class MixedFactors(Factors):
     """Factors of the lookups and of the products apart; gradients are never formed.
 
     Args:
-        atom: The atom.
-        frame: Sizes.
+        group: The group.
+        layout: Sizes.
         route: How the products' own part will be contracted.
     """
 
-    def __init__(self, atom: Atom, frame: Frame, route: Route) -> None:
-        super().__init__(atom, frame)
-        self.outer = OuterFactors(Atom(atom.parameter, "outer", atom.uses), frame, route, False)
-        self.lookup = LookupFactors(Atom(atom.parameter, "lookup", atom.uses), frame)
+    def __init__(self, group: ParameterGroup, layout: FactorLayout, route: Route) -> None:
+        super().__init__(group, layout)
+        self.outer = OuterFactors(
+            ParameterGroup(group.parameter, "outer", group.uses), layout, route, False
+        )
+        self.lookup = LookupFactors(ParameterGroup(group.parameter, "lookup", group.uses), layout)
         self._is_outer: list[bool] = []
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Hand every use to its kind."""
-        self._is_outer = [isinstance(use.form, Outer) for use in uses]
+        self._is_outer = [isinstance(use.structure, Outer) for use in uses]
         self.outer.begin(rows, self._chosen(uses, True))
         self.lookup.begin(rows, self._chosen(uses, False))
 
@@ -427,17 +439,17 @@ def crossed(outer: OuterFactors, lookup: LookupFactors) -> Tensor | None:
 
     .. math:: \sum_{t, s} b^i_t[\mathrm{token}_s]\; (a_t \cdot \beta^j_s)
 
-    for products with inputs a and signals b, and lookups of tokens with signals beta.
+    for products with inputs a and output gradients b, and lookups of tokens with beta.
     """
-    if outer.signals is None or lookup.signals is None:
+    if outer.output_grads is None or lookup.output_grads is None:
         return None
     assert outer.inputs is not None
     assert lookup.tokens is not None
     columns = []
-    for tokens, signals in zip(lookup.tokens, lookup.signals, strict=True):
-        c, D, S = signals.shape
-        picked = outer.signals[:, :, tokens.clamp(min=0)].flatten(2)  # (nx, c, S T)
-        carried = outer.inputs @ signals.transpose(0, 1).reshape(D, c * S)
+    for tokens, output_grads in zip(lookup.tokens, lookup.output_grads, strict=True):
+        c, D, S = output_grads.shape
+        picked = outer.output_grads[:, :, tokens.clamp(min=0)].flatten(2)  # (nx, c, S T)
+        carried = outer.inputs @ output_grads.transpose(0, 1).reshape(D, c * S)
         carried = carried.view(*carried.shape[:2], c, S).permute(0, 3, 1, 2)  # (nx, S, T, c)
         columns.append(picked @ carried.flatten(1, 2))
     return torch.stack(columns, 2)

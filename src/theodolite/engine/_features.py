@@ -188,7 +188,7 @@ class Features(Mapping[str, Tensor]):
         return len(self.layers)
 
 
-class Sweep:
+class FeatureReader:
     """Which layers to read, how, and how often each ran; one forward pass per batch."""
 
     def __init__(
@@ -320,21 +320,21 @@ def feature_chunks(
         DomainError: If the model normalises over the batch or drops out units, or a named layer
             does not run.
     """
-    sweep = Sweep(model, layers, pool, read)
+    reader = FeatureReader(model, layers, pool, read)
     yield from _chunks(
-        sweep, iterate_batches(data, batch_size=batch_size, device=sweep.device, **options)
+        reader, iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
     )
 
 
-def _chunks(sweep: Sweep, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
+def _chunks(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
     """The contexts close before each chunk is handed out: the caller's code runs outside them."""
     start = 0
     while True:
-        with untouched(sweep.model), exact_arithmetic(sweep.device):
+        with untouched(reader.model), exact_arithmetic(reader.device):
             batch = next(batches, None)
             if batch is None:
                 return
-            rows = sweep.read(batch)
+            rows = reader.read(batch)
         yield FeatureChunk(start, rows, batch.targets)
         start += len(batch)
 
@@ -375,21 +375,21 @@ def features(
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
     """
-    sweep = Sweep(model, layers, pool, read)
-    sweep.reading = outputs
+    reader = FeatureReader(model, layers, pool, read)
+    reader.reading = outputs
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
-    batches = iterate_batches(data, batch_size=batch_size, device=sweep.device, **options)
-    for chunk in _chunks(sweep, batches):
+    batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
+    for chunk in _chunks(reader, batches):
         targets.append(chunk.targets)
         for name, vectors in chunk.layers.items():
             rows.setdefault(name, []).append(vectors)
     if not rows:
         raise ShapeError("data: expected at least one batch, got none; the data set is empty")
     joined = {name: _joined(name, parts) for name, parts in rows.items()}
-    kept = None if outputs is None else torch.cat(sweep.outputs)
+    kept = None if outputs is None else torch.cat(reader.outputs)
     return Features(
-        joined, join_targets(targets), sweep.calls, _pool_name(pool), sweep.read_at(), kept
+        joined, join_targets(targets), reader.calls, _pool_name(pool), reader.read_at(), kept
     )
 
 

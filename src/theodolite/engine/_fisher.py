@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from theodolite.checks import require_choice
 from theodolite.engine._curvature import ParameterOperator, Pass, flat
 from theodolite.engine._example_gradients import Segment, example_gradients
-from theodolite.engine._runs import Subject
+from theodolite.engine._runs import ModelRecorder
 from theodolite.engine._tangents import tangent_kernels
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, own_parameters, unwrap
@@ -164,19 +164,19 @@ class GaussNewton(ParameterOperator):
 
         .. math:: \mathrm{tr}\,I_l = \sum_{x,i} \|\nabla_{\theta_l} (S_x^{1/2} f(x))_i\|^2
         """
-        subject = Subject(self._model, self._owned, self._readout, OutputChoice("full"))
+        recorder = ModelRecorder(self._model, self._owned, self._readout, OutputChoice("full"))
         totals = dict.fromkeys(self._owned.parameters, torch.zeros((), dtype=torch.float64))
         with untouched(self._model), exact_arithmetic(self._tensors[0].device):
             for one in self._passes:
-                for name, value in self._pass_traces(subject, one):
+                for name, value in self._pass_traces(recorder, one):
                     totals[name] = totals[name].to(value.device) + value
         return {
             layer: torch.stack([totals[name].cpu() for name in names]).sum()
             for layer, names in self._owned.layers.items()
         }
 
-    def _pass_traces(self, subject: Subject, one: Pass) -> Iterator[tuple[str, Tensor]]:
-        run = subject.run(one.batch)
+    def _pass_traces(self, recorder: ModelRecorder, one: Pass) -> Iterator[tuple[str, Tensor]]:
+        run = recorder.run(one.batch)
         roots = _roots(one.weights)
         edges = [edge for use in run.uses for edge in use.edges]
         for index in range(roots.shape[1]):

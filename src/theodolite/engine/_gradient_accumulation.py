@@ -26,7 +26,7 @@ from theodolite.engine._example_gradients import (
     column_groups,
     example_gradients,
 )
-from theodolite.engine._runs import Run, Subject, Watch
+from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.uses import Use
@@ -51,7 +51,7 @@ class GradientAccumulation:
     """Sums while batches in class order go by; the device is not waited for before the end.
 
     Args:
-        subject: the model and its parameters.
+        recorder: the model and its parameters.
         loss: one number per example.
         labels: class of each example, on the CPU.
         stiffness: also add up unit vectors.
@@ -60,16 +60,16 @@ class GradientAccumulation:
 
     def __init__(
         self,
-        subject: Subject,
+        recorder: ModelRecorder,
         loss: BatchLoss,
         labels: Tensor,
         stiffness: bool,
         processes: Processes = ALONE,
     ) -> None:
-        self._subject, self._loss, self._stiffness = subject, loss, stiffness
-        self.progress: Watch | None = None
+        self._recorder, self._loss, self._stiffness = recorder, loss, stiffness
+        self.progress: Progress | None = None
         self._processes = processes
-        owned = subject.ownership
+        owned = recorder.ownership
         self._order = labels.argsort(stable=True)
         self._labels = labels[self._order]
         self._listed = self._labels.tolist()
@@ -155,20 +155,20 @@ class GradientAccumulation:
             self._units = shared_tallies(self._units, processes, device)
 
     def _judge(self) -> None:
-        self._subject.require_finite(torch.cat(self._losses))
+        self._recorder.require_finite(torch.cat(self._losses))
         self._check.require_agreement(self._losses[0].dtype)
 
     def _first_alone(self, batch: Batch) -> dict[str, Tensor]:
         """Gradient of the first example in a pass of its own, which also shows the axes."""
         single = batch.take(slice(0, 1))
-        losses = self._loss(self._subject.probe(single).outputs, single)
-        self._subject.require_finite(losses)
+        losses = self._loss(self._recorder.run_alone(single).outputs, single)
+        self._recorder.require_finite(losses)
         return self._check.plain_squares(losses)
 
     def _add(self, batch: Batch, start: int, first: dict[str, Tensor] | None) -> None:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
         segments = self._segments(start, start + len(batch))
-        run = self._subject.run(batch)
+        run = self._recorder.run(batch)
         losses = self._loss(run.outputs, batch)
         self._losses.append(losses.detach())
         arrived = self._backward(run, losses, keep=first is not None)
@@ -226,19 +226,19 @@ class GradientAccumulation:
             for low, high in pairwise(edges)
         ]
 
-    def _backward(self, run: Run, losses: Tensor, *, keep: bool) -> list[Tensor | None]:
+    def _backward(self, run: ForwardRun, losses: Tensor, *, keep: bool) -> list[Tensor | None]:
         edges = [edge for use in run.uses for edge in use.edges]
         inputs = [get_gradient_edge(run.outputs), *edges]
         total = losses.sum()
         return list(torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True))
 
     def _gradients(
-        self, run: Run, arrived: list[Tensor | None]
+        self, run: ForwardRun, arrived: list[Tensor | None]
     ) -> Iterator[tuple[str, ExampleGradients]]:
         logits, *others = arrived
         assert logits is not None
         yield LOGITS, DenseGradients(logits)
-        yield from example_gradients(run.uses, others, self._subject.ownership, len(logits))
+        yield from example_gradients(run.uses, others, self._recorder.ownership, len(logits))
 
     def _add_units(
         self,
@@ -292,7 +292,7 @@ class GradientAccumulation:
         return by_class[order], whole[order]
 
     def _weight_norms(self) -> Float[Tensor, " layers"]:
-        parameters = self._subject.ownership.parameters
+        parameters = self._recorder.ownership.parameters
         found = squared_norms([value.detach() for value in parameters.values()]).cpu()
         by_name = dict(zip(parameters, found, strict=True))
         by_layer = [

@@ -16,7 +16,7 @@ from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.engine._class_sums import LayerSums
 from theodolite.engine._gradient_accumulation import GradientAccumulation
-from theodolite.engine._runs import Subject, Watch
+from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
 from theodolite.engine.layers import Layers, own_parameters, unwrap
 from theodolite.engine.readouts import (
@@ -41,7 +41,7 @@ __all__ = [
 
 _BATCH_SIZE = 256
 _LARGE_BATCH_SIZE = 512  # where a GPU has room, fewer and larger calls
-_ROOM = 32 * 2**30
+_ROOMY_BYTES = 32 * 2**30
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def gradient_sums(
     batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
     check: bool = True,
-    progress: Watch | None = None,
+    progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> GradientSums:
     r"""Sums of per-example gradients :math:`g_i = \nabla \ell_i`, per layer and class.
@@ -147,10 +147,10 @@ def gradient_sums(
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
     functions = OutputChoice("full")
-    subject = Subject(plain, owned, resolve_readout(readout), functions, trusted=not check)
+    recorder = ModelRecorder(plain, owned, resolve_readout(readout), functions, trusted=not check)
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
-    work = GradientAccumulation(subject, per_example_loss(loss), classes, stiffness, processes)
+    work = GradientAccumulation(recorder, per_example_loss(loss), classes, stiffness, processes)
     work.progress = progress
     device = next(iter(owned.parameters.values())).device
     with untouched(plain), exact_arithmetic(device):
@@ -160,7 +160,7 @@ def gradient_sums(
 
 
 def _batch_size(device: torch.device) -> int:
-    roomy = device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOM
+    roomy = device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOMY_BYTES
     return _LARGE_BATCH_SIZE if roomy else _BATCH_SIZE
 
 

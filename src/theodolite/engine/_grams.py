@@ -3,7 +3,7 @@
 Flattened maps do not fit for many examples, an ``n x n`` matrix does. Features of a tile of
 examples, of all layers, are written by the hooks straight into one buffer per layer; the tile is
 multiplied with itself and with every later batch, and dropped. If all features fit into the memory
-limit that is one sweep over the data, else ``(tiles + 1) / 2``.
+limit that is one reader over the data, else ``(tiles + 1) / 2``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.engine._features import Pool, Sweep, join_targets
+from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers
 from theodolite.engine.read_points import Read, ReadPoint
@@ -103,13 +103,13 @@ def feature_grams(
         >>> grams["0"].sum().abs().item() < 1e-6
         True
     """
-    sweep = Sweep(model, layers, pool, read)
-    with untouched(sweep.model), exact_arithmetic(sweep.device):
+    reader = FeatureReader(model, layers, pool, read)
+    with untouched(reader.model), exact_arithmetic(reader.device):
         batches = list(iterate_batches(data, batch_size=batch_size or _BATCH_SIZE, **options))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
-        work = _Accumulation(sweep, batches, dtype, center)
-        tiles = work.run(_limit(memory_limit, sweep.device))
+        work = _Accumulation(reader, batches, dtype, center)
+        tiles = work.run(_limit(memory_limit, reader.device))
         grams = work.grams
     if center:
         grams = {name: double_center(double(gram)) for name, gram in grams.items()}
@@ -129,9 +129,9 @@ class _Accumulation:
     """Gram matrices while tiles of features go by."""
 
     def __init__(
-        self, sweep: Sweep, batches: list[Batch], dtype: torch.dtype | None, center: bool
+        self, reader: FeatureReader, batches: list[Batch], dtype: torch.dtype | None, center: bool
     ) -> None:
-        self.sweep, self.batches, self.dtype, self.center = sweep, batches, dtype, center
+        self.reader, self.batches, self.dtype, self.center = reader, batches, dtype, center
         self.count = sum(map(len, batches))
         first = self._read(0)
         self.widths = {name: rows.shape[1] for name, rows in first.items()}
@@ -140,7 +140,7 @@ class _Accumulation:
         self._first: dict[str, Tensor] | None = first
 
     def _read(self, index: int) -> dict[str, Tensor]:
-        rows = self.sweep.read(self.batches[index].to(self.sweep.device))
+        rows = self.reader.read(self.batches[index].to(self.reader.device))
         return {name: value.to(self.dtype or value.dtype) for name, value in rows.items()}
 
     def _rows(self, index: int) -> dict[str, Tensor]:

@@ -15,25 +15,25 @@ from typing import Any, Literal
 import torch
 
 from theodolite.engine._products import Precision
-from theodolite.engine._runs import Run
+from theodolite.engine._runs import ForwardRun
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import Mode, kernel_shape
-from theodolite.engine.structures import Dense, Form, Lookup, Outer
+from theodolite.engine.structures import Dense, Lookup, Outer, Structure
 from theodolite.engine.uses import Use
 from theodolite.errors import MemoryLimitError
 
 __all__ = [
-    "Atom",
-    "AtomPlan",
     "ContractionSizes",
+    "EngineOptions",
+    "GroupPlan",
+    "KernelSizes",
+    "ParameterGroup",
     "Plan",
     "Route",
-    "Settings",
-    "Task",
     "available_bytes",
     "choose_route",
     "contraction_costs",
-    "group_atoms",
+    "group_parameters",
     "make_plan",
     "pairs_at_once",
     "scatter_cost",
@@ -43,85 +43,94 @@ Kind = Literal["outer", "lookup", "mixed", "dense"]
 
 
 @dataclass(frozen=True)
-class Atom:
+class ParameterGroup:
     """Parameters whose gradients are contracted together.
 
     Args:
         parameter: Name of the matrix, table or other tensor.
         kind: How its gradient is kept.
         uses: Positions of its uses in the list of all uses.
-        shift: Name of the shift that is contracted with it, or None.
+        bias: Name of the bias that is contracted with it, or None.
         direct: Whether all uses see the same tensor, so that no gradient must be pulled back.
     """
 
     parameter: str
     kind: Kind
     uses: tuple[int, ...]
-    shift: str | None = None
+    bias: str | None = None
     direct: bool = True
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All parameters of the atom."""
-        return (self.parameter,) if self.shift is None else (self.parameter, self.shift)
+        """All parameters of the group."""
+        return (self.parameter,) if self.bias is None else (self.parameter, self.bias)
 
 
-def group_atoms(uses: list[Use], ownership: Ownership) -> list[Atom]:
-    """Atoms in order of first use."""
+def group_parameters(uses: list[Use], ownership: Ownership) -> list[ParameterGroup]:
+    """Groups in order of first use."""
     found: dict[str, list[int]] = defaultdict(list)
     for index, use in enumerate(uses):
         for root in use.origin.roots:
             found[root].append(index)
-    atoms = {name: _atom(name, tuple(indices), uses) for name, indices in found.items()}
-    return _merge_shifts(atoms, uses, ownership)
+    groups = {name: _group(name, tuple(indices), uses) for name, indices in found.items()}
+    return _merge_biases(groups, uses, ownership)
 
 
-def _atom(name: str, indices: tuple[int, ...], uses: list[Use]) -> Atom:
+def _group(name: str, indices: tuple[int, ...], uses: list[Use]) -> ParameterGroup:
     chosen = [uses[index] for index in indices]
     same = len({id(use.origin.tensor) for use in chosen}) == 1
     if not same or chosen[0].origin.scale is None:
-        return Atom(name, "dense", indices, direct=False)
-    return Atom(name, _kind(chosen), indices)
+        return ParameterGroup(name, "dense", indices, direct=False)
+    return ParameterGroup(name, _kind(chosen), indices)
 
 
 def _kind(uses: list[Use]) -> Kind:
-    forms = [use.form for use in uses]
-    outer = [form for form in forms if isinstance(form, Outer)]
-    if len(outer) == len(forms) and len({(form.rows, form.transposed) for form in outer}) == 1:
+    structures = [use.structure for use in uses]
+    outer = [structure for structure in structures if isinstance(structure, Outer)]
+    if (
+        len(outer) == len(structures)
+        and len({(structure.rows, structure.transposed) for structure in outer}) == 1
+    ):
         return "outer"
-    if all(isinstance(form, Lookup) for form in forms):
+    if all(isinstance(structure, Lookup) for structure in structures):
         return "lookup"
-    plain = all(not form.transposed and form.geometry is None for form in outer)
-    tables = [form for form in forms if isinstance(form, Lookup)]
-    return "mixed" if outer and plain and len(outer) + len(tables) == len(forms) else "dense"
+    plain = all(not structure.transposed and structure.geometry is None for structure in outer)
+    tables = [structure for structure in structures if isinstance(structure, Lookup)]
+    return "mixed" if outer and plain and len(outer) + len(tables) == len(structures) else "dense"
 
 
-def _merge_shifts(atoms: dict[str, Atom], uses: list[Use], ownership: Ownership) -> list[Atom]:
-    """Join shifts with the matrices of the same calls, where every layer has both or neither."""
-    by_calls = {_calls(atom, uses): name for name, atom in atoms.items() if atom.kind == "outer"}
-    merged = dict(atoms)
-    for name, atom in atoms.items():
-        if not _is_shift(atom, uses):
+def _merge_biases(
+    groups: dict[str, ParameterGroup], uses: list[Use], ownership: Ownership
+) -> list[ParameterGroup]:
+    """Join biases with the matrices of the same calls, where every layer has both or neither."""
+    by_calls = {
+        _calls(group, uses): name for name, group in groups.items() if group.kind == "outer"
+    }
+    merged = dict(groups)
+    for name, group in groups.items():
+        if not _is_bias(group, uses):
             continue
-        matrix = by_calls.get(_calls(atom, uses))
-        if matrix is None or merged[matrix].shift or not _same_layers(matrix, name, ownership):
+        matrix = by_calls.get(_calls(group, uses))
+        if matrix is None or merged[matrix].bias or not _same_layers(matrix, name, ownership):
             continue
         base = merged[matrix]
-        merged[matrix] = Atom(matrix, "outer", base.uses, name)
+        merged[matrix] = ParameterGroup(matrix, "outer", base.uses, name)
         del merged[name]
     return list(merged.values())
 
 
-def _calls(atom: Atom, uses: list[Use]) -> tuple[int, ...]:
-    return tuple(uses[index].call for index in atom.uses)
+def _calls(group: ParameterGroup, uses: list[Use]) -> tuple[int, ...]:
+    return tuple(uses[index].call for index in group.uses)
 
 
-def _is_shift(atom: Atom, uses: list[Use]) -> bool:
-    if atom.kind != "dense" or not atom.direct:
+def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
+    if group.kind != "dense" or not group.direct:
         return False
-    chosen = [uses[index] for index in atom.uses]
+    chosen = [uses[index] for index in group.uses]
     return all(
-        isinstance(use.form, Dense) and use.form.signals is not None and use.origin.scale == 1.0
+        isinstance(use.structure, Dense)
+        and use.structure.output_grads is not None
+        and use.origin.scale == 1.0
         for use in chosen
     )
 
@@ -202,7 +211,7 @@ def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
 
 
 def pairs_at_once(outputs: int, positions: int) -> bool:
-    """Whether products of signals at all pairs of positions cost less than going through G."""
+    """Whether products at all pairs of positions cost less than going through G."""
     return outputs == 1 or outputs * positions <= _FEW_ROWS
 
 
@@ -222,11 +231,11 @@ def choose_route(problem: ContractionSizes) -> Route:
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
-_RUN_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
+_PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 
 
 @dataclass(frozen=True)
-class Settings:
+class EngineOptions:
     """How to compute, as far as the user decides it.
 
     Args:
@@ -251,18 +260,18 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class AtomPlan:
-    """How one atom is treated.
+class GroupPlan:
+    """How one group is treated.
 
     Args:
-        atom: The atom.
+        group: The group.
         route: Order of contraction; None where gradients are kept as they are.
         eager: Whether gradients are formed after every backward pass.
         numbers: Numbers that are kept per example.
         cost: Predicted time of the contraction, in multiply-adds.
     """
 
-    atom: Atom
+    group: ParameterGroup
     route: Route | None
     eager: bool
     numbers: int
@@ -271,21 +280,21 @@ class AtomPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of a run.
+    """Sizes of one computation.
 
     Args:
-        atoms: What is kept of every atom.
+        groups: What is kept of every group.
         uses: Number of uses of parameters in one forward pass.
-        run: Examples per forward pass.
+        batch_size: Examples per forward pass.
         block: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak, beside the model itself.
         joint: Outputs that go through one pass; None to choose.
     """
 
-    atoms: list[AtomPlan]
+    groups: list[GroupPlan]
     uses: int
-    run: int
+    batch_size: int
     block: int
     tile_bytes: int
     predicted_bytes: int
@@ -293,7 +302,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Task:
+class KernelSizes:
     """What is to be computed."""
 
     left: int
@@ -313,48 +322,52 @@ class Task:
 
 
 def make_plan(
-    atoms: list[Atom], probe: Run, ownership: Ownership, task: Task, settings: Settings
+    groups: list[ParameterGroup],
+    alone: ForwardRun,
+    ownership: Ownership,
+    sizes: KernelSizes,
+    options: EngineOptions,
 ) -> Plan:
     """Choose routes and sizes.
 
     Raises:
         MemoryLimitError: If even single examples do not fit.
     """
-    plans = [_atom_plan(atom, probe, ownership, task, settings) for atom in atoms]
-    kept = sum(plan.numbers for plan in plans) * task.dtype.itemsize
-    limit = settings.memory_limit or available_bytes(task.device)
-    largest = _TILE_BYTES.get(task.device.type, _TILE_BYTES["cpu"])
-    tile = settings.tile_bytes or min(largest, limit // 8)
-    graph = 2 * probe.result_bytes  # activations, and gradients of about the same size
-    fixed = task.kernels * task.kernel_bytes + 2 * tile
-    examples = task.left if task.symmetric else task.left + task.right
-    run = _run_size(settings, task, graph, max(0, limit - fixed))
-    block = max(task.left, task.right)
-    needed = fixed + run * graph + examples * kept
+    plans = [_group_plan(group, alone, ownership, sizes, options) for group in groups]
+    kept = sum(plan.numbers for plan in plans) * sizes.dtype.itemsize
+    limit = options.memory_limit or available_bytes(sizes.device)
+    largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
+    tile = options.tile_bytes or min(largest, limit // 8)
+    graph = 2 * alone.result_bytes  # activations, and gradients of about the same size
+    fixed = sizes.kernels * sizes.kernel_bytes + 2 * tile
+    examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
+    batch_size = _batch_size(options, sizes, graph, max(0, limit - fixed))
+    block = max(sizes.left, sizes.right)
+    needed = fixed + batch_size * graph + examples * kept
     if needed > limit:
-        free = limit - fixed - run * graph
+        free = limit - fixed - batch_size * graph
         block = min(block, int(free // (2 * kept))) if kept else block
-        needed = fixed + run * graph + 2 * block * kept
+        needed = fixed + batch_size * graph + 2 * block * kept
     if block < 1 or needed > limit:
-        raise MemoryLimitError(_refusal(task, limit, fixed, graph + 2 * kept))
-    return Plan(plans, len(probe.uses), min(run, block), block, tile, needed, settings.joint)
+        raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept))
+    return Plan(plans, len(alone.uses), min(batch_size, block), block, tile, needed, options.joint)
 
 
-def _run_size(settings: Settings, task: Task, graph: int, free: int) -> int:
-    examples = max(task.left, task.right)
-    if settings.batch_size is not None:
-        return min(settings.batch_size, examples)
-    wanted = _RUN_BYTES.get(task.device.type, _RUN_BYTES["cpu"])
+def _batch_size(options: EngineOptions, sizes: KernelSizes, graph: int, free: int) -> int:
+    examples = max(sizes.left, sizes.right)
+    if options.batch_size is not None:
+        return min(options.batch_size, examples)
+    wanted = _PASS_BYTES.get(sizes.device.type, _PASS_BYTES["cpu"])
     size = max(1, min(wanted, free // 2) // max(1, graph))
-    runs = -(-examples // min(size, examples))
-    return -(-examples // runs)  # runs of equal size
+    passes = -(-examples // min(size, examples))
+    return -(-examples // passes)  # passes of equal size
 
 
-def _refusal(task: Task, limit: int, fixed: int, per_example: int) -> str:
-    kernels = task.kernels * task.kernel_bytes
+def _refusal(sizes: KernelSizes, limit: int, fixed: int, per_example: int) -> str:
+    kernels = sizes.kernels * sizes.kernel_bytes
     return (
-        f"memory: expected to stay below {limit / _GIB:.2f} GiB, but {task.kernels} kernels of "
-        f"{kernel_shape(task.mode, task.left, task.right, task.outputs)} take "
+        f"memory: expected to stay below {limit / _GIB:.2f} GiB, but {sizes.kernels} kernels of "
+        f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.outputs)} take "
         f"{kernels / _GIB:.2f} GiB, intermediate results {(fixed - kernels) / _GIB:.2f} GiB and a "
         f"single example {per_example / _GIB:.3f} GiB; pass fewer examples or layers, "
         "outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at all"
@@ -378,61 +391,75 @@ def available_bytes(device: torch.device) -> int:
         return 8 * _GIB
 
 
-def _atom_plan(
-    atom: Atom, probe: Run, ownership: Ownership, task: Task, settings: Settings
-) -> AtomPlan:
-    forms = [probe.uses[index].form for index in atom.uses]
-    c = task.outputs
-    if atom.kind in ("lookup", "mixed"):
-        return _table_plan(atom, forms, ownership, task)
-    if atom.kind == "dense":
-        tensor = probe.uses[atom.uses[0]].origin.tensor
-        root = ownership.parameters[atom.parameter]
-        size = (tensor if atom.direct else root).numel()
-        return AtomPlan(atom, None, False, c * size, 0.5 * task.left * task.right * c * c * size)
-    outer = [form for form in forms if isinstance(form, Outer)]
-    problem = _problem(outer, task)
-    route = settings.route or choose_route(problem)
+def _group_plan(
+    group: ParameterGroup,
+    alone: ForwardRun,
+    ownership: Ownership,
+    sizes: KernelSizes,
+    options: EngineOptions,
+) -> GroupPlan:
+    structures = [alone.uses[index].structure for index in group.uses]
+    c = sizes.outputs
+    if group.kind in ("lookup", "mixed"):
+        return _table_plan(group, structures, ownership, sizes)
+    if group.kind == "dense":
+        tensor = alone.uses[group.uses[0]].origin.tensor
+        root = ownership.parameters[group.parameter]
+        size = (tensor if group.direct else root).numel()
+        return GroupPlan(
+            group, None, False, c * size, 0.5 * sizes.left * sizes.right * c * c * size
+        )
+    outer = [structure for structure in structures if isinstance(structure, Outer)]
+    problem = _problem(outer, sizes)
+    route = options.route or choose_route(problem)
     T, C, D = problem.positions, outer[0].rows, problem.columns
     if route == "hadamard" and T > 1:
         route = "positions"
-    eager = route == "gradients" and D + (atom.shift is not None) <= T
-    inputs = sum(form.inputs.numel() for form in outer)
+    eager = route == "gradients" and D + (group.bias is not None) <= T
+    inputs = sum(structure.inputs.numel() for structure in outer)
     numbers = c * C * (D + 1) if eager else c * C * T + inputs
-    return AtomPlan(atom, route, eager, numbers, contraction_costs(problem).get(route, 0.0))
+    return GroupPlan(group, route, eager, numbers, contraction_costs(problem).get(route, 0.0))
 
 
-def _table_plan(atom: Atom, forms: Sequence[Form], ownership: Ownership, task: Task) -> AtomPlan:
-    """Lookups, with or without products of the same table: signals are kept, never gradients."""
-    c = task.outputs
-    rows, width = ownership.parameters[atom.parameter].shape
-    tokens = sum(form.tokens.shape[1] for form in forms if isinstance(form, Lookup))
-    problem = ContractionSizes(task.left, task.right, c, width, 1, tokens, symmetric=task.symmetric)
+def _table_plan(
+    group: ParameterGroup, structures: Sequence[Structure], ownership: Ownership, sizes: KernelSizes
+) -> GroupPlan:
+    """Lookups, with or without products of the same table: factors are kept, never gradients."""
+    c = sizes.outputs
+    rows, width = ownership.parameters[group.parameter].shape
+    tokens = sum(
+        structure.tokens.shape[1] for structure in structures if isinstance(structure, Lookup)
+    )
+    problem = ContractionSizes(
+        sizes.left, sizes.right, c, width, 1, tokens, symmetric=sizes.symmetric
+    )
     numbers, cost = tokens * (c * width + 2), max(contraction_costs(problem).values())
-    outer = [form for form in forms if isinstance(form, Outer)]
+    outer = [structure for structure in structures if isinstance(structure, Outer)]
     route: Route = "positions"
     if outer:
-        products = _problem(outer, task)
+        products = _problem(outer, sizes)
         route = choose_route(products)
-        numbers += c * rows * products.positions + sum(form.inputs.numel() for form in outer)
+        numbers += c * rows * products.positions + sum(
+            structure.inputs.numel() for structure in outer
+        )
         cost += contraction_costs(products)[route]
-    return AtomPlan(atom, route, False, numbers, cost)
+    return GroupPlan(group, route, False, numbers, cost)
 
 
-def _problem(forms: list[Outer], task: Task) -> ContractionSizes:
-    first = forms[0]
+def _problem(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:
+    first = structures[0]
     pixels = 0
-    if len(forms) == 1 and first.geometry is not None and first.geometry.keeps_size:
+    if len(structures) == 1 and first.geometry is not None and first.geometry.keeps_size:
         pixels = first.inputs.shape[1]
-    merged = 1 if task.mode == "full" else task.outputs
+    merged = 1 if sizes.mode == "full" else sizes.outputs
     return ContractionSizes(
-        left=task.left,
-        right=task.right,
-        outputs=task.outputs if task.mode == "full" else 1,
+        left=sizes.left,
+        right=sizes.right,
+        outputs=sizes.outputs if sizes.mode == "full" else 1,
         rows=first.rows * merged,
         columns=first.columns,
-        positions=sum(form.positions for form in forms),
+        positions=sum(structure.positions for structure in structures),
         pixels=pixels,
-        symmetric=task.symmetric,
-        itemsize=task.dtype.itemsize,
+        symmetric=sizes.symmetric,
+        itemsize=sizes.dtype.itemsize,
     )

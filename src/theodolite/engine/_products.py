@@ -109,17 +109,17 @@ class Products:
         (high, low), (other_high, other_low) = a, a if b is None else b
         return [(high, other_high), (high, other_low), (low, other_high)]
 
-    def into(self, target: Tensor, left: Tensor, right: Tensor, fresh: bool) -> None:
-        """``target = left @ right.T`` of prepared factors, or added to it where it is not fresh."""
-        if fresh and is_gram(left, right):
+    def into(self, target: Tensor, left: Tensor, right: Tensor, overwrite: bool) -> None:
+        """``target = left @ right.T`` of prepared factors, or added to it to what it holds."""
+        if overwrite and is_gram(left, right):
             gram_into(target, left)
             return
         with self._allowed(left):
-            if target.dim() == 3 and fresh:
+            if target.dim() == 3 and overwrite:
                 torch.bmm(left, right.mT, out=target)
                 return
             add = torch.addmm if target.dim() == 2 else torch.baddbmm
-            add(target, left, right.mT, beta=0 if fresh else 1, out=target)
+            add(target, left, right.mT, beta=0 if overwrite else 1, out=target)
 
     def of(self, left: Tensor, right: Tensor) -> Tensor:
         """``left @ right.T`` of prepared factors."""
@@ -131,7 +131,7 @@ class Products:
         with self._allowed(left):
             return multiply(left, right.mT)
 
-    def room(self, tensor: Tensor, size: int) -> int:
+    def usable_bytes(self, tensor: Tensor, size: int) -> int:
         """How much of a tile factors may take, so that prepared copies of both fit too."""
         return size // 7 if self._splits(tensor) else size
 

@@ -17,16 +17,16 @@ from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_comple
 from theodolite.errors import CaptureError, NotFiniteError
 
 __all__ = [
-    "Run",
-    "Steps",
-    "Subject",
-    "Watch",
+    "ForwardRun",
+    "ModelRecorder",
+    "Progress",
+    "ProgressCounter",
 ]
 
-Watch = Callable[[float, str], None]
+Progress = Callable[[float, str], None]
 
 
-class Steps:
+class ProgressCounter:
     """Counts pieces of work of about the same size.
 
     Args:
@@ -34,7 +34,7 @@ class Steps:
         total: Number of pieces.
     """
 
-    def __init__(self, watch: Watch | None, total: int) -> None:
+    def __init__(self, watch: Progress | None, total: int) -> None:
         self._watch, self._total, self._count = watch, max(1, total), 0
 
     def done(self, text: str) -> None:
@@ -50,7 +50,7 @@ _REMEMBERED: WeakKeyDictionary[nn.Module, dict[_MemoryKey, list[CallTensors]]] =
 
 
 @dataclass(frozen=True)
-class Run:
+class ForwardRun:
     """One recorded forward pass: functions of the examples (n, c) and the uses of parameters."""
 
     outputs: Tensor
@@ -94,7 +94,7 @@ class Run:
         return [tuple(item for item in use if item is not None) for use in self._by_use([*grads])]
 
     @property
-    def signal_bytes(self) -> int:
+    def output_grad_bytes(self) -> int:
         """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
         if any(shape == () for use in self.uses for shape in use.results):
             return 0
@@ -110,7 +110,7 @@ class Run:
 
 
 @dataclass
-class Subject:
+class ModelRecorder:
     """A model with everything that decides what is differentiated with respect to what.
 
     Args:
@@ -129,7 +129,7 @@ class Subject:
     trusted: bool = False
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
 
-    def run(self, batch: Batch) -> Run:
+    def run(self, batch: Batch) -> ForwardRun:
         """Record a forward pass; the first of each shape is preceded by one example alone."""
         reference = None if len(batch) == 1 else self._reference(batch)
         run = self._record(batch, reference)[0]
@@ -137,11 +137,11 @@ class Subject:
             self._remember(batch, reference)
         return run
 
-    def probe(self, batch: Batch) -> Run:
+    def run_alone(self, batch: Batch) -> ForwardRun:
         """One example alone, with a check that no use of a parameter went unseen."""
-        run, recorder = self._record(batch, None)
-        require_complete(run.outputs, recorder)
-        self._references[_key(batch)] = recorder.calls
+        run, recorded = self._record(batch, None)
+        require_complete(run.outputs, recorded)
+        self._references[_key(batch)] = recorded.calls
         return run
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -156,7 +156,7 @@ class Subject:
             if remembered is not None:
                 self._references[key] = remembered
         if key not in self._references:
-            self.probe(batch.take(slice(0, 1)))
+            self.run_alone(batch.take(slice(0, 1)))
         return self._references[key]
 
     def _memory_key(self, batch: Batch) -> _MemoryKey:
@@ -170,14 +170,16 @@ class Subject:
             if len(kept) == len(reference):
                 known[key] = kept
 
-    def _record(self, batch: Batch, reference: list[CallTensors] | None) -> tuple[Run, UseRecorder]:
+    def _record(
+        self, batch: Batch, reference: list[CallTensors] | None
+    ) -> tuple[ForwardRun, UseRecorder]:
         inputs = (batch.args, dict(batch.kwargs))
-        recorder = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
-        with recorder:
+        recorded = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
+        with recorded:
             outputs = read_outputs(batch.run(self.model), batch, self.readout)
             values = self.choice.select(outputs, batch)
         self._require_usable(values)
-        return Run(values, recorder.uses, recorder.result_bytes), recorder
+        return ForwardRun(values, recorded.uses, recorded.result_bytes), recorded
 
     def _require_usable(self, values: Tensor) -> None:
         if values.grad_fn is None:

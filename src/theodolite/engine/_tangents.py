@@ -9,24 +9,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.engine._checks import CheckWeights
+from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._factors import OuterFactors
-from theodolite.engine._kernel_computation import (
+from theodolite.engine._kernel_engine import (
     Collected,
     Data,
+    KernelEngine,
     Request,
-    Sweep,
     model_device,
     prepare,
 )
-from theodolite.engine._plan import Plan, Settings
+from theodolite.engine._plan import EngineOptions, Plan
 from theodolite.engine._products import Precision
-from theodolite.engine._runs import Steps, Watch
+from theodolite.engine._runs import Progress, ProgressCounter
 from theodolite.engine.batches import Batch
 from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
-from theodolite.engine.state import Aside, exact_arithmetic, keep_freed_memory, untouched
+from theodolite.engine.state import SideStream, exact_arithmetic, raise_trim_threshold, untouched
 from theodolite.errors import ShapeError, UnknownNameError
 
 __all__ = [
@@ -148,9 +148,9 @@ def tangent_kernels(
     device: torch.device | str | None = None,
     precision: Precision = "float32",
     check: bool = True,
-    progress: Watch | None = None,
+    progress: Progress | None = None,
 ) -> TangentKernels:
-    r"""Tangent kernel of every layer, exact, in one sweep.
+    r"""Tangent kernel of every layer, exact, in one pass over the data.
 
     .. math:: K_l[(x, i), (x', j)] =
               \langle \nabla_{\theta_l} f^i(x), \nabla_{\theta_l} f^j(x') \rangle
@@ -198,32 +198,36 @@ def tangent_kernels(
     References:
         [lou2022], Eq. (1); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
-    keep_freed_memory()
-    settings = Settings(memory_limit, batch_size, precision, check=check)
-    request = Request(layers, outputs, readout, params, dtype, device, settings)
+    raise_trim_threshold()
+    options = EngineOptions(memory_limit, batch_size, precision, check=check)
+    request = Request(layers, outputs, readout, params, dtype, device, options)
     inner = unwrap(model)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
         data = Data.of(inputs, targets, batch_fn, place)
         second = None if other is None else Data.of(other, None, batch_fn, place)
-        sweep = prepare(inner, data, request)
-        return kernels_of(sweep, data, second, progress)
+        engine = prepare(inner, data, request)
+        return kernels_of(engine, data, second, progress)
 
 
 def kernels_of(
-    sweep: Sweep, data: Data, other: Data | None, progress: Watch | None = None
+    engine: KernelEngine, data: Data, other: Data | None, progress: Progress | None = None
 ) -> TangentKernels:
-    """Kernels of a prepared sweep."""
+    """Kernels of all layers."""
     right = len(data) if other is None else len(other)
-    plan = sweep.plan(len(data), right, other is None, len(sweep.layers))
-    shape = kernel_shape(sweep.subject.choice.mode, len(data), right, sweep.outputs)
-    check = CheckWeights(sweep, data, other, Aside(sweep.device)) if sweep.settings.check else None
-    kernels = _Kernels(shape, sweep, Steps(progress, _pieces(sweep, plan, data, other)))
+    plan = engine.plan(len(data), right, other is None, len(engine.layers))
+    shape = kernel_shape(engine.recorder.choice.mode, len(data), right, engine.outputs)
+    check = (
+        KernelCheck(engine, data, other, SideStream(engine.device))
+        if engine.options.check
+        else None
+    )
+    kernels = _Kernels(shape, engine, ProgressCounter(progress, _pieces(engine, plan, data, other)))
     kernels.beside = None if check is None else check.begin
-    values = _fill_all(sweep, plan, data, other, kernels)
+    values = _fill_all(engine, plan, data, other, kernels)
     if check is not None:
         check.compare(kernels, values, kernels_of)
-    return TangentKernels(dict(kernels), coverage_of(sweep, plan), values, plan.predicted_bytes)
+    return TangentKernels(dict(kernels), coverage_of(engine, plan), values, plan.predicted_bytes)
 
 
 class _Kernels(dict[str, Tensor]):
@@ -234,30 +238,32 @@ class _Kernels(dict[str, Tensor]):
 
     beside: Callable[[], None] | None = None
 
-    def __init__(self, shape: tuple[int, ...], sweep: Sweep, steps: Steps) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], engine: KernelEngine, steps: ProgressCounter
+    ) -> None:
         super().__init__()
-        self._shape, self._sweep, self.steps = shape, sweep, steps
+        self._shape, self._engine, self.steps = shape, engine, steps
 
     def __missing__(self, layer: str) -> Tensor:
-        if self.beside is not None and 2 * len(self) >= len(self._sweep.layers) - 1:
+        if self.beside is not None and 2 * len(self) >= len(self._engine.layers) - 1:
             begin, self.beside = self.beside, None
             begin()
-        self[layer] = torch.empty(self._shape, dtype=self._sweep.dtype, device=self._sweep.device)
+        self[layer] = torch.empty(self._shape, dtype=self._engine.dtype, device=self._engine.device)
         return self[layer]
 
 
-def _pieces(sweep: Sweep, plan: Plan, data: Data, other: Data | None) -> int:
+def _pieces(engine: KernelEngine, plan: Plan, data: Data, other: Data | None) -> int:
     """Blocks of examples that are gone through, and layers that are filled between them."""
     rows = -(-len(data) // plan.block)
     if other is not None:
         columns = -(-len(other) // plan.block)
-        return rows + rows * columns * (1 + len(sweep.layers))
+        return rows + rows * columns * (1 + len(engine.layers))
     above = rows * (rows - 1) // 2
-    return rows * (1 + len(sweep.layers)) + above * (1 + len(sweep.layers))
+    return rows * (1 + len(engine.layers)) + above * (1 + len(engine.layers))
 
 
 def _fill_all(
-    sweep: Sweep,
+    engine: KernelEngine,
     plan: Plan,
     data: Data,
     other: Data | None,
@@ -265,21 +271,21 @@ def _fill_all(
 ) -> Tensor:
     """Fill the kernels block by block; returns the outputs of the first set."""
     values: list[Tensor] = []
-    for rows, batches in sweep.blocks(data, plan):
-        left = sweep.collect(batches, plan)
+    for rows, batches in engine.blocks(data, plan):
+        left = engine.collect(batches, plan)
         kernels.steps.done(f"examples {rows.start} to {rows.stop - 1}")
         values.append(left.outputs)
         if other is not None:
-            _fill_row(sweep, plan, (left, rows), other, kernels)
+            _fill_row(engine, plan, (left, rows), other, kernels)
         elif len(left.outputs) == len(data):
-            _fill_and_release(sweep, plan, left, kernels)
+            _fill_and_release(engine, plan, left, kernels)
         else:
-            _fill_triangle(sweep, plan, (left, rows), data, kernels)
+            _fill_triangle(engine, plan, (left, rows), data, kernels)
     return torch.cat(values)
 
 
 def _fill_row(
-    sweep: Sweep,
+    engine: KernelEngine,
     plan: Plan,
     side: tuple[Collected, slice],
     other: Data,
@@ -287,14 +293,14 @@ def _fill_row(
 ) -> None:
     """All blocks between some examples of the first set and the second set."""
     left, rows = side
-    for columns, batches in sweep.blocks(other, plan):
-        right = sweep.collect(batches, plan)
+    for columns, batches in engine.blocks(other, plan):
+        right = engine.collect(batches, plan)
         kernels.steps.done(f"examples {columns.start} to {columns.stop - 1} of the other set")
-        _fill(sweep, plan, (left, right), (rows, columns), kernels)
+        _fill(engine, plan, (left, right), (rows, columns), kernels)
 
 
 def _fill_triangle(
-    sweep: Sweep,
+    engine: KernelEngine,
     plan: Plan,
     side: tuple[Collected, slice],
     data: Data,
@@ -302,47 +308,49 @@ def _fill_triangle(
 ) -> None:
     """Blocks from the diagonal on, and their mirror images."""
     left, rows = side
-    _fill(sweep, plan, (left, left), (rows, rows), kernels)
-    for columns, batches in sweep.blocks(data, plan):
+    _fill(engine, plan, (left, left), (rows, rows), kernels)
+    for columns, batches in engine.blocks(data, plan):
         if columns.start > rows.start:
-            right = sweep.collect(batches, plan)
+            right = engine.collect(batches, plan)
             kernels.steps.done(f"examples {columns.start} to {columns.stop - 1}")
-            _fill(sweep, plan, (left, right), (rows, columns), kernels)
-            _mirror_blocks(sweep, (rows, columns), kernels)
+            _fill(engine, plan, (left, right), (rows, columns), kernels)
+            _mirror_blocks(engine, (rows, columns), kernels)
 
 
 def _fill(
-    sweep: Sweep,
+    engine: KernelEngine,
     plan: Plan,
     pair: tuple[Collected, Collected],
     place: tuple[slice, slice],
     kernels: "_Kernels",
 ) -> None:
     """Fill one block of every kernel."""
-    mode = sweep.subject.choice.mode
-    for layer in sweep.layers:
+    mode = engine.recorder.choice.mode
+    for layer in engine.layers:
         kernel = kernels[layer]
-        sweep.fill(layer, pair, KernelBlock(kernel, mode).part(*place), plan)
+        engine.fill(layer, pair, KernelBlock(kernel, mode).part(*place), plan)
         kernels.steps.done(f"layer {layer}")
 
 
-def _fill_and_release(sweep: Sweep, plan: Plan, collected: Collected, kernels: "_Kernels") -> None:
+def _fill_and_release(
+    engine: KernelEngine, plan: Plan, collected: Collected, kernels: "_Kernels"
+) -> None:
     """Fill whole kernels and let factors, the larger part of the memory, go on the way."""
-    mode = sweep.subject.choice.mode
-    waiting = Counter(index for layer in sweep.layers for index in sweep.atoms_of(layer))
-    for layer in sweep.layers:
+    mode = engine.recorder.choice.mode
+    waiting = Counter(index for layer in engine.layers for index in engine.groups_of(layer))
+    for layer in engine.layers:
         kernel = kernels[layer]
-        sweep.fill(layer, (collected, collected), KernelBlock(kernel, mode), plan)
+        engine.fill(layer, (collected, collected), KernelBlock(kernel, mode), plan)
         kernels.steps.done(f"layer {layer}")
-        for index in sweep.atoms_of(layer):
+        for index in engine.groups_of(layer):
             waiting[index] -= 1
             if waiting[index] == 0:
                 collected.factors[index].release()
 
 
-def _mirror_blocks(sweep: Sweep, place: tuple[slice, slice], kernels: "_Kernels") -> None:
+def _mirror_blocks(engine: KernelEngine, place: tuple[slice, slice], kernels: "_Kernels") -> None:
     """Copy a block above the diagonal to its place below."""
-    mode = sweep.subject.choice.mode
+    mode = engine.recorder.choice.mode
     rows, columns = place
     for kernel in kernels.values():
         block = KernelBlock(kernel, mode)
@@ -353,13 +361,13 @@ def _mirror_blocks(sweep: Sweep, place: tuple[slice, slice], kernels: "_Kernels"
             below.copy_(above.T)
 
 
-def coverage_of(sweep: Sweep, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
+def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
     """How every parameter of every layer was treated."""
-    ownership = sweep.subject.ownership
+    ownership = engine.recorder.ownership
     found: dict[str, Coverage] = {}
-    for entry in plan.atoms:
-        uses = [sweep.probe.uses[index] for index in entry.atom.uses]
-        for name in entry.atom.parameters:
+    for entry in plan.groups:
+        uses = [engine.alone.uses[index] for index in entry.group.uses]
+        for name in entry.group.parameters:
             found[name] = Coverage(
                 name,
                 tuple(use.function for use in uses),
@@ -372,7 +380,7 @@ def coverage_of(sweep: Sweep, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
             found.get(name, Coverage(name, (), True, "unused", ownership.shared.get(name, ())))
             for name in ownership.layers[layer]
         )
-        for layer in sweep.layers
+        for layer in engine.layers
     }
 
 
@@ -448,9 +456,9 @@ def backward_kernel(
         not both by the common one.
     """
     factors = _factors(model, inputs, layer, readout)
-    assert factors.signals is not None
-    n, c, width, _ = factors.signals.shape
-    flat = factors.signals.reshape(n * c, width)
+    assert factors.output_grads is not None
+    n, c, width, _ = factors.output_grads.shape
+    flat = factors.output_grads.reshape(n * c, width)
     return (flat @ flat.T / (width if normalize else 1)).view(n, c, n, c)
 
 
@@ -462,8 +470,8 @@ def traced_backward_kernel(
     Of a thousand outputs these are a thousandth, in time and in memory.
     """
     factors = _factors(model, inputs, layer, readout)
-    assert factors.signals is not None
-    flat = factors.signals.flatten(1)
+    assert factors.output_grads is not None
+    flat = factors.output_grads.flatten(1)
     return flat @ flat.T / flat.shape[1]
 
 
@@ -474,13 +482,13 @@ def _factors(
     place = model_device(inner)
     with untouched(inner), exact_arithmetic(place):
         data = Data.of(inputs, None, None, place)
-        request = Request(layer, "full", readout, settings=Settings(check=False))
-        sweep = prepare(inner, data, request)
-        plan = sweep.plan(len(data), len(data), True, 1)
-        batches = [batch for _, block in sweep.blocks(data, plan) for batch in block]
-        collected = sweep.collect(batches, plan)
+        request = Request(layer, "full", readout, options=EngineOptions(check=False))
+        engine = prepare(inner, data, request)
+        plan = engine.plan(len(data), len(data), True, 1)
+        batches = [batch for _, block in engine.blocks(data, plan) for batch in block]
+        collected = engine.collect(batches, plan)
     found = [part for part in collected.factors if isinstance(part, OuterFactors)]
-    if len(found) != 1 or found[0].signals is None or found[0].signals.shape[3] != 1:
+    if len(found) != 1 or found[0].output_grads is None or found[0].output_grads.shape[3] != 1:
         raise ShapeError(
             f"layer {layer!r}: expected one matrix applied once to one vector per example, got "
             f"{len(found)} matrices or several positions; use tangent_kernels for other layers"

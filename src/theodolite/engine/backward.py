@@ -17,8 +17,8 @@ from torch.nn import functional
 from theodolite.engine.patches import per_axis
 
 __all__ = [
-    "fixed_norm",
-    "turned_convolution",
+    "fixed_batch_norm",
+    "flipped_kernel_convolution",
 ]
 
 _NORM_NAMES = (
@@ -35,7 +35,7 @@ _NORM_DEFAULTS = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
 _EXACT = (torch.float32, torch.float64)  # others are normalized in float32 inside PyTorch
 
 
-class _FixedNorm(torch.autograd.Function):
+class _FixedBatchNorm(torch.autograd.Function):
     """The values of ``batch_norm``, and the gradient of its input alone."""
 
     @staticmethod
@@ -60,7 +60,7 @@ def _scale(variance: Tensor, weight: Tensor | None, eps: float, axes: int) -> Te
         return scale.view(-1, *(1,) * (axes - 2))
 
 
-def fixed_norm(
+def fixed_batch_norm(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor | None:
     """The result of a call of ``batch_norm`` whose parameters need no gradient.
@@ -79,7 +79,7 @@ def fixed_norm(
     given = map(bound.get, ("running_mean", "running_var", "weight", "bias"))
     if any(tensor is not None and tensor.grad_fn is not None for tensor in given):
         return None
-    result: Tensor = _FixedNorm.apply(inputs, bound)  # type: ignore[no-untyped-call]
+    result: Tensor = _FixedBatchNorm.apply(inputs, bound)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -92,7 +92,7 @@ _CONV_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "grou
 _CONV_DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
-class _WayBack(torch.autograd.Function):
+class _FlippedKernelBackward(torch.autograd.Function):
     """A result as it is, with a way back to the input that its own graph does not have.
 
     The gradient goes on to the result's own graph as well, where weights and bias get theirs if
@@ -103,20 +103,20 @@ class _WayBack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, result: Tensor, inputs: Tensor, weight: Tensor, options: Any) -> Tensor:
         ctx.mark_dirty(result)
-        ctx.weight, ctx.turned, ctx.options = weight, None, options
+        ctx.weight, ctx.flipped, ctx.options = weight, None, options
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        if ctx.turned is None:  # on the way back, when a GPU has more to do than to be asked
+        if ctx.flipped is None:  # on the way back, when a GPU has more to do than to be asked
             around = ctx.weight.flip(tuple(range(2, ctx.weight.dim())))
-            ctx.turned = around.transpose(0, 1).contiguous()
+            ctx.flipped = around.transpose(0, 1).contiguous()
         convolve, padding, dilation = ctx.options
-        return gradient, convolve(gradient, ctx.turned, None, 1, padding, dilation), None, None
+        return gradient, convolve(gradient, ctx.flipped, None, 1, padding, dilation), None, None
 
 
-def turned_convolution(
+def flipped_kernel_convolution(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor | None:
     """The result of a call of a convolution on a GPU, with the faster way back to its input.
@@ -127,14 +127,14 @@ def turned_convolution(
     if function not in _CONVOLUTIONS:
         return None
     bound = {**_CONV_DEFAULTS, **dict(zip(_CONV_NAMES, args, strict=False)), **kwargs}
-    return _turned(function, bound) if _faster_on(bound["input"].device) else None
+    return _with_flipped_kernel(function, bound) if _faster_on(bound["input"].device) else None
 
 
 def _faster_on(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _turned(convolve: Callable[..., Any], bound: dict[str, Any]) -> Tensor | None:
+def _with_flipped_kernel(convolve: Callable[..., Any], bound: dict[str, Any]) -> Tensor | None:
     inputs, weight = bound["input"], bound["weight"]
     sizes = tuple(weight.shape[2:])
     strides, dilation = (per_axis(bound[name], len(sizes)) for name in ("stride", "dilation"))
@@ -149,7 +149,7 @@ def _turned(convolve: Callable[..., Any], bound: dict[str, Any]) -> Tensor | Non
         return None
     result = convolve(**{**bound, "input": inputs.detach()})
     options = convolve, padding, dilation
-    back: Tensor = _WayBack.apply(  # type: ignore[no-untyped-call]
+    back: Tensor = _FlippedKernelBackward.apply(  # type: ignore[no-untyped-call]
         result, inputs, weight.detach(), options
     )
     return back

@@ -9,7 +9,7 @@ from torch import Tensor
 
 __all__ = [
     "Axis",
-    "Site",
+    "Call",
     "find_axis",
     "function_name",
     "split_examples",
@@ -113,7 +113,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Site:
+class Call:
     """One call that receives a parameter.
 
     Args:

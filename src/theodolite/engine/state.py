@@ -21,10 +21,10 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from theodolite.errors import DomainError
 
 __all__ = [
-    "Aside",
+    "SideStream",
     "exact_arithmetic",
-    "keep_freed_memory",
     "quiet_vmap",
+    "raise_trim_threshold",
     "require_fixed_mode",
     "rounding_dtypes",
     "untouched",
@@ -213,7 +213,7 @@ def quiet_vmap(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., 
     return call
 
 
-class Aside:
+class SideStream:
     """From here on, work may go beside what is asked for later, instead of after it.
 
     Many short kernels leave a GPU empty between them. In a stream of their own they slip in between
@@ -250,8 +250,8 @@ class Aside:
 def _side_stream(device: torch.device, _thread: int) -> Any:
     """The same one every time: each has cached memory, and workspaces of products, of its own.
 
-    What a thread leaves in it may be used again once its next ``Aside`` has waited for the main
-    stream, where that was read.
+    What a thread leaves in it may be used again once its next ``SideStream`` has waited for
+    the main stream, where that was read.
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
@@ -260,7 +260,7 @@ _LARGEST = 2**25 - 2**16  # bytes; of larger blocks glibc takes no notice
 
 
 @lru_cache(maxsize=1)
-def keep_freed_memory() -> None:
+def raise_trim_threshold() -> None:
     """Let glibc keep up to 64 MiB of what a process frees instead of handing it back.
 
     It keeps twice the size of the largest block that it has seen freed. Otherwise kernels of some

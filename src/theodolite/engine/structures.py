@@ -1,7 +1,7 @@
 """The shapes that the per-example gradient of one tensor by one call can take.
 
-With n examples, T positions, C rows and D columns, a form says how the gradient of an output with
-respect to the call's result becomes the gradient of each example with respect to the tensor.
+With n examples, T positions, C rows and D columns, a structure says how the gradient of an output
+with respect to the call's result becomes the gradient of each example with respect to the tensor.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from theodolite.engine.patches import PatchGeometry
 
 __all__ = [
     "Dense",
-    "Form",
     "Lookup",
     "Outer",
-    "Signals",
+    "OutputGrads",
+    "Structure",
 ]
 
-Signals = Callable[[Tensor], Tensor]
+OutputGrads = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Outer:
 
     Args:
         inputs: :math:`a`, of shape (n, T, D); images (n, channels, ...) where ``geometry`` is set.
-        signals: From the result's gradient to :math:`b`, a view of shape (n, C, T).
+        output_grads: From the result's gradient to :math:`b`, a view of shape (n, C, T).
         rows: C.
         transposed: Whether the tensor is stored as (D, C).
         geometry: How patches are cut from the images.
     """
 
     inputs: Tensor
-    signals: Signals
+    output_grads: OutputGrads
     rows: int
     transposed: bool = False
     geometry: PatchGeometry | None = None
@@ -67,7 +67,7 @@ class Outer:
 
     def jacobian(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the tensor, (n, C, D) or (n, D, C)."""
-        J = self.signals(gradient) @ self.rows_of_inputs().to(gradient.dtype)
+        J = self.output_grads(gradient) @ self.rows_of_inputs().to(gradient.dtype)
         return J.transpose(1, 2) if self.transposed else J
 
 
@@ -77,20 +77,20 @@ class Lookup:
 
     Args:
         tokens: Row picked at every position, (n, T).
-        signals: From the result's gradient to a view of shape (n, D, T).
+        output_grads: From the result's gradient to a view of shape (n, D, T).
         rows: Length of the table.
     """
 
     tokens: Tensor
-    signals: Signals
+    output_grads: OutputGrads
     rows: int
 
     def jacobian(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the table, (n, rows, D)."""
-        signal = self.signals(gradient)
-        table = signal.new_zeros(len(signal), self.rows, signal.shape[1])
-        index = self.tokens[:, :, None].expand(-1, -1, signal.shape[1])
-        return table.scatter_add_(1, index, signal.transpose(1, 2))
+        output_grad = self.output_grads(gradient)
+        table = output_grad.new_zeros(len(output_grad), self.rows, output_grad.shape[1])
+        index = self.tokens[:, :, None].expand(-1, -1, output_grad.shape[1])
+        return table.scatter_add_(1, index, output_grad.transpose(1, 2))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Dense:
     Args:
         jacobian: From the gradient of the call's result (a tuple where it has several) to the
             gradient of every example with respect to the tensor, (n, ...).
-        signals: Set for a shift that is added at every position of an :class:`Outer` of the
+        output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
             same call: from the result's gradient to (n, C, T), whose sum over T is the Jacobian.
         own_rows: Whether the tensor has one part per example and only that part is returned.
         axis: The axis along which those parts lie in the tensor.
@@ -108,10 +108,10 @@ class Dense:
     """
 
     jacobian: Callable[[Any], Tensor]
-    signals: Signals | None = None
+    output_grads: OutputGrads | None = None
     own_rows: bool = False
     axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
 
 
-Form = Outer | Lookup | Dense
+Structure = Outer | Lookup | Dense

@@ -20,11 +20,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from theodolite.engine.backward import fixed_norm, turned_convolution
-from theodolite.engine.calls import Axis, Site, find_axis, function_name, tensors_in
+from theodolite.engine.backward import fixed_batch_norm, flipped_kernel_convolution
+from theodolite.engine.calls import Axis, Call, find_axis, function_name, tensors_in
 from theodolite.engine.rules import RULES, replay
 from theodolite.engine.state import quiet_vmap
-from theodolite.engine.structures import Form, Lookup, Outer
+from theodolite.engine.structures import Lookup, Outer, Structure
 from theodolite.errors import CaptureError
 
 __all__ = [
@@ -164,7 +164,7 @@ class Use:
 
     Args:
         origin: The tensor that was used and the parameters behind it.
-        form: How gradients of the call's result become gradients of examples.
+        structure: How gradients of the call's result become gradients of examples.
         edges: Where the gradients of the call's results arrive.
         results: Shapes of those results; empty for nested tensors.
         function: Name of the torch function.
@@ -174,7 +174,7 @@ class Use:
     """
 
     origin: Origin
-    form: Form
+    structure: Structure
     edges: tuple[GradientEdge, ...]
     results: tuple[tuple[int, ...], ...]
     function: str
@@ -275,9 +275,9 @@ class UseRecorder(TorchFunctionMode):
         """What the function returns, where many examples follow with a cheaper way back."""
         cheaper: Tensor | None = None
         if self._examples > 1 and not _wrapped():
-            cheaper = turned_convolution(func, args, kwargs)
+            cheaper = flipped_kernel_convolution(func, args, kwargs)
             if cheaper is None and not followed:
-                cheaper = fixed_norm(func, args, kwargs)
+                cheaper = fixed_batch_norm(func, args, kwargs)
         return func(*args, **kwargs) if cheaper is None else cheaper
 
     def _made(self, tensor: Tensor) -> bool:
@@ -335,26 +335,28 @@ class UseRecorder(TorchFunctionMode):
         edges = tuple(get_gradient_edge(tensor) for tensor in returned if tensor.requires_grad)
         for origin in sources:
             source = detached[id(origin.tensor)]
-            site = Site(func, args, kwargs, source, self._examples, axes, result_axes)
-            self._add(site, origin, edges, returned)
+            call = Call(func, args, kwargs, source, self._examples, axes, result_axes)
+            self._add(call, origin, edges, returned)
 
     def _add(
         self,
-        site: Site,
+        call: Call,
         origin: Origin,
         edges: tuple[GradientEdge, ...],
         returned: list[Tensor],
     ) -> None:
         keep = tuple(tensor.requires_grad for tensor in returned)
         results = tuple(_sizes(tensor) for tensor in returned if tensor.requires_grad)
-        rule = RULES.get(site.function)
-        form = rule(site) if rule is not None else None
-        by_rule = form is not None
-        if form is None:
-            form = replay(site, keep)
-        watched = tuple((tensor, tensor._version) for tensor in _needs(form))
-        name = function_name(site.function)
-        self.uses.append(Use(origin, form, edges, results, name, self._count, by_rule, watched))
+        rule = RULES.get(call.function)
+        structure = rule(call) if rule is not None else None
+        by_rule = structure is not None
+        if structure is None:
+            structure = replay(call, keep)
+        watched = tuple((tensor, tensor._version) for tensor in _needs(structure))
+        name = function_name(call.function)
+        self.uses.append(
+            Use(origin, structure, edges, results, name, self._count, by_rule, watched)
+        )
 
     def _axes(
         self, function: str, given: list[Tensor], sources: list[Origin], returned: list[Tensor]
@@ -392,10 +394,10 @@ def _sizes(tensor: Tensor) -> tuple[int, ...]:
     return () if tensor.is_nested else tuple(tensor.shape)
 
 
-def _needs(form: Form) -> tuple[Tensor, ...]:
-    if isinstance(form, Outer):
-        return (form.inputs,)
-    return (form.tokens,) if isinstance(form, Lookup) else form.needs
+def _needs(structure: Structure) -> tuple[Tensor, ...]:
+    if isinstance(structure, Outer):
+        return (structure.inputs,)
+    return (structure.tokens,) if isinstance(structure, Lookup) else structure.needs
 
 
 def _overwrites(func: Callable[..., Any]) -> bool:

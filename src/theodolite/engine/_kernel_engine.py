@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from theodolite.engine._contractions import Contraction, KernelBlock
 from theodolite.engine._factors import (
     DenseFactors,
+    FactorLayout,
     Factors,
-    Frame,
     LookupFactors,
     MixedFactors,
     OuterFactors,
     compact,
 )
 from theodolite.engine._plan import (
-    Atom,
-    AtomPlan,
+    EngineOptions,
+    GroupPlan,
+    KernelSizes,
+    ParameterGroup,
     Plan,
     Route,
-    Settings,
-    Task,
-    group_atoms,
+    group_parameters,
     make_plan,
 )
 from theodolite.engine._products import Products, on_one_thread
-from theodolite.engine._runs import Run, Subject
+from theodolite.engine._runs import ForwardRun, ModelRecorder
 from theodolite.engine.batches import Batch, iterate_batches, spans
 from theodolite.engine.layers import Layers, Ownership, Parameters, own_parameters, unwrap
 from theodolite.engine.readouts import Mode, Outputs, Readout, resolve_outputs, resolve_readout
@@ -39,8 +39,8 @@ from theodolite.errors import CaptureError, DomainError
 __all__ = [
     "Collected",
     "Data",
+    "KernelEngine",
     "Request",
-    "Sweep",
     "collect",
     "example_blocks",
     "model_device",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
-# On a GPU larger signals go through joint passes too where a single one has few examples.
+# On a GPU larger output gradients go through joint passes too where a single one has few examples.
 _FILLING_EXAMPLES = 112
 _JOINT_EXAMPLES = 512
 _JOINT_BYTES = 2**30
@@ -60,7 +60,7 @@ class Collected:
     """Factors of one block of examples.
 
     Args:
-        factors: One entry per atom; contractions take them out when they are done.
+        factors: One entry per group; contractions take them out when they are done.
         outputs: Functions of the examples, (n, c), detached.
         gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
     """
@@ -70,71 +70,77 @@ class Collected:
     gradients: dict[str, Tensor]
 
 
-def example_blocks(batches: Sequence[Batch], block: int, run: int) -> Iterator[list[Batch]]:
+def example_blocks(batches: Sequence[Batch], block: int, batch_size: int) -> Iterator[list[Batch]]:
     """Cut data into blocks of examples, each a list of batches for single forward passes."""
     current: list[Batch] = []
-    room = block
+    free = block
     for batch in batches:
         start = 0
         while start < len(batch):
-            stop = min(len(batch), start + min(run, room))
+            stop = min(len(batch), start + min(batch_size, free))
             current.append(batch.take(slice(start, stop)))
-            room -= stop - start
+            free -= stop - start
             start = stop
-            if room == 0:
+            if free == 0:
                 yield current
-                current, room = [], block
+                current, free = [], block
     if current:
         yield current
 
 
 def collect(
-    subject: Subject, batches: Sequence[Batch], plan: Plan, frame: Frame, weights: Tensor | None
+    recorder: ModelRecorder,
+    batches: Sequence[Batch],
+    plan: Plan,
+    layout: FactorLayout,
+    weights: Tensor | None,
 ) -> Collected:
-    """Factors of all atoms, and the gradient of the weighted outputs where weights are given."""
-    factors = [_factors(entry, frame, subject) for entry in plan.atoms]
+    """Factors of all groups, and the gradient of the weighted outputs where weights are given."""
+    factors = [_factors(entry, layout, recorder) for entry in plan.groups]
     outputs: list[Tensor] = []
     total: dict[str, Tensor] = {}
     start = 0
     for batch in batches:
         rows = slice(start, start + len(batch))
-        run = subject.run(batch)
+        run = recorder.run(batch)
         part = None if weights is None else weights[rows]
         _add_run(factors, plan, run, rows, keep_graph=part is not None)
         if part is not None:
-            _add_gradients(total, subject, run.outputs, part)
+            _add_gradients(total, recorder, run.outputs, part)
         outputs.append(compact(run.outputs.detach()))
         del run  # before the next one is made: its graph holds as much as all that is kept of it
         start = rows.stop
     return Collected(factors, outputs[0] if len(outputs) == 1 else torch.cat(outputs), total)
 
 
-def _factors(entry: AtomPlan, frame: Frame, subject: Subject) -> Factors:
-    if entry.atom.kind == "lookup":
-        return LookupFactors(entry.atom, frame)
-    if entry.atom.kind == "mixed":
+def _factors(entry: GroupPlan, layout: FactorLayout, recorder: ModelRecorder) -> Factors:
+    if entry.group.kind == "lookup":
+        return LookupFactors(entry.group, layout)
+    if entry.group.kind == "mixed":
         assert entry.route is not None
-        return MixedFactors(entry.atom, frame, entry.route)
-    if entry.atom.kind == "outer":
+        return MixedFactors(entry.group, layout, entry.route)
+    if entry.group.kind == "outer":
         assert entry.route is not None
-        return OuterFactors(entry.atom, frame, entry.route, entry.eager)
-    return DenseFactors(entry.atom, frame, subject.ownership.parameters[entry.atom.parameter])
+        return OuterFactors(entry.group, layout, entry.route, entry.eager)
+    return DenseFactors(entry.group, layout, recorder.ownership.parameters[entry.group.parameter])
 
 
-def _add_run(factors: list[Factors], plan: Plan, run: Run, rows: slice, keep_graph: bool) -> None:
+def _add_run(
+    factors: list[Factors], plan: Plan, run: ForwardRun, rows: slice, keep_graph: bool
+) -> None:
     _require_same_calls(plan, run)
     for factor in factors:
-        factor.begin(rows, [run.uses[index] for index in factor.atom.uses])
-    if not _joint(factors, run, _group(plan, run)):
+        factor.begin(rows, [run.uses[index] for index in factor.group.uses])
+    if not _joint(factors, run, _outputs_per_pass(plan, run)):
         for output, gradients in run.passes(keep_graph):
             for factor in factors:
-                factor.add(output, [gradients[index] for index in factor.atom.uses])
+                factor.add(output, [gradients[index] for index in factor.group.uses])
             del gradients  # before those of the next output come
     for factor in factors:
         factor.end()
 
 
-def _joint(factors: list[Factors], run: Run, size: int) -> bool:
+def _joint(factors: list[Factors], run: ForwardRun, size: int) -> bool:
     """Passes of several outputs at a time; False where the model does not allow it."""
     count = run.outputs.shape[1]
     for start in range(0, count if size > 1 else 0, size):
@@ -143,27 +149,27 @@ def _joint(factors: list[Factors], run: Run, size: int) -> bool:
         if together is None:
             return False
         for factor in factors:
-            factor.add_joint(outputs, [together[index] for index in factor.atom.uses])
+            factor.add_joint(outputs, [together[index] for index in factor.group.uses])
         del together
     return size > 1
 
 
-def _group(plan: Plan, run: Run) -> int:
+def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
     """Outputs that go through one pass: several where one alone would not fill the machine."""
     n, count = run.outputs.shape
     if plan.joint is not None:
         return min(count, plan.joint)
     limit = _FEW_BYTES.get(run.outputs.device.type, 0)
-    if 0 < run.signal_bytes <= limit:
+    if 0 < run.output_grad_bytes <= limit:
         return count
-    if run.outputs.device.type != "cuda" or run.signal_bytes == 0 or n > _FILLING_EXAMPLES:
+    if run.outputs.device.type != "cuda" or run.output_grad_bytes == 0 or n > _FILLING_EXAMPLES:
         return 1
-    size = min(-(-_JOINT_EXAMPLES // n), _JOINT_BYTES * count // run.signal_bytes)
+    size = min(-(-_JOINT_EXAMPLES // n), _JOINT_BYTES * count // run.output_grad_bytes)
     groups = -(-count // max(1, min(count, size)))
     return -(-count // groups)  # groups of equal size
 
 
-def _require_same_calls(plan: Plan, run: Run) -> None:
+def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
     if len(run.uses) != plan.uses:
         raise CaptureError(
             f"model: expected the same {plan.uses} uses of parameters for all examples, got "
@@ -173,9 +179,9 @@ def _require_same_calls(plan: Plan, run: Run) -> None:
 
 
 def _add_gradients(
-    total: dict[str, Tensor], subject: Subject, outputs: Tensor, weights: Tensor
+    total: dict[str, Tensor], recorder: ModelRecorder, outputs: Tensor, weights: Tensor
 ) -> None:
-    parameters = subject.ownership.parameters
+    parameters = recorder.ownership.parameters
     gradients = torch.autograd.grad(
         outputs, list(parameters.values()), weights.to(outputs.dtype), allow_unused=True
     )
@@ -187,16 +193,16 @@ def _add_gradients(
 
 
 def weighted_gradients(
-    subject: Subject, batches: Sequence[Batch], weights: Tensor, run: int
+    recorder: ModelRecorder, batches: Sequence[Batch], weights: Tensor, batch_size: int
 ) -> dict[str, Tensor]:
     """Gradient of ``sum weights * outputs`` over all examples, by plain autograd."""
     total: dict[str, Tensor] = {}
     start = 0
     for batch in batches:
-        for rows in spans(len(batch), run):
+        for rows in spans(len(batch), batch_size):
             part = batch.take(rows)
             span = slice(start, start + len(part))
-            _add_gradients(total, subject, subject.outputs(part), weights[span])
+            _add_gradients(total, recorder, recorder.outputs(part), weights[span])
             start = span.stop
     return total
 
@@ -230,7 +236,7 @@ class Request:
     params: Parameters = None
     dtype: torch.dtype | None = None
     device: torch.device | str | None = None
-    settings: Settings = field(default_factory=Settings)
+    options: EngineOptions = field(default_factory=EngineOptions)
 
 
 @dataclass(frozen=True)
@@ -260,34 +266,34 @@ class Data:
 
 
 @dataclass
-class Sweep:
-    """A prepared sweep.
+class KernelEngine:
+    """A prepared engine.
 
     Args:
-        subject: The model and what is differentiated.
-        atoms: Parts whose kernels add up.
-        probe: The first example alone.
+        recorder: The model and what is differentiated.
+        groups: Parts whose kernels add up.
+        alone: The first example alone.
         dtype: Dtype of factors and kernels.
         device: Where everything happens.
-        settings: The user's choices.
+        options: The user's choices.
     """
 
-    subject: Subject
-    atoms: list[Atom]
-    probe: Run
+    recorder: ModelRecorder
+    groups: list[ParameterGroup]
+    alone: ForwardRun
     dtype: torch.dtype
     device: torch.device
-    settings: Settings
+    options: EngineOptions
 
     @property
     def outputs(self) -> int:
         """Number of functions per example."""
-        return self.probe.outputs.shape[1]
+        return self.alone.outputs.shape[1]
 
     @property
     def _mode(self) -> Mode:
         """What is kept of the outputs."""
-        return self.subject.choice.mode
+        return self.recorder.choice.mode
 
     @property
     def _width(self) -> int:
@@ -297,22 +303,22 @@ class Sweep:
     @property
     def layers(self) -> list[str]:
         """Selected layers in order of execution; those that were not used come last."""
-        order = {name: rank for rank, atom in enumerate(self.atoms) for name in atom.parameters}
-        owned = self.subject.ownership.layers
+        order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
+        owned = self.recorder.ownership.layers
 
         def first_use(layer: str) -> int:
-            return min(order.get(name, len(order) + len(self.atoms)) for name in owned[layer])
+            return min(order.get(name, len(order) + len(self.groups)) for name in owned[layer])
 
         return sorted(owned, key=first_use)
 
-    def atoms_of(self, layer: str) -> list[int]:
-        """Positions of the atoms that a layer owns."""
-        owned = set(self.subject.ownership.layers[layer])
-        return [index for index, atom in enumerate(self.atoms) if atom.parameter in owned]
+    def groups_of(self, layer: str) -> list[int]:
+        """Positions of the groups that a layer owns."""
+        owned = set(self.recorder.ownership.layers[layer])
+        return [index for index, group in enumerate(self.groups) if group.parameter in owned]
 
     def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
         """Routes and sizes; raises where memory does not suffice."""
-        task = Task(
+        sizes = KernelSizes(
             left=left,
             right=right,
             outputs=self.outputs,
@@ -322,50 +328,50 @@ class Sweep:
             device=self.device,
             kernels=kernels,
         )
-        return make_plan(self.atoms, self.probe, self.subject.ownership, task, self.settings)
+        return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
 
     def collect(
         self, batches: Sequence[Batch], plan: Plan, weights: Tensor | None = None
     ) -> Collected:
         """Factors of one block of examples."""
         count = sum(len(batch) for batch in batches)
-        frame = Frame(count, self.outputs, self.dtype, self.device)
-        return collect(self.subject, batches, plan, frame, weights)
+        layout = FactorLayout(count, self.outputs, self.dtype, self.device)
+        return collect(self.recorder, batches, plan, layout, weights)
 
     def blocks(self, data: Data, plan: Plan) -> Iterator[tuple[slice, list[Batch]]]:
         """Blocks of examples with their place in the data."""
         start = 0
-        for batches in example_blocks(data.batches, plan.block, plan.run):
+        for batches in example_blocks(data.batches, plan.block, plan.batch_size):
             stop = start + sum(len(batch) for batch in batches)
             yield slice(start, stop), batches
             start = stop
 
     def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
         """Parts of a symmetric block: few enough to be large, many enough to save work."""
-        atoms = [plan.atoms[index] for index in self.atoms_of(layer)]
-        heaviest = max(atoms, key=lambda entry: entry.cost, default=None)
-        parts = self.settings.parts or self._parts(heaviest, examples)
-        whole = self.settings.parts is None and self._whole(atoms, plan, examples)
-        products = Products(self.settings.precision)
+        groups = [plan.groups[index] for index in self.groups_of(layer)]
+        heaviest = max(groups, key=lambda entry: entry.cost, default=None)
+        parts = self.options.parts or self._parts(heaviest, examples)
+        whole = self.options.parts is None and self._whole(groups, plan, examples)
+        products = Products(self.options.precision)
         span = examples if whole else -(-examples // parts)
         if heaviest is not None and heaviest.route != "positions":
             span = self._filling(span, examples)
         return Contraction(products, plan.tile_bytes, span, whole)
 
-    def _parts(self, heaviest: AtomPlan | None, examples: int) -> int:
+    def _parts(self, heaviest: GroupPlan | None, examples: int) -> int:
         if heaviest is None:
             return 1
         route: Route = heaviest.route or "gradients"
         on_gpu = self.device.type == "cuda"
         least, cost = (_PARTS if on_gpu else _CPU_PARTS)[route]
-        if on_gpu and route == "gradients" and self.settings.precision == "3xtf32":
+        if on_gpu and route == "gradients" and self.options.precision == "3xtf32":
             least = _SPLIT_ROWS
         rows = examples * self._width
         return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
 
-    def _whole(self, atoms: Sequence[AtomPlan], plan: Plan, examples: int) -> bool:
+    def _whole(self, groups: Sequence[GroupPlan], plan: Plan, examples: int) -> bool:
         """Whether one thread multiplies whole kernels; the forward kernel must fit into a tile."""
-        kinds = [(entry.atom.kind, entry.route) for entry in atoms]
+        kinds = [(entry.group.kind, entry.route) for entry in groups]
         if kinds != [("outer", "hadamard")] or not on_one_thread(self.device):
             return False
         return examples**2 * self._width * self.dtype.itemsize <= plan.tile_bytes
@@ -387,7 +393,7 @@ class Sweep:
         """Overwrite a block with the kernel of one layer."""
         left, right = pair
         contraction = self.contraction(plan, layer, len(left.outputs))
-        indices = self.atoms_of(layer)
+        indices = self.groups_of(layer)
         if not indices:
             block.values.zero_()
         with without_autocast(self.device):
@@ -396,8 +402,8 @@ class Sweep:
         if left is right and indices:
             # Plain products of a matrix with itself come out symmetric on a GPU, those of split
             # numbers do not: high by low and low by high are added in another order.
-            exact = all(plan.atoms[index].route != "positions" for index in indices)
-            plain = self.device.type == "cuda" and self.settings.precision == "float32"
+            exact = all(plan.groups[index].route != "positions" for index in indices)
+            plain = self.device.type == "cuda" and self.options.precision == "float32"
             exact &= plain or contraction.symmetric(left.factors[indices[0]])
             block.mirror(contraction.span, symmetrize=not exact)
 
@@ -413,20 +419,20 @@ def model_device(model: nn.Module) -> torch.device:
     return parameter.device
 
 
-def prepare(model: nn.Module, data: Data, request: Request) -> Sweep:
+def prepare(model: nn.Module, data: Data, request: Request) -> KernelEngine:
     """Look at the model with one example, and group the uses of its parameters."""
     inner = unwrap(model)
     require_fixed_mode(inner)
     ownership = own_parameters(inner, request.layers, request.params)
     ownership = _restricted(ownership)
     choice = resolve_outputs(request.outputs)
-    subject = Subject(inner, ownership, resolve_readout(request.readout), choice)
-    probe = subject.probe(data.batches[0].take(slice(0, 1)))
-    subject.require_finite(probe.outputs)
-    dtype = request.dtype or probe.outputs.dtype
+    recorder = ModelRecorder(inner, ownership, resolve_readout(request.readout), choice)
+    alone = recorder.run_alone(data.batches[0].take(slice(0, 1)))
+    recorder.require_finite(alone.outputs)
+    dtype = request.dtype or alone.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
-    atoms = group_atoms(probe.uses, ownership)
-    return Sweep(subject, atoms, probe, dtype, probe.outputs.device, request.settings)
+    groups = group_parameters(alone.uses, ownership)
+    return KernelEngine(recorder, groups, alone, dtype, alone.outputs.device, request.options)
 
 
 def _restricted(ownership: Ownership) -> Ownership:
