@@ -162,8 +162,9 @@ PLAIN = st.recursive(
 )
 ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
 ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
-SURVEY = {"kind": "survey", "name": "", "step": None, "config": {}, "data": {}, "layers": []}
-SURVEY |= {"rows": [ROW], "curves": [], "warnings": [], "skipped": {}}
+SURVEY = {"kind": "survey", "name": "", "step": None, "config": {"families": ["kernel"]}}
+SURVEY |= {"data": {"n": 3, "probe": 3, "task": "classification", "labels": "given"}}
+SURVEY |= {"layers": [], "rows": [ROW], "curves": [], "warnings": [], "skipped": {}}
 
 
 def test_runs_come_back(tmp_path):
@@ -190,6 +191,14 @@ def test_any_plain_data_in_the_place_of_a_section_is_refused_or_understood(
             assert all(isinstance(row["value"], (int, float)) for row in record.contents["rows"])
 
 
+@pytest.mark.parametrize("other", [[], {}, 1, "NaN"], ids=["list", "mapping", "number", "text"])
+def test_anything_in_the_place_of_infinity(tmp_path, other):
+    path = save_record(Record({"steps": math.inf}), tmp_path)
+    assert load_record(tmp_path).contents["steps"] == math.inf
+    path.write_text(path.read_text().replace('"Infinity"', json.dumps(other)))
+    assert load_record(tmp_path).contents["steps"] == {"number": other}
+
+
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -198,7 +207,8 @@ from theodolite.records import Record, Run, load_run, save_run, save_step
 
 assert "torch" not in sys.modules
 folder = Path(sys.argv[1])
-empty = {"config": {}, "data": {}, "layers": [], "curves": [], "warnings": [], "skipped": {}}
+empty = {"config": {"families": []}, "layers": [], "curves": [], "warnings": [], "skipped": {}}
+empty["data"] = {"n": 9, "probe": 9, "task": "classification", "labels": "given"}
 head = Record({"kind": "history", "name": "run", **empty})
 
 def step(number, written):
@@ -206,7 +216,8 @@ def step(number, written):
     row |= dict.fromkeys(("layer", "error", "null_mean", "null_sd", "reason")) | {"method": "exact"}
     curve = {"family": "kernel", "name": "curve", "layer": None, "labels": {}}
     curve["arrays"] = {"y": "curve"}
-    contents = {**empty, "kind": "survey", "step": number, "rows": [row], "curves": [curve]}
+    contents = {**empty, "kind": "survey", "name": "", "step": number, "rows": [row]}
+    contents["curves"] = [curve]
     return Record(contents, {"curve": np.full(500, written)})
 
 def write_forever():

@@ -161,15 +161,26 @@ def damaged(folder, **changes):
 
 
 CURVE = {"family": "kernel", "name": "a", "layer": None, "labels": {}, "arrays": {"x": "gone"}}
+NOTE = {"layer": None, "measure": "a", "text": "b"}
 DAMAGE = {
-    "rows": ({"rows": [{"layer": "0"}]}, "a row lacks its family, measure or value"),
-    "rows of numbers": ({"rows": [3]}, "a row lacks its family, measure or value"),
-    "no layers": ({"layers": None}, "expected 'layers' as a list"),
-    "nameless": ({"layers": [{}]}, "a layer lacks its name"),
-    "curves": ({"curves": [CURVE]}, "arrays that are not there"),
-    "curves of lists": ({"curves": [CURVE | {"arrays": {"x": []}}]}, "arrays that are not there"),
-    "step": ({"step": "x"}, "expected a step number, got 'x'"),
+    "rows": ({"rows": [{"layer": "0"}]}, "rows/0/family is missing; measure again, or restore"),
+    "rows of numbers": ({"rows": [3]}, "rows/0: expected a mapping, got 3"),
+    "no layers": ({"layers": None}, "layers: expected a list, got None"),
+    "nameless": ({"layers": [{}]}, "layers/0/name is missing"),
+    "curves": ({"curves": [CURVE]}, "a curve names the array 'gone', which is not there"),
+    "curves of lists": (
+        {"curves": [CURVE | {"arrays": {"x": []}}]},
+        "curves/0/arrays/x: expected text, got list",
+    ),
+    "step": ({"step": "x"}, "step: expected a whole number or null, got 'x'"),
+    "notes": ({"warnings": [NOTE | {"text": None}]}, "warnings/0/text: expected text, got None"),
+    "note": ({"warnings": [3]}, "warnings/0: expected a mapping, got 3"),
+    "skipped": ({"skipped": ["kernel"]}, "skipped: expected a mapping, got list"),
+    "families": ({"config": {"families": 3}}, "config/families: expected a list, got 3"),
+    "data": ({"data": {"n": True}}, "data/n: expected a whole number, got True"),
+    "seconds": ({"seconds": [1]}, "seconds: expected a mapping, got list"),
     "kind": ({"kind": "song"}, "expected a record of a survey or a history, got kind 'song'"),
+    "list for a kind": ({"kind": []}, r"expected a record of a survey or a history, got kind \[\]"),
     "list for a name": ({"name": []}, "expected a record of a survey or a history"),
 }
 
@@ -182,15 +193,30 @@ def test_damaged_surveys(tmp_path, changes, message):
         th.load(tmp_path)
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_that_is_none(tmp_path, number):
+    """Python reads integers of any length, and no floating-point number is as large."""
+    found = th.survey(model(), (X, Y), families="kernel")
+    found.save(tmp_path)
+    rows = [dict(row) for row in found.record.contents["rows"]]
+    damaged(tmp_path, rows=[rows[0] | {"value": number}])
+    with pytest.raises(RecordError, match="rows/0/value: expected a number, got one of 1329 bits"):
+        th.load(tmp_path)
+
+
 def test_damaged_histories(tmp_path):
     monitor = th.Monitor(model(), (X, Y), families="kernel", folder=tmp_path)
     monitor.step(0)
     step = tmp_path / "steps" / "0000000000"
     damaged(step, step=None)
-    with pytest.raises(RecordError, match="expected a step number, got None"):
+    with pytest.raises(RecordError, match="step: expected a whole number, got None"):
         th.load(tmp_path)
     (step / "record.json").write_text("{")
     with pytest.raises(RecordError, match="damaged, not valid JSON"):
+        th.load(tmp_path)
+    (step / "record.json").unlink()
+    damaged(tmp_path, layers=7)
+    with pytest.raises(RecordError, match="layers: expected a list, got 7"):
         th.load(tmp_path)
 
 

@@ -172,7 +172,7 @@ def _plain(value: Any, path: str, reasons: Mapping[str, str], undefined: dict[st
 
 def _restored(value: Any, path: str, undefined: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"number"} and value["number"] in _INFINITE:
+        if set(value) == {"number"} and value["number"] in [*_INFINITE]:  # it may be a list
             return _INFINITE[value["number"]]
         return {
             key: _restored(v, f"{path}/{key}".lstrip("/"), undefined) for key, v in value.items()

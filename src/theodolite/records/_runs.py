@@ -2,16 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any
-
-import numpy as np
 
 from theodolite.errors import RecordError
 from theodolite.records._files import Record, load_record, save_record
+from theodolite.records._layout import require_history_head, require_survey
 
 __all__ = ["Run", "load_run", "save_run", "save_step"]
 
@@ -82,63 +78,9 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             "read it with load_record"
         )
     if kind == "survey":
-        return Run(name, _require_survey(head, folder), (head,))
+        return Run(name, require_survey(head, folder), (head,))
     folders = sorted((Path(folder) / "steps").glob("*"))
     committed = [path for path in folders if (path / "record.json").exists()]
-    steps = [_require_survey(load_record(path), path, step=int) for path in committed]
+    steps = [require_survey(load_record(path), path, of_history=True) for path in committed]
+    require_history_head(head, folder)
     return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
-
-
-_SURVEY_PARTS = {
-    "config": dict,
-    "data": dict,
-    "layers": list,
-    "rows": list,
-    "curves": list,
-    "warnings": list,
-    "skipped": dict,
-}
-
-
-def _require_survey(
-    record: Record, folder: str | os.PathLike[str], step: type | tuple[type, ...] = (int, NoneType)
-) -> Record:
-    """Whole sections of the layout are there, and what curves name exists."""
-    contents = record.contents
-    for key, kind in _SURVEY_PARTS.items():
-        if not isinstance(contents.get(key), kind):
-            raise RecordError(f"{folder}: damaged: expected {key!r} as a {kind.__name__}")
-    if not isinstance(contents.get("step"), step):
-        found = contents.get("step")
-        raise RecordError(f"{folder}: damaged: expected a step number, got {found!r}")
-    if not all(isinstance(row, dict) and _is_row(row) for row in contents["rows"]):
-        raise RecordError(f"{folder}: damaged: a row lacks its family, measure or value")
-    if not all(
-        isinstance(la, dict) and isinstance(la.get("name"), str) for la in contents["layers"]
-    ):
-        raise RecordError(f"{folder}: damaged: a layer lacks its name")
-    for curve in contents["curves"]:
-        if not isinstance(curve, dict) or not _is_curve(curve, record.arrays):
-            raise RecordError(f"{folder}: damaged: a curve names arrays that are not there")
-    return record
-
-
-_ROW_NUMBERS = {"value": (int, float), "n": (int,)} | dict.fromkeys(
-    ("error", "null_mean", "null_sd"), (int, float, NoneType)
-)
-_ROW_TEXTS = {"family": (str,), "measure": (str,), "method": (str,)} | dict.fromkeys(
-    ("layer", "reason"), (str, NoneType)
-)
-
-
-def _is_row(row: Mapping[str, Any]) -> bool:
-    kinds = _ROW_NUMBERS | _ROW_TEXTS
-    return all(key in row and isinstance(row[key], kind) for key, kind in kinds.items())
-
-
-def _is_curve(curve: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
-    names, labels = curve.get("arrays"), curve.get("labels")
-    texts = isinstance(curve.get("family"), str) and isinstance(curve.get("name"), str)
-    if not texts or not isinstance(names, dict) or not isinstance(labels, dict):
-        return False
-    return all(isinstance(name, str) and name in arrays for name in names.values())

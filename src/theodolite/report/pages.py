@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -67,11 +68,23 @@ def plotly_text(text: str) -> str:
 
 
 def json_for_html(value: Any) -> str:
-    """Strict JSON that may stand inside a script element."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    """Strict JSON that may stand inside a script element; what is not finite becomes null."""
+    form: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+    try:
+        text = json.dumps(value, **form)
+    except ValueError:  # numbers near the largest overflow on their way to a figure
+        text = json.dumps(_finite(value), **form)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def static_text(name: str) -> str:
