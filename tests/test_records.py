@@ -17,10 +17,12 @@ from theodolite.records import (
     Estimate,
     Record,
     Run,
+    free_folder,
     load_record,
     load_run,
     save_record,
     save_run,
+    save_step,
 )
 
 CONTENTS = {
@@ -197,6 +199,25 @@ def test_anything_in_the_place_of_infinity(tmp_path, other):
     assert load_record(tmp_path).contents["steps"] == math.inf
     path.write_text(path.read_text().replace('"Infinity"', json.dumps(other)))
     assert load_record(tmp_path).contents["steps"] == {"number": other}
+
+
+@pytest.mark.parametrize("kind", ["survey", "history", "unfinished"])
+def test_a_folder_with_a_run_is_not_free(tmp_path, kind):
+    target = tmp_path / "run.1"
+    assert free_folder(target) == target
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    assert free_folder(target) == target
+    if kind == "survey":
+        save_record(Record(SURVEY), target)
+    else:
+        save_step(Record({**SURVEY, "step": 3}), target)
+    if kind == "history":
+        save_record(Record({**SURVEY, "kind": "history"}), target)
+    assert free_folder(target) == tmp_path / "run.1-2"
+    save_record(Record(SURVEY), free_folder(target))
+    assert free_folder(str(target)) == tmp_path / "run.1-3"
+    assert free_folder(target, overwrite=True) == target
 
 
 KILLER = """

@@ -2,6 +2,7 @@
 
 from theodolite.records._families import FAMILIES, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
+from theodolite.records._folders import free_folder, holds_run
 from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._runs import Run, load_run, save_run, save_step
 from theodolite.records._tables import frame_of, summary_text
@@ -15,6 +16,8 @@ __all__ = [
     "Record",
     "Run",
     "frame_of",
+    "free_folder",
+    "holds_run",
     "latest_numbers",
     "load_record",
     "load_run",
