@@ -1,0 +1,1 @@
+"""How often the instrument's verdicts are right: runs on many tasks, the rules judged on others."""
