@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from theodolite.measures.kernel import correlation_threshold
-from theodolite_papers.canatar2022._grid_pictures import draw
-from theodolite_papers.canatar2022._grid_runs import kept
-from theodolite_papers.canatar2022._spectrum_claims import chosen_models
+from theodolite_papers.canatar2022._grid_claims import chosen_models, kept
 from theodolite_papers.canatar2022._table_claims import COLUMNS, PUBLISHED, ROWS, coefficients
+from theodolite_papers.canatar2022.fig1_6_table1 import draw
 from theodolite_papers.ledger import Results
 
 from .made_grid import STUDY, judged, made_grid, made_run

@@ -7,19 +7,26 @@ import pytest
 import torch
 
 from theodolite.measures.kernel import center_gram, gram, linear_spectrum, target_gram
-from theodolite_papers.canatar2022._grid import (
+from theodolite_papers.canatar2022._grid_claims import kept, shown
+from theodolite_papers.canatar2022._kernels import (
+    BIASED,
+    DEBIASED,
+    NULL,
+    NULL_TOP,
+    mode_curves,
+    profile_rows,
+    thinned,
+)
+from theodolite_papers.canatar2022.fig1_6_table1 import (
     Cell,
+    ResidualMLP,
     build_network,
     calibrated,
     load_cell_data,
+    measure,
     probed_layers,
     recipe_of,
 )
-from theodolite_papers.canatar2022._grid_runs import kept, shown
-from theodolite_papers.canatar2022._profiles import BIASED, DEBIASED, NULL, NULL_TOP, profile_rows
-from theodolite_papers.canatar2022._residual_mlp import residual_mlp
-from theodolite_papers.canatar2022._spectra import mode_curves, thinned
-from theodolite_papers.canatar2022.fig1_6_table1 import measure
 from theodolite_papers.ledger import Result, Results, Trial
 
 TINY = Cell(train=50, test=60, probe=40, epochs=2, middle=1, permutations=2, width=8)
@@ -33,7 +40,7 @@ def generator():
 def test_a_silent_branch_is_the_identity_with_skips_and_nothing_without(generator):
     x = torch.rand(5, 6, generator=generator)
     for skip in (True, False):
-        network = residual_mlp(6, 4, 3, skip, torch.Generator().manual_seed(1)).eval()
+        network = ResidualMLP(6, 4, 3, skip).eval()
         with torch.no_grad():
             network.block2.second[0].weight.zero_()
             inner = network.block1(network.unit1(x))
@@ -44,7 +51,7 @@ def test_a_silent_branch_is_the_identity_with_skips_and_nothing_without(generato
 
 
 def test_ten_layers_are_probed_and_skips_add_no_parameters(generator):
-    networks = [residual_mlp(6, 4, 3, skip, generator) for skip in (True, False)]
+    networks = [ResidualMLP(6, 4, 3, skip) for skip in (True, False)]
     counts = {sum(p.numel() for p in network.parameters()) for network in networks}
     assert counts == {6 * 4 + 9 * 16 + 10 * 8 + 12}
     names = probed_layers(networks[0])
@@ -53,7 +60,7 @@ def test_ten_layers_are_probed_and_skips_add_no_parameters(generator):
 
 
 def test_calibrated_statistics_are_those_of_the_data_and_the_original_is_left(generator):
-    network = residual_mlp(6, 4, 3, True, generator)
+    network = ResidualMLP(6, 4, 3, skip=True)
     x = 5 + torch.rand(60, 6, generator=generator)
     twin = calibrated(network, x, chunk=20)
     norm = twin.unit1[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from theodolite_papers.canatar2022._tangent import look_at
+from theodolite_papers.canatar2022.fig7_8 import look_at
 from theodolite_papers.canatar2022.s1 import STUDY as S1
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.ledger import Result, Results, find_study

@@ -1,29 +1,92 @@
-"""Claims of Figures 1, 2 and 6: how layer CKA depends on depth, optimiser and accuracy."""
+"""Claims of Figures 1 to 6 about the grid, and the runs that the paper keeps for them."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from theodolite_papers.canatar2022._grid_runs import STUDY_ID, mean_where, of_kept, profiles
-from theodolite_papers.canatar2022._profiles import DEBIASED, NULL, NULL_TOP
-from theodolite_papers.ledger import Claim, Judgment, Results, judge, pearson, spearman
+from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED, NULL, NULL_TOP
+from theodolite_papers.ledger import Claim, Judgment, Result, Results, judge, pearson, spearman
 
-__all__ = ["CLAIMS"]
+__all__ = [
+    "CLAIMS",
+    "FACTORS",
+    "chosen_models",
+    "grid_claim",
+    "kept",
+    "profiles",
+    "shown",
+]
 
+_STUDY_ID = "canatar2022.fig1-6-table1"
+FACTORS = ("skip", "augmentation", "batch_size", "learning_rate", "momentum")
+_FITTED = 0.95  # training accuracy above which the paper keeps a run
+_FEWEST = 4  # runs, below which correlations over runs say nothing
 _MOST = 0.9  # share of runs
 _SPEARMAN = {"paper": 0.8, "lite": 0.5, "smoke": 0.5}
+Numbers = dict[str, float]
+Check = Callable[[Results], Judgment]
+
+
+def kept(runs: Results) -> Results:
+    """The runs that fit their training data: accuracy strictly above 95 %."""
+    return runs.chosen(lambda run: run["train_accuracy"] > _FITTED and _defined(run))
+
+
+def shown(runs: Results) -> Results:
+    """The kept runs; all that did not diverge where fewer than two were kept."""
+    chosen = kept(runs)
+    return chosen if len(chosen) > 1 else runs.chosen(lambda run: "target_train" in run.arrays)
+
+
+def _defined(run: Result) -> bool:
+    return all(np.isfinite(run.arrays[name][:2]).all() for name in ("target_train", "target_test"))
+
+
+def of_kept(check: Check) -> Check:
+    """A check that sees the kept runs alone, and decides nothing on fewer than four.
+
+    Nor does it where a number is undefined, such as a correlation with a factor that all kept runs
+    share: a comparison with nan is false, and would pass for a failure.
+    """
+
+    def checked(runs: Results) -> Judgment:
+        chosen = kept(runs)
+        if len(chosen) < _FEWEST:
+            return judge(None, kept=len(chosen))
+        found = check(chosen)
+        if found.holds is False and np.isnan(list(found.numbers.values())).any():
+            return judge(None, **found.numbers)
+        return found
+
+    return checked
+
+
+def grid_claim(name: str, text: str, check: Check, **options: Any) -> Claim:
+    """A claim about the kept runs of each seed, unless it says otherwise."""
+    return Claim(f"{_STUDY_ID}.{name}", text, of_kept(check), **{"scope": "seed", **options})
+
+
+def profiles(runs: Results, name: str, row: int = BIASED) -> np.ndarray:
+    """One row of a recorded profile, of every run: (runs, layers)."""
+    return runs.array(name)[:, row].astype(np.float64)
 
 
 def _target_grows(runs: Results) -> Judgment:
-    target, debiased = profiles(runs, "target_train"), profiles(runs, "target_train", DEBIASED)
-    share = float((target[:, -1] > target[:, 0]).mean())
-    without_bias = float((debiased[:, -1] > debiased[:, 0]).mean())
-    return judge(share >= _MOST, share=share, share_debiased=without_bias, kept=len(runs))
+    return _ends(runs, "target_train", first=0, kept=len(runs))
 
 
 def _input_fades(runs: Results) -> Judgment:
-    values, debiased = profiles(runs, "input_train"), profiles(runs, "input_train", DEBIASED)
-    share = float((values[:, 0] > values[:, -1]).mean())
-    without_bias = float((debiased[:, 0] > debiased[:, -1]).mean())
-    return judge(share >= _MOST, share=share, share_debiased=without_bias)
+    return _ends(runs, "input_train", first=-1)
+
+
+def _ends(runs: Results, name: str, first: int, **beside: int) -> Judgment:
+    """In most runs CKA rises from the first layer to the last, or (``first=-1``) falls."""
+    shares = {}
+    for key, row in (("share", BIASED), ("share_debiased", DEBIASED)):
+        values = profiles(runs, name, row)
+        shares[key] = float((values[:, -1 - first] > values[:, first]).mean())
+    return judge(shares["share"] >= _MOST, **shares, **beside)
 
 
 def _extremes(runs: Results) -> Judgment:
@@ -49,16 +112,17 @@ def _turned_by_training(runs: Results) -> Judgment:
     return judge(holds, **numbers, first_after=after[0], last_after=after[-1])
 
 
-def _momentum_aligns(runs: Results) -> Judgment:
-    last, momentum = profiles(runs, "target_train")[:, -1], _momentum(runs)
-    with_it, without = mean_where(last, momentum), mean_where(last, ~momentum)
-    return judge(with_it > without, momentum=with_it, plain=without)
+def _by_momentum(name: str, layer: int, sign: int) -> Check:
+    """Mean CKA of a layer is larger with momentum than without, or smaller (sign -1)."""
 
+    def check(runs: Results) -> Judgment:
+        values = profiles(runs, name)[:, layer]
+        momentum = np.array([run.point["momentum"] > 0 for run in runs])
+        groups = {"momentum": values[momentum], "plain": values[~momentum]}
+        means = {key: float(part.mean()) if len(part) else np.nan for key, part in groups.items()}
+        return judge(sign * (means["momentum"] - means["plain"]) > 0, **means)
 
-def _plain_keeps_input(runs: Results) -> Judgment:
-    first, momentum = profiles(runs, "input_train")[:, 0], _momentum(runs)
-    with_it, without = mean_where(first, momentum), mean_where(first, ~momentum)
-    return judge(without > with_it, momentum=with_it, plain=without)
+    return check
 
 
 def _input_hurts(runs: Results) -> Judgment:
@@ -133,104 +197,205 @@ def _average_tells_accuracy(runs: Results) -> Judgment:
     )
 
 
-def _momentum(runs: Results) -> np.ndarray:
-    return np.array([run.point["momentum"] > 0 for run in runs])
+def chosen_models(runs: Results) -> dict[str, Result]:
+    """Worst and best kept model, and the one of the worse half that CKA likes best.
+
+    The last is the paper's third model: its last two layers look like those of a good one.
+    """
+    order = sorted(shown(runs), key=lambda run: run["test_accuracy"])
+    half = order[: max(1, len(order) // 2)]
+    liked = [min(run.arrays["target_train"][0, -2:]) for run in half]
+    return {"worst": order[0], "best": order[-1], "misleading": half[int(np.argmax(liked))]}
+
+
+def _power_gathers(runs: Results) -> Judgment:
+    end, start = runs["power_10_end"], runs["power_10_start"]
+    holds = end.min() >= 0.85 and (end - start).min() >= 0.3
+    return judge(
+        bool(holds),
+        smallest_end=end.min(),
+        smallest_rise=(end - start).min(),
+        share=((end >= 0.85) & (end - start >= 0.3)).mean(),
+    )
+
+
+def _median_over_seeds(
+    read: Callable[[Results], Numbers], holds: Callable[[Numbers], bool]
+) -> Check:
+    """A check of medians over seeds, since what one model of each shows may be an accident.
+
+    Seeds that kept too few runs to speak of a best or worst one are left out.
+    """
+
+    def check(runs: Results) -> Judgment:
+        seeds = [read(part) for part in runs.by_seed().values() if len(part) >= _FEWEST]
+        if not seeds:
+            return judge(None, seeds=0)
+        medians = {name: float(np.median([seed[name] for seed in seeds])) for name in seeds[0]}
+        passed = sum(holds(seed) for seed in seeds)
+        return judge(holds(medians), **medians, seeds=len(seeds), passed=passed)
+
+    return check
+
+
+def _best_model(runs: Results) -> Numbers:
+    best = chosen_models(runs)["best"]
+    power = {f"power_{layer}": best[f"power_{layer}_end"] for layer in (9, 10)}
+    growth = {
+        f"gap_growth_{layer}": best[f"gap_{layer}_end"] / best[f"gap_{layer}_start"]
+        for layer in (9, 10)
+    }
+    return power | growth
+
+
+def _is_low_rank(model: Numbers) -> bool:
+    power, growth = ([model[f"{key}_{k}"] for k in (9, 10)] for key in ("power", "gap_growth"))
+    return min(power) >= 0.9 and min(growth) >= 2
+
+
+def _worst_model(runs: Results) -> Numbers:
+    models = chosen_models(runs)
+    worst = {f"worst_{layer}": models["worst"][f"power_{layer}_end"] for layer in (9, 10)}
+    return {**worst, "best_9": models["best"]["power_9_end"]}
+
+
+def _lags_behind(models: Numbers) -> bool:
+    return models["worst_9"] < min(models["worst_10"], models["best_9"])
+
+
+def _misleading_model(runs: Results) -> Judgment:
+    """A model that CKA likes, with a spectrum of layer 9 that is not low-rank."""
+    cka = profiles(runs, "target_train")[:, -2:].min(1)
+    behind = runs["test_accuracy"].max() - runs["test_accuracy"]
+    shallow = runs["gap_9_end"] < runs["gap_10_end"] / 2
+    found = (cka > 0.9) & (behind >= 0.1) & shallow
+    return judge(
+        bool(found.any()),
+        models=found.sum(),
+        aligned=(cka > 0.9).sum(),
+        largest_cka=cka.max(),
+        farthest_behind=behind.max(),
+    )
+
+
+def _full_rank(runs: Results) -> Judgment:
+    width = {layer: runs.runs[0].arrays[f"modes_{layer}"][-1] for layer in (9, 10)}
+    share = {f"layer_{k}": runs[f"rank_{k}_start"].min() / width[k] for k in width}
+    return judge(min(share.values()) >= 0.85, **share)
 
 
 CLAIMS = (
-    Claim(
-        f"{STUDY_ID}.fig1-target",
+    grid_claim(
+        "fig1-target",
         "in at least 90 % of the kept runs CKA with the target is larger in the last layer than in "
         "the first",
-        of_kept(_target_grows),
-        "seed",
+        _target_grows,
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-input",
+    grid_claim(
+        "fig1-input",
         "in at least 90 % of the kept runs CKA with the input is larger in the first layer than in "
         "the last",
-        of_kept(_input_fades),
-        "seed",
+        _input_fades,
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-extremes",
+    grid_claim(
+        "fig1-extremes",
         "on average layer 10 is closest to the target and layer 1 farthest; the reverse for the "
         "input",
-        of_kept(_extremes),
-        "seed",
+        _extremes,
         sizes=("paper",),
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-learned",
+    grid_claim(
+        "fig1-learned",
         "CKA with the target falls from the first to the last layer before training, and rises "
         "after it",
-        of_kept(_turned_by_training),
-        "seed",
+        _turned_by_training,
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-momentum",
+    grid_claim(
+        "fig1-momentum",
         "last-layer CKA with the target is larger with momentum than without, on average",
-        of_kept(_momentum_aligns),
-        "seed",
+        _by_momentum("target_train", -1, 1),
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-plain",
+    grid_claim(
+        "fig1-plain",
         "first-layer CKA with the input is larger without momentum than with, on average",
-        of_kept(_plain_keeps_input),
-        "seed",
+        _by_momentum("input_train", 0, -1),
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-accuracy",
+    grid_claim(
+        "fig1-accuracy",
         "test accuracy correlates negatively with layer-averaged CKA with the input",
-        of_kept(_input_hurts),
-        "seed",
+        _input_hurts,
         fragile="depends on how maps are reduced to vectors, which the paper does not say; no sign "
         "of it was seen in pilots on small convolutional networks",
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-misranked",
+    grid_claim(
+        "fig1-misranked",
         "two runs at least ten points of test accuracy apart have last-layer CKA in the opposite "
         "order",
-        of_kept(_misranked),
-        "seed",
+        _misranked,
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-sets",
+    grid_claim(
+        "fig1-sets",
         "over all runs and layers, CKA on training and test examples correlate above 0.9",
-        of_kept(_train_tells_test),
-        "seed",
+        _train_tells_test,
     ),
-    Claim(
-        f"{STUDY_ID}.fig1-chance",
+    grid_claim(
+        "fig1-chance",
         "in at least 90 % of the kept runs the last layer's CKA exceeds that of every permutation "
         "of the labels (ours)",
-        of_kept(_above_chance),
-        "seed",
+        _above_chance,
     ),
-    Claim(
-        f"{STUDY_ID}.fig2-sets",
+    grid_claim(
+        "fig2-sets",
         "mean CKA of the layers has the same order on both sets: Spearman at least 0.9",
-        of_kept(_order_on_both_sets),
-        "seed",
+        _order_on_both_sets,
     ),
-    Claim(
-        f"{STUDY_ID}.fig2-depth",
+    grid_claim(
+        "fig2-depth",
         "mean CKA with the target never falls with depth (lite: Spearman with depth at least 0.8)",
-        of_kept(_deeper_is_closer),
-        "seed",
+        _deeper_is_closer,
     ),
-    Claim(
-        f"{STUDY_ID}.fig2-input",
+    grid_claim(
+        "fig2-input",
         "the input is closer than the target at layer 1, the target at the last, and the "
         "difference shrinks with depth: Spearman at most -0.8",
-        of_kept(_input_gives_way),
-        "seed",
+        _input_gives_way,
     ),
-    Claim(
-        f"{STUDY_ID}.fig6-average",
+    grid_claim(
+        "fig6-average",
         "layer-averaged CKA on the test set ranks test accuracy: Spearman at least 0.8 (lite: 0.5)",
-        of_kept(_average_tells_accuracy),
-        "seed",
+        _average_tells_accuracy,
         published={"pearson_test": 0.920, "pearson_train": 0.828},
+    ),
+    grid_claim(
+        "fig3-5-power",
+        "in every kept run the first 10 modes of layer 10 end with at least 0.85 of the target's "
+        "power, at least 0.3 more than before training",
+        _power_gathers,
+    ),
+    grid_claim(
+        "fig4-best",
+        "the best model ends with at least 0.9 of the power in 10 modes and at least twice the "
+        "initial gap after mode 10, in both of the last two layers (medians over seeds)",
+        _median_over_seeds(_best_model, _is_low_rank),
+        scope="all",
+    ),
+    grid_claim(
+        "fig3-worst",
+        "in the worst kept model layer 9 ends with less power in 10 modes than layer 10, and than "
+        "layer 9 of the best model (medians over seeds)",
+        _median_over_seeds(_worst_model, _lags_behind),
+        scope="all",
+    ),
+    grid_claim(
+        "fig5-misleading",
+        "some kept model at least 10 points behind the best has CKA above 0.9 in both of the last "
+        "two layers, while its gap after mode 10 is less than half as large in layer 9 as in 10",
+        _misleading_model,
+        sizes=("paper",),
+    ),
+    grid_claim(
+        "fig3-5-rank",
+        "before training both layers have full rank, up to 15 % of dead units (tolerance 1e-6)",
+        _full_rank,
     ),
 )

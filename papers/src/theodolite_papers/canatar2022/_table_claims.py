@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from theodolite.measures.kernel import correlation_table
-from theodolite_papers.canatar2022._grid_runs import FACTORS, STUDY_ID, of_kept, profiles
-from theodolite_papers.canatar2022._profiles import BIASED, DEBIASED
-from theodolite_papers.ledger import Claim, Judgment, Results, judge
+from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
+from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED
+from theodolite_papers.ledger import Judgment, Results, judge
 
 __all__ = ["CLAIMS", "COLUMNS", "PUBLISHED", "ROWS", "coefficients"]
 
@@ -151,70 +151,66 @@ _SETS = ("train", "test")
 _PRINTED = _entries(PUBLISHED)
 
 CLAIMS = (
-    Claim(
-        f"{STUDY_ID}.table1",
+    grid_claim(
+        "table1",
         "the whole table, row.column, with the number of kept runs and the least significant "
         "correlation at 5 %",
-        of_kept(_whole_table),
-        "all",
+        _whole_table,
+        scope="all",
         sizes=(),
         published={"kept": 36, "threshold": 0.329, **_PRINTED},
     ),
-    Claim(
-        f"{STUDY_ID}.table1-debiased",
+    grid_claim(
+        "table1-debiased",
         "rows of the table with debiased CKA instead of the paper's biased one (ours)",
-        of_kept(_debiased_table),
-        "all",
+        _debiased_table,
+        scope="all",
         sizes=(),
     ),
-    Claim(
-        f"{STUDY_ID}.table1-factors",
+    grid_claim(
+        "table1-factors",
         "correlations among the factors, which the choice of kept runs unbalances (ours)",
-        of_kept(_factors),
-        "all",
+        _factors,
+        scope="all",
         sizes=(),
     ),
-    Claim(
-        f"{STUDY_ID}.table1-momentum",
+    grid_claim(
+        "table1-momentum",
         "of the five factors momentum correlates most with last-layer CKA on both sets, "
         "significantly at 5 %",
-        of_kept(_momentum_first),
-        "seed",
+        _momentum_first,
         sizes=("paper",),
         published={"cka_train": 0.936, "cka_test": 0.823},
     ),
-    Claim(
-        f"{STUDY_ID}.table1-momentum-pooled",
+    grid_claim(
+        "table1-momentum-pooled",
         "over the runs of all seeds, momentum correlates with last-layer CKA on the test set, "
         "significantly at 5 %",
-        of_kept(_momentum_pooled),
-        "all",
+        _momentum_pooled,
+        scope="all",
         published={"cka_test": 0.823, "cka_train": 0.936},
     ),
-    Claim(
-        f"{STUDY_ID}.table1-augmentation",
+    grid_claim(
+        "table1-augmentation",
         "of the five factors augmentation correlates most with test accuracy, and more than with "
         "last-layer CKA on the training set",
-        of_kept(_augmentation_first),
-        "seed",
+        _augmentation_first,
         sizes=("paper",),
         published={"accuracy": 0.806, "cka_train": 0.162},
     ),
-    Claim(
-        f"{STUDY_ID}.table1-weak",
+    grid_claim(
+        "table1-weak",
         "skip and batch size do not correlate with test accuracy at 5 %",
-        of_kept(_weak_factors),
-        "seed",
+        _weak_factors,
         sizes=("paper",),
         published={"skip": -0.024, "batch_size": -0.247},
         fragile="large batches take fewer steps at equal epochs, so that short training makes them "
         "worse",
     ),
-    Claim(
-        f"{STUDY_ID}.table1-average",
+    grid_claim(
+        "table1-average",
         "layer-averaged CKA correlates more with test accuracy than last-layer CKA, on both sets",
-        of_kept(_average_better),
-        "seed",
+        _average_better,
         sizes=("paper",),
         published={
             "average_train_max": 0.828,
@@ -225,20 +221,18 @@ CLAIMS = (
         fragile="the outcome depends on how maps are reduced to vectors, which the paper does not "
         "say; max-pooling is judged, the others are shown",
     ),
-    Claim(
-        f"{STUDY_ID}.table1-test",
+    grid_claim(
+        "table1-test",
         "last-layer CKA on the test set correlates more with test accuracy than on the training "
         "set",
-        of_kept(_test_better),
-        "seed",
+        _test_better,
         sizes=("paper",),
         published={"cka_test": 0.850, "cka_train": 0.528},
     ),
-    Claim(
-        f"{STUDY_ID}.table1-sets",
+    grid_claim(
+        "table1-sets",
         "last-layer CKA on training and test set correlate above 0.8",
-        of_kept(_sets_agree),
-        "seed",
+        _sets_agree,
         published={"correlation": 0.870},
     ),
 )

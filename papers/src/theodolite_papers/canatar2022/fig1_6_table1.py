@@ -1,36 +1,117 @@
 """Figures 1 to 6 and Table I: a grid of 48 residual networks, their layers' kernels and spectra."""
 
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from theodolite.data import Dataset
+from theodolite.data import Dataset, digits, scaled
 from theodolite.engine import features
+from theodolite.interventions import initialize_
 from theodolite.measures.kernel import layer_profile, linear_spectrum
 from theodolite.sweeps import Space
-from theodolite_papers.canatar2022._grid import (
-    Cell,
-    build_network,
-    calibrated,
-    grid,
-    load_cell_data,
-    probed_layers,
-    recipe_of,
+from theodolite_papers.canatar2022._grid_claims import (
+    CLAIMS as FIGURE_CLAIMS,
 )
-from theodolite_papers.canatar2022._grid_claims import CLAIMS as GRID_CLAIMS
-from theodolite_papers.canatar2022._grid_pictures import draw
-from theodolite_papers.canatar2022._profiles import profile_rows, rounded
-from theodolite_papers.canatar2022._spectra import ModeCurves, mode_curves
-from theodolite_papers.canatar2022._spectrum_claims import CLAIMS as SPECTRUM_CLAIMS
+from theodolite_papers.canatar2022._grid_claims import (
+    chosen_models,
+    profiles,
+    shown,
+)
+from theodolite_papers.canatar2022._kernels import (
+    DEBIASED,
+    NULL,
+    ModeCurves,
+    mode_curves,
+    profile_rows,
+    rounded,
+)
 from theodolite_papers.canatar2022._table_claims import CLAIMS as TABLE_CLAIMS
-from theodolite_papers.lab.training import DivergenceError, TrainingState, train
-from theodolite_papers.ledger import Measured, Study, Trial
+from theodolite_papers.canatar2022._table_claims import COLUMNS, PUBLISHED, ROWS, coefficients
+from theodolite_papers.lab.data import balanced_rows, load_image_set
+from theodolite_papers.lab.models import kernel_resnet
+from theodolite_papers.lab.training import (
+    Augmentation,
+    DivergenceError,
+    Recipe,
+    Squared,
+    TrainingState,
+    train,
+)
+from theodolite_papers.ledger import (
+    Heat,
+    Line,
+    Measured,
+    Panel,
+    Points,
+    Result,
+    Results,
+    Study,
+    Trial,
+    mean_and_error,
+)
 
-__all__ = ["STUDY", "measure"]
+__all__ = ["STUDY", "Cell", "ResidualMLP", "measure"]
 
 _STAGES = ("start", "middle", "end")
 _POINTS = 24  # modes of a spectrum that are kept
+# As in the network it derives from. With 1 the read-out of 256 max-pooled features has a curvature
+# of about 50, and every rate above 0.04 diverges within a few steps.
+_OUTPUT_SCALE = 0.2
+_SHOWN = (1, 4, 7, 9, 10)  # layers of Figure 1; ten curves are too many
+_WORDS = {"skip": "skip", "batch_size": "batch size", "learning_rate": "learning rate"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network of the grid.
+
+    Args:
+        data: "digits" (residual MLP) or "cifar10" (the network of eleven convolutions).
+        train: training examples, class-balanced.
+        test: test examples, class-balanced.
+        probe: examples of each set on which kernels are taken, class-balanced.
+        epochs: passes over the training examples.
+        middle: the epoch of the second spectrum; the first is 0, the third the last.
+        permutations: of the labels or inputs, for the null of every CKA.
+        width: of the residual MLP.
+        skip: whether blocks add their input.
+        augmentation: whether training images are changed at random.
+        momentum: 0 is plain SGD.
+        learning_rate: of the first step; it falls linearly to zero.
+        batch_size: examples per step.
+    """
+
+    data: str = "digits"
+    train: int = 300
+    test: int = 900
+    probe: int = 300
+    epochs: int = 100
+    middle: int = 8
+    permutations: int = 10
+    width: int = 64
+    skip: bool = True
+    augmentation: bool = False
+    momentum: float = 0.9
+    learning_rate: float = 0.1
+    batch_size: int = 25
+
+
+def grid(batch_sizes: tuple[int, int, int], rates: tuple[float, float]) -> Space:
+    """All 48 combinations of the five factors; the least important one varies slowest."""
+    return Space(
+        {
+            "skip": [True, False],
+            "augmentation": [False, True],
+            "momentum": [0.9, 0.0],
+            "learning_rate": list(rates),
+            "batch_size": list(batch_sizes),
+        }
+    )
 
 
 def measure(config: Cell, trial: Trial) -> Measured:
@@ -136,6 +217,257 @@ def _stage_arrays(stages: list[tuple[ModeCurves, ModeCurves]]) -> dict[str, np.n
     return arrays
 
 
+@cache
+def _images(name: str) -> Dataset:
+    """Read once for all cells that a process trains."""
+    return load_image_set(name)
+
+
+def load_cell_data(config: Cell, trial: Trial) -> tuple[Dataset, Tensor, Tensor]:
+    """Scaled data of a cell, and the training and test rows of its probes.
+
+    All cells of a seed share them.
+    """
+    generator = trial.generator(0)
+    if config.data == "digits":
+        whole = scaled(digits(1200, generator), "unit_interval")
+    else:
+        whole = _images(config.data)
+    train = balanced_rows(whole.y_train, config.train, generator=generator)
+    test = balanced_rows(whole.y_test, config.test, generator=generator)
+    data = whole.take(train, test)
+    if not data.scaling:
+        data = scaled(data, "channels")
+    probes = [
+        balanced_rows(labels, config.probe, generator=generator)
+        for labels in (data.y_train, data.y_test)
+    ]
+    return data, probes[0], probes[1]
+
+
+def build_network(config: Cell, data: Dataset, trial: Trial) -> nn.Module:
+    """The network of a cell; all cells of a seed start from the same weights."""
+    generator = trial.generator(1)
+    if config.data == "digits":
+        inputs = data.x_train[0].numel()
+        model: nn.Module = ResidualMLP(inputs, config.width, data.num_classes, config.skip)
+        initialize_(model, "default", 1.0, generator)
+    else:
+        model = kernel_resnet(
+            data.num_classes, skip=config.skip, output_scale=_OUTPUT_SCALE, generator=generator
+        )
+    return model.to(trial.device)
+
+
+def probed_layers(model: nn.Module) -> list[str]:
+    """The ten layers, in order of depth."""
+    return list(model.probes)  # type: ignore[arg-type]
+
+
+def recipe_of(config: Cell, seed: int) -> Recipe:
+    """Squared error, SGD with or without momentum, a rate that falls linearly."""
+    small = Augmentation(flip=False, padding=1, cutout=0)  # digits are 8 pixels wide
+    changes = small if config.data == "digits" else Augmentation()
+    return Recipe(
+        loss=Squared(reduction="mean"),
+        optimizer="momentum" if config.momentum else "sgd",
+        momentum=config.momentum,
+        learning_rate=config.learning_rate,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        schedule="linear",
+        augmentation=changes if config.augmentation else None,
+        log="ends",
+        seed=seed,
+    )
+
+
+def calibrated(model: nn.Module, inputs: Tensor, chunk: int = 500) -> nn.Module:
+    """A copy in evaluation mode whose batch norms know the data.
+
+    Before the first step their statistics are (0, 1), and early in training they lag behind: the
+    features of a deep network then have little to do with what it computes.
+    """
+    twin = copy.deepcopy(model).train()
+    for module in twin.modules():
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            module.reset_running_stats()
+            module.momentum = None  # the plain average over all batches
+    with torch.no_grad():
+        for part in torch.split(inputs, chunk):
+            twin(part)
+    return twin.eval()
+
+
+class _Unit(nn.Sequential):
+    """Linear map without bias, batch norm, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU())
+
+
+class _Block(nn.Module):
+    """Two units, with or without the input added to their output."""
+
+    def __init__(self, width: int, skip: bool) -> None:
+        super().__init__()
+        self.first = _Unit(width, width)
+        self.second = _Unit(width, width)
+        self.skip = skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x + u2(u1(x))``, or ``u2(u1(x))`` without the skip."""
+        branch: Tensor = self.second(self.first(x))
+        return x + branch if self.skip else branch
+
+
+class ResidualMLP(nn.Module):
+    """A unit, four residual blocks of two units, a unit, a linear read-out without bias.
+
+    ``probes`` names the ten hidden layers in order; the second layer of a block is taken after the
+    addition.
+    """
+
+    probes = (
+        "unit1",
+        *(f"block{k}{part}" for k in range(1, 5) for part in (".first", "")),
+        "unit10",
+    )
+
+    def __init__(self, inputs: int, width: int, num_classes: int, skip: bool) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.unit1 = _Unit(inputs, width)
+        self.block1 = _Block(width, skip)
+        self.block2 = _Block(width, skip)
+        self.block3 = _Block(width, skip)
+        self.block4 = _Block(width, skip)
+        self.unit10 = _Unit(width, width)
+        self.head = nn.Linear(width, num_classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs: the read-out of the penultimate features."""
+        x = self.block2(self.block1(self.unit1(self.flatten(x))))
+        outputs: Tensor = self.head(self.unit10(self.block4(self.block3(x))))
+        return outputs
+
+
+def draw(runs: Results) -> list[Panel]:
+    """The figures over the runs that the paper would keep (all of them where none is)."""
+    order = sorted(shown(runs), key=lambda run: run["test_accuracy"])
+    ordered = Results(tuple(order))
+    return [
+        *_figure_1(ordered),
+        *_figure_2(ordered),
+        *_figures_3_to_5(runs),
+        *_figure_6(ordered),
+        *_table_1(ordered),
+    ]
+
+
+def _setting_text(run: Result) -> str:
+    """The settings of a run, as the paper labels it."""
+    point = run.point
+    return ", ".join(
+        (
+            "skip" if point["skip"] else "no skip",
+            "augmented" if point["augmentation"] else "plain",
+            f"batch {point['batch_size']}",
+            f"{'momentum' if point['momentum'] else 'SGD'} {point['learning_rate']:g}",
+        )
+    )
+
+
+def _figure_1(runs: Results) -> list[Panel]:
+    text = [_setting_text(run) for run in runs]
+    x = 100 * runs["test_accuracy"]
+    panels = []
+    sets = {"a": "target_train", "b": "target_test", "c": "input_train"}
+    titles = {"a": "target, training set", "b": "target, test set", "c": "input, training set"}
+    for part, name in sets.items():
+        values = profiles(runs, name)
+        marks = [Points(f"layer {k}", x, values[:, k - 1], text) for k in _SHOWN]
+        title = f"Figure 1{part}, CKA with {titles[part]}"
+        panels.append(Panel(title, marks, "test accuracy of the run in %", "CKA"))
+    return panels
+
+
+def _figure_2(runs: Results) -> list[Panel]:
+    train, test = profiles(runs, "target_train"), profiles(runs, "target_test")
+    layers = np.arange(1, train.shape[1] + 1)
+    names = [f"layer {k}" for k in layers]
+    points = Points("layers, mean over runs", train.mean(0), test.mean(0), names)
+    lines: list[Line] = []
+    rows = {"": 0, ", debiased": DEBIASED, ", permuted labels": NULL}
+    for kind, row in rows.items():
+        mean, error = mean_and_error(profiles(runs, "target_train", row))
+        lines.append(Line(f"target{kind}", layers, mean, error, dashed=bool(kind)))
+    for kind, row in {"": 0, ", debiased": DEBIASED}.items():
+        mean, error = mean_and_error(profiles(runs, "input_train", row))
+        lines.append(Line(f"input{kind}", layers, mean, error, dashed=bool(kind)))
+    before, error = mean_and_error(profiles(runs, "initial_train"))
+    lines.append(Line("target, before training", layers, before, error, dashed=True))
+    return [
+        Panel("Figure 2a", [points], "CKA with target, training set", "CKA with target, test set"),
+        Panel("Figure 2b, training set", lines, "layer", "CKA"),
+    ]
+
+
+def _figures_3_to_5(runs: Results) -> list[Panel]:
+    first = runs.by_seed()[runs.runs[0].seed]
+    models = chosen_models(first)
+    panels = []
+    for number, name in ((3, "worst"), (4, "best"), (5, "misleading")):
+        run = models[name]
+        spectra: list[Line] = []
+        power: list[Line] = []
+        for color, layer in enumerate((9, 10)):
+            modes = run.arrays[f"modes_{layer}"]
+            for stage, label in enumerate(_STAGES):
+                if stage == 1 and layer == 9:
+                    continue  # four and five curves are legible, six are not
+                dashed, hue = stage < 2, color if stage != 1 else 2
+                title = f"layer {layer}, {label}"
+                eta = run.arrays[f"eigenvalues_{layer}"][stage]
+                shown = eta > 0
+                spectra.append(Line(title, modes[shown], eta[shown], dashed=dashed, color=hue))
+                curve = run.arrays[f"power_{layer}"][stage]
+                power.append(Line(title, modes, curve, dashed=dashed, color=hue))
+        title = f"Figure {number}, {name} model ({100 * run['test_accuracy']:.1f} %)"
+        panels.append(Panel(f"{title}: spectrum", spectra, "mode", "eigenvalue", "xy"))
+        panels.append(Panel(f"{title}: target", power, "mode", "cumulative power", "x"))
+    return panels
+
+
+def _figure_6(runs: Results) -> list[Panel]:
+    place, text = np.arange(1, len(runs) + 1), [_setting_text(run) for run in runs]
+    accuracies = [
+        Points(name, place, 100 * runs[f"{key}_accuracy"], text)
+        for key, name in (("train", "training set"), ("test", "test set"))
+    ]
+    averages = [
+        Points(name, place, profiles(runs, f"target_{key}").mean(1), text)
+        for key, name in (("train", "training set"), ("test", "test set"))
+    ]
+    x = "run, by test accuracy"
+    return [
+        Panel("Figure 6a", accuracies, x, "accuracy in %"),
+        Panel("Figure 6b", averages, x, "layer-averaged CKA with target"),
+    ]
+
+
+def _table_1(runs: Results) -> list[Panel]:
+    if len(runs) < 3:
+        return []
+    rows = [_WORDS.get(row, row.replace("_", " ")) for row in ROWS]
+    columns = [column.replace("_", " ") for column in COLUMNS]
+    tables = {f"over {len(runs)} runs": coefficients(runs), "published": PUBLISHED}
+    return [
+        Panel(f"Table I, {name}", [Heat(table, rows, columns, diverging=True)])
+        for name, table in tables.items()
+    ]
+
+
 STUDY = Study(
     id="canatar2022.fig1-6-table1",
     title="Layer kernels of a grid of residual networks",
@@ -155,7 +487,7 @@ STUDY = Study(
             batch_size=20,
         ),
     },
-    claims=(*GRID_CLAIMS, *SPECTRUM_CLAIMS, *TABLE_CLAIMS),
+    claims=(*FIGURE_CLAIMS, *TABLE_CLAIMS),
     draw=draw,
     seeds={"paper": (101,)},
     spaces={

@@ -1,5 +1,6 @@
-"""Spectra and cumulative power of single layers, thinned for a record."""
+"""What is recorded of a layer's kernel: CKA beside chance, spectrum and cumulative power."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,49 @@ from torch import Tensor
 from theodolite.measures.kernel import (
     KernelSpectrum,
     cumulative_power,
+    layer_profile,
     power_evenness,
     spectral_gap,
 )
 
-__all__ = ["ModeCurves", "mode_curves", "thinned"]
+__all__ = [
+    "BIASED",
+    "DEBIASED",
+    "NULL",
+    "NULL_TOP",
+    "ModeCurves",
+    "mode_curves",
+    "profile_rows",
+    "rounded",
+    "thinned",
+]
+
+# Rows of a recorded profile; columns are layers in order of depth.
+BIASED, DEBIASED, NULL, NULL_TOP = range(4)
+
+
+def profile_rows(
+    layers: Sequence[Tensor],
+    reference: Tensor,
+    permutations: int,
+    generator: torch.Generator,
+) -> np.ndarray:
+    """Biased and debiased CKA of every layer; mean and largest biased CKA of permuted references.
+
+    The null tells which part of the paper's biased value is there for any labels: it grows with
+    the rank of the layer and falls with the number of examples.
+    """
+    values = [layer_profile(layers, reference, debiased=kind).values for kind in (False, True)]
+    rows = [torch.randperm(len(reference), generator=generator) for _ in range(permutations)]
+    chance = torch.stack(
+        [layer_profile(layers, reference[row], debiased=False).values for row in rows]
+    )
+    return rounded(torch.stack([*values, chance.mean(0), chance.amax(0)]))
+
+
+def rounded(values: Tensor) -> np.ndarray:
+    """For a record: float32 on the CPU."""
+    return values.detach().float().cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -47,7 +86,7 @@ def mode_curves(
         "evenness": float(power_evenness(curve, num_classes)),
         "rank": float((eta > 1e-6 * eta[0]).sum()),
     }
-    return ModeCurves(modes.astype(np.int16), _plain(eta[rows - 1]), _plain(curve[rows]), numbers)
+    return ModeCurves(modes.astype(np.int16), rounded(eta[rows - 1]), rounded(curve[rows]), numbers)
 
 
 def thinned(count: int, points: int) -> np.ndarray:
@@ -58,7 +97,3 @@ def thinned(count: int, points: int) -> np.ndarray:
         [1, 2, 4, 7, 14, 27, 52, 100]
     """
     return np.unique(np.geomspace(1, count, points).round().astype(np.int64))
-
-
-def _plain(values: Tensor) -> np.ndarray:
-    return values.detach().float().cpu().numpy()
