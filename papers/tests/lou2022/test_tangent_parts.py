@@ -20,9 +20,9 @@ from theodolite_papers.lou2022._hierarchy import (
 from theodolite_papers.lou2022._random_nets import log_slope, sphere_pair
 from theodolite_papers.lou2022._setting import (
     Setting,
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -92,7 +92,7 @@ def test_watch_measures_at_the_chosen_steps(ground):
     log = learned(net, ground, recipe_of(SMALL, 0), watch)
     assert watch.steps == [0, 2]
     assert log is not None
-    assert outcome(log)["steps"] == 2.0
+    assert final_numbers(log)["steps"] == 2.0
     np.testing.assert_allclose(watch.curves[-1], alignments(net, ground))
 
 
@@ -101,7 +101,7 @@ def test_a_diverged_run_is_undefined_and_undone(ground):
     before = net[1].weight.detach().clone()
     log = learned(net, ground, recipe_of(SMALL, 0, learning_rate=1e8))
     assert log is None
-    assert np.isnan(outcome(log)["test_loss"])
+    assert np.isnan(final_numbers(log)["test_loss"])
     assert torch.equal(net[1].weight, before)
 
 

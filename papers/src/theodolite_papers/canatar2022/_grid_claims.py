@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED, NULL, NULL_TOP
-from theodolite_papers.ledger import Claim, Judgment, Result, Results, judge, pearson, spearman
+from theodolite_papers.ledger import Claim, Outcome, Result, Results, outcome, pearson, spearman
 
 __all__ = [
     "CLAIMS",
@@ -25,7 +25,7 @@ _FEWEST = 4  # runs, below which correlations over runs say nothing
 _MOST = 0.9  # share of runs
 _SPEARMAN = {"paper": 0.8, "lite": 0.5, "smoke": 0.5}
 Numbers = dict[str, float]
-Check = Callable[[Results], Judgment]
+Check = Callable[[Results], Outcome]
 
 
 def kept(runs: Results) -> Results:
@@ -50,13 +50,13 @@ def of_kept(check: Check) -> Check:
     share: a comparison with nan is false, and would pass for a failure.
     """
 
-    def checked(runs: Results) -> Judgment:
+    def checked(runs: Results) -> Outcome:
         chosen = kept(runs)
         if len(chosen) < _FEWEST:
-            return judge(None, kept=len(chosen))
+            return outcome(None, kept=len(chosen))
         found = check(chosen)
         if found.holds is False and np.isnan(list(found.numbers.values())).any():
-            return judge(None, **found.numbers)
+            return outcome(None, **found.numbers)
         return found
 
     return checked
@@ -72,30 +72,30 @@ def profiles(runs: Results, name: str, row: int = BIASED) -> np.ndarray:
     return runs.array(name)[:, row].astype(np.float64)
 
 
-def _target_grows(runs: Results) -> Judgment:
+def _target_grows(runs: Results) -> Outcome:
     return _ends(runs, "target_train", first=0, kept=len(runs))
 
 
-def _input_fades(runs: Results) -> Judgment:
+def _input_fades(runs: Results) -> Outcome:
     return _ends(runs, "input_train", first=-1)
 
 
-def _ends(runs: Results, name: str, first: int, **beside: int) -> Judgment:
+def _ends(runs: Results, name: str, first: int, **beside: int) -> Outcome:
     """In most runs CKA rises from the first layer to the last, or (``first=-1``) falls."""
     shares = {}
     for key, row in (("share", BIASED), ("share_debiased", DEBIASED)):
         values = profiles(runs, name, row)
         shares[key] = float((values[:, -1 - first] > values[:, first]).mean())
-    return judge(shares["share"] >= _MOST, **shares, **beside)
+    return outcome(shares["share"] >= _MOST, **shares, **beside)
 
 
-def _extremes(runs: Results) -> Judgment:
+def _extremes(runs: Results) -> Outcome:
     target = profiles(runs, "target_train").mean(0)
     inputs = profiles(runs, "input_train").mean(0)
     last = len(target) - 1
     holds = target.argmax() == last and target.argmin() == 0
     holds = holds and inputs.argmax() == 0 and inputs.argmin() == last
-    return judge(
+    return outcome(
         bool(holds),
         target_largest=target.argmax() + 1,
         target_smallest=target.argmin() + 1,
@@ -104,53 +104,53 @@ def _extremes(runs: Results) -> Judgment:
     )
 
 
-def _turned_by_training(runs: Results) -> Judgment:
+def _turned_by_training(runs: Results) -> Outcome:
     before = profiles(runs, "initial_train").mean(0)
     after = profiles(runs, "target_train").mean(0)
     holds = before[-1] < before[0] and after[-1] > after[0]
     numbers = {"first_before": before[0], "last_before": before[-1]}
-    return judge(holds, **numbers, first_after=after[0], last_after=after[-1])
+    return outcome(holds, **numbers, first_after=after[0], last_after=after[-1])
 
 
 def _by_momentum(name: str, layer: int, sign: int) -> Check:
     """Mean CKA of a layer is larger with momentum than without, or smaller (sign -1)."""
 
-    def check(runs: Results) -> Judgment:
+    def check(runs: Results) -> Outcome:
         values = profiles(runs, name)[:, layer]
         momentum = np.array([run.point["momentum"] > 0 for run in runs])
         groups = {"momentum": values[momentum], "plain": values[~momentum]}
         means = {key: float(part.mean()) if len(part) else np.nan for key, part in groups.items()}
-        return judge(sign * (means["momentum"] - means["plain"]) > 0, **means)
+        return outcome(sign * (means["momentum"] - means["plain"]) > 0, **means)
 
     return check
 
 
-def _input_hurts(runs: Results) -> Judgment:
+def _input_hurts(runs: Results) -> Outcome:
     r = pearson(runs["test_accuracy"], profiles(runs, "input_train").mean(1))
-    return judge(r < 0, correlation=r)
+    return outcome(r < 0, correlation=r)
 
 
-def _misranked(runs: Results) -> Judgment:
+def _misranked(runs: Results) -> Outcome:
     """The pair of runs, ten points apart, that CKA gets wrong by most."""
     accuracy, last = runs["test_accuracy"], profiles(runs, "target_train")[:, -1]
     worse = accuracy[:, None] + 0.1 <= accuracy[None, :]
     excess = np.where(worse, last[:, None] - last[None, :], -np.inf).max()
-    return judge(excess > 0 if worse.any() else None, excess=excess, pairs=worse.sum())
+    return outcome(excess > 0 if worse.any() else None, excess=excess, pairs=worse.sum())
 
 
-def _train_tells_test(runs: Results) -> Judgment:
+def _train_tells_test(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").ravel() for name in ("train", "test"))
     r = pearson(train, test)
-    return judge(r > 0.9, correlation=r)
+    return outcome(r > 0.9, correlation=r)
 
 
-def _above_chance(runs: Results) -> Judgment:
+def _above_chance(runs: Results) -> Outcome:
     """The last layer against every permutation of the labels, and what bias adds."""
     rows = runs.array("target_train")[:, :, -1].astype(np.float64)
     share = float((rows[:, 0] > rows[:, NULL_TOP]).mean())
     first = runs.array("target_train")[:, :, 0].astype(np.float64).mean(0)
     mean = rows.mean(0)
-    return judge(
+    return outcome(
         share >= _MOST,
         share=share,
         last_biased=mean[0],
@@ -162,34 +162,34 @@ def _above_chance(runs: Results) -> Judgment:
     )
 
 
-def _order_on_both_sets(runs: Results) -> Judgment:
+def _order_on_both_sets(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").mean(0) for name in ("train", "test"))
     rank = spearman(train, test)
-    return judge(rank >= 0.9, spearman=rank)
+    return outcome(rank >= 0.9, spearman=rank)
 
 
-def _deeper_is_closer(runs: Results) -> Judgment:
+def _deeper_is_closer(runs: Results) -> Outcome:
     target = profiles(runs, "target_train").mean(0)
     rank = spearman(np.arange(len(target)), target)
     steps = int((np.diff(target) < 0).sum())
     holds = steps == 0 if runs.runs[0].size == "paper" else rank >= 0.8
-    return judge(holds, spearman=rank, falls=steps, first=target[0], last=target[-1])
+    return outcome(holds, spearman=rank, falls=steps, first=target[0], last=target[-1])
 
 
-def _input_gives_way(runs: Results) -> Judgment:
+def _input_gives_way(runs: Results) -> Outcome:
     inputs, target = (profiles(runs, f"{name}_train").mean(0) for name in ("input", "target"))
     rank = spearman(np.arange(len(inputs)), inputs - target)
     holds = inputs[0] > target[0] and target[-1] > inputs[-1] and rank <= -0.8
     excess = {"first_excess": inputs[0] - target[0], "last_excess": inputs[-1] - target[-1]}
-    return judge(holds, spearman=rank, **excess)
+    return outcome(holds, spearman=rank, **excess)
 
 
-def _average_tells_accuracy(runs: Results) -> Judgment:
+def _average_tells_accuracy(runs: Results) -> Outcome:
     accuracy = runs["test_accuracy"]
     test = profiles(runs, "target_test").mean(1)
     train = profiles(runs, "target_train").mean(1)
     rank = spearman(test, accuracy)
-    return judge(
+    return outcome(
         rank >= _SPEARMAN[runs.runs[0].size or "lite"],
         spearman=rank,
         pearson_test=pearson(test, accuracy),
@@ -208,10 +208,10 @@ def chosen_models(runs: Results) -> dict[str, Result]:
     return {"worst": order[0], "best": order[-1], "misleading": half[int(np.argmax(liked))]}
 
 
-def _power_gathers(runs: Results) -> Judgment:
+def _power_gathers(runs: Results) -> Outcome:
     end, start = runs["power_10_end"], runs["power_10_start"]
     holds = end.min() >= 0.85 and (end - start).min() >= 0.3
-    return judge(
+    return outcome(
         bool(holds),
         smallest_end=end.min(),
         smallest_rise=(end - start).min(),
@@ -227,13 +227,13 @@ def _median_over_seeds(
     Seeds that kept too few runs to speak of a best or worst one are left out.
     """
 
-    def check(runs: Results) -> Judgment:
+    def check(runs: Results) -> Outcome:
         seeds = [read(part) for part in runs.by_seed().values() if len(part) >= _FEWEST]
         if not seeds:
-            return judge(None, seeds=0)
+            return outcome(None, seeds=0)
         medians = {name: float(np.median([seed[name] for seed in seeds])) for name in seeds[0]}
         passed = sum(holds(seed) for seed in seeds)
-        return judge(holds(medians), **medians, seeds=len(seeds), passed=passed)
+        return outcome(holds(medians), **medians, seeds=len(seeds), passed=passed)
 
     return check
 
@@ -263,13 +263,13 @@ def _lags_behind(models: Numbers) -> bool:
     return models["worst_9"] < min(models["worst_10"], models["best_9"])
 
 
-def _misleading_model(runs: Results) -> Judgment:
+def _misleading_model(runs: Results) -> Outcome:
     """A model that CKA likes, with a spectrum of layer 9 that is not low-rank."""
     cka = profiles(runs, "target_train")[:, -2:].min(1)
     behind = runs["test_accuracy"].max() - runs["test_accuracy"]
     shallow = runs["gap_9_end"] < runs["gap_10_end"] / 2
     found = (cka > 0.9) & (behind >= 0.1) & shallow
-    return judge(
+    return outcome(
         bool(found.any()),
         models=found.sum(),
         aligned=(cka > 0.9).sum(),
@@ -278,10 +278,10 @@ def _misleading_model(runs: Results) -> Judgment:
     )
 
 
-def _full_rank(runs: Results) -> Judgment:
+def _full_rank(runs: Results) -> Outcome:
     width = {layer: runs.runs[0].arrays[f"modes_{layer}"][-1] for layer in (9, 10)}
     share = {f"layer_{k}": runs[f"rank_{k}_start"].min() / width[k] for k in width}
-    return judge(min(share.values()) >= 0.85, **share)
+    return outcome(min(share.values()) >= 0.85, **share)
 
 
 CLAIMS = (

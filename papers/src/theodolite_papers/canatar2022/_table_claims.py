@@ -7,7 +7,7 @@ from torch import Tensor
 from theodolite.measures.kernel import correlation_table
 from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED
-from theodolite_papers.ledger import Judgment, Results, judge
+from theodolite_papers.ledger import Outcome, Results, outcome
 
 __all__ = ["CLAIMS", "COLUMNS", "PUBLISHED", "ROWS", "coefficients"]
 
@@ -72,58 +72,58 @@ def _threshold(runs: Results) -> float:
     return correlation_table(variables(runs)).threshold
 
 
-def _whole_table(runs: Results) -> Judgment:
+def _whole_table(runs: Results) -> Outcome:
     numbers = _entries(coefficients(runs))
-    return judge(None, kept=len(runs), threshold=_threshold(runs), **numbers)
+    return outcome(None, kept=len(runs), threshold=_threshold(runs), **numbers)
 
 
-def _debiased_table(runs: Results) -> Judgment:
+def _debiased_table(runs: Results) -> Outcome:
     rows = ("momentum", "accuracy", "cka_test", "average_cka_test", "average_cka_train")
-    return judge(None, **_entries(coefficients(runs, DEBIASED), rows))
+    return outcome(None, **_entries(coefficients(runs, DEBIASED), rows))
 
 
-def _factors(runs: Results) -> Judgment:
+def _factors(runs: Results) -> Outcome:
     table = correlation_table(variables(runs)[:, : len(FACTORS)]).coefficients
     pairs = [(i, j) for j in range(len(FACTORS)) for i in range(j)]
     named = {f"{FACTORS[i]}.{FACTORS[j]}": float(table[i, j]) for i, j in pairs}
-    return judge(None, **named)
+    return outcome(None, **named)
 
 
-def _momentum_first(runs: Results) -> Judgment:
+def _momentum_first(runs: Results) -> Outcome:
     table, least = coefficients(runs), _threshold(runs)
     rows = table[: len(FACTORS)]
     place, columns = FACTORS.index("momentum"), [COLUMNS.index(f"cka_{s}") for s in _SETS]
     own = rows[place, columns]
     largest = all(np.nanargmax(rows[:, column]) == place for column in columns)
     holds = bool(largest and (own > least).all())
-    return judge(holds, cka_train=own[0], cka_test=own[1], threshold=least)
+    return outcome(holds, cka_train=own[0], cka_test=own[1], threshold=least)
 
 
-def _momentum_pooled(runs: Results) -> Judgment:
+def _momentum_pooled(runs: Results) -> Outcome:
     table, least = coefficients(runs), _threshold(runs)
     test, train = (_entry(table, "momentum", f"cka_{name}") for name in ("test", "train"))
-    return judge(test > least, cka_test=test, cka_train=train, threshold=least, kept=len(runs))
+    return outcome(test > least, cka_test=test, cka_train=train, threshold=least, kept=len(runs))
 
 
-def _augmentation_first(runs: Results) -> Judgment:
+def _augmentation_first(runs: Results) -> Outcome:
     table = coefficients(runs)
     accuracies = table[: len(FACTORS), COLUMNS.index("accuracy")]
     place = FACTORS.index("augmentation")
     accuracy, cka = accuracies[place], _entry(table, "augmentation", "cka_train")
     if np.isnan(accuracy):  # only runs with, or only runs without it, were kept
-        return judge(None, accuracy=accuracy, cka_train=cka)
+        return outcome(None, accuracy=accuracy, cka_train=cka)
     holds = bool(np.nanargmax(accuracies) == place and accuracy > cka)
-    return judge(holds, accuracy=accuracy, cka_train=cka)
+    return outcome(holds, accuracy=accuracy, cka_train=cka)
 
 
-def _weak_factors(runs: Results) -> Judgment:
+def _weak_factors(runs: Results) -> Outcome:
     table, least = coefficients(runs), _threshold(runs)
     skip, batch = (_entry(table, name, "accuracy") for name in ("skip", "batch_size"))
     largest = np.abs([skip, batch]).max()  # nan if either is, unlike the built-in max
-    return judge(largest < least, skip=skip, batch_size=batch, threshold=least)
+    return outcome(largest < least, skip=skip, batch_size=batch, threshold=least)
 
 
-def _average_better(runs: Results) -> Judgment:
+def _average_better(runs: Results) -> Outcome:
     numbers = {}
     reducers = [r for r in _REDUCERS if r == "max" or f"target_test_{r}" in runs.runs[0].arrays]
     for reducer in reducers:
@@ -132,19 +132,19 @@ def _average_better(runs: Results) -> Judgment:
             numbers[f"average_{name}_{reducer}"] = _entry(table, f"average_cka_{name}", "accuracy")
             numbers[f"last_{name}"] = _entry(table, f"cka_{name}", "accuracy")
     gains = [numbers[f"average_{name}_max"] - numbers[f"last_{name}"] for name in _SETS]
-    return judge(min(gains) > 0, **numbers)
+    return outcome(min(gains) > 0, **numbers)
 
 
-def _test_better(runs: Results) -> Judgment:
+def _test_better(runs: Results) -> Outcome:
     table = coefficients(runs)
     test, train = (_entry(table, f"cka_{name}", "accuracy") for name in ("test", "train"))
-    return judge(test > train, cka_test=test, cka_train=train)
+    return outcome(test > train, cka_test=test, cka_train=train)
 
 
-def _sets_agree(runs: Results) -> Judgment:
+def _sets_agree(runs: Results) -> Outcome:
     r = _entry(coefficients(runs), "cka_train", "cka_test")
     debiased = _entry(coefficients(runs, DEBIASED), "cka_train", "cka_test")
-    return judge(r > 0.8, correlation=r, debiased=debiased)
+    return outcome(r > 0.8, correlation=r, debiased=debiased)
 
 
 _SETS = ("train", "test")

@@ -27,16 +27,16 @@ from theodolite_papers.lab.models import mlp, ntk_mlp
 from theodolite_papers.lab.training import Recipe, Squared, TrainingLog, TrainingState, train
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Result,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
 __all__ = ["STUDY", "TangentRun", "measure"]
@@ -245,23 +245,23 @@ def _main_setting(size: str) -> str:
     return "ntk" if size == "paper" else "standard"
 
 
-def _main(check: Callable[[Result], Judgment]) -> Callable[[Results], Judgment]:
+def _main(check: Callable[[Result], Outcome]) -> Callable[[Results], Outcome]:
     """A check of the judged setting; None until it was run."""
 
-    def checked(runs: Results) -> Judgment:
+    def checked(runs: Results) -> Outcome:
         chosen = runs.where(setting=_main_setting(runs.runs[0].size))
-        return check(chosen.runs[0]) if len(chosen) else judge(None, runs=0)
+        return check(chosen.runs[0]) if len(chosen) else outcome(None, runs=0)
 
     return checked
 
 
-def _accuracy(run: Result) -> Judgment:
+def _accuracy(run: Result) -> Outcome:
     least = 0.9 if run.size == "lite" else 0.93
     value = run["test_accuracy"]
-    return judge(value >= least, test_accuracy=value, train_accuracy=run["train_accuracy"])
+    return outcome(value >= least, test_accuracy=value, train_accuracy=run["train_accuracy"])
 
 
-def _rises(run: Result) -> Judgment:
+def _rises(run: Result) -> Outcome:
     numbers = {}
     for name in ("train", "test"):
         for kind in ("", "_debiased"):
@@ -269,69 +269,69 @@ def _rises(run: Result) -> Judgment:
             numbers[f"rise{kind}_{name}"] = run[f"{key}_end"] - run[f"{key}_start"]
         numbers[f"end_{name}"] = run[f"ntk_target_{name}_end"]
         numbers[f"null_{name}"] = run[f"ntk_target_null_{name}_end"]
-    return judge(min(numbers["rise_train"], numbers["rise_test"]) >= 0.2, **numbers)
+    return outcome(min(numbers["rise_train"], numbers["rise_test"]) >= 0.2, **numbers)
 
 
-def _fits(run: Result) -> Judgment:
+def _fits(run: Result) -> Outcome:
     value = run["network_target_train_end"]
     test = run["network_target_test_end"]
-    return judge(value >= 0.95, train=value, test=test)
+    return outcome(value >= 0.95, train=value, test=test)
 
 
-def _curves_meet(run: Result) -> Judgment:
+def _curves_meet(run: Result) -> Outcome:
     target, network = run["ntk_target_train_end"], run["ntk_network_train_end"]
-    return judge(abs(target - network) < 0.05, ntk_target=target, ntk_network=network)
+    return outcome(abs(target - network) < 0.05, ntk_target=target, ntk_network=network)
 
 
-def _network_leads(run: Result) -> Judgment:
+def _network_leads(run: Result) -> Outcome:
     target, network = run["ntk_target_train_start"], run["ntk_network_train_start"]
-    return judge(network > target, ntk_target=target, ntk_network=network)
+    return outcome(network > target, ntk_target=target, ntk_network=network)
 
 
-def _power_gathers(run: Result) -> Judgment:
+def _power_gathers(run: Result) -> Outcome:
     start, end = run["power_train_start"], run["power_train_end"]
     test = {"test_start": run["power_test_start"], "test_end": run["power_test_end"]}
-    return judge(end >= 0.95 and end - start >= 0.3, start=start, end=end, **test)
+    return outcome(end >= 0.95 and end - start >= 0.3, start=start, end=end, **test)
 
 
-def _gap_opens(run: Result) -> Judgment:
+def _gap_opens(run: Result) -> Outcome:
     start, end = run["gap_train_start"], run["gap_train_end"]
     test = {"test_start": run["gap_test_start"], "test_end": run["gap_test_end"]}
-    return judge(end >= 2 * start, start=start, end=end, **test)
+    return outcome(end >= 2 * start, start=start, end=end, **test)
 
 
-def _rank_falls(run: Result) -> Judgment:
+def _rank_falls(run: Result) -> Outcome:
     start, end = run["participation_train_start"], run["participation_train_end"]
-    return judge(end < start, start=start, end=end)
+    return outcome(end < start, start=start, end=end)
 
 
-def _share_of_readout(runs: Results) -> Judgment:
+def _share_of_readout(runs: Results) -> Outcome:
     chosen = runs.where(setting="standard")
     if not len(chosen):
-        return judge(None, runs=0)
+        return outcome(None, runs=0)
     run = chosen.runs[0]
     start, end = run["norm_share_train_start"], run["norm_share_train_end"]
-    return judge(end >= 2 * start, start=start, end=end)
+    return outcome(end >= 2 * start, start=start, end=end)
 
 
-def _dominates(run: Result) -> Judgment:
+def _dominates(run: Result) -> Outcome:
     """Shares of the first term, and how well each term alone fits the target."""
     names = ("trace_share", "norm_share", "readout_target", "gradient_target")
     numbers = {f"{name}_{end}": run[f"{name}_train_{end}"] for name in names for end in _ENDS}
-    return judge(run["norm_share_train_end"] > 0.5, **numbers)
+    return outcome(run["norm_share_train_end"] > 0.5, **numbers)
 
 
-def _printed_rate(runs: Results) -> Judgment:
+def _printed_rate(runs: Results) -> Outcome:
     found = {run.point["setting"]: run["test_accuracy"] for run in runs}
     if len(found) < 3:
-        return judge(None, runs=len(found))
-    return judge(found["literal"] <= found["ntk"] - 0.1, **found)
+        return outcome(None, runs=len(found))
+    return outcome(found["literal"] <= found["ntk"] - 0.1, **found)
 
 
 _ENDS = ("start", "end")
 
 
-def _claim(name: str, text: str, check: Callable[[Results], Judgment], **options: object) -> Claim:
+def _claim(name: str, text: str, check: Callable[[Results], Outcome], **options: object) -> Claim:
     return Claim(f"{_ID}.{name}", text, check, "seed", **options)  # type: ignore[arg-type]
 
 

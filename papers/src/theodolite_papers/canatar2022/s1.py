@@ -13,15 +13,15 @@ from torch import Tensor
 from theodolite.theory.kernel_regression import generalization_error, linear_probe, power_shortcut
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
 __all__ = ["STUDY", "Plateaus", "measure"]
@@ -110,15 +110,15 @@ def _learning_curve(
     }
 
 
-def _theory(runs: Results) -> Judgment:
+def _theory(runs: Results) -> Outcome:
     run = runs.runs[0]
     pairs = {k: (run[f"measured_{k}"], run[f"theory_{k}"]) for k in (1, 2)}
     off = {f"off_{k}": abs(measured / theory - 1) for k, (measured, theory) in pairs.items()}
     numbers = {f"measured_{k}": pair[0] for k, pair in pairs.items()}
-    return judge(max(off.values()) <= 0.05, **off, **numbers)
+    return outcome(max(off.values()) <= 0.05, **off, **numbers)
 
 
-def _shortcut(runs: Results) -> Judgment:
+def _shortcut(runs: Results) -> Outcome:
     run = runs.runs[0]
     kinds = ("theory", "measured")
     off = {
@@ -127,7 +127,7 @@ def _shortcut(runs: Results) -> Judgment:
         for k in (1, 2)
     }
     levels = {f"shortcut_{k}": run[f"shortcut_{k}"] for k in (1, 2)}
-    return judge(max(off.values()) <= 0.05, **off, **levels)
+    return outcome(max(off.values()) <= 0.05, **off, **levels)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -42,9 +42,6 @@ from theodolite_papers.ledger._study import (
     find_study,
 )
 
-Judgment = Outcome  # both names until lou2022 and canatar2022 use the new ones
-judge = outcome
-
 __all__ = [
     "PAPERS",
     "SIZES",

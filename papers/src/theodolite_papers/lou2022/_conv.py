@@ -14,9 +14,9 @@ from theodolite_papers.lou2022._hierarchy import alignments, as_array, shape_of
 from theodolite_papers.lou2022._setting import (
     Ground,
     Setting,
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -89,7 +89,7 @@ def run_once(config: Architecture, trial: Trial) -> Measured:
     log = learned(model, ground, recipe_of(config, trial.seed))
     after = alignments(model, ground)
     numbers = {
-        **outcome(log),
+        **final_numbers(log),
         **shape_of(after),
         "initial": float(before.max()),
         "layers": float(len(after)),

@@ -8,9 +8,9 @@ from theodolite_papers.ledger import Line, Measured, Results, Trial, mean_and_er
 from theodolite_papers.lou2022._hierarchy import Watch, as_array, shape_of
 from theodolite_papers.lou2022._setting import (
     Setting,
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -46,7 +46,7 @@ def follow(config: Course, trial: Trial) -> Measured:
     then = min(range(len(watch.steps)), key=lambda i: abs(watch.steps[i] - early))
     lowest = np.argsort(curves[-1])[:2].tolist()
     numbers = {
-        **outcome(log),
+        **final_numbers(log),
         **shape,
         "early": float(curves[then, int(shape["peak"]) - 1]),
         "last_is_low": float(config.depth - 1 in lowest),

@@ -16,9 +16,9 @@ from theodolite_papers.ledger import Measured, Result, Results, Trial
 from theodolite_papers.lou2022._hierarchy import alignments, as_array, by_setting, shape_of
 from theodolite_papers.lou2022._setting import (
     Ground,
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -48,7 +48,7 @@ def measure_depth(config: Tabled, trial: Trial) -> Measured:
     ground = prepare(setting, trial)
     models = [fully_connected(setting, ground, trial, 10 + i) for i in range(config.networks)]
     logs = _trained(models, ground, config, trial)
-    outcomes = [outcome(log) for log in logs]
+    outcomes = [final_numbers(log) for log in logs]
     curves = np.stack(
         [
             alignments(model, ground)

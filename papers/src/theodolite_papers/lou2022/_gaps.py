@@ -8,13 +8,13 @@ import numpy as np
 
 from theodolite_papers.ledger import (
     Bars,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Results,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
     spearman,
 )
 from theodolite_papers.lou2022._conv import Architecture, converged, run_once
@@ -36,7 +36,7 @@ NOTE = (
     "not say whether it had any, and its small gaps suggest that it had"
 )
 
-Check = Callable[[Results], Judgment]
+Check = Callable[[Results], Outcome]
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,19 @@ def monotone(axis: str, key: str, sign: int) -> Check:
     its initialisation.
     """
 
-    def check(runs: Results) -> Judgment:
+    def check(runs: Results) -> Outcome:
         kept = converged(runs).chosen(
             lambda run: bool(np.isfinite(run[key])) and not str(run.point[axis]).startswith("sgd ")
         )
         values = np.asarray([_value(run.point[axis]) for run in kept])
         rank = spearman(values, kept[key]) if len(np.unique(values)) > 1 else nan
         holds = sign * rank > 0 if np.isfinite(rank) else None
-        return judge(holds, rank=rank, **_means(kept, axis, key))
+        return outcome(holds, rank=rank, **_means(kept, axis, key))
 
     return check
 
 
-def split_rates(runs: Results) -> Judgment:
+def split_rates(runs: Results) -> Outcome:
     """Smallest rates against largest rates: mean gaps of accuracy and of loss."""
     rates = sorted({float(run.point["learning_rate"]) for run in runs})
     middle = float(np.exp(np.mean(np.log([rates[0], rates[-1]]))))
@@ -110,33 +110,35 @@ def split_rates(runs: Results) -> Judgment:
         if len(part) and np.isfinite(part[key]).any()
     }
     if len(gaps) < 4:
-        return judge(None, runs=len(runs), **gaps)
+        return outcome(None, runs=len(runs), **gaps)
     holds = all(gaps[f"large {k}"] < gaps[f"small {k}"] for k in ("loss_gap", "accuracy_gap"))
-    return judge(holds, **gaps)
+    return outcome(holds, **gaps)
 
 
-def adam_against_sgd(runs: Results) -> Judgment:
+def adam_against_sgd(runs: Results) -> Outcome:
     """Adam has larger gaps and a smaller prominence than SGD at the same training loss."""
     reached = converged(runs)
     adam = reached.chosen(lambda run: str(run.point["training"]).startswith("adam"))
     sgd = reached.chosen(lambda run: str(run.point["training"]).startswith("sgd"))
     if not len(adam) or not len(sgd):
-        return judge(None, runs=len(runs))
+        return outcome(None, runs=len(runs))
     a, s = ({k: float(np.nanmean(p[k])) for k in ("loss_gap", "prominence")} for p in (adam, sgd))
     holds = a["loss_gap"] > s["loss_gap"] and a["prominence"] < s["prominence"]
     numbers = {"adam_gap": a["loss_gap"], "sgd_gap": s["loss_gap"]}
-    return judge(holds, adam_prominence=a["prominence"], sgd_prominence=s["prominence"], **numbers)
+    return outcome(
+        holds, adam_prominence=a["prominence"], sgd_prominence=s["prominence"], **numbers
+    )
 
 
 def peak_between(low: float, high: float) -> Check:
     """The median peak lies in this range of the depth."""
 
-    def check(runs: Results) -> Judgment:
+    def check(runs: Results) -> Outcome:
         reached = converged(runs)
         if not len(reached):
-            return judge(None, runs=len(runs))
+            return outcome(None, runs=len(runs))
         share = float(np.median(reached["peak"] / reached["layers"]))
-        return judge(low <= share <= high, median=share)
+        return outcome(low <= share <= high, median=share)
 
     return check
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from theodolite.engine import backward_kernel, forward_kernel
 from theodolite_papers.lab.models import mlp
-from theodolite_papers.ledger import Judgment, Line, Results, Trial, judge, mean_and_error
+from theodolite_papers.ledger import Line, Outcome, Results, Trial, mean_and_error, outcome
 from theodolite_papers.lou2022._hierarchy import as_array
 
 __all__ = [
@@ -114,9 +114,9 @@ def largest_error(
     return max(float(np.abs(values - theory[c]).max()) for c, values in measured.items())
 
 
-def within_limits(runs: Results) -> Judgment:
+def within_limits(runs: Results) -> Outcome:
     """Finite networks of the sizes used are within 0.15 of infinitely wide ones."""
-    return judge(runs["finite_error"][0] < 0.15, largest_error=runs["finite_error"][0])
+    return outcome(runs["finite_error"][0] < 0.15, largest_error=runs["finite_error"][0])
 
 
 def pair_lines(runs: Results, shown: Callable[[np.ndarray], np.ndarray]) -> list[Line]:

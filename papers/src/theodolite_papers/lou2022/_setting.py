@@ -21,7 +21,15 @@ from theodolite_papers.lab.training import (
 )
 from theodolite_papers.ledger import Trial
 
-__all__ = ["Ground", "Setting", "fully_connected", "learned", "outcome", "prepare", "recipe_of"]
+__all__ = [
+    "Ground",
+    "Setting",
+    "final_numbers",
+    "fully_connected",
+    "learned",
+    "prepare",
+    "recipe_of",
+]
 
 _DIGITS_TEST = 397  # of 1797: 1400 images are left for training
 _OUTCOMES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "loss_gap", "steps")
@@ -139,7 +147,7 @@ def learned(
     return log
 
 
-def outcome(log: TrainingLog | None) -> dict[str, float]:
+def final_numbers(log: TrainingLog | None) -> dict[str, float]:
     """Losses, accuracies (in percent) and gaps at the end of a run; nan if it diverged."""
     if log is None or log.final.test is None:
         return dict.fromkeys((*_OUTCOMES, "accuracy_gap", "last_epoch_loss"), float("nan"))

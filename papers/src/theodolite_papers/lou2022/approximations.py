@@ -14,15 +14,15 @@ from theodolite.theory.feature_evolution import (
 )
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 from theodolite_papers.lou2022._descent import stepped, with_head
 from theodolite_papers.lou2022._hierarchy import as_array
@@ -88,30 +88,30 @@ def _first_order(net: nn.Module, x: Tensor, labels: tuple[Tensor, Tensor]) -> di
     return {f"order {depth}": slope, f"error {depth}": error}
 
 
-def _along_labels(runs: Results) -> Judgment:
+def _along_labels(runs: Results) -> Outcome:
     values = runs.array("correlations")[0]
     rising = bool((np.diff(values) >= -1e-6).all())
-    return judge(rising and values[-1] >= 0.999, ordinary=values[0], smallest_head=values[-1])
+    return outcome(rising and values[-1] >= 0.999, ordinary=values[0], smallest_head=values[-1])
 
 
-def _moves(runs: Results) -> Judgment:
+def _moves(runs: Results) -> Outcome:
     values = runs.array("cosines")[0]
-    return judge(values[-1] >= 0.99, ordinary=values[0], smallest_head=values[-1])
+    return outcome(values[-1] >= 0.99, ordinary=values[0], smallest_head=values[-1])
 
 
-def _exact(runs: Results) -> Judgment:
+def _exact(runs: Results) -> Outcome:
     error = runs["error 2"][0]
-    return judge(None if np.isnan(error) else error <= 1e-6, largest_error=error)
+    return outcome(None if np.isnan(error) else error <= 1e-6, largest_error=error)
 
 
-def _order(runs: Results) -> Judgment:
+def _order(runs: Results) -> Outcome:
     slope = runs["order 3"][0]
-    return judge(None if np.isnan(slope) else abs(slope - 1) <= 0.1, slope=slope)
+    return outcome(None if np.isnan(slope) else abs(slope - 1) <= 0.1, slope=slope)
 
 
-def _flips(runs: Results) -> Judgment:
+def _flips(runs: Results) -> Outcome:
     error, flips = runs["large_error"][0], runs["large_flips"][0]
-    return judge(flips > 0 and error >= 0.3, relative_error=error, flips=flips)
+    return outcome(flips > 0 and error >= 0.3, relative_error=error, flips=flips)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -8,15 +8,15 @@ import numpy as np
 from theodolite.theory.infinite_width import asymptotic_equilibrium_layer, equilibrium_layer
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
     Trial,
-    judge,
+    outcome,
 )
 from theodolite_papers.lou2022._hierarchy import as_array
 from theodolite_papers.lou2022._random_nets import (
@@ -67,24 +67,24 @@ def _crossing(falling: np.ndarray, rising: np.ndarray) -> float:
     return float(first + before / (before - after))
 
 
-def _practical(runs: Results) -> Judgment:
+def _practical(runs: Results) -> Outcome:
     found = {name: runs[name][0] for name in runs.runs[0].numbers if name.startswith("slope")}
-    return judge(all(0.7 <= value <= 1.0 for value in found.values()), **found)
+    return outcome(all(0.7 <= value <= 1.0 for value in found.values()), **found)
 
 
-def _law_at_practical(runs: Results) -> Judgment:
+def _law_at_practical(runs: Results) -> Outcome:
     found = {name: runs[name][0] for name in runs.runs[0].numbers if name.startswith("slope")}
-    return judge(all(abs(value - 0.6) <= 0.05 for value in found.values()), **found)
+    return outcome(all(abs(value - 0.6) <= 0.05 for value in found.values()), **found)
 
 
-def _great(runs: Results) -> Judgment:
+def _great(runs: Results) -> Outcome:
     slope, ratio = runs["great_slope"][0], runs["over_law"][0]
-    return judge(abs(slope - 0.6) <= 0.02, slope=slope, over_law=ratio)
+    return outcome(abs(slope - 0.6) <= 0.02, slope=slope, over_law=ratio)
 
 
-def _finite(runs: Results) -> Judgment:
+def _finite(runs: Results) -> Outcome:
     error = runs["finite_error"][0]
-    return judge(None if isnan(error) else error <= 1 / 3, largest_relative_error=error)
+    return outcome(None if isnan(error) else error <= 1 / 3, largest_relative_error=error)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,7 +1,7 @@
 """Figure 1: after training, the alignment of 20 layers peaks inside the network."""
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
 from theodolite_papers.lou2022._hierarchy import (
     alignments,
     as_array,
@@ -10,9 +10,9 @@ from theodolite_papers.lou2022._hierarchy import (
     shape_of,
 )
 from theodolite_papers.lou2022._setting import (
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -29,19 +29,19 @@ def measure(config: Tabled, trial: Trial) -> Measured:
     before = alignments(model, ground)
     log = learned(model, ground, recipe_of(setting, trial.seed))
     after = alignments(model, ground)
-    numbers = {**outcome(log), **shape_of(after), "initial": float(before.max())}
+    numbers = {**final_numbers(log), **shape_of(after), "initial": float(before.max())}
     return Measured(numbers, {"before": as_array(before), "after": as_array(after)})
 
 
-def _inside(runs: Results) -> Judgment:
+def _inside(runs: Results) -> Outcome:
     peak, prominence = runs["peak"][0], runs["prominence"][0]
     depth = len(runs.array("after")[0])
-    return judge(1 < peak < depth and prominence > 0, peak=peak, prominence=prominence)
+    return outcome(1 < peak < depth and prominence > 0, peak=peak, prominence=prominence)
 
 
-def _grown(runs: Results) -> Judgment:
+def _grown(runs: Results) -> Outcome:
     height, initial = runs["height"][0], runs["initial"][0]
-    return judge(height >= 3 * initial, trained=height, initial=initial, ratio=height / initial)
+    return outcome(height >= 3 * initial, trained=height, initial=initial, ratio=height / initial)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,20 +1,20 @@
 """Figure 11: VGG19 on CIFAR-100 for a fixed number of epochs at three learning rates."""
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Judgment, Panel, Results, Study, judge, spearman
+from theodolite_papers.ledger import Claim, Outcome, Panel, Results, Study, outcome, spearman
 from theodolite_papers.lou2022._conv import Architecture, run_once
 from theodolite_papers.lou2022._hierarchy import by_setting, hierarchy_line, settings_of
 
 __all__ = ["STUDY"]
 
 
-def _higher(runs: Results) -> Judgment:
+def _higher(runs: Results) -> Outcome:
     heights = {
         f"rate {rate:g}": part.mean("height")
         for rate, part in by_setting(runs, "learning_rate").items()
     }
     rank = spearman(settings_of(runs, "learning_rate"), runs["height"])
-    return judge(rank > 0, rank=rank, **heights)
+    return outcome(rank > 0, rank=rank, **heights)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -11,7 +11,7 @@ from theodolite.interventions import (
 from theodolite.sweeps import Space
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Softmax, evaluate
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
 from theodolite_papers.lou2022._hierarchy import (
     alignments,
     as_array,
@@ -22,9 +22,9 @@ from theodolite_papers.lou2022._hierarchy import (
 from theodolite_papers.lou2022._setting import (
     Ground,
     Setting,
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -59,7 +59,9 @@ def measure(config: LayerWise, trial: Trial) -> Measured:
     ground = prepare(config, trial)
     if config.network == _END_TO_END:
         model = fully_connected(config, ground, trial)
-        accuracy = outcome(learned(model, ground, recipe_of(config, trial.seed)))["test_accuracy"]
+        accuracy = final_numbers(learned(model, ground, recipe_of(config, trial.seed)))[
+            "test_accuracy"
+        ]
     else:
         width = int(config.network.split()[-1])
         model = _layer_wise(replace(config, width=width), ground, trial)
@@ -87,10 +89,10 @@ def _layer_wise(config: LayerWise, ground: Ground, trial: Trial) -> Any:
     return trained.network
 
 
-def _on_each(check: Callable[[Results, Results], Judgment]) -> Callable[[Results], Judgment]:
+def _on_each(check: Callable[[Results, Results], Outcome]) -> Callable[[Results], Outcome]:
     """A check of layer-wise against whole networks, on every data set that has both."""
 
-    def checked(runs: Results) -> Judgment:
+    def checked(runs: Results) -> Outcome:
         numbers: dict[str, float] = {}
         holds: list[bool] = []
         for data, part in by_setting(runs, "data").items():
@@ -100,7 +102,7 @@ def _on_each(check: Callable[[Results, Results], Judgment]) -> Callable[[Results
                 holds.append(bool(found.holds))
                 named = {f"{data} {key}" if data else key: v for key, v in found.numbers.items()}
                 numbers |= named
-        return judge(all(holds) if holds else None, **numbers)
+        return outcome(all(holds) if holds else None, **numbers)
 
     return checked
 
@@ -110,33 +112,33 @@ def _pair(runs: Results) -> tuple[Results, Results]:
     return runs.chosen(lambda run: run.point.get("network") != _END_TO_END), whole
 
 
-def _peaks(layered: Results, whole: Results) -> Judgment:
+def _peaks(layered: Results, whole: Results) -> Outcome:
     ours, theirs = layered["peak"] / layered["layers"], whole["peak"] / whole["layers"]
     holds = float(ours.min()) > 2 / 3 and float(theirs.max()) <= 0.5
-    return judge(holds, layer_wise=float(ours.min()), end_to_end=float(theirs.max()))
+    return outcome(holds, layer_wise=float(ours.min()), end_to_end=float(theirs.max()))
 
 
-def _accuracy(layered: Results, whole: Results) -> Judgment:
+def _accuracy(layered: Results, whole: Results) -> Outcome:
     best, full = float(layered["test_accuracy"].max()), whole.mean("test_accuracy")
-    return judge(best <= full + 0.5, layer_wise=best, end_to_end=full)
+    return outcome(best <= full + 0.5, layer_wise=best, end_to_end=full)
 
 
-def _lower(layered: Results, whole: Results) -> Judgment:
-    return judge(
+def _lower(layered: Results, whole: Results) -> Outcome:
+    return outcome(
         layered.mean("height") <= whole.mean("height"),
         layer_wise=layered.mean("height"),
         end_to_end=whole.mean("height"),
     )
 
 
-def _plateau(layered: Results, whole: Results) -> Judgment:
+def _plateau(layered: Results, whole: Results) -> Outcome:
     near = {str(k): p.mean("near_peak") for k, p in by_setting(layered, "network").items()}
-    return judge(min(near.values()) >= 3, end_to_end=whole.mean("near_peak"), **near)
+    return outcome(min(near.values()) >= 3, end_to_end=whole.mean("near_peak"), **near)
 
 
-def _last(layered: Results, _: Results) -> Judgment:
+def _last(layered: Results, _: Results) -> Outcome:
     last, ideal = layered.mean("last"), 99**-0.5
-    return judge(abs(last / ideal - 1) <= 0.25, last=last, ideal=ideal)
+    return outcome(abs(last / ideal - 1) <= 0.25, last=last, ideal=ideal)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -11,15 +11,15 @@ from theodolite.sweeps import Space
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
     Trial,
-    judge,
+    outcome,
     spearman,
 )
 from theodolite_papers.lou2022._hierarchy import (
@@ -31,8 +31,8 @@ from theodolite_papers.lou2022._hierarchy import (
 )
 from theodolite_papers.lou2022._setting import (
     Setting,
+    final_numbers,
     fully_connected,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -71,7 +71,7 @@ def measure(config: Frozen, trial: Trial) -> Measured:
     log = train(head, data, recipe_of(config, trial.seed), test=test)
     after = alignments(model, ground)
     numbers = {
-        **outcome(log),
+        **final_numbers(log),
         **shape_of(after),
         "initial_peak": shape_of(before)["peak"],
         "hidden_change": float(np.abs(after[:-1] / before[:-1] - 1).max()),
@@ -89,38 +89,38 @@ def _by_width(runs: Results, key: str) -> dict[int, float]:
     return {int(w): part.mean(key) for w, part in by_setting(runs, "width").items()}
 
 
-def _wider(runs: Results) -> Judgment:
+def _wider(runs: Results) -> Outcome:
     usual = runs.chosen(lambda run: run.point.get("noise_scale", 1.0) == 1)  # as in Table 4
     train_set, test_set = _by_width(usual, "train_accuracy"), _by_width(usual, "test_accuracy")
     if len(train_set) < 2:
-        return judge(None, runs=len(runs))
+        return outcome(None, runs=len(runs))
     widths = np.asarray([*train_set], dtype=np.float64)
     ranks = [spearman(widths, np.asarray([*d.values()])) for d in (train_set, test_set)]
     numbers = {f"{w} train": v for w, v in train_set.items()}
     numbers |= {f"{w} test": v for w, v in test_set.items()}
-    return judge(min(ranks) > 0.999, **numbers)
+    return outcome(min(ranks) > 0.999, **numbers)
 
 
-def _hidden(runs: Results) -> Judgment:
+def _hidden(runs: Results) -> Outcome:
     change = runs["hidden_change"][0]
-    return judge(change >= 0.05, largest_relative_change=change)
+    return outcome(change >= 0.05, largest_relative_change=change)
 
 
-def _constant(runs: Results) -> Judgment:
+def _constant(runs: Results) -> Outcome:
     last = runs["last_change"][0]
-    return judge(last <= 1e-6, relative_change=last)
+    return outcome(last <= 1e-6, relative_change=last)
 
 
-def _centre(runs: Results) -> Judgment:
+def _centre(runs: Results) -> Outcome:
     peaks = {
         f"scale {scale:g}": part.mean("peak")
         for scale, part in by_setting(runs, "noise_scale").items()
     }
     scales = sorted(by_setting(runs, "noise_scale"), reverse=True)
     if len(scales) < 2:
-        return judge(None, runs=len(runs), **peaks)
+        return outcome(None, runs=len(runs), **peaks)
     first, last = (peaks[f"scale {scale:g}"] for scale in (scales[0], scales[-1]))
-    return judge(last > first, **peaks)
+    return outcome(last > first, **peaks)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -16,15 +16,15 @@ from theodolite.sweeps import Space
 from theodolite_papers.lab.data import corrupted_labels
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
     pearson,
 )
 from theodolite_papers.lou2022._conv import Architecture, build
@@ -35,7 +35,7 @@ from theodolite_papers.lou2022._hierarchy import (
     measurable,
     weight_layers,
 )
-from theodolite_papers.lou2022._setting import learned, outcome, prepare, recipe_of
+from theodolite_papers.lou2022._setting import final_numbers, learned, prepare, recipe_of
 
 __all__ = ["STUDY", "Noisy"]
 
@@ -88,7 +88,9 @@ def measure(config: Noisy, trial: Trial) -> Measured:
     at = min(49, decay.shape[1] - 1)
     means["decay"] = float(np.mean(np.log10(np.clip(decay[:, at], 1e-16, None))))
     arrays = {key: as_array(values) for key, values in table.items()}
-    return Measured({**outcome(log), **means}, {**arrays, "spectra": decay.astype(np.float16)})
+    return Measured(
+        {**final_numbers(log), **means}, {**arrays, "spectra": decay.astype(np.float16)}
+    )
 
 
 def _fisher(model: nn.Module, x: Tensor) -> Fisher:
@@ -105,70 +107,70 @@ def _values(runs: Results, key: str) -> dict[str, float]:
     return {str(net): part.mean(key) for net, part in by_setting(runs, "net").items()}
 
 
-def _order(runs: Results, key: str, names: tuple[str, ...]) -> Judgment:
+def _order(runs: Results, key: str, names: tuple[str, ...]) -> Outcome:
     """Whether the numbers of these networks decrease in this order."""
     values = _values(runs, key)
     if not set(names) <= set(values):
-        return judge(None, runs=len(runs), **values)
+        return outcome(None, runs=len(runs), **values)
     listed = [values[name] for name in names]
-    return judge(all(a > b for a, b in pairwise(listed)), **values)
+    return outcome(all(a > b for a, b in pairwise(listed)), **values)
 
 
-def _decay(runs: Results) -> Judgment:
+def _decay(runs: Results) -> Outcome:
     return _order(runs, "decay", ("green", "blue"))
 
 
-def _decay_at_rate(runs: Results) -> Judgment:
+def _decay_at_rate(runs: Results) -> Outcome:
     return _order(runs, "decay", ("green", "orange"))
 
 
-def _straight(runs: Results) -> Judgment:
+def _straight(runs: Results) -> Outcome:
     """Share of the variance of log eigenvalues that a straight line takes, over 50 of them."""
     spectra = runs.array("spectra")[0].astype(np.float64)[:, :50]
     logs = np.log10(np.clip(spectra, 1e-8, None)).mean(0)
     r = pearson(np.arange(len(logs)), logs)
-    return judge(r**2 >= 0.8, r_squared=r**2)
+    return outcome(r**2 >= 0.8, r_squared=r**2)
 
 
-def _accuracy(runs: Results) -> Judgment:
+def _accuracy(runs: Results) -> Outcome:
     return _order(runs, "test_accuracy", ("blue", "orange", "green"))
 
 
-def _alignment(runs: Results) -> Judgment:
+def _alignment(runs: Results) -> Outcome:
     return _order(runs, "mean_alignment", ("blue", "orange", "green"))
 
 
-def _correlation(runs: Results) -> Judgment:
+def _correlation(runs: Results) -> Outcome:
     return _order(runs, "mean_correlation", ("blue", "orange", "green"))
 
 
-def _noisy_rank(runs: Results) -> Judgment:
+def _noisy_rank(runs: Results) -> Outcome:
     return _order(runs, "mean_rank", ("green", "orange"))
 
 
-def _fisher_below(runs: Results) -> Judgment:
+def _fisher_below(runs: Results) -> Outcome:
     run = runs.runs[0]
     below = float((run.arrays["fisher_rank"] < run.arrays["rank"]).mean())
     fisher_mean, kernel_mean = run["mean_fisher_rank"], run["mean_rank"]
     every = str(run.point.get("net")) != "blue" or below == 1
     holds = fisher_mean < kernel_mean and every
-    return judge(holds, fisher=fisher_mean, kernel=kernel_mean, share_of_layers=below)
+    return outcome(holds, fisher=fisher_mean, kernel=kernel_mean, share_of_layers=below)
 
 
-def _flatter(runs: Results) -> Judgment:
+def _flatter(runs: Results) -> Outcome:
     run = runs.runs[0]
     names = {"fisher": "fisher_rank", "kernel": "rank"}
     spread = {name: float(np.std(run.arrays[key])) for name, key in names.items()}
-    return judge(spread["fisher"] < spread["kernel"], **spread)
+    return outcome(spread["fisher"] < spread["kernel"], **spread)
 
 
-def _fisher_order(runs: Results) -> Judgment:
+def _fisher_order(runs: Results) -> Outcome:
     return _order(runs, "mean_fisher_rank", ("green", "orange", "blue"))
 
 
-def _fisher_small(runs: Results) -> Judgment:
+def _fisher_small(runs: Results) -> Outcome:
     largest = float(np.nanmax(runs.array("fisher_correlation")))
-    return judge(largest < 0.15, largest=largest, mean=runs["mean_fisher_correlation"][0])
+    return outcome(largest < 0.15, largest=largest, mean=runs["mean_fisher_correlation"][0])
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,29 +1,29 @@
 """Figures 2 and 7: the hierarchy appears within the first epochs, and then stays."""
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Judgment, Panel, Results, Study, judge
+from theodolite_papers.ledger import Claim, Outcome, Panel, Results, Study, outcome
 from theodolite_papers.lou2022._course import Course, follow, layer_lines
 from theodolite_papers.lou2022._hierarchy import by_setting, hierarchy_line
 
 __all__ = ["STUDY"]
 
 
-def _inside(runs: Results) -> Judgment:
+def _inside(runs: Results) -> Outcome:
     peak, depth = runs["peak"][0], len(runs.array("final")[0])
-    return judge(1 < peak < depth, peak=peak, prominence=runs["prominence"][0])
+    return outcome(1 < peak < depth, peak=peak, prominence=runs["prominence"][0])
 
 
-def _early(runs: Results) -> Judgment:
+def _early(runs: Results) -> Outcome:
     early, final = runs["early"][0], runs["height"][0]
-    return judge(early >= final / 2, early=early, final=final)
+    return outcome(early >= final / 2, early=early, final=final)
 
 
-def _last_low(runs: Results) -> Judgment:
-    return judge(runs["last_is_low"][0] == 1, last=runs["last_is_low"][0])
+def _last_low(runs: Results) -> Outcome:
+    return outcome(runs["last_is_low"][0] == 1, last=runs["last_is_low"][0])
 
 
-def _first_low(runs: Results) -> Judgment:
-    return judge(runs["first_is_low"][0] == 1, first=runs["first_is_low"][0])
+def _first_low(runs: Results) -> Outcome:
+    return outcome(runs["first_is_low"][0] == 1, first=runs["first_is_low"][0])
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Judgment, Results, Study, judge, spearman
+from theodolite_papers.ledger import Claim, Outcome, Results, Study, outcome, spearman
 from theodolite_papers.lou2022._depth_pictures import TABLES, draw
 from theodolite_papers.lou2022._depths import (
     balance_line,
@@ -37,45 +37,45 @@ def _named(fits: dict[str, dict[str, float]], *keys: str) -> dict[str, float]:
     return {f"{name} {key}": fit[key] for name, fit in fits.items() for key in keys}
 
 
-def _all(fits: dict[str, dict[str, float]], holds: list[bool], *keys: str) -> Judgment:
-    return judge(all(holds) if fits else None, data_sets=len(fits), **_named(fits, *keys))
+def _all(fits: dict[str, dict[str, float]], holds: list[bool], *keys: str) -> Outcome:
+    return outcome(all(holds) if fits else None, data_sets=len(fits), **_named(fits, *keys))
 
 
-def _rising(runs: Results) -> Judgment:
+def _rising(runs: Results) -> Outcome:
     fits = _fits(runs)
     return _all(fits, [fit["rank"] >= 0.8 for fit in fits.values()], "rank", "networks")
 
 
-def _wide_slope(runs: Results) -> Judgment:
+def _wide_slope(runs: Results) -> Outcome:
     fits = _fits(runs)
     return _all(fits, [0.5 <= f["slope"] <= 1.3 for f in fits.values()], "slope", "low", "high")
 
 
-def _slope(runs: Results) -> Judgment:
+def _slope(runs: Results) -> Outcome:
     fits = _fits(runs)
     holds = [0.4 <= f["slope"] <= 0.8 for f in fits.values()]
     return _all(fits, holds, "slope", "low", "high", "balance_slope", "constant")
 
 
-def _law_in_interval(runs: Results) -> Judgment:
+def _law_in_interval(runs: Results) -> Outcome:
     fits = _fits(runs)
     holds = [f["low"] <= 0.6 <= f["high"] for f in fits.values()]
     return _all(fits, holds, "slope", "low", "high")
 
 
-def _balance_in_interval(runs: Results) -> Judgment:
+def _balance_in_interval(runs: Results) -> Outcome:
     fits = _fits(runs)
     holds = [f["low"] <= f["balance_slope"] <= f["high"] for f in fits.values()]
     return _all(fits, holds, "balance_slope", "low", "high")
 
 
-def _balance_better(runs: Results) -> Judgment:
+def _balance_better(runs: Results) -> Outcome:
     fits = _fits(runs)
     holds = [f["balance_scaled"] < f["law_scaled"] for f in fits.values()]
     return _all(fits, holds, "balance_scaled", "law_scaled", "balance", "law")
 
 
-def _near_balance(runs: Results) -> Judgment:
+def _near_balance(runs: Results) -> Outcome:
     worst = {}
     for name, part in data_sets(runs).items():
         depths, peaks = peaks_of(part, fitted_loss(name))
@@ -83,36 +83,36 @@ def _near_balance(runs: Results) -> Judgment:
             exact = balance_line(np.unique(depths), part.mean("cosine"))
             medians = np.asarray([np.median(peaks[depths == d]) for d in np.unique(depths)])
             worst[f"{name} worst factor"] = float(np.exp(np.abs(np.log(medians / exact)).max()))
-    return judge(max(worst.values()) <= 1.6 if worst else None, data_sets=len(worst), **worst)
+    return outcome(max(worst.values()) <= 1.6 if worst else None, data_sets=len(worst), **worst)
 
 
-def _inside(runs: Results) -> Judgment:
+def _inside(runs: Results) -> Outcome:
     depth, peaks = runs.runs[0].arrays["curves"].shape[1], runs.runs[0].arrays["peaks"]
     finite = peaks[np.isfinite(peaks)]  # a network that diverged has no peak
     if not len(finite):
-        return judge(None, depth=depth)
+        return outcome(None, depth=depth)
     inside = bool(((finite > 1) & (finite < depth)).all())
-    return judge(inside, peak=float(finite.mean()), depth=depth)
+    return outcome(inside, peak=float(finite.mean()), depth=depth)
 
 
-def _accuracy(runs: Results) -> Judgment:
+def _accuracy(runs: Results) -> Outcome:
     run = runs.runs[0]
     measured, tabled = run["test_accuracy"], run["tabled_accuracy"]
     name = str(run.point.get("data", "digits"))
     close = abs(measured - tabled) <= _POINTS.get(name, np.nan)
     if not np.isfinite(tabled):
-        return judge(None, accuracy=measured)
-    return judge(bool(close), accuracy=measured, tabled=tabled)
+        return outcome(None, accuracy=measured)
+    return outcome(bool(close), accuracy=measured, tabled=tabled)
 
 
-def _trained(runs: Results) -> Judgment:
+def _trained(runs: Results) -> Outcome:
     """Networks of each depth that fitted their data; the others have no part in the fits."""
     found: dict[str, float] = {}
     for name, part in data_sets(runs).items():
         for depth, same in sorted(by_depth(part).items()):
             losses = np.concatenate([run.arrays["final_losses"] for run in same])
             found[f"{name} {depth}"] = float((losses <= fitted_loss(name)).sum())
-    return judge(None, **found)
+    return outcome(None, **found)
 
 
 STUDY = Study(

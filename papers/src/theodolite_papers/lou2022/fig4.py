@@ -6,12 +6,12 @@ from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
     Heat,
-    Judgment,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
-    judge,
+    outcome,
     spearman,
 )
 from theodolite_papers.lou2022._conv import Architecture, converged, run_once
@@ -21,38 +21,38 @@ from theodolite_papers.lou2022._hierarchy import by_setting, hierarchy_line, set
 __all__ = ["STUDY"]
 
 
-def _correlated(runs: Results) -> Judgment:
+def _correlated(runs: Results) -> Outcome:
     cells = converged(runs)
     rank = spearman(cells["height"], cells["test_loss"]) if len(cells) > 2 else np.nan
-    return judge(rank < -0.5 if np.isfinite(rank) else None, rank=rank, cells=len(cells))
+    return outcome(rank < -0.5 if np.isfinite(rank) else None, rank=rank, cells=len(cells))
 
 
-def _with_rate(runs: Results) -> Judgment:
+def _with_rate(runs: Results) -> Outcome:
     """At each batch size of 128 or more, the height rises with the learning rate."""
     ranks = {
         f"batch {size}": spearman(settings_of(part, "learning_rate"), part["height"])
         for size, part in by_setting(converged(runs), "batch_size").items()
         if size >= 128 and len(part) > 1
     }
-    return judge(min(ranks.values()) > 0 if ranks else None, rows=len(ranks), **ranks)
+    return outcome(min(ranks.values()) > 0 if ranks else None, rows=len(ranks), **ranks)
 
 
-def _with_batch(runs: Results) -> Judgment:
+def _with_batch(runs: Results) -> Outcome:
     ranks = {}
     for rate, part in by_setting(converged(runs), "learning_rate").items():
         if len(part) > 1:
             ranks[f"rate {rate:g}"] = spearman(settings_of(part, "batch_size"), part["height"])
     mean = float(np.mean([*ranks.values()])) if ranks else np.nan
-    return judge(mean < 0 if ranks else None, mean=mean, **ranks)
+    return outcome(mean < 0 if ranks else None, mean=mean, **ranks)
 
 
-def _moves(runs: Results) -> Judgment:
+def _moves(runs: Results) -> Outcome:
     cells = converged(runs)
     if len(cells) < 3:
-        return judge(None, cells=len(cells))
+        return outcome(None, cells=len(cells))
     noise = settings_of(cells, "learning_rate") / settings_of(cells, "batch_size")
     rank = spearman(noise, cells["peak"])
-    return judge(rank > 0, rank=rank, cells=len(cells))  # nan: it does not move
+    return outcome(rank > 0, rank=rank, cells=len(cells))  # nan: it does not move
 
 
 def draw(runs: Results) -> list[Panel]:

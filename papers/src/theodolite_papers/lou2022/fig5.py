@@ -14,23 +14,23 @@ from theodolite.theory.feature_evolution import FeatureUpdate, feature_update_co
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 from theodolite_papers.lou2022._descent import stepped, with_head
 from theodolite_papers.lou2022._hierarchy import as_array, weight_layers
 from theodolite_papers.lou2022._setting import (
     Setting,
+    final_numbers,
     fully_connected,
     learned,
-    outcome,
     prepare,
     recipe_of,
 )
@@ -67,7 +67,7 @@ def measure(config: Curvature, trial: Trial) -> Measured:
     log = learned(
         model, ground, recipe_of(config, trial.seed, epochs=None, steps=_last(config)), look
     )
-    numbers = {**outcome(log), **look.numbers(), **_updates(start, sample)}
+    numbers = {**final_numbers(log), **look.numbers(), **_updates(start, sample)}
     arrays: dict[str, np.ndarray] = {
         "steps": np.asarray(look.steps, dtype=np.int32),
         "norms": as_array(np.stack(look.norms)),
@@ -151,30 +151,30 @@ def _updates(start: nn.Module, sample: Any) -> dict[str, float]:
     }
 
 
-def _early(runs: Results) -> Judgment:
-    return judge(runs["cosine"][0] >= 0.9, cosine=runs["cosine"][0], flips=runs["flips"][0])
+def _early(runs: Results) -> Outcome:
+    return outcome(runs["cosine"][0] >= 0.9, cosine=runs["cosine"][0], flips=runs["flips"][0])
 
 
-def _small_head(runs: Results) -> Judgment:
+def _small_head(runs: Results) -> Outcome:
     cosine = runs["small_head_cosine"][0]
-    return judge(cosine >= 0.95, cosine=cosine, flips=runs["small_head_flips"][0])
+    return outcome(cosine >= 0.95, cosine=cosine, flips=runs["small_head_flips"][0])
 
 
-def _still(runs: Results) -> Judgment:
+def _still(runs: Results) -> Outcome:
     cosine, limit = runs["still_cosine"][0], runs["still_limit"][0]
     close = None if np.isnan(cosine) else abs(cosine - limit) <= 0.05 * abs(limit)
-    return judge(close, cosine=cosine, limit=limit)
+    return outcome(close, cosine=cosine, limit=limit)
 
 
-def _middle(runs: Results) -> Judgment:
+def _middle(runs: Results) -> Outcome:
     above = runs["middle_norm"] > np.maximum(runs["first_norm"], runs["last_norm"])
     means = {key: runs.mean(f"{key}_norm") for key in ("first", "middle", "last")}
-    return judge(float(above.mean()) >= 2 / 3, share=float(above.mean()), **means)
+    return outcome(float(above.mean()) >= 2 / 3, share=float(above.mean()), **means)
 
 
-def _sharpest(runs: Results) -> Judgment:
+def _sharpest(runs: Results) -> Outcome:
     first, largest, last = (runs[f"{key}_eigenvalue"][0] for key in ("first", "largest", "last"))
-    return judge(largest > max(first, last), first=first, largest=largest, last=last)
+    return outcome(largest > max(first, last), first=first, largest=largest, last=last)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -11,19 +11,19 @@ from theodolite.sweeps import Space
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 from theodolite_papers.lou2022._conv import Architecture, build
 from theodolite_papers.lou2022._hierarchy import as_array, by_setting
-from theodolite_papers.lou2022._setting import Ground, learned, outcome, prepare, recipe_of
+from theodolite_papers.lou2022._setting import Ground, final_numbers, learned, prepare, recipe_of
 
 __all__ = ["STUDY", "Steps"]
 
@@ -53,7 +53,7 @@ def measure(config: Steps, trial: Trial) -> Measured:
     values = np.asarray(look.values)
     steps = np.asarray(look.steps)
     numbers = {
-        **outcome(log),
+        **final_numbers(log),
         "initial": float(values[0]),
         "first_epoch": float(values[steps <= config.first].min()),
         "last": float(values[-1]),
@@ -87,9 +87,9 @@ class _Look:
             model.train()
 
 
-def _close(runs: Results) -> Judgment:
+def _close(runs: Results) -> Outcome:
     initial, first = runs["initial"][0], runs["first_epoch"][0]
-    return judge(min(initial, first) >= 0.95, initial=initial, first_epoch=first)
+    return outcome(min(initial, first) >= 0.95, initial=initial, first_epoch=first)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -7,15 +7,15 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
-    Judgment,
     Line,
     Measured,
+    Outcome,
     Panel,
     Points,
     Results,
     Study,
     Trial,
-    judge,
+    outcome,
 )
 from theodolite_papers.lou2022._depths import depth_fit, measure_depth, peaks_of
 from theodolite_papers.lou2022._hierarchy import by_setting
@@ -55,22 +55,22 @@ def _constants(runs: Results) -> dict[str, float]:
     return found
 
 
-def _moved(runs: Results) -> Judgment:
+def _moved(runs: Results) -> Outcome:
     c = _constants(runs)
     if set(c) != {"a", "b", "c"}:
-        return judge(None, panels=len(c), **c)
-    return judge(c["b"] > c["a"] and c["c"] > c["a"], **c)
+        return outcome(None, panels=len(c), **c)
+    return outcome(c["b"] > c["a"] and c["c"] > c["a"], **c)
 
 
-def _worse(runs: Results) -> Judgment:
+def _worse(runs: Results) -> Outcome:
     accuracies = {
         str(panel): float(np.nanmean(part["test_accuracy"]))
         for panel, part in by_setting(runs, "panel").items()
     }
     if set(accuracies) != {"a", "b", "c"}:
-        return judge(None, **accuracies)
+        return outcome(None, **accuracies)
     a, b, c = (accuracies[key] for key in "abc")
-    return judge(b < a and c < a, **accuracies)
+    return outcome(b < a and c < a, **accuracies)
 
 
 def draw(runs: Results) -> list[Panel]:

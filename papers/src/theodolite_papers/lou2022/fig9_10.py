@@ -3,20 +3,22 @@
 import numpy as np
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Judgment, Panel, Results, Study, judge
+from theodolite_papers.ledger import Claim, Outcome, Panel, Results, Study, outcome
 from theodolite_papers.lou2022._course import Course, follow, layer_lines
 from theodolite_papers.lou2022._hierarchy import by_setting, hierarchy_line
 
 __all__ = ["STUDY"]
 
 
-def _rises(runs: Results) -> Judgment:
+def _rises(runs: Results) -> Outcome:
     early, final = runs["early"][0], runs["height"][0]
     start = float(runs.array("curves")[0, 0].max())
-    return judge(early > 1.5 * start and early >= final / 2, start=start, early=early, final=final)
+    return outcome(
+        early > 1.5 * start and early >= final / 2, start=start, early=early, final=final
+    )
 
 
-def _costs(runs: Results) -> Judgment:
+def _costs(runs: Results) -> Outcome:
     """Per data set, the largest rate has a lower test accuracy than the best of the others."""
     numbers: dict[str, float] = {}
     holds: list[bool] = []
@@ -29,7 +31,7 @@ def _costs(runs: Results) -> Judgment:
         others = max(value for rate, value in accuracies.items() if rate != largest)
         numbers |= {f"{name} largest": accuracies[largest], f"{name} others": others}
         holds.append(accuracies[largest] < others)
-    return judge(all(holds) if holds else None, data_sets=len(holds), **numbers)
+    return outcome(all(holds) if holds else None, data_sets=len(holds), **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -5,7 +5,7 @@ from math import pi
 import numpy as np
 
 from theodolite.theory.infinite_width import forward_losses
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
 from theodolite_papers.lou2022._random_nets import (
     CONFIGS,
     LITE,
@@ -46,19 +46,19 @@ def _late_slope(cosines: np.ndarray) -> float:
     return log_slope(np.arange(first + 1, len(cosines) + 1), 1 - cosines[first:])
 
 
-def _rate(runs: Results) -> Judgment:
+def _rate(runs: Results) -> Outcome:
     found = {name: runs[name][0] for name in runs.runs[0].numbers if name.startswith("exponent")}
-    return judge(all(abs(value + 2) <= 0.02 for value in found.values()), **found)
+    return outcome(all(abs(value + 2) <= 0.02 for value in found.values()), **found)
 
 
-def _constant(runs: Results) -> Judgment:
+def _constant(runs: Results) -> Outcome:
     found = {name: runs[name][0] for name in runs.runs[0].numbers if name.startswith("constant")}
     holds = all(0.99 * _LIMIT <= value < _LIMIT for value in found.values())
-    return judge(holds, limit=_LIMIT, **found)
+    return outcome(holds, limit=_LIMIT, **found)
 
 
-def _finite_rate(runs: Results) -> Judgment:
-    return judge(runs["finite_slope"][0] <= 0.5, difference_of_slopes=runs["finite_slope"][0])
+def _finite_rate(runs: Results) -> Outcome:
+    return outcome(runs["finite_slope"][0] <= 0.5, difference_of_slopes=runs["finite_slope"][0])
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -9,7 +9,7 @@ from theodolite.theory.infinite_width import (
     backward_fraction_loss,
     backward_losses,
 )
-from theodolite_papers.ledger import Claim, Judgment, Measured, Panel, Results, Study, Trial, judge
+from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
 from theodolite_papers.lou2022._random_nets import (
     CONFIGS,
     LITE,
@@ -51,18 +51,18 @@ def measure(config: RandomNets, trial: Trial) -> Measured:
     return Measured(numbers, pair_arrays(measured, theory))
 
 
-def _fraction(runs: Results) -> Judgment:
+def _fraction(runs: Results) -> Outcome:
     exponent, ratio = runs["fraction_exponent"][0], runs["fraction_ratio"][0]
-    return judge(abs(exponent - 1) <= 0.15, exponent=exponent, over_expansion=ratio)
+    return outcome(abs(exponent - 1) <= 0.15, exponent=exponent, over_expansion=ratio)
 
 
-def _early(runs: Results) -> Judgment:
+def _early(runs: Results) -> Outcome:
     exponent, constant = runs["early_exponent"][0], runs["early_constant"][0]
-    return judge(abs(exponent + 3) <= 0.1, exponent=exponent, constant=constant)
+    return outcome(abs(exponent + 3) <= 0.1, exponent=exponent, constant=constant)
 
 
-def _rising(runs: Results) -> Judgment:
-    return judge(runs["finite_step"][0] >= -0.05, smallest_step=runs["finite_step"][0])
+def _rising(runs: Results) -> Outcome:
+    return outcome(runs["finite_step"][0] >= -0.05, smallest_step=runs["finite_step"][0])
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -16,14 +16,14 @@ from theodolite_papers.lab.models import mlp
 from theodolite_papers.ledger import (
     Bars,
     Claim,
-    Judgment,
     Measured,
+    Outcome,
     Panel,
     Results,
     Study,
     Trial,
-    judge,
     mean_and_error,
+    outcome,
 )
 
 __all__ = ["STUDY", "Homogeneous"]
@@ -144,29 +144,29 @@ def _refuses(net: nn.Module, x: Tensor) -> bool:
     return False
 
 
-def _errors(runs: Results, *names: str) -> Judgment:
+def _errors(runs: Results, *names: str) -> Outcome:
     found = {name: runs[f"error {name}"][0] for name in names}
-    return judge(max(found.values()) <= _ROUNDING, **found)
+    return outcome(max(found.values()) <= _ROUNDING, **found)
 
 
-def _identity(runs: Results) -> Judgment:
+def _identity(runs: Results) -> Outcome:
     return _errors(runs, "relu", "leaky relu", "two layers", "convolutions")
 
 
-def _biased(runs: Results) -> Judgment:
+def _biased(runs: Results) -> Outcome:
     return _errors(runs, "biases")
 
 
-def _descent(runs: Results) -> Judgment:
+def _descent(runs: Results) -> Outcome:
     return _errors(runs, "gradient", "step")
 
 
-def _blocks(runs: Results) -> Judgment:
+def _blocks(runs: Results) -> Outcome:
     return _errors(runs, "blocks")
 
 
-def _domain(runs: Results) -> Judgment:
-    return judge(runs["refused"][0] == 1, refused=runs["refused"][0])
+def _domain(runs: Results) -> Outcome:
+    return outcome(runs["refused"][0] == 1, refused=runs["refused"][0])
 
 
 def draw(runs: Results) -> list[Panel]:
