@@ -37,7 +37,7 @@ from theodolite.engine._gradients import (
     gradient_sums,
 )
 from theodolite.engine._grams import FeatureGrams, feature_grams
-from theodolite.engine._plan import ContractionSizes, available_bytes, contraction_costs
+from theodolite.engine._plan import ContractionSizes, contraction_costs
 from theodolite.engine._processes import shared_moments, shared_tangent_kernels
 from theodolite.engine._tangents import (
     Coverage,
@@ -61,14 +61,23 @@ from theodolite.engine.layers import (
 from theodolite.engine.readouts import (
     Loss,
     Readout,
+    per_example_cross_entropy,
     per_example_loss,
     read_outputs,
     resolve_readout,
 )
 from theodolite.engine.rules import RULES, register_rule
-from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
+from theodolite.engine.state import (
+    DEFAULT_MEMORY_LIMIT,
+    available_bytes,
+    exact_arithmetic,
+    model_device,
+    require_fixed_mode,
+    untouched,
+)
 
 __all__ = [
+    "DEFAULT_MEMORY_LIMIT",
     "RULES",
     "Batch",
     "ContractionSizes",
@@ -114,9 +123,11 @@ __all__ = [
     "gradient_sums",
     "input_moments",
     "iterate_batches",
+    "model_device",
     "output_hessian",
     "own_parameters",
     "patch_covariance",
+    "per_example_cross_entropy",
     "per_example_loss",
     "read_outputs",
     "register_rule",

@@ -29,16 +29,15 @@ from theodolite.engine._kernel_engine import (
     Data,
     KernelEngine,
     Request,
-    model_device,
     prepare,
 )
-from theodolite.engine._plan import EngineOptions, Plan, available_bytes
+from theodolite.engine._plan import EngineOptions, Plan
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ModelRecorder
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
-from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
 
 __all__ = [

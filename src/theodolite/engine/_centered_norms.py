@@ -10,8 +10,9 @@ from torch import Tensor
 
 from theodolite.engine._factors import DenseFactors, Factors, OuterFactors
 from theodolite.engine._kernel_engine import KernelEngine
-from theodolite.engine._plan import Plan, available_bytes, scatter_cost
+from theodolite.engine._plan import Plan, scatter_cost
 from theodolite.engine.batches import spans
+from theodolite.engine.state import available_bytes
 from theodolite.linalg import Moments
 
 __all__ = [

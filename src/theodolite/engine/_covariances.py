@@ -22,7 +22,7 @@ from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
 from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
+from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments, array_function, double
 
@@ -466,7 +466,7 @@ def input_moments(
         moments[name] = part if known is None else known + part
         return value.new_empty(0)
 
-    device = next(iter(modules[names[0]].parameters())).device
+    device = model_device(plain)
     with untouched(plain), exact_arithmetic(device), torch.no_grad():
         for batch in iterate_batches(data, batch_size=batch_size, batch_fn=batch_fn, device=device):
             mask = batch.mask

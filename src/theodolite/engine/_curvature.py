@@ -29,7 +29,13 @@ from theodolite.engine.readouts import (
     read_outputs,
     resolve_readout,
 )
-from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched, without_cudnn
+from theodolite.engine.state import (
+    exact_arithmetic,
+    model_device,
+    require_fixed_mode,
+    untouched,
+    without_cudnn,
+)
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.linalg import Eigen, symmetric_eigen, top_eigen_operator
 from theodolite.measures.tangent import LayerEnergy, layer_energy
@@ -324,7 +330,7 @@ def output_hessian(
     owned = own_parameters(plain, layers, params)
     read = resolve_readout(readout)
     losses_of = per_example_loss(loss)
-    device = next(iter(owned.parameters.values())).device
+    device = model_device(plain)
     with untouched(plain), exact_arithmetic(device):
         options: dict[str, Any] = {"targets": targets, "batch_fn": batch_fn, "device": device}
         batches = list(iterate_batches(inputs, batch_size=batch_size or _BATCH_SIZE, **options))

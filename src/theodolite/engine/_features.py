@@ -7,7 +7,6 @@ number of examples. Gram matrices are in ``_grams.py``.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from theodolite.checks import require_choice
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
-from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
+from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments
 
@@ -203,6 +202,7 @@ class FeatureReader:
             require_choice(("next", "raw"), read=read)
         self.points = None if read == "next" else read if isinstance(read, Mapping) else {}
         self.model = unwrap(model)
+        self.device = model_device(self.model)
         require_fixed_mode(self.model)
         self.pool = pool
         self.names = _candidates(self.model, layers)
@@ -213,12 +213,6 @@ class FeatureReader:
         self.reading: OutputReader | None = None
         self.outputs: list[Tensor] = []
         self._modules = dict(self.model.named_modules())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lies; the CPU for a model without tensors."""
-        first = next(chain(self.model.parameters(), self.model.buffers()), None)
-        return torch.device("cpu") if first is None else first.device
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch, in order of execution."""

@@ -21,7 +21,7 @@ from theodolite.engine._tangents import tangent_kernels
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, own_parameters, unwrap
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs, resolve_readout
-from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
+from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.linalg import double, symmetric_eigenvalues
 from theodolite.measures.tangent import (
     cross_entropy_hessian,
@@ -241,7 +241,7 @@ def gauss_newton(
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
     read = resolve_readout(readout)
-    device = next(iter(owned.parameters.values())).device
+    device = model_device(plain)
     with untouched(plain), exact_arithmetic(device), torch.no_grad():
         batches = list(
             iterate_batches(

@@ -29,6 +29,7 @@ from theodolite.engine._example_gradients import (
 from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import tensors_in
+from theodolite.engine.state import model_device
 from theodolite.engine.uses import Use
 from theodolite.measures.gradient import SetSums
 
@@ -75,7 +76,7 @@ class GradientAccumulation:
         self._listed = self._labels.tolist()
         self._classes = int(labels.max()) + 1
         self._layers = {**owned.layers, TOTAL: tuple(owned.parameters), LOGITS: (LOGITS,)}
-        device = next(iter(owned.parameters.values())).device
+        device = model_device(recorder.model)
         self._rows: dict[str, int] = {}  # row of a tensor in the table of squared norms
         self._squares = torch.zeros(
             len(owned.parameters) + 1, len(labels), dtype=torch.float64, device=device

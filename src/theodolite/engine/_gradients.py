@@ -26,7 +26,7 @@ from theodolite.engine.readouts import (
     per_example_loss,
     resolve_readout,
 )
-from theodolite.engine.state import exact_arithmetic, require_fixed_mode, untouched
+from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import UnknownNameError
 from theodolite.linalg import ratio_or_nan
 
@@ -152,7 +152,7 @@ def gradient_sums(
     classes = _labels(data, labels)
     work = GradientAccumulation(recorder, per_example_loss(loss), classes, stiffness, processes)
     work.progress = progress
-    device = next(iter(owned.parameters.values())).device
+    device = model_device(plain)
     with untouched(plain), exact_arithmetic(device):
         work.run(data, batch_size or _batch_size(device), check=check)
         stacked = work.sums()

@@ -18,7 +18,7 @@ from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers
 from theodolite.engine.read_points import Read, ReadPoint
-from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.engine.state import DEFAULT_MEMORY_LIMIT, exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double, double_center
 
@@ -29,7 +29,6 @@ __all__ = [
 
 _BATCH_SIZE = 256
 _ROWS = 512  # rows of one product inside a tile: half of the square is skipped, units stay busy
-_CPU_LIMIT = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _limit(memory_limit: int | None, device: torch.device) -> int:
         return memory_limit
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 2
-    return _CPU_LIMIT
+    return DEFAULT_MEMORY_LIMIT
 
 
 class _Accumulation:

@@ -34,7 +34,7 @@ from theodolite.engine.batches import Batch, iterate_batches, spans
 from theodolite.engine.layers import Layers, Ownership, Parameters, own_parameters, unwrap
 from theodolite.engine.readouts import Mode, Outputs, Readout, resolve_outputs, resolve_readout
 from theodolite.engine.state import require_fixed_mode, without_autocast
-from theodolite.errors import CaptureError, DomainError
+from theodolite.errors import CaptureError
 
 __all__ = [
     "Collected",
@@ -43,7 +43,6 @@ __all__ = [
     "Request",
     "collect",
     "example_blocks",
-    "model_device",
     "prepare",
     "weighted_gradients",
 ]
@@ -406,17 +405,6 @@ class KernelEngine:
             plain = self.device.type == "cuda" and self.options.precision == "float32"
             exact &= plain or contraction.symmetric(left.factors[indices[0]])
             block.mirror(contraction.span, symmetrize=not exact)
-
-
-def model_device(model: nn.Module) -> torch.device:
-    """Where the parameters of a model lie."""
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        raise DomainError(
-            "model: expected parameters, got none; tangent features are gradients with respect "
-            "to parameters"
-        )
-    return parameter.device
 
 
 def prepare(model: nn.Module, data: Data, request: Request) -> KernelEngine:

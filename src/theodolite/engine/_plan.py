@@ -6,11 +6,10 @@ model counts multiply-adds and bytes moved: on every machine some routes are bou
 by the other.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -18,6 +17,7 @@ from theodolite.engine._products import Precision
 from theodolite.engine._runs import ForwardRun
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import Mode, kernel_shape
+from theodolite.engine.state import available_bytes
 from theodolite.engine.structures import Dense, Lookup, Outer, Structure
 from theodolite.engine.uses import Use
 from theodolite.errors import MemoryLimitError
@@ -30,7 +30,6 @@ __all__ = [
     "ParameterGroup",
     "Plan",
     "Route",
-    "available_bytes",
     "choose_route",
     "contraction_costs",
     "group_parameters",
@@ -372,23 +371,6 @@ def _refusal(sizes: KernelSizes, limit: int, fixed: int, per_example: int) -> st
         f"single example {per_example / _GIB:.3f} GiB; pass fewer examples or layers, "
         "outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at all"
     )
-
-
-def _current(known: dict[str, Any], name: str) -> int:
-    return int(known.get(name, {}).get("all", {}).get("current", 0))
-
-
-def available_bytes(device: torch.device) -> int:
-    """Memory that may be used where the user sets no limit."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        known = torch.cuda.memory_stats_as_nested_dict(device)  # the flat one takes long to make
-        cached = _current(known, "reserved_bytes") - _current(known, "allocated_bytes")
-        return int(0.9 * (free + cached))
-    try:
-        return int(0.9 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError, AttributeError):  # not on this system
-        return 8 * _GIB
 
 
 def _group_plan(

@@ -17,7 +17,6 @@ from theodolite.engine._kernel_engine import (
     Data,
     KernelEngine,
     Request,
-    model_device,
     prepare,
 )
 from theodolite.engine._plan import EngineOptions, Plan
@@ -26,7 +25,13 @@ from theodolite.engine._runs import Progress, ProgressCounter
 from theodolite.engine.batches import Batch
 from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
-from theodolite.engine.state import SideStream, exact_arithmetic, raise_trim_threshold, untouched
+from theodolite.engine.state import (
+    SideStream,
+    exact_arithmetic,
+    model_device,
+    raise_trim_threshold,
+    untouched,
+)
 from theodolite.errors import ShapeError, UnknownNameError
 
 __all__ = [

@@ -81,6 +81,11 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
             names.setdefault(id(parameter), []).append(name)
             tensors[id(parameter)] = parameter
     first = {aliases[0]: tensors[key] for key, aliases in names.items()}
+    if next(model.parameters(), None) is None:
+        raise DomainError(
+            "model: expected parameters, got none; tangent features are gradients with respect "
+            "to parameters"
+        )
     if not first:
         raise DomainError(
             "model: expected trainable parameters, got none; unfreeze some with "

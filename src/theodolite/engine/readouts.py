@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,6 +24,7 @@ __all__ = [
     "Outputs",
     "Readout",
     "kernel_shape",
+    "per_example_cross_entropy",
     "per_example_loss",
     "read_outputs",
     "resolve_outputs",
@@ -111,7 +113,7 @@ def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
         ShapeError: When called, if the loss is reduced or has further axes.
         DomainError: When called, if the batch has no targets.
     """
-    function = loss or _cross_entropy
+    function = loss or per_example_cross_entropy
 
     def checked(outputs: Tensor, batch: Batch) -> Tensor:
         if batch.targets is None:
@@ -130,13 +132,20 @@ def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
     return checked
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Labels are class indices, probabilities, or 0 and 1 for a single output."""
+def per_example_cross_entropy(
+    outputs: Float[Tensor, "n c"], targets: Tensor
+) -> Float[Tensor, " n"]:
+    """Cross-entropy of each example, where the model's outputs are logits.
+
+    Targets are class indices ``(n,)``, probabilities ``(n, c)``, or 0 and 1 for a single output.
+    """
     if outputs.shape[1] == 1:
         values = outputs.squeeze(1)
         targets = targets.reshape(values.shape).to(values.dtype)
         return functional.binary_cross_entropy_with_logits(values, targets, reduction="none")
-    if not torch.is_floating_point(targets):
+    if targets.ndim == 2:
+        targets = targets.to(outputs.dtype)
+    elif not targets.is_floating_point():
         targets = targets.long()
     return functional.cross_entropy(outputs, targets, reduction="none")
 

@@ -4,12 +4,14 @@ Also what a run needs of its surroundings: a model in a fixed mode, full precisi
 on the GPU, and an allocator that keeps the memory of the last call.
 """
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,8 +23,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from theodolite.errors import DomainError
 
 __all__ = [
+    "DEFAULT_MEMORY_LIMIT",
     "SideStream",
+    "available_bytes",
     "exact_arithmetic",
+    "model_device",
     "quiet_vmap",
     "raise_trim_threshold",
     "require_fixed_mode",
@@ -94,6 +99,12 @@ def preserved_generators(model: nn.Module) -> Iterator[None]:
         torch.set_rng_state(state)
         for device, saved in states.items():
             torch.cuda.set_rng_state(saved, device)
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where a model lies: its first parameter or buffer; the CPU for a model without tensors."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 @contextmanager
@@ -268,3 +279,23 @@ def raise_trim_threshold() -> None:
     can take as long as half of the products. Other allocators have limits of their own.
     """
     torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
+
+
+DEFAULT_MEMORY_LIMIT = 2 * 2**30  # bytes, where neither the user nor a GPU says how much is free
+
+
+def _current(known: dict[str, Any], name: str) -> int:
+    return int(known.get(name, {}).get("all", {}).get("current", 0))
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that may be used where the user sets no limit."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        known = torch.cuda.memory_stats_as_nested_dict(device)  # the flat one takes long to make
+        cached = _current(known, "reserved_bytes") - _current(known, "allocated_bytes")
+        return int(0.9 * (free + cached))
+    try:
+        return int(0.9 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):  # not on this system
+        return 8 * 2**30
