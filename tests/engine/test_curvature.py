@@ -7,6 +7,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from theodolite.engine import output_hessian
+from theodolite.measures.tangent import layer_energy
 
 
 def perceptron(depth, width=6, activation=nn.ReLU, bias=False):
@@ -166,7 +167,7 @@ def test_top_eigenpairs_come_by_size_and_energies_add_up(width, data):
     largest = exact[exact.abs().argsort(descending=True)[:5]]
     torch.testing.assert_close(values.abs(), largest.abs(), rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(hessian @ vectors, vectors * values, rtol=0, atol=1e-7)
-    energy = hessian.layer_energy(vectors)
+    energy = layer_energy(*hessian.by_layer(vectors))
     torch.testing.assert_close(energy.squared.sum(1), torch.ones(5, dtype=torch.float64))
     torch.testing.assert_close(energy.norm.square(), energy.squared)
     sizes = torch.tensor([3 * width, width * width, 2 * width])

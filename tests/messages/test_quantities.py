@@ -256,7 +256,7 @@ def test_layers_without_weights():
 def test_energies_of_layers_that_overlap():
     hessian = output_hessian(network(), IMAGES, LABELS, layers=["", "0"])
     with pytest.raises(DomainError, match=r"each parameter in exactly one layer"):
-        hessian.layer_energy(torch.ones(hessian.shape[0], 1))
+        hessian.by_layer(torch.ones(hessian.shape[0], 1))
 
 
 def test_vectors_of_another_length():

@@ -13,7 +13,7 @@ from theodolite.engine._kernel_engine import KernelEngine
 from theodolite.engine._plan import Plan, scatter_cost
 from theodolite.engine.batches import spans
 from theodolite.engine.state import available_bytes
-from theodolite.linalg import Moments
+from theodolite.linalg import Moments, centered_square_sum
 
 __all__ = [
     "GradientMoments",
@@ -78,9 +78,7 @@ class KernelMoments:
     @property
     def centered(self) -> Tensor:
         """Norm of the centred kernel."""
-        m, r = self._size, self._rows
-        squared = self._squares - (2 / m) * (r @ r) + r.sum().square() / (m * m)
-        return squared.clamp(min=0.0).sqrt()
+        return centered_square_sum(self._squares, self._rows).clamp(min=0.0).sqrt()
 
 
 _MATRICES = 4  # of P x P numbers that exist at a time, while one layer is worked on

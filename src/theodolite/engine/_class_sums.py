@@ -15,8 +15,7 @@ from torch import Tensor
 
 from theodolite._distributed import Processes
 from theodolite.engine._example_gradients import Segment
-from theodolite.linalg import ratio_or_nan
-from theodolite.measures.gradient import SetSums
+from theodolite.linalg import SetSums, ratio_or_nan
 
 __all__ = [
     "ClassTally",

@@ -38,7 +38,6 @@ from theodolite.engine.state import (
 )
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.linalg import Eigen, symmetric_eigen, top_eigen_operator
-from theodolite.measures.tangent import LayerEnergy, layer_energy
 
 __all__ = [
     "LayerMoments",
@@ -164,10 +163,8 @@ class ParameterOperator(ABC):
             lambda vector: self @ vector, self.shape[0], count, which="LM", device=device
         )
 
-    def layer_energy(
-        self, vectors: Float[Tensor, "p k"], values: Float[Tensor, " k"] | None = None
-    ) -> LayerEnergy:
-        """The share of each layer in eigenvectors, averaged over equal eigenvalues if given.
+    def by_layer(self, vectors: Float[Tensor, "p k"]) -> tuple[Float[Tensor, "p k"], list[int]]:
+        """Entries layer after layer, and the number of each: arguments of ``layer_energy``.
 
         Raises:
             DomainError: If the layers overlap or leave parameters out: shares would not add up.
@@ -179,7 +176,7 @@ class ParameterOperator(ABC):
                 'leave some out; use layers="*", or params= to leave parameters out altogether'
             )
         parts = [self.restrict(vectors, layer) for layer in self.layers]
-        return layer_energy(torch.cat(parts), [len(part) for part in parts], values)
+        return torch.cat(parts), [len(part) for part in parts]
 
     def layer_moments(
         self, layer: str, probes: int | None = None, generator: torch.Generator | None = None

@@ -22,14 +22,7 @@ from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers, own_parameters, unwrap
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs, resolve_readout
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
-from theodolite.linalg import double, symmetric_eigenvalues
-from theodolite.measures.tangent import (
-    cross_entropy_hessian,
-    fisher_correlation,
-    fisher_gram,
-    fisher_stable_rank,
-    squared_error_hessian,
-)
+from theodolite.linalg import cross_entropy_hessian, double, squared_error_hessian
 
 __all__ = [
     "Fisher",
@@ -50,6 +43,9 @@ _HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
 class LayerFisher:
     r"""Fisher information of one layer in output space, :math:`G = S^{1/2} K S^{1/2}`.
 
+    The matrix and its numbers are measures of the two fields: ``fisher_gram(kernel, hessian)``,
+    ``fisher_stable_rank`` and ``fisher_correlation`` of :mod:`theodolite.measures.tangent`.
+
     Args:
         kernel: :math:`K`, the tangent kernel.
         hessian: :math:`S`, one block per example, of the mean loss.
@@ -58,30 +54,10 @@ class LayerFisher:
     kernel: Float[Tensor, "n c n c"]
     hessian: Float[Tensor, "n c c"]
 
-    def gram(self) -> Float[Tensor, "n c n c"]:
-        """:math:`G`, which shares its non-zero eigenvalues with the Fisher matrix."""
-        return fisher_gram(self.kernel, self.hessian)
-
-    def eigenvalues(self) -> Float[Tensor, " m"]:
-        """Eigenvalues in decreasing order; as many as examples times outputs."""
-        size = self.kernel.shape[0] * self.kernel.shape[1]
-        return symmetric_eigenvalues(self.gram().reshape(size, size))
-
     def trace(self) -> Float[Tensor, ""]:
-        """Sum of the eigenvalues."""
-        blocks = torch.einsum("xiyj,xy->xij", double(self.kernel), self._same_example())
-        return (blocks * double(self.hessian)).sum()
-
-    def stable_rank(self) -> Float[Tensor, ""]:
-        """Sum of squared eigenvalues over the largest squared eigenvalue."""
-        return fisher_stable_rank(self.kernel, self.hessian)
-
-    def correlation(self, targets: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
-        """How far the leading directions point at the centred targets, in [0, 1]."""
-        return fisher_correlation(self.kernel, self.hessian, targets)
-
-    def _same_example(self) -> Tensor:
-        return torch.eye(len(self.kernel), dtype=torch.float64, device=self.kernel.device)
+        """Sum of the eigenvalues of the Fisher matrix."""
+        blocks = double(self.kernel).diagonal(dim1=0, dim2=2)  # (c, c, n), one per example
+        return (blocks.permute(2, 0, 1) * double(self.hessian)).sum()
 
 
 @dataclass(frozen=True)
@@ -129,8 +105,8 @@ def fisher(
 
     Example:
         >>> found = fisher(nn.Linear(2, 3), torch.randn(4, 2))
-        >>> found[""].eigenvalues().shape
-        torch.Size([12])
+        >>> found[""].kernel.shape, found[""].hessian.shape
+        (torch.Size([4, 3, 4, 3]), torch.Size([4, 3, 3]))
 
     References:
         [lou2022], Appendix G.

@@ -31,7 +31,7 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.state import model_device
 from theodolite.engine.uses import Use
-from theodolite.measures.gradient import SetSums
+from theodolite.linalg import SetSums
 
 __all__ = [
     "LOGITS",

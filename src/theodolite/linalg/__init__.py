@@ -11,6 +11,12 @@ from theodolite.linalg.centering import (
 )
 from theodolite.linalg.class_grams import ClassGrams
 from theodolite.linalg.hsic import HsicSums, KernelProducts, centered_products, debiased_product
+from theodolite.linalg.losses import (
+    cross_entropy_gradient,
+    cross_entropy_hessian,
+    squared_error_gradient,
+    squared_error_hessian,
+)
 from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
 from theodolite.linalg.precision import full_precision
 from theodolite.linalg.projections import (
@@ -28,6 +34,7 @@ from theodolite.linalg.projections import (
     target_columns,
 )
 from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
+from theodolite.linalg.set_sums import SetSums
 from theodolite.linalg.spectra import (
     Eigen,
     Singular,
@@ -54,12 +61,15 @@ __all__ = [
     "LabelProjections",
     "Moments",
     "Route",
+    "SetSums",
     "Singular",
     "TriangularState",
     "array_function",
     "center_columns",
     "centered_products",
     "centered_square_sum",
+    "cross_entropy_gradient",
+    "cross_entropy_hessian",
     "debiased_product",
     "double",
     "double_center",
@@ -82,6 +92,8 @@ __all__ = [
     "row_chunks",
     "safe_sqrt",
     "singular_values",
+    "squared_error_gradient",
+    "squared_error_hessian",
     "svd_projections",
     "symmetric_eigen",
     "symmetric_eigenvalues",

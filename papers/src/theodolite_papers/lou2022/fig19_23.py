@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from theodolite.engine import Fisher, fisher
 from theodolite.measures.tangent import (
     alignment_decomposition,
+    fisher_correlation,
+    fisher_stable_rank,
     normalized_spectrum,
     stacked_kernel,
 )
@@ -78,7 +80,8 @@ def measure(config: Noisy, trial: Trial) -> Measured:
     rows, spectra = [], []
     for layer in found.values():
         parts = alignment_decomposition(layer.kernel.double(), ground.targets)
-        rank, correlation = layer.stable_rank(), layer.correlation(ground.targets)
+        rank = fisher_stable_rank(layer.kernel, layer.hessian)
+        correlation = fisher_correlation(layer.kernel, layer.hessian, ground.targets)
         values = (parts.alignment, parts.stable_rank, parts.correlation, rank, correlation)
         rows.append([float(value) for value in values])
         spectra.append(_spectrum(layer.kernel, config.eigenvalues))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine import output_hessian
+from theodolite.measures.tangent import layer_energy
 from theodolite.theory.feature_evolution import FeatureUpdate, feature_update_correlation
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
@@ -102,7 +103,7 @@ class _Look:
         model = deepcopy(state.model).eval().double()
         hessian = output_hessian(model, x.double(), y, layers=weight_layers(model))
         top = hessian.top_eigenpairs(self._config.vectors)
-        energy = hessian.layer_energy(top.vectors, top.values)
+        energy = layer_energy(*hessian.by_layer(top.vectors), top.values)
         self.steps.append(state.step)
         self.norms.append(energy.norm.mean(0).cpu().numpy())
         self.energies.append(energy.mean.cpu().numpy())

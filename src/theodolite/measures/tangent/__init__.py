@@ -1,5 +1,11 @@
 """Alignment of tangent kernels with the labels, layer by layer, and the shape of that curve."""
 
+from theodolite.linalg import (
+    cross_entropy_gradient,
+    cross_entropy_hessian,
+    squared_error_gradient,
+    squared_error_hessian,
+)
 from theodolite.measures.tangent._alignment import operator_alignment, tangent_alignment
 from theodolite.measures.tangent._decomposition import (
     AlignmentDecomposition,
@@ -23,12 +29,6 @@ from theodolite.measures.tangent._hierarchy import (
 )
 from theodolite.measures.tangent._label_gradient import label_gradient_correlation
 from theodolite.measures.tangent._labels import centered_labels
-from theodolite.measures.tangent._losses import (
-    cross_entropy_gradient,
-    cross_entropy_hessian,
-    squared_error_gradient,
-    squared_error_hessian,
-)
 from theodolite.measures.tangent._rank_one import RankOneModel, rank_one_model
 from theodolite.measures.tangent._spectrum import effective_rank, normalized_spectrum, stable_rank
 from theodolite.measures.tangent._stacking import feature_kernel, stacked_kernel
