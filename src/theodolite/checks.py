@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+_MOST_CLASSES = 2**17  # that labels may name without saying how many there are: a large vocabulary
+
+
 def _shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
 
@@ -127,6 +130,9 @@ def require_symmetric(**tensors: Tensor) -> None:
 def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "labels") -> int:
     """Integer class labels, one per example, all in ``0 .. num_classes - 1``.
 
+    Numbers far beyond the number of examples (hashes, identities) are refused unless
+    ``num_classes`` says that they are meant: work and memory grow with the largest label.
+
     Returns:
         The number of classes: the one given, or one more than the largest label.
     """
@@ -143,6 +149,11 @@ def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "
         raise DomainError(
             f"{name}: expected labels below num_classes = {num_classes}, got {high}; "
             "pass a larger num_classes or relabel"
+        )
+    if num_classes is None and high >= max(_MOST_CLASSES, len(labels)):
+        raise DomainError(
+            f"{name}: expected classes numbered from 0, got a label of {high} among {len(labels)} "
+            f"examples; relabel with torch.unique({name}, return_inverse=True)[1]"
         )
     return num_classes if num_classes is not None else high + 1
 

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from scipy.stats import wishart
 
-from tests.measures.covariances import orthogonal, random_spd
+from tests.measures.covariances import orthogonal, random_spd, with_eigenvalues
 from tests.tolerances import assert_close
 from theodolite.measures.covariance import (
     fisher_information,
@@ -222,3 +223,26 @@ def test_rotations_of_arrays_broadcast_over_their_entries():
         rotation_information(first, torch.ones(2)), [4 / 3, 100 / 11], scale=1, dtype=first.dtype
     )
     assert rotation_information(orthogonal(3)[0].abs() + 1, torch.ones(3).double()).shape == (3,)
+
+
+@pytest.mark.parametrize("ratio", [1e-4, 1e-10, 1e-16, 1e-30], ids=str)
+def test_small_ratios_of_eigenvalues_keep_their_digits(ratio):
+    """Covariances of very different size: the logarithm of the ratio is what is left."""
+    scales = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    first, second = torch.diag(ratio * scales), torch.diag(torch.ones(2, dtype=torch.float64))
+    logs = [math.log(ratio), math.log(3 * ratio)]
+    length = math.sqrt(sum(log**2 for log in logs) / 2)
+    assert fisher_rao_length(first, second).item() == pytest.approx(length, rel=1e-13)
+    assert fisher_rao_length(second, first).item() == pytest.approx(length, rel=1e-13)
+    small = sum(scale * ratio - 1 - log for scale, log in zip((1, 3), logs, strict=True)) / 2
+    assert gaussian_kl(first, second).item() == pytest.approx(small, rel=1e-13)
+    large = sum(1 / (s * ratio) - 1 + log for s, log in zip((1, 3), logs, strict=True)) / 2
+    assert gaussian_kl(second, first).item() == pytest.approx(large, rel=1e-13)
+
+
+def test_length_between_covariances_does_not_depend_on_their_order():
+    A, B = with_eigenvalues([1e-5, 1e-3, 1, 4], 3), with_eigenvalues([1e5, 1e3, 3, 1e-3], 5)
+    forth, back = fisher_rao_length(A, B).item(), fisher_rao_length(B, A).item()
+    assert forth == pytest.approx(back, rel=1e-9)
+    exact = math.sqrt(sum(math.log(r) ** 2 for r in scipy.linalg.eigh(A, B)[0]) / 2)
+    assert forth == pytest.approx(exact, rel=1e-7)  # SciPy loses the small ratios

@@ -245,3 +245,18 @@ def test_spectral_gap_of_an_exact_rank_is_infinite():
     eta = linear_spectrum(Y).eigenvalues
     assert kernel.spectral_gap(torch.cat([eta, torch.zeros(1).double()]), 3).isinf()
     assert_close(kernel.spectral_gap(torch.tensor([4.0, 3.0, 1.5]), 2), 2.0)
+
+
+def test_modes_of_the_null_space_do_not_count(generator):
+    """Ten units on a thousand examples: the target outside their span is reached by no mode."""
+    features = torch.randn(1000, 10, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 4, (1000,), generator=generator)
+    power = kernel.cumulative_power(kernel.linear_spectrum(features), labels)
+    assert power.rank == 10
+    inside = 1 - power.null_power.item()
+    assert kernel.modes_to_reach(power, inside / 2) <= 10
+    assert kernel.modes_to_reach(power, inside) == 10
+    assert kernel.modes_to_reach(power, (1 + inside) / 2) == torch.inf
+    leading = kernel.cumulative_power(kernel.linear_spectrum(features, count=3), labels)
+    assert kernel.modes_to_reach(leading, inside).isnan()
+    assert kernel.modes_to_reach(power.curve, (1 + inside) / 2) > 400

@@ -163,3 +163,25 @@ def test_the_gram_route_sees_what_is_not_finite(large, bad):
     features[1234, 5] = bad
     with pytest.raises(ValueError, match=r"features: expected finite numbers.*\(1234, 5\)"):
         alignment_curve(features, y, torch.tensor([1.0], dtype=torch.float64))
+
+
+def test_the_choice_of_a_route_costs_no_label_mass(generator):
+    """Directions between 1e-7 and 1e-4 of the largest: there, but mixed in a Gram matrix."""
+    features, _ = with_spectrum(generator, 2000, torch.logspace(0, -6, 40, dtype=torch.float64))
+    y = normal(generator, 2000)
+    grid = torch.tensor([1.5e-6, 1e-5, 1e-3], dtype=torch.float64)
+    exact = alignment_curve(features, y, grid, route="svd").values
+    assert_close(alignment_curve(features, y, grid).values, exact, scale=float(y @ y))
+    assert_close(
+        top_share(features, y, 39), label_projections(features, y).mass[:39].sum() / (y @ y)
+    )
+    assert_close(
+        alignment_area(features, y), alignment_area(features, y, route="svd"), scale=2000.0
+    )
+
+
+def test_float32_features_keep_the_gram_route(generator):
+    """Their own rounding exceeds that of a float64 Gram matrix."""
+    features, _ = with_spectrum(generator, 2000, torch.logspace(0, -5, 40, dtype=torch.float64))
+    grid = torch.tensor([1e-4], dtype=torch.float64)
+    assert alignment_curve(features.float(), normal(generator, 2000), grid).route == "gram"

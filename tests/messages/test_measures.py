@@ -45,3 +45,20 @@ def test_says_which_argument_is_malformed(row, kind):
             row(**{**arguments, name: spoil(value)})
         assert name in str(raised.value)
         assert isinstance(raised.value, TheodoliteError)
+
+
+LABELLED = [
+    pytest.param(row, name, id=row.name)
+    for row in MEASURES.values()
+    for name, kind in row.inputs.items()
+    if kind == "labels" and not row.name.startswith("one_vs_one")
+]
+
+
+@pytest.mark.parametrize(("row", "name"), LABELLED)
+def test_names_that_are_no_class_numbers_are_refused(row, name):
+    """Hashes and identities: work would grow with the largest of them."""
+    arguments = tensors(draw(row.inputs, "random"))
+    names = {**arguments, name: arguments[name] * 10**9 + 7}
+    with pytest.raises(DomainError, match=rf"{name}: .* got a label of .*torch\.unique"):
+        row(**names)

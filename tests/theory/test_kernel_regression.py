@@ -31,7 +31,8 @@ def test_probe_equals_kernel_regression(shape, ridge, generator):
     assert_close(weights, expected, scale=10)
     gram, cross = features @ features.T, fresh @ features.T
     predictions = theory.kernel_regression(gram, targets, cross, ridge)
-    assert_close(fresh @ weights, predictions)
+    # Null modes of a tall Gram: rounding of the cross products, 1e-15, over a ridge of 1e-6.
+    assert_close(fresh @ weights, predictions, scale=10)
 
 
 @pytest.mark.spec("3.P32")
@@ -342,3 +343,81 @@ ONES = torch.ones(2, dtype=F64)
 def test_malformed_numbers_are_refused(call):
     with pytest.raises(DomainError):
         call()
+
+
+def smooth_kernel(n, generator):
+    """Gram of a smooth kernel, whose eigenvalues fall by many decades, with labels it can fit."""
+    x = torch.randn(n, 3, dtype=F64, generator=generator)
+    gram = torch.exp(-torch.cdist(x, x).square() / 18)
+    return gram, torch.sin(2 * x[:, :1])
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 1e-3])
+def test_a_ridge_above_rounding_keeps_every_mode_of_a_float32_gram(ridge, generator):
+    gram, targets = smooth_kernel(400, generator)
+    train, test = gram[:300, :300], gram[300:, :300]
+    exact = test @ torch.linalg.solve(train + ridge * torch.eye(300, dtype=F64), targets[:300])
+    found = theory.kernel_regression(train.float(), targets[:300].float(), test.float(), ridge)
+    # Rounding of the Gram moves eigenvalues by 1e-6 at most, a hundredth of the smaller ridge.
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-2 * 1e-4 / ridge)
+
+
+def test_a_ridge_below_rounding_does_not_blow_up_the_null_space(generator):
+    features = torch.randn(20, 3, dtype=F64, generator=generator)
+    gram = features @ features.T
+    targets = torch.randn(20, 1, dtype=F64, generator=generator)
+    found = theory.kernel_regression(gram, targets, gram, 1e-30)
+    assert_close(found, theory.kernel_regression(gram, targets, gram))
+
+
+def operator_problem(generator):
+    """Tangent-like features (n, c, p) of training and test examples, and targets."""
+    train, test = (torch.randn(n, 2, 30, dtype=F64, generator=generator) for n in (6, 4))
+    kernel = torch.einsum("xip,yjp->xiyj", train, train)
+    cross = torch.einsum("xip,yjp->xiyj", test, train)
+    return kernel, cross, torch.randn(6, 2, dtype=F64, generator=generator), (train, test)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.5])
+def test_operator_valued_kernels_are_regressed_over_stacked_outputs(ridge, generator):
+    kernel, cross, targets, (train, test) = operator_problem(generator)
+    weights = theory.linear_probe(train.flatten(0, 1), targets.reshape(-1, 1), ridge)
+    found = theory.kernel_regression(kernel, targets, cross, ridge)
+    assert_close(found, (test @ weights).squeeze(-1), scale=10)
+
+
+def test_flow_of_an_operator_valued_kernel_ends_at_the_regression(generator):
+    kernel, cross, targets, _ = operator_problem(generator)
+    start, beyond = torch.randn(6, 2, dtype=F64, generator=generator), cross.sum((1, 2, 3))
+    late = torch.tensor([0.0, 1e9], dtype=F64)
+    fitted = theory.gradient_flow_predictions(kernel, targets, late, start)
+    assert_close(fitted[0], start)
+    assert_close(fitted[1], targets, scale=100)
+    offset = beyond.unsqueeze(1).expand(4, 2)
+    found = theory.gradient_flow_predictions(
+        kernel, targets, late, start, cross=cross, cross_start=offset
+    )
+    assert_close(found[0], offset)
+    regression = theory.kernel_regression(kernel, targets - start, cross)
+    assert_close(found[1], offset + regression, scale=100)
+
+
+def test_flow_on_test_points_is_that_of_the_parameters(generator):
+    """Small steps of gradient descent on a linear model, where the flow has no closed form."""
+    features, fresh = (torch.randn(n, 9, dtype=F64, generator=generator) for n in (5, 3))
+    targets = torch.randn(5, 2, dtype=F64, generator=generator)
+    weights, rate = torch.zeros(9, 2, dtype=F64), 1e-4
+    for _ in range(2000):
+        weights = weights - rate * features.T @ (features @ weights - targets)
+    time = torch.tensor([2000 * rate], dtype=F64)
+    gram, cross = features @ features.T, fresh @ features.T
+    found = theory.gradient_flow_predictions(gram, targets, time, cross=cross)
+    torch.testing.assert_close(found[0], fresh @ weights, rtol=1e-2, atol=1e-3)
+
+
+def test_flow_of_a_rank_deficient_kernel_predicts_on_test_points(generator):
+    features = torch.randn(8, 2, dtype=F64, generator=generator)
+    gram, targets = features @ features.T, torch.randn(8, 1, dtype=F64, generator=generator)
+    late = torch.tensor([1e9], dtype=F64)
+    found = theory.gradient_flow_predictions(gram, targets, late, cross=gram)
+    assert_close(found[0], theory.kernel_regression(gram, targets, gram), scale=10)

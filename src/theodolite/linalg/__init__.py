@@ -20,6 +20,7 @@ from theodolite.linalg.losses import (
 from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
 from theodolite.linalg.precision import full_precision
 from theodolite.linalg.projections import (
+    GRAM_ACCURATE_ABOVE,
     GramSums,
     LabelProjections,
     Route,
@@ -51,6 +52,7 @@ from theodolite.linalg.streaming_qr import TriangularState
 from theodolite.linalg.top import top_eigen, top_eigen_operator
 
 __all__ = [
+    "GRAM_ACCURATE_ABOVE",
     "ClassGrams",
     "ClassSums",
     "CrossMoments",

@@ -13,6 +13,7 @@ from theodolite.linalg.spectra import rank_tolerance, symmetric_eigen, thin_svd
 from theodolite.linalg.streaming_qr import TriangularState
 
 __all__ = [
+    "GRAM_ACCURATE_ABOVE",
     "GramSums",
     "LabelProjections",
     "Route",
@@ -32,6 +33,9 @@ Route = Literal["svd", "gram", "dual", "qr"]
 _DOUBLE_EPS = torch.finfo(torch.float64).eps
 _SMALLEST_BLOCK = 256  # columns: narrower products do not fill the machine
 _GRAM_FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resolve nothing below
+# Below this share of the largest singular value a float64 Gram matrix mixes directions: the label
+# mass on them is off by more than 1e-9.
+GRAM_ACCURATE_ABOVE = 1e-4
 
 
 @dataclass(frozen=True)

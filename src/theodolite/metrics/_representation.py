@@ -20,7 +20,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import DomainError
-from theodolite.linalg import LabelProjections, double, svd_projections
+from theodolite.linalg import GRAM_ACCURATE_ABOVE, LabelProjections, double, svd_projections
 from theodolite.measures.representation import curve_from_projections
 from theodolite.metrics._groups import GroupGrams, Groups, GroupTriangles
 from theodolite.metrics._streaming import (
@@ -38,8 +38,6 @@ Scale = Literal["absolute", "normalized", "relative"]
 
 _EPS = torch.finfo(torch.float64).eps
 _GRID_POINTS = 200  # of the measure's default grid
-# Below this share of the spread of the features the error of a float64 Gram exceeds 1e-9.
-_GRAM_ACCURATE_ABOVE = 1e-4
 
 
 class RepresentationAlignment(StreamingMetric[Groups]):
@@ -197,7 +195,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
             level *= total.largest()
         elif self.scale == "normalized" or self.thresholds is None:
             level *= float(total.counts.sum()) ** 0.5
-        return level < _GRAM_ACCURATE_ABOVE * total.spread()
+        return level < GRAM_ACCURATE_ABOVE * total.spread()
 
     def _smallest(self) -> float:
         """The smallest positive threshold; infinite if there is none."""

@@ -146,8 +146,9 @@ def _spectrum(sheet: Sheet, layer: Layer, view: View, columns: Tensor | None) ->
     sheet.curve(layer, (_FAMILY, "spectrum"), shares, x="mode", y="share of the trace")
     if columns is None:
         return
-    power = cumulative_power(spectrum, columns.to(values.device)).curve
-    modes, area = float(modes_to_reach(power)), float(power_area(power))
+    found = cumulative_power(spectrum, columns.to(values.device))
+    power = found.curve
+    modes, area = float(modes_to_reach(found)), float(power_area(power))
     sheet.row(layer, (_FAMILY, "modes_to_reach"), Estimate(modes), n, why)
     sheet.row(layer, (_FAMILY, "power_area"), Estimate(area), n, why)
     shown = {"x": torch.arange(len(power[: _SHOWN + 1])), "y": power[: _SHOWN + 1]}

@@ -84,9 +84,10 @@ def gaussian_kl(
     References:
         [maennel2020], Appendix D.4.
     """
-    _, L2 = _factors(covariance_1, covariance_2)
-    excess = _relative_excess(L2, covariance_1, covariance_2)
-    return _minus_log1p(excess).sum(-1) / 2
+    excess, logarithm = _relative_eigenvalues(covariance_1, covariance_2)
+    near = excess.abs() < 1e-2
+    difference = excess - logarithm
+    return torch.where(near, _minus_log1p(excess, near), difference).sum(-1) / 2
 
 
 @array_function
@@ -118,9 +119,8 @@ def fisher_rao_length(
     References:
         [maennel2020], Appendix D.2, which takes the closed form for unknown; it is classical.
     """
-    L1, _ = _factors(covariance_1, covariance_2)
-    excess = _relative_excess(L1, covariance_2, covariance_1)
-    return safe_sqrt(excess.log1p().square().sum(-1) / 2)
+    _, logarithm = _relative_eigenvalues(covariance_1, covariance_2)
+    return safe_sqrt(logarithm.square().sum(-1) / 2)
 
 
 @array_function
@@ -185,17 +185,30 @@ def _whitened(L: Tensor, symmetric: Tensor) -> Tensor:
     return (whitened + whitened.mT) / 2
 
 
-def _relative_excess(L: Tensor, covariance: Tensor, base: Tensor) -> Tensor:
-    """Eigenvalues of ``base^-1 covariance`` minus 1, exact to rounding also near 0."""
-    excess = stacked_eigenvalues(_whitened(L, symmetrized(covariance) - symmetrized(base)))
-    return excess.clamp(min=torch.finfo(excess.dtype).eps - 1)  # definite, so above -1
+def _relative_eigenvalues(covariance_1: Tensor, covariance_2: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of ``S2^-1 S1`` minus 1, and their logarithms.
+
+    The large ones come from ``S2^-1 S1``, the small ones from ``S1^-1 S2``, which has their
+    inverses: rounding is relative to the largest eigenvalue of each, or to 1. Differences from 1
+    keep the digits of nearly equal matrices.
+    """
+    L1, L2 = _factors(covariance_1, covariance_2)
+    difference = symmetrized(covariance_1) - symmetrized(covariance_2)
+    tiny = torch.finfo(torch.float64).eps - 1  # definite, so above -1
+    above = stacked_eigenvalues(_whitened(L2, difference)).clamp(min=tiny)  # lambda - 1
+    below = stacked_eigenvalues(_whitened(L1, -difference)).flip(-1).clamp(min=tiny)  # 1/lambda - 1
+    squares = ((1 + above) / (1 + below)).detach()
+    largest, smallest = (end.clamp(min=0) for end in (above[..., :1], below[..., -1:]))
+    large = squares >= ((1 + largest) / (1 + smallest)).detach()
+    above = torch.where(large, above, torch.zeros_like(above))
+    below = torch.where(large, torch.zeros_like(below), below)
+    return above - below / (1 + below), above.log1p() - below.log1p()
 
 
-def _minus_log1p(x: Tensor) -> Tensor:
-    """``x - log(1 + x)``, by its series where the difference would cancel."""
-    near = x.abs() < 1e-2
+def _minus_log1p(x: Tensor, near: Tensor) -> Tensor:
+    """``x - log(1 + x)`` by its series, where the difference would cancel."""
     small = torch.where(near, x, torch.zeros_like(x))
     series = torch.zeros_like(x)
     for order in range(9, 1, -1):  # x^2/2 - x^3/3 + ...; the next term is below eps
         series = (-1) ** order / order + series * small
-    return torch.where(near, series * small.square(), x - x.log1p())
+    return series * small.square()

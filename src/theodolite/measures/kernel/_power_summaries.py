@@ -18,9 +18,9 @@ from theodolite.linalg import (
     center_columns,
     double,
     eps_of,
-    nan_unless,
     ratio_or_nan,
 )
+from theodolite.measures.kernel._power import CumulativePower
 from theodolite.measures.kernel._spectrum import KernelSpectrum
 from theodolite.measures.kernel._targets import target_matrix
 
@@ -52,19 +52,23 @@ def _require_curve(curve: Tensor) -> None:
 
 
 @array_function
-def modes_to_reach(curve: Float[Tensor, " m"], share: float = 0.95) -> Float[Tensor, ""]:
+def modes_to_reach(
+    curve: Float[Tensor, " m"] | CumulativePower, share: float = 0.95
+) -> Float[Tensor, ""]:
     r"""Smallest number of leading modes that carry a given share of the target.
 
     .. math:: \rho_q = \min\{\rho : C(\rho) \ge q\}
 
-    A share that is reached up to rounding counts as reached.
+    Only modes of the kernel count: pass the whole result of :func:`cumulative_power`, which knows
+    its rank. Along the null space the curve goes on to 1, but no mode is there. A share that is
+    reached up to rounding counts as reached.
 
-    Range: 0 to n.
+    Range: 0 to the rank of the kernel; inf if all its modes together do not reach the share.
     Invariant to: what :func:`cumulative_power` is.
     Undefined (``nan``): the curve is, or it ends (leading modes only) before the share is reached.
 
     Args:
-        curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
+        curve: the result of :func:`cumulative_power`, or its :math:`C(0), C(1), ...` alone.
         share: :math:`q`.
 
     Raises:
@@ -78,11 +82,15 @@ def modes_to_reach(curve: Float[Tensor, " m"], share: float = 0.95) -> Float[Ten
     References:
         [canatar2022], Fig. 3b; the number is ours.
     """
-    _require_curve(curve)
+    values, beyond = curve, torch.nan
+    if isinstance(curve, CumulativePower):
+        values = curve.curve[: curve.rank + 1]
+        beyond = torch.nan if curve.null_power.isnan().any() else torch.inf
+    _require_curve(values)
     require_between(0.0, 1.0, share=share)
-    reached = double(curve) >= share - 8 * eps_of(curve)
-    first = reached.to(torch.int64).argmax()
-    return nan_unless(reached.any(), first.double())
+    reached = double(values) >= share - 8 * eps_of(values)
+    first = reached.to(torch.int64).argmax().double()
+    return torch.where(reached.any(), first, torch.full_like(first, beyond))
 
 
 @array_function

@@ -2,11 +2,13 @@
 
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.checks import require_between, require_choice, require_finite
 from theodolite.linalg import (
+    GRAM_ACCURATE_ABOVE,
     LabelProjections,
     array_function,
     dual_gram,
@@ -89,8 +91,9 @@ def project(
 ) -> LabelProjections:
     """Projections that resolve every threshold from ``smallest`` on (None: accurate to rounding).
 
-    With ``relative`` the threshold counts in units of the largest singular value. Zero lets the
-    Gram route stand when it has lost nothing.
+    With ``relative`` the threshold counts in units of the largest singular value. Zero, for an
+    area, to which small singular values add little, lets the Gram route stand when it has lost
+    nothing.
     """
     require_choice(ROUTES, route=route)
     rows, values = features.detach(), Targets(targets.values.detach(), targets.num_classes)
@@ -99,13 +102,23 @@ def project(
         found = _by_gram(rows, values, route)
         if found is not None:
             unit = found.singular_values.amax() if relative and len(found.singular_values) else 1
-            if not auto or found.resolved_above <= float((smallest or 0.0) * unit):
+            if not auto or _trusted(found, float((smallest or 0.0) * unit), eps_of(features)):
                 return found
     require_finite(features=rows)
     tall = rows.shape[0] > rows.shape[1] and rows.numel() > _SVD_BELOW
     if route == "qr" or (route != "svd" and tall):
         return qr_projections(rows, values.values, values.num_classes)
     return svd_projections(rows, values.columns)
+
+
+def _trusted(found: LabelProjections, level: float, eps: float) -> bool:
+    """Whether what a Gram matrix says about thresholds from a level on is as good as the data."""
+    if found.resolved_above > level:
+        return False
+    counted = found.singular_values[found.singular_values >= level]
+    if level == 0 or eps > torch.finfo(torch.float64).eps or len(counted) == 0:
+        return True  # rounding of coarser data exceeds that of the float64 Gram matrix
+    return float(counted[-1]) >= GRAM_ACCURATE_ABOVE * float(found.singular_values[0])
 
 
 def _by_gram(features: Tensor, targets: Targets, route: RouteChoice) -> LabelProjections | None:

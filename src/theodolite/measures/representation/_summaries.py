@@ -6,6 +6,7 @@ from torch import Tensor
 
 from theodolite.checks import require_count, require_finite
 from theodolite.linalg import (
+    GRAM_ACCURATE_ABOVE,
     LabelProjections,
     array_function,
     double,
@@ -219,7 +220,10 @@ def top_share(
         mass = spectral_form(double(Phi), columns.columns, noise, share).squeeze(0)
     else:
         found = project(Phi, columns, float("inf"))
-        if found.resolved_above > 0 and len(found.singular_values) <= count:
+        sigma = found.singular_values
+        last = float(sigma[min(count, len(sigma)) - 1]) if len(sigma) else 0.0
+        mixed = len(sigma) > 0 and last < GRAM_ACCURATE_ABOVE * float(sigma[0])
+        if mixed or (found.resolved_above > 0 and len(sigma) <= count):
             found = project(Phi, columns, None)
         mass = _mass(found, share(found.singular_values))
     return ratio_or_nan(mass, columns.energy)
