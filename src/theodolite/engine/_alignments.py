@@ -199,7 +199,7 @@ def tangent_alignments(
         0.5774
 
     References:
-        [lou2022], Eq. (3).
+        [lou2022], Eq. (7).
     """
     require_choice(("exact", "sketch"), method=method)
     require_count(3, probes=probes)

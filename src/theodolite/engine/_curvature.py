@@ -320,7 +320,7 @@ def output_hessian(
         (12, 12)
 
     References:
-        [lou2022], section 4 and appendix; the decomposition of the loss Hessian.
+        [lou2022], Appendix B.4, the decomposition of the loss Hessian.
     """
     plain = unwrap(model)
     require_fixed_mode(plain)

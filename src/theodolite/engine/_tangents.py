@@ -201,7 +201,7 @@ def tangent_kernels(
         [[1.0, 1.0], [1.0, 2.0]]
 
     References:
-        [lou2022], Eq. (1); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
+        [lou2022], Eq. (2); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
     raise_trim_threshold()
     options = EngineOptions(memory_limit, batch_size, precision, check=check)

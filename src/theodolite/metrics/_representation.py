@@ -76,7 +76,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         ([1.0, 1.0, 0.6667], 'gram')
 
     References:
-        [imani2022], Eq. (2) and Section 7.
+        [imani2022], Eq. (2) and sections 7.2 and 7.3.
     """
 
     higher_is_better = True
@@ -225,7 +225,7 @@ def _route(seen: Groups) -> Literal["gram", "qr"]:
 def _projections(seen: Groups, members: Sequence[int], targets: Tensor) -> LabelProjections:
     factor = seen.factor(members, targets)
     count = int(seen.counts[list(members)].sum())
-    # Singular values below max(n, d) eps count as zero, also when few rows stand for n.
+    # The tolerance of the rank grows with the examples behind these few rows.
     eps = _EPS * max(count, factor.features.shape[1]) / max(factor.features.shape)
     found = svd_projections(factor.features, factor.targets, eps)
     return replace(found, count=count, route=_route(seen), resolved_above=factor.resolved_above)

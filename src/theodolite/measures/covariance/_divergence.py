@@ -117,7 +117,7 @@ def fisher_rao_length(
         0.6931
 
     References:
-        [maennel2020], Appendix D.2, which takes the closed form for unknown; it is classical.
+        [maennel2020], Appendix D.3, which takes the closed form for unknown; it is classical.
     """
     _, logarithm = _relative_eigenvalues(covariance_1, covariance_2)
     return safe_sqrt(logarithm.square().sum(-1) / 2)
@@ -151,7 +151,7 @@ def fisher_information(
         0.375
 
     References:
-        [maennel2020], Appendix D.2.
+        [maennel2020], Appendix D.3.
     """
     require_symmetric_stack(covariance=covariance, direction=direction)
     _require_same_stack(covariance=covariance, direction=direction)

@@ -160,7 +160,7 @@ def predicted_overlap_loss(
         0.04
 
     References:
-        [maennel2020], Appendix D.1 and D.2; the formula is ours.
+        [maennel2020], Appendix D.1 and D.3; the formula is ours.
     """
     require_axes(1, eigenvalues=eigenvalues)
     require_nonempty(eigenvalues=eigenvalues)

@@ -42,7 +42,7 @@ def rotation_information(eigenvalue_1: Numbers, eigenvalue_2: Numbers) -> Float[
         909.09
 
     References:
-        [maennel2020], Appendix D.2.
+        [maennel2020], Appendix D.3.
     """
     l1, l2 = _positive(eigenvalue_1=eigenvalue_1, eigenvalue_2=eigenvalue_2)
     return _information(l1, l2)
@@ -77,7 +77,7 @@ def rotation_angle_deviation(
         0.0332
 
     References:
-        [maennel2020], Appendix D.2, Figure 19.
+        [maennel2020], Appendix D.3, Figure 19.
     """
     require_count(1, count=count)
     l1, l2 = _positive(eigenvalue_1=eigenvalue_1, eigenvalue_2=eigenvalue_2)
@@ -113,7 +113,7 @@ def rotation_length(
         0.3015
 
     References:
-        [maennel2020], Appendix D.2.
+        [maennel2020], Appendix D.3.
     """
     l1, l2 = _positive(eigenvalue_1=eigenvalue_1, eigenvalue_2=eigenvalue_2)
     alpha = _wide(angle)
@@ -145,7 +145,7 @@ def rotation_chain(
         15.0
 
     References:
-        [maennel2020], Appendix D.2.
+        [maennel2020], Appendix D.3.
     """
     require_count(1, count=count)
     length: Tensor = rotation_length(angle, eigenvalue_1, eigenvalue_2)

@@ -45,8 +45,8 @@ def label_projections(
               \|y\|^2 - \sum_{i \le r} c_i^2
 
     All of representation alignment and of the convergence of a linear read-out is a function of
-    these numbers. Singular values of at most :math:`\max(n, d)\,\varepsilon\,\sigma_1` count as
-    zero, with the :math:`\varepsilon` of the dtype in which the features came.
+    these numbers. Singular values within rounding of zero, by
+    :func:`theodolite.linalg.rank_tolerance`, count as zero.
 
     Not differentiable (single directions have no derivative at ties); the measures are.
     A single coefficient is meaningless inside a group of nearly equal singular values, where only

@@ -45,7 +45,7 @@ def tangent_alignment(
         1.0
 
     References:
-        [lou2022], Eq. (3).
+        [lou2022], Eq. (7).
         Differs from paper: the range needs positive semi-definite kernels.
     """
     require_kernel_and_targets(kernel, targets=targets)

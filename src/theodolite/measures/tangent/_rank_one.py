@@ -66,7 +66,7 @@ def rank_one_model(
         ([0.6, 0.8], 0.0)
 
     References:
-        [lou2022], Section 2.
+        [lou2022], Appendix G, Eq. (26) and (27).
     """
     require_tangent_features(tangent_features)
     require_axes(2, targets=targets)

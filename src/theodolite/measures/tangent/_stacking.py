@@ -65,7 +65,7 @@ def feature_kernel(tangent_features: Float[Tensor, "n c p"]) -> Float[Tensor, "n
         25.0
 
     References:
-        [lou2022], Eq. (1).
+        [lou2022], Eq. (2).
     """
     require_tangent_features(tangent_features)
     features = double(tangent_features)

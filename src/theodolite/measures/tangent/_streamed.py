@@ -64,7 +64,7 @@ def alignment_from_sums(
         1.0
 
     References:
-        [lou2022], Eq. (3).
+        [lou2022], Eq. (7).
     """
     _require_sums(label_energy, square_sum, row_sums, targets)
     noise = eps_of(square_sum, targets)

@@ -48,8 +48,8 @@ def uncoupled_bound(targets: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
         0.1054
 
     References:
-        [lou2022], Section 2; the bound is not in the paper. It is Cauchy-Schwarz, component by
-        component of :math:`F` along and across the constant vector.
+        Ours, on the alignment of [lou2022], Eq. (7). It is Cauchy-Schwarz, component by component of
+        :math:`F` along and across the constant vector.
     """
     require_axes(2, targets=targets)
     require_nonempty(targets=targets)

@@ -65,7 +65,7 @@ def phases(
         (tensor([1.0000, 0.0156]), tensor([1.0000, 0.9704]), tensor(1.), tensor(3.))
 
     References:
-        [imani2022], section 6.2 and Figure 8.
+        [imani2022], section 6.1 and Figure 8.
     """
     require_positive(threshold=threshold)
     require_between(0.0, 1.0, open_low=True, open_high=True, remaining=remaining)

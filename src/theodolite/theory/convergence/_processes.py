@@ -159,7 +159,7 @@ def process_steps(
         tensor([  2.1600, 298.8200])
 
     References:
-        [imani2022], section 6.2.
+        [imani2022], section 6.1.
     """
     require_positive(step_size=step_size)
     require_between(0.0, 1.0, open_low=True, open_high=True, remaining=remaining)
