@@ -72,6 +72,11 @@ def test_accuracy_takes_the_first_of_equal_outputs():
     assert accuracy(outputs.double(), torch.tensor([0, 1, 2])) == pytest.approx(2 / 3)
 
 
+def test_accuracy_is_a_share_to_the_last_digit():
+    outputs, targets = torch.eye(3), torch.tensor([0, 0, 0])
+    assert accuracy(outputs, targets) == 1 / 3  # float32 has 0.33333334
+
+
 def test_accuracy_of_one_output_is_its_sign_with_zero_negative():
     outputs = torch.tensor([[1.0], [-1.0], [0.0], [0.0]])
     assert accuracy(outputs, torch.tensor([1.0, -1.0, -1.0, 1.0])) == 0.75

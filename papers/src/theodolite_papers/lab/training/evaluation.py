@@ -89,7 +89,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
         1.0
     """
     require_same_length(outputs=outputs, targets=targets)
-    return hits(outputs, targets).mean().item()
+    return double(hits(outputs, targets)).mean().item()
 
 
 def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> Evaluation:
