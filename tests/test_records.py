@@ -218,6 +218,8 @@ def test_a_folder_with_a_run_is_not_free(tmp_path, kind):
     save_record(Record(SURVEY), free_folder(target))
     assert free_folder(str(target)) == tmp_path / "run.1-3"
     assert free_folder(target, overwrite=True) == target
+    assert free_folder(tmp_path) == tmp_path
+    assert free_folder(tmp_path, below=True) == tmp_path.with_name(f"{tmp_path.name}-2")
 
 
 KILLER = """

@@ -4,6 +4,7 @@ Arguments are passed by keyword, so that the message can use the caller's own na
 ``require_finite(features=features, targets=targets)``.
 """
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "require_same_shape",
     "require_square",
     "require_symmetric",
+    "size_in_bytes",
     "symmetry_tolerance",
 ]
 
@@ -190,3 +192,24 @@ def require_choice(options: Sequence[str], **values: str) -> None:
         if value not in options:
             listed = ", ".join(repr(option) for option in options)
             raise DomainError(f"{name}: expected one of {listed}, got {value!r}")
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", start=1)}
+
+
+def size_in_bytes(size: float | str, name: str = "memory_limit") -> int:
+    """``4GB``, ``512MiB`` or a number, as bytes.
+
+    Raises:
+        DomainError: If it is none of these, or not positive.
+
+    Example:
+        >>> size_in_bytes("4GB"), size_in_bytes("1.5 MiB"), size_in_bytes(1e6)
+        (4000000000, 1572864, 1000000)
+    """
+    text = str(size).strip().upper() if isinstance(size, str) else f"{float(size):.0f}"
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text)
+    if isinstance(size, bool) or found is None or found[2] not in _UNITS or not float(found[1]):
+        raise DomainError(f"{name}: expected a size such as '4GB' or '512MiB', got {size!r}")
+    return int(float(found[1]) * _UNITS[found[2]])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite.cli.probes import DataSource, load_examples, require_fit, resolve_device
+from theodolite.cli.data import DataSource, load_examples, require_fit, resolve_device
 
 ANY = nn.Identity()
 

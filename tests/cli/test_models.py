@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite.cli.checkpoints import load_weights_
-from theodolite.cli.models import ModelSource, build_model, model_arguments
+from theodolite.cli.models import ModelSource, build_model, keyword_arguments, load_weights_
 
 NET = """
 import torch
@@ -57,8 +56,8 @@ def test_files_give_modules_with_their_neighbors_imported(net_file, name, output
 
 
 def test_packages_take_arguments_and_the_seed_fixes_the_weights():
-    word = "theodolite_papers.lab.models:mlp"
-    arguments = model_arguments(["sizes=[4, 8, 2]", "activation=tanh"])
+    word = "tests.networks:mlp"
+    arguments = keyword_arguments("--arg", ["sizes=[4, 8, 2]", "activation=tanh"])
     first, again = (build_model(ModelSource(word, arguments, seed=1)) for _ in range(2))
     other = build_model(ModelSource(word, arguments, seed=2))
     assert isinstance(first.act1, nn.Tanh)
@@ -131,4 +130,4 @@ def test_safetensors(tmp_path):
 def test_arguments_are_json_or_text():
     pairs = ["a=1", "b=[1,2]", "c=true", "d=relu", "e=x=y", "f="]
     expected = {"a": 1, "b": [1, 2], "c": True, "d": "relu", "e": "x=y", "f": ""}
-    assert model_arguments(pairs) == expected
+    assert keyword_arguments("--arg", pairs) == expected

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 import theodolite as th
 from theodolite.cli import app
-from theodolite.cli.named_inputs import load_named_inputs
-from theodolite.cli.probes import DataSource, load_examples
+from theodolite.cli.data import DataSource, load_examples, load_named_inputs
 from theodolite.data import load_npz
 
 
@@ -63,7 +62,16 @@ def test_survey_is_that_of_the_library(tmp_path, arrays):
     imports = "import torch\nfrom torch import nn\n\n\n"
     (tmp_path / "net.py").write_text(imports + inspect.getsource(Pair))
     data = saved(tmp_path, arrays | {"mask_train": np.arange(30) % 7 > 0, "left_test": np.ones(3)})
-    words = ["survey", f"{tmp_path}/net.py:Pair", data, "--nulls", "0", "--json", "-o", tmp_path]
+    words = [
+        "survey",
+        f"{tmp_path}/net.py:Pair",
+        data,
+        "--permutations",
+        "0",
+        "--json",
+        "-o",
+        tmp_path,
+    ]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["steps"][0]["rows"]

@@ -188,7 +188,8 @@ def command(folder: Path) -> tuple[int, str, bool]:
 
     from theodolite.cli import app
 
-    words = ["survey", "theodolite_papers.lab.models:mlp", "digits", "--arg", "sizes=[64,8,10]"]
+    network = Path(__file__).parents[1] / "networks.py"
+    words = ["survey", f"{network}:mlp", "digits", "--arg", "sizes=[64,8,10]"]
     words += ["--examples", "40", "--family", "kernel", "--json", "--output", str(folder)]
     result = CliRunner().invoke(app, words)
     (group,) = torch.distributed.nn.functional.all_gather.__defaults__

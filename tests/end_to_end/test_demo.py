@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from theodolite.cli import app
-from theodolite.cli.digits_story import StorySettings, tell_story
-from theodolite.cli.story_checks import story_checks
+from theodolite.cli.story import StorySettings, story_checks, tell_story
 from theodolite.records import load_run
 
 SMALL = StorySettings(steps=250, width=64, moments=0)
@@ -88,7 +87,7 @@ def test_the_reports_are_small_enough(story):
 
 
 def test_the_command_prints_tables_checks_and_where_the_report_is(story, monkeypatch, folder):
-    monkeypatch.setattr("theodolite.cli.digits_story.tell_story", lambda *_: story)
+    monkeypatch.setattr("theodolite.cli.story.tell_story", lambda *_: story)
     result = CliRunner().invoke(app, ["demo", "-o", str(folder)])
     assert result.exit_code == 0, result.output
     assert result.stdout.count("holds: ") == 3
@@ -97,7 +96,7 @@ def test_the_command_prints_tables_checks_and_where_the_report_is(story, monkeyp
 
 
 def test_the_command_in_json(story, monkeypatch, folder):
-    monkeypatch.setattr("theodolite.cli.digits_story.tell_story", lambda *_: story)
+    monkeypatch.setattr("theodolite.cli.story.tell_story", lambda *_: story)
     result = CliRunner().invoke(app, ["demo", "--json", "-o", str(folder)])
     document = json.loads(result.stdout)
     assert [check["holds"] for check in document["checks"]] == [True] * 3

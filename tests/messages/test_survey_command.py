@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from theodolite.cli import app
 
-MLP = "theodolite_papers.lab.models:mlp"
+MLP = "tests.networks:mlp"
 SIZES = ("--arg", "sizes=[6,4,3]")
 
 
@@ -56,9 +56,9 @@ def written(path, text):
         ("net.py:", "expected FILE.py:CALLABLE"),
         ("missing.py:Net", "there is no such file"),
         ("no.such.module:net", "there is no module 'no.such.module'"),
-        ("theodolite_papers.lab.models:mpl", "did you mean one of 'mlp'"),
+        ("tests.networks:mpl", "did you mean one of 'mlp'"),
         (MLP, "pass its arguments as --arg"),
-        ("theodolite_papers.lab.models:__all__", "expected a callable, got list"),
+        ("tests.networks:ACTIVATIONS", "expected a callable, got dict"),
         ("hf:/no/such/folder", "transformers could not load it"),
     ],
     ids=["form", "empty", "file", "module", "name", "arguments", "list", "hf"],
@@ -339,7 +339,10 @@ def test_missing_checkpoint(tmp_path, data):
         (("--scale", "huge"), "expected one of auto, none"),
         (("--device", "abacus"), "expected cpu"),
         (("--arg", "sizes"), "expected NAME=VALUE"),
-        (("--memory-limit", "much"), "such as 4GB"),
+        (
+            ("--memory-limit", "much"),
+            "expected a size such as '4GB' or '512MiB', got 'much'",
+        ),
         (("--image-shape", "8"), "expected HxW or CxHxW"),
         (("--readout", "first"), "readout"),
     ],
@@ -380,7 +383,7 @@ def test_defects_of_the_library_are_named_as_such(monkeypatch, data):
     def broken(*_arguments):
         raise KeyError("lost")
 
-    monkeypatch.setattr("theodolite.cli.surveying.survey_model", broken)
+    monkeypatch.setattr("theodolite.cli.models.build_model", broken)
     result = call("survey", MLP, data)
     assert result.exit_code == 1
     assert "internal error: KeyError: 'lost'" in result.stderr

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from theodolite.cli.app import app
+from theodolite.cli import app
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import evaluate, train
 from theodolite_papers.lab.training.experiments import MODELS, read_experiment
@@ -137,3 +137,13 @@ def test_every_network_builder_is_offered():
         "pretrained_keys",
     }
     assert {name for name in builders if not name.endswith("_")} == set(MODELS)
+
+
+@pytest.mark.parametrize("option", ["--save", "--checkpoint"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_the_training(tmp_path, recipe, option):
+    result = call(recipe, option, tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {option}: expected a file, got the folder {tmp_path}; name one in it, e.g. "
+        f"{tmp_path / 'weights.pt'}\n"
+    )

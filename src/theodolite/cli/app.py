@@ -1,14 +1,14 @@
-"""The sub-commands of ``theodolite``, and what they have in common."""
+"""The sub-commands of ``theodolite``: its own, and those that other packages add."""
 
-from typing import Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 import typer
 
 from theodolite._version import __version__
 from theodolite.cli.demo import demo
-from theodolite.cli.failures import PoliteGroup
-from theodolite.cli.plugins import add_commands
 from theodolite.cli.survey import EXAMPLES, survey
+from theodolite.cli.terminal import CommandError, PoliteGroup
 from theodolite.cli.view import view
 
 __all__ = ["app", "main"]
@@ -17,6 +17,13 @@ _EPILOG = (
     "Exit codes: 0 done, 1 an error inside theodolite, 2 something to correct in the command, "
     "the model or the data."
 )
+_GROUP = "theodolite.commands"  # entry points: name -> function that adds it to an application
+_PACKAGE = "theodolite-papers"
+_LABORATORY = {
+    "study": "The papers' experiments, run and judged.",
+    "sweep": "A study at every point of its space, here or on Ray.",
+    "train": "Train a network as a TOML file says.",
+}
 
 app = typer.Typer(
     name="theodolite",
@@ -63,7 +70,31 @@ app.command("survey", short_help="Measure a model on data; write a report.", epi
 )
 app.command("view", short_help="Show the report of saved runs.")(view)
 
-add_commands(app)
+
+def _add_commands() -> None:
+    """Add the commands of installed packages, and for each missing one its answer."""
+    found = {entry.name: entry for entry in entry_points(group=_GROUP)}
+    for name, help_text in _LABORATORY.items():
+        if name not in found:
+            _add_missing(name, help_text)
+    for entry in sorted(found.values(), key=lambda entry: entry.name):
+        entry.load()(app)
+
+
+def _add_missing(name: str, help_text: str) -> None:
+    @app.command(
+        name,
+        short_help=f"{help_text} (needs {_PACKAGE})",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        add_help_option=False,
+    )
+    def missing(_context: typer.Context) -> Any:
+        raise CommandError(
+            f"theodolite {name} is part of {_PACKAGE}: install it with pip install {_PACKAGE}"
+        )
+
+
+_add_commands()
 
 
 def main() -> None:

@@ -5,15 +5,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from theodolite.cli.terminal import (
+    open_page,
+    print_json,
+    progress_bar,
+    require_writable,
+    run_document,
+)
+from theodolite.records import free_folder
+
 if TYPE_CHECKING:
-    from theodolite.cli.digits_story import Story
+    from theodolite.cli.story import Story
 
 __all__ = ["demo"]
 
 
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for records and reports.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for records and reports; a new one if it holds some."
+        ),
     ] = Path("runs/demo"),
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each network.")] = 600,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, labels and batches.")] = 0,
@@ -27,23 +39,21 @@ def demo(
     Uses scikit-learn's 8x8 digits: no download. Prints a table, checks the story that the numbers
     should tell, and writes reports that work offline.
     """
-    from theodolite.cli.digits_story import StorySettings, tell_story
-    from theodolite.cli.progress import progress_bar
-    from theodolite.cli.tables import print_json
+    from theodolite.cli.story import StorySettings, tell_story
 
+    require_writable(output)
+    folder = free_folder(output, below=True)
     with progress_bar(shown=not json_) as show:
-        story = tell_story(StorySettings(steps=steps, seed=seed), output, show)
+        story = tell_story(StorySettings(steps=steps, seed=seed), folder, show)
     if json_:
-        print_json(_document(story, output))
+        print_json(_document(story, folder))
     else:
-        _print(story, output)
+        _print(story, folder)
     if browse:
-        typer.launch(story.reports[0].resolve().as_uri())
+        open_page(story.reports[0])
 
 
 def _document(story: "Story", folder: Path) -> dict[str, Any]:
-    from theodolite.cli.tables import run_document
-
     return {
         "folder": str(folder),
         "reports": [str(report) for report in story.reports],
@@ -56,16 +66,15 @@ def _document(story: "Story", folder: Path) -> dict[str, Any]:
 
 
 def _print(story: "Story", folder: Path) -> None:
-    from rich.console import Console
-
-    from theodolite.cli.tables import print_headlines
-
-    console = Console(highlight=False)
     for name, (train, test) in story.accuracies.items():
-        title = f"{name}: training accuracy {train:.3f} (own labels), test accuracy {test:.3f}"
-        print_headlines(console, story.histories[name].run.steps[-1], title)
+        typer.secho(
+            f"{name}: training accuracy {train:.3f} (own labels), test accuracy {test:.3f}",
+            bold=True,
+        )
+        typer.echo(f"{story.histories[name].summary()}\n")
     for check in story.checks:
-        verdict = "[green]holds[/]" if check.holds else "[red]does not hold[/]"
-        console.print(f"{verdict}: {check.text} ({check.numbers}).")
-    console.print(f"\nreport {story.reports[0]}", soft_wrap=True)
-    console.print(f"report of the CNN {story.reports[1]}\nrecords {folder}", soft_wrap=True)
+        verdict = "holds" if check.holds else "does not hold"
+        color = typer.colors.GREEN if check.holds else typer.colors.RED
+        typer.echo(f"{typer.style(verdict, fg=color)}: {check.text} ({check.numbers}).")
+    typer.echo(f"\nreport {story.reports[0]}\nreport of the CNN {story.reports[1]}")
+    typer.echo(f"records {folder}")

@@ -1,9 +1,26 @@
 """``theodolite survey MODEL DATA``: measure a model once, write the record and a report."""
 
+import importlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from theodolite.cli.terminal import (
+    CommandError,
+    print_json,
+    progress_bar,
+    require_writable,
+    run_document,
+)
+from theodolite.records import free_folder
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["EXAMPLES", "survey"]
 
@@ -24,6 +41,7 @@ EXAMPLES = """\b
 theodolite survey net.py:Net digits --arg classes=10
 theodolite survey net.py:Net data.npz --checkpoint net.pt --split test -o runs/net
 theodolite survey net.py:Net shuffled.npz --checkpoint net.pt --truth original.npz
+theodolite survey net.py:Net data.npz --option half_samples=20 --option batch_size=64
 """
 
 
@@ -43,8 +61,7 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(
             metavar="FILE[:KEY]",
             help="True labels, where DATA has others (shuffled, noisy): FILE.npy, FILE.npz "
-            "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. Adds cka_truth beside "
-            "cka_target.",
+            "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. Adds cka_truth to cka_target.",
         ),
     ] = None,
     scale: Annotated[
@@ -70,8 +87,7 @@ def survey(  # one parameter per option is how typer reads a command
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Name or pattern of a layer; may be repeated. [default: blocks and layers with "
-            "weight matrices]",
+            help="Name or pattern of a layer; may be repeated. [default: layers with parameters]",
         ),
     ] = None,
     readout: Annotated[
@@ -87,60 +103,119 @@ def survey(  # one parameter per option is how typer reads a command
         int | None,
         typer.Option(min=2, help="Use at most so many examples; some families use fewer."),
     ] = None,
-    nulls: Annotated[int, typer.Option(min=0, help="Permutations of the labels.")] = 20,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Half-samples for standard errors.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 256,
+    permutations: Annotated[
+        int, typer.Option(min=0, help="Of the labels, behind every chance level.")
+    ] = 20,
     memory_limit: Annotated[
         str | None, typer.Option(help="E.g. 4GB; planned runs beyond it are refused.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, data and permutations.")] = 0,
     name: Annotated[str, typer.Option(help="What the report calls this survey.")] = "",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Anything else that theodolite.surveys.SurveyOptions has; may be repeated.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder. [default: runs/MODEL-DATA]"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder, or its name with a number where it holds a run. "
+            "[default: runs/MODEL-DATA]",
+        ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Measure the angles inside a model and write the numbers and a report.
 
     Prints one row per layer with the headline number of each family.
     """
-    from rich.console import Console
-
-    from theodolite.cli.models import ModelSource, model_arguments
-    from theodolite.cli.probes import DataSource
-    from theodolite.cli.processes import is_first
-    from theodolite.cli.surveying import Options, survey_model
-    from theodolite.cli.tables import print_headlines, print_json, run_document
-
-    source = ModelSource(model, model_arguments(arg or ()), checkpoint, seed)
-    options = Options(
-        families=tuple(family or ()),
-        layers=tuple(layer or ()),
-        readout=readout,
-        image_shape=image_shape,
-        examples=examples,
-        nulls=nulls,
-        bootstrap=bootstrap,
-        batch_size=batch_size,
-        memory_limit=memory_limit,
-        device=device,
-        name=name,
-        truth=truth,
+    from theodolite.checks import size_in_bytes
+    from theodolite.cli.data import (
+        DataSource,
+        in_precision_of,
+        load_examples,
+        load_truth,
+        require_fit,
+        resolve_device,
     )
+    from theodolite.cli.models import ModelSource, build_model, keyword_arguments
+    from theodolite.surveys import SIZES
+    from theodolite.surveys import survey as measured
+
+    source = ModelSource(model, keyword_arguments("--arg", arg or ()), checkpoint, seed)
+    options: dict[str, Any] = {
+        "families": family or None,
+        "layers": layer or None,
+        "readout": readout,
+        "image_shape": _image_sides(image_shape),
+        "sizes": None if examples is None else _sizes(examples, SIZES),
+        "nulls": permutations,
+        "memory_limit": None if memory_limit is None else size_in_bytes(memory_limit),
+        "seed": seed,
+        **keyword_arguments("--option", option or ()),
+    }
     folder = output or Path("runs") / f"{_word(model)}-{_word(data)}"
-    run, report = survey_model(
-        source, DataSource(data, split, scale, flatten, as_is, seed), options, folder, not json_
-    )
-    if not is_first():
+    require_writable(folder)
+    folder = free_folder(folder, overwrite=overwrite)
+    origin = DataSource(data, split, scale, flatten, as_is, seed)
+    if truth is not None and family and "kernel" not in family:
+        raise CommandError("--truth: true labels are for the kernel family; add --family kernel")
+    with _process_group(resolve_device(device)) as place:
+        network = build_model(source).to(place)
+        given = in_precision_of(network, load_examples(origin, network))
+        labels = None if truth is None else load_truth(truth, origin, given)
+        require_fit(network, given, readout)
+        options |= {"device": place, "name": name or given.name, "split": given.split}
+        options |= {"classes": given.classes or None}
+        with progress_bar(shown=not json_ and _is_first(), stage=_stage, estimate=False) as show:
+            result = measured(
+                network,
+                given.batch,
+                truth=labels,
+                progress=show,
+                **{key: value for key, value in options.items() if value is not None},
+            )
+    result.save(folder)
+    page = result.to_html(folder / "report.html")
+    if not _is_first():
         return
     if json_:
-        print_json(run_document(run, {"folder": str(folder), "report": str(report)}))
+        print_json(run_document(result.run, {"folder": str(folder), "report": str(page)}))
         return
-    console = Console()
-    print_headlines(console, run.steps[-1], f"{model} on {data} ({split})")
-    console.print(f"record {folder}\nreport {report}", soft_wrap=True, highlight=False)
+    typer.secho(f"{model} on {data} ({split})", bold=True)
+    typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
+
+
+def _sizes(limit: int, usual: Any) -> dict[str, int]:
+    """No family takes more than the limit; those that take few by default still do."""
+    return {
+        family: limit
+        if size is None or family in ("representation", "kernel")
+        else min(size, limit)
+        for family, size in usual.items()
+    }
+
+
+def _image_sides(text: str | None) -> tuple[int, ...] | None:
+    """``8x8`` or ``3x32x32`` as numbers."""
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+(x\d+){1,2}", text.lower()) is None:
+        raise CommandError(f"--image-shape: expected HxW or CxHxW, e.g. 8x8, got {text!r}")
+    return tuple(int(side) for side in text.lower().split("x"))
+
+
+def _stage(text: str) -> str:
+    """The family, of a text that names family, layer and the time left."""
+    return text.split()[0]
 
 
 def _word(text: str) -> str:
@@ -148,3 +223,29 @@ def _word(text: str) -> str:
     stem = Path(text).stem if ":" not in text else text.rpartition(":")[2]
     kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
     return kept.strip("-.") or "run"
+
+
+def _is_first() -> bool:
+    """Whether this process prints and writes: always, unless a launcher started others before."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextmanager
+def _process_group(device: "torch.device") -> "Iterator[torch.device]":
+    """All processes that a launcher started as one group; gives the device of this one."""
+    import torch
+
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield device
+        return
+    own = device
+    if device.type == "cuda" and device.index is None:
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(own)
+    # Imported later, its default arguments would hold the group, and the process abort at its end.
+    importlib.import_module("torch.distributed.nn.functional")
+    torch.distributed.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    try:
+        yield own
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,12 +1,20 @@
-"""``theodolite view DIR...``: the report of a saved run, or of several beside each other."""
+"""``theodolite view DIR...``: the report of a saved run, or of several side by side."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from theodolite.cli.terminal import CommandError, open_page, print_json, run_document
+from theodolite.errors import RecordError
+
+if TYPE_CHECKING:
+    from theodolite.surveys import History, Survey
+
 __all__ = ["view"]
 
+_FILE = "record.json"
 _MOST_COMPARED = 12
 
 
@@ -39,43 +47,66 @@ def view(
     ] = False,
 ) -> None:
     """Show what was measured: print the headline numbers, write the report and open it."""
-    from rich.console import Console
-
-    from theodolite.cli.saved import saved_results
-    from theodolite.cli.tables import print_json, print_latest, run_document
-    from theodolite.surveys._compare import compare
-
-    if not json_ and (gallery or _are_many(folders)):
-        _show_gallery(folders, output, browse)
-        return
-    found = saved_results(folders)
     if json_:
-        documents = [run_document(r.run, {"folder": str(path)}) for path, r in found.items()]
+        found = _saved_results(folders).items()
+        documents = [run_document(result.run, {"folder": str(path)}) for path, result in found]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
-    results = list(found.values())
-    shown = results[0] if len(results) == 1 else compare(*results)
-    console = Console()
-    for path, result in found.items():
-        print_latest(console, result.run, result.run.name or str(path))
-    file_name = "report.html" if len(results) == 1 else "comparison.html"
-    report = shown.to_html(output or folders[0] / file_name)
-    console.print(f"report {report}", soft_wrap=True, highlight=False)
+    page = (
+        _write_gallery(folders, output)
+        if gallery or _are_many(folders)
+        else _write_report(folders, output)
+    )
     if browse:
-        typer.launch(report.resolve().as_uri())
+        open_page(page)
 
 
-def _are_many(folders: list[Path]) -> bool:
+def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
+    from theodolite.surveys import compare
+
+    found = _saved_results(folders)
+    results = list(found.values())
+    for path, result in found.items():
+        typer.echo(f"{path}\n{result.summary()}\n")
+    shown = results[0] if len(results) == 1 else compare(*results)
+    file_name = "report.html" if len(results) == 1 else "comparison.html"
+    page = shown.to_html(output or folders[0] / file_name)
+    typer.echo(f"report {page}")
+    return page
+
+
+def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History]":
+    """Load every run; a folder that is none stands for the runs right below it.
+
+    Raises:
+        RecordError: If a record is missing or damaged, or a history has no step yet.
+    """
+    from theodolite.surveys import load
+
+    results = {path: load(path) for folder in folders for path in _runs(folder)}
+    for path, result in results.items():
+        if not result.run.steps:
+            raise RecordError(f"{path}: the history has no step yet; nothing to show")
+    return results
+
+
+def _runs(folder: Path) -> list[Path]:
+    if (folder / _FILE).exists():
+        return [folder]
+    below = sorted(path.parent for path in folder.glob(f"*/{_FILE}"))
+    return below or [folder]  # loading it says what is missing
+
+
+def _are_many(folders: Sequence[Path]) -> bool:
     """Whether a comparison would be crowded, or the records are those of studies."""
-    if len(folders) != 1 or (folders[0] / "record.json").exists():
+    if len(folders) != 1 or (folders[0] / _FILE).exists():
         return False
-    below = list(folders[0].glob("*/record.json"))
-    deeper = not below and any(folders[0].rglob("record.json"))
+    below = list(folders[0].glob(f"*/{_FILE}"))
+    deeper = not below and any(folders[0].rglob(_FILE))
     return deeper or len(below) > _MOST_COMPARED
 
 
-def _show_gallery(folders: list[Path], output: Path | None, browse: bool) -> None:
-    from theodolite.cli.failures import CommandError
+def _write_gallery(folders: Sequence[Path], output: Path | None) -> Path:
     from theodolite.report import find_exhibits, write_gallery
 
     if len(folders) != 1:
@@ -85,5 +116,4 @@ def _show_gallery(folders: list[Path], output: Path | None, browse: bool) -> Non
     damaged = sum(bool(exhibit.damage) for exhibit in exhibits)
     note = f", {damaged} of them damaged" if damaged else ""
     typer.echo(f"gallery of {len(exhibits)} records{note}: {page}")
-    if browse:
-        typer.launch(page.resolve().as_uri())
+    return Path(page)

@@ -7,18 +7,23 @@ from pathlib import Path
 __all__ = ["free_folder", "holds_run"]
 
 
-def holds_run(folder: str | os.PathLike[str]) -> bool:
-    """Whether a record, or a step of a history, was written there."""
+def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
+    """Whether a record, or a step of a history, was written there; or in a folder right below."""
     path = Path(folder)
-    return (path / "record.json").exists() or any(path.glob("steps/*/record.json"))
+    if (path / "record.json").exists() or any(path.glob("steps/*/record.json")):
+        return True
+    return below and any(holds_run(other) for other in path.glob("*/"))
 
 
-def free_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def free_folder(
+    folder: str | os.PathLike[str], *, overwrite: bool = False, below: bool = False
+) -> Path:
     """The folder itself where it holds no run, else the first of ``name-2``, ``name-3``, ...
 
     Args:
         folder: where somebody wants to write a run.
         overwrite: take it in any case.
+        below: whether runs in folders right below it count, too.
 
     Example:
         >>> import tempfile
@@ -29,7 +34,7 @@ def free_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) -> P
         'run-2'
     """
     path = Path(folder)
-    if overwrite or not holds_run(path):
+    if overwrite or not holds_run(path, below=below):
         return path
     numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(other for other in numbered if not holds_run(other))
+    return next(other for other in numbered if not holds_run(other, below=below))

@@ -77,20 +77,24 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([row[0].ljust(widths[0]), *cells])
 
 
-def _notes(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for measures of which the same is said; the record has them all."""
-    first: dict[str, Mapping[str, Any]] = {}
-    counts: dict[str, int] = {}
+def _notes(warnings: Sequence[Mapping[str, Any]], most: int = 5) -> list[str]:
+    """One line for each thing that is said, with the measures and layers it is said of."""
+    said: dict[str, tuple[list[str], list[str]]] = {}
     for entry in warnings:
-        first.setdefault(entry["measure"], entry)
-        counts[entry["measure"]] = counts.get(entry["measure"], 0) + 1
-    lines: dict[str, list[str]] = {}  # what is said, and of which measures
-    for measure, entry in first.items():
-        where = "model" if entry["layer"] is None else f"layer {entry['layer'] or _WHOLE}"
-        others = counts[measure] - 1
-        more = f" and {others} more" if others else ""
-        lines.setdefault(f"{where}{more}): {entry['text']}", []).append(measure)
-    return [f"note ({', '.join(measures)}, {told}" for told, measures in lines.items()]
+        measures, layers = said.setdefault(entry["text"], ([], []))
+        measures.append(entry["measure"])
+        layers.append("model" if entry["layer"] is None else f"layer {entry['layer'] or _WHOLE}")
+    lines = [
+        f"note ({_listed(measures)}, {_listed(layers)}): {text}"
+        for text, (measures, layers) in list(said.items())[:most]
+    ]
+    return lines + [f"{len(said) - most} more notes in the record"] * (len(said) > most)
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
+    return ", ".join(distinct[:most]) + more
 
 
 def _cell(value: float | None) -> str:

@@ -36,7 +36,7 @@ _FOLDER = Path("study-results")
 @study_app.command("list")
 def list_studies(json_: Json = False) -> None:
     """List every study: its paper, figures, sizes and claims."""
-    from theodolite.cli.tables import print_json
+    from theodolite.cli.terminal import print_json
     from theodolite_papers.commands.study_tables import print_studies, study_document
     from theodolite_papers.ledger import all_studies
 
@@ -60,8 +60,8 @@ def run(
     json_: Json = False,
 ) -> None:
     """Run a study and judge its claims; seeds that have a record are not run again."""
-    from theodolite.cli.probes import resolve_device
-    from theodolite.cli.progress import progress_bar
+    from theodolite.cli.data import resolve_device
+    from theodolite.cli.terminal import progress_bar
     from theodolite_papers.ledger import run_study
 
     resolve_device(device)
@@ -100,7 +100,7 @@ def ledger(
 
 def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
     """Print what became of the claims."""
-    from theodolite.cli.tables import print_json
+    from theodolite.cli.terminal import print_json
     from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
     from theodolite_papers.ledger import find_study, judge_study, load_results
 
@@ -114,7 +114,7 @@ def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
 
 def seeds_from(text: str) -> list[int] | None:
     """``"1,4-6"`` as [1, 4, 5, 6]; None for the study's own."""
-    from theodolite.cli.failures import CommandError
+    from theodolite.cli.terminal import CommandError
 
     seeds: list[int] = []
     for part in filter(None, text.split(",")):
@@ -129,7 +129,7 @@ def seeds_from(text: str) -> list[int] | None:
 
 def require_folder(results: Path) -> None:
     """Refuse a folder that is not there, where a slip would read as 'nothing was run'."""
-    from theodolite.cli.failures import CommandError
+    from theodolite.cli.terminal import CommandError
 
     if not results.is_dir():
         raise CommandError(

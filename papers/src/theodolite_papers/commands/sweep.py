@@ -72,8 +72,8 @@ def sweep(
     Runs on this machine unless an address of a Ray cluster is given. Killed or interrupted, the
     same command goes on where it stopped.
     """
-    from theodolite.cli.probes import resolve_device
-    from theodolite.cli.progress import progress_bar
+    from theodolite.cli.data import resolve_device
+    from theodolite.cli.terminal import progress_bar
     from theodolite.sweeps import RayResources
     from theodolite_papers.ledger import SweepSettings, find_study, sweep_study
 
@@ -109,7 +109,7 @@ def sweep(
 
 
 def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSweep":
-    from theodolite.cli.failures import CommandError
+    from theodolite.cli.terminal import CommandError
 
     try:
         from theodolite.integrations.mlflow import MLflowSweep, default_tracking_uri
@@ -123,7 +123,7 @@ def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSw
 
 def _space(settings: list[str]) -> "Space | None":
     """``["depth=2,4", "width=8"]`` as a grid; values are JSON where they can be."""
-    from theodolite.cli.failures import CommandError
+    from theodolite.cli.terminal import CommandError
     from theodolite.sweeps import Space
 
     grid: dict[str, list[Any]] = {}

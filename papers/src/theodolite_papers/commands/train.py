@@ -30,9 +30,15 @@ def train(
     """Train a network and print how well it fits and generalises."""
     import torch
 
-    from theodolite.cli.tables import print_json
+    from theodolite.cli.terminal import CommandError, print_json
     from theodolite_papers.lab.training.experiments import read_experiment, run_experiment
 
+    for option, path in (("--save", save), ("--checkpoint", checkpoint)):
+        if path is not None and path.is_dir():
+            raise CommandError(
+                f"{option}: expected a file, got the folder {path}; name one in it, e.g. "
+                f"{path / 'weights.pt'}"
+            )
     experiment = read_experiment(recipe)
     model, log = run_experiment(
         experiment, device=device, checkpoint=checkpoint, progress=not json_

@@ -1,0 +1,181 @@
+"""What every command shares: errors in one sentence, progress, results on standard output, pages.
+
+Nothing heavy is imported at the top, so that ``--help`` answers at once.
+"""
+
+import json
+import math
+import os
+import sys
+import webbrowser
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+import typer.core
+
+from theodolite.errors import TheodoliteError
+from theodolite.records import Run
+
+__all__ = [
+    "CommandError",
+    "PoliteGroup",
+    "open_page",
+    "print_json",
+    "progress_bar",
+    "require_writable",
+    "run_document",
+]
+
+INTERNAL, USER = 1, 2
+Show = Callable[[float, str], None]
+
+
+class CommandError(TheodoliteError, ValueError):
+    """An argument of the command line that cannot be used; the message says what to do."""
+
+
+class PoliteGroup(typer.core.TyperGroup):
+    """A group of commands that answers errors with a sentence.
+
+    What this library raises on purpose, and files that cannot be read or written, are the user's
+    to correct: exit code 2. Anything else is a defect: exit code 1.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the sub-command."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if ctx.params.get("_traceback") or _known_to_typer(error):
+                raise
+            _fail(error)
+
+
+def _known_to_typer(error: Exception) -> bool:
+    """Exit, abort and usage errors; the module differs between versions of typer."""
+    return type(error).__module__.split(".")[0] in ("typer", "click")
+
+
+def _fail(error: Exception) -> NoReturn:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, (TheodoliteError, OSError)):
+        typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(USER) from error
+    typer.secho(
+        f"internal error: {type(error).__name__}: {text}; run 'theodolite --traceback ...' to see "
+        "where, and report it",
+        fg=typer.colors.RED,
+        err=True,
+    )
+    raise typer.Exit(INTERNAL) from error
+
+
+def require_writable(folder: Path) -> None:
+    """A folder that exists or can be made, known before the work and not after it.
+
+    Raises:
+        CommandError: If it cannot be written to.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise CommandError(
+            f"--output: {folder} cannot be written: {existing} is no folder, or it is protected"
+        )
+
+
+@contextmanager
+def progress_bar(
+    *, shown: bool, stage: Callable[[str], str] = str, estimate: bool = True
+) -> Iterator[Show]:
+    """A function of (fraction done, what is being done); it does nothing unless ``shown``.
+
+    All of it goes to standard error, so that standard output holds results alone. A terminal gets a
+    bar with the time left; a file or a pipe gets one line for each stage.
+
+    Args:
+        shown: whether to show anything.
+        stage: what is being done -> the stage that it belongs to.
+        estimate: whether to add the time left; False where what is being done says it.
+    """
+    if not shown:
+        yield lambda _fraction, _text: None
+    elif sys.stderr.isatty():
+        with _drawn_bar(estimate) as show:
+            yield show
+    else:
+        yield _line_per_stage(stage)
+
+
+def _line_per_stage(stage: Callable[[str], str]) -> Show:
+    told: set[str] = set()
+
+    def show(_fraction: float, text: str) -> None:
+        current = stage(text) if text else ""
+        if current and current not in told:
+            told.add(current)
+            typer.echo(current, err=True)
+
+    return show
+
+
+@contextmanager
+def _drawn_bar(estimate: bool) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = [BarColumn(), TimeElapsedColumn(), *[TimeRemainingColumn()] * estimate]
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(*columns, text, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda done, what: bar.update(task, completed=done, description=what)
+
+
+def open_page(page: Path) -> None:
+    """Show a page in a browser; do nothing where there is none to show it in."""
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in screens):
+        return
+    webbrowser.open(page.resolve().as_uri())  # False where no browser is found
+
+
+def run_document(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
+    """What ``--json`` prints about a run: everything in its records but curves."""
+    head = run.head.contents
+    return {
+        "name": run.name,
+        "kind": head["kind"],
+        **files,
+        "data": head.get("data"),
+        "config": head.get("config"),
+        "layers": head.get("layers"),
+        "steps": [
+            {key: step.contents.get(key) for key in ("step", "rows", "skipped", "warnings")}
+            for step in run.steps
+        ],
+    }
+
+
+def print_json(document: Any) -> None:
+    """Strict JSON on standard output: nan is null, infinity is text."""
+    typer.echo(json.dumps(_strict(document), indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
