@@ -99,8 +99,9 @@ class Calibration:
     """How the rule did on runs that it was not chosen on.
 
     Args:
-        learning: runs it called learning, and how many of them memorise.
-        memorising: runs it called memorising, and how many of them learn.
+        learning: runs it called learning, and in how many of them less than a fifth of the fit
+            carried over to test examples.
+        memorising: runs it called memorising, and in how many of them more than half did.
         undecided: runs without a verdict.
         domain: what the runs were.
     """
@@ -130,10 +131,11 @@ def _upper_limit(wrong: int, said: int) -> float:
 # Runs of ``theodolite_papers.calibration`` on task kinds and seeds that the rule was not chosen on;
 # a test compares these numbers with the records.
 CALIBRATION = Calibration(
-    learning=(0, 0),
-    memorising=(0, 0),
-    undecided=0,
-    domain="dense and convolutional classifiers on generated, tabular, text and image data",
+    learning=(85, 2),
+    memorising=(135, 0),
+    undecided=232,
+    domain="small dense, residual and convolutional classifiers on generated, tabular, text and "
+    "image tasks of kinds that the rule was not chosen on, with 0 to 100 % of the labels redrawn",
 )
 
 
@@ -156,7 +158,7 @@ def judge_fit(evidence: FitEvidence, held_out: HeldOut | None = None) -> LabelVe
         return _undecided("there is no accuracy, or only one class, to judge by")
     if held_out is not None:
         return _from_held_out(evidence, held_out)
-    if evidence.share(1.0) > 0 and evidence.fit < _FITTED * (1 - evidence.chance):
+    if evidence.fit < _FITTED * (1 - evidence.chance):
         return _undecided(
             f"the network gets {evidence.accuracy:.0%} of its training examples right and guessing "
             f"{evidence.chance:.0%}: too little is fitted to ask how"

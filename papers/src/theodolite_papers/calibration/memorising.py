@@ -8,7 +8,8 @@
 A run trains one network on one task, with a share of the labels redrawn at random, until it fits.
 What it learns is the accuracy on test examples whose labels are corrupted in the same way: of the
 fit (training accuracy beyond guessing) the share that carries over. Below a fifth the network has
-memorised, above a half it has learned.
+memorised, above a half it has learned; a network that goes less than 70 % of the way from guessing
+to all right has not fitted, and nothing is asked of it.
 """
 
 import argparse
@@ -42,7 +43,7 @@ __all__ = [
 
 RECORDS = Path(__file__).parents[3] / "records" / "calibration"
 SETS = {"chosen": CHOSEN, "judged": JUDGED}
-OUTCOMES = ("learned", "between", "memorised")
+OUTCOMES = ("learned", "between", "memorised", "not fitted")
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 _PROBE = 2000  # examples at most, as in a survey
 
@@ -234,15 +235,20 @@ def run_trial(trial: Trial, name: str) -> Outcome:
     )
     test = _accuracy(net, x_test, others)
     carried = evidence.share(test) if evidence.fit > 0 else float("nan")
-    outcome = "learned" if carried > 0.5 else ("memorised" if carried < 0.2 else "between")
     return Outcome(
         kind=task.kind,
         **asdict(evidence),
         test_accuracy=test,
         carried_over=carried,
-        outcome=outcome,
+        outcome=_outcome(evidence, carried),
         answer=judge_fit(evidence).answer,
     )
+
+
+def _outcome(evidence: FitEvidence, carried: float) -> str:
+    if evidence.fit < 0.7 * (1 - evidence.chance):
+        return "not fitted"
+    return "learned" if carried > 0.5 else ("memorised" if carried < 0.2 else "between")
 
 
 @dataclass(frozen=True)
@@ -262,7 +268,9 @@ def outcomes(name: str, folder: Path = RECORDS) -> list[Outcome]:
         for row in csv.DictReader(file):
             values = {key: types[key](row[key]) for key in types}  # type: ignore[operator]
             evidence = FitEvidence(**{key: values[key] for key in evidence_names})
-            found.append(Outcome(**{**values, "answer": judge_fit(evidence).answer}))
+            values["answer"] = judge_fit(evidence).answer
+            values["outcome"] = _outcome(evidence, values["carried_over"])
+            found.append(Outcome(**values))
     return found
 
 

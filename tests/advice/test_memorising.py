@@ -1,0 +1,73 @@
+"""Learning or memorising: what each kind of evidence leads to, and that no answer is overdrawn."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from theodolite.advice import CALIBRATION, FitEvidence, HeldOut, judge_fit
+
+# Ten classes, 500 examples of 64 numbers, all right in training.
+LEARNED = FitEvidence(1.0, 0.1, 500, 64, 0.95, 0.9, 0.96)
+MEMORISED = replace(LEARNED, input_neighbours=0.1, input_readout=0.11, first_layer_neighbours=0.2)
+# Two classes that only products of inputs tell apart: neighbours hardly see them.
+XOR = FitEvidence(1.0, 0.5, 2400, 20, 0.62, 0.5, 0.92)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "answer"),
+    [
+        (LEARNED, "learning"),
+        (MEMORISED, "memorising"),
+        (XOR, "learning"),
+        (replace(XOR, examples=400), "undecided"),  # the first layer could have memorised 400
+        (replace(LEARNED, accuracy=0.5), "undecided"),  # nothing fitted, nothing to explain
+        (replace(MEMORISED, input_neighbours=0.0), "undecided"),  # below chance: a rule is behind
+        (replace(MEMORISED, input_readout=0.3), "undecided"),  # a tie, though a weak one
+        (replace(MEMORISED, examples=2000, first_layer_neighbours=0.9), "undecided"),
+        (replace(LEARNED, accuracy=math.nan), "undecided"),
+        (replace(LEARNED, chance=1.0), "undecided"),
+    ],
+    ids=[
+        "inputs",
+        "nothing",
+        "first-layer",
+        "few",
+        "unfitted",
+        "below-chance",
+        "weak",
+        "features-only",
+        "nan",
+        "one-class",
+    ],
+)
+def test_training_data_alone(evidence, answer):
+    told = judge_fit(evidence)
+    assert told.answer == answer
+    assert told.sentence
+    assert told.because
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "answer"),
+    [(0.93, "learning"), (0.12, "memorising"), (0.55, "undecided")],
+)
+def test_held_out_data_decides(accuracy, answer):
+    for evidence in (LEARNED, MEMORISED):
+        told = judge_fit(evidence, HeldOut(accuracy, 400))
+        assert told.answer == answer
+        assert f"{accuracy:.0%} on 400 held-out" in told.because
+
+
+def test_held_out_data_splits_the_fit():
+    told = judge_fit(LEARNED, HeldOut(0.4, 10_000))
+    assert "30% of the examples are learned" in told.because
+    assert "60% memorised" in told.because
+
+
+def test_error_rates_are_those_of_the_calibration():
+    said, wrong = CALIBRATION.learning
+    assert f"wrong in {wrong} of {said} runs" in judge_fit(LEARNED).sure
+    assert CALIBRATION.domain in judge_fit(LEARNED).sure
+    said, wrong = CALIBRATION.memorising
+    assert f"wrong in {wrong} of {said} runs (at most 2.2%)" in judge_fit(MEMORISED).sure
