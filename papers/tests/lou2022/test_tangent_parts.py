@@ -8,26 +8,33 @@ from theodolite.errors import DomainError
 from theodolite.theory.infinite_width import equilibrium_layer, infinite_alignment
 from theodolite_papers.ledger import PAPERS, Result, Results, Trial, all_studies
 from theodolite_papers.lou2022 import _depths
-from theodolite_papers.lou2022._conv import Architecture, build
-from theodolite_papers.lou2022._depths import depth_fit, mean_cosine, measure_depth, peaks_of
+from theodolite_papers.lou2022._depths import (
+    ROWS,
+    Tabled,
+    depth_fit,
+    mean_cosine,
+    measure_depth,
+    peaks_of,
+)
 from theodolite_papers.lou2022._errata import ERRATA
 from theodolite_papers.lou2022._hierarchy import (
-    Watch,
+    AlignmentWatch,
     alignments,
+    log_slope,
     shape_of,
     weight_layers,
 )
-from theodolite_papers.lou2022._random_nets import log_slope, sphere_pair
 from theodolite_papers.lou2022._setting import (
+    Architecture,
     Setting,
+    build,
     final_numbers,
     fully_connected,
     learned,
     prepare,
     recipe_of,
 )
-from theodolite_papers.lou2022._tables import ROWS, Tabled
-from theodolite_papers.lou2022.corollary1 import _crossing
+from theodolite_papers.lou2022.theorems1_2_corollary1 import _crossing, sphere_pair
 
 SMALL = Setting(depth=4, width=16, examples=200, probe=20, epochs=1)
 
@@ -87,7 +94,7 @@ def test_wide_networks_start_near_the_infinite_limit(ground):
 
 
 def test_watch_measures_at_the_chosen_steps(ground):
-    watch = Watch(ground, [0, 2])
+    watch = AlignmentWatch(ground, [0, 2])
     net = fully_connected(SMALL, ground, Trial(0))
     log = learned(net, ground, recipe_of(SMALL, 0), watch)
     assert watch.steps == [0, 2]

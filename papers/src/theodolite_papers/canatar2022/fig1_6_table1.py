@@ -116,7 +116,7 @@ def grid(batch_sizes: tuple[int, int, int], rates: tuple[float, float]) -> Space
 
 def measure(config: Cell, trial: Trial) -> Measured:
     """Train one network; layer CKA at the end, spectra of the last two layers at three times."""
-    probe = _Probe(config, trial)
+    probe = _CellKernels(config, trial)
     model = build_network(config, probe.data, trial)
     first = calibrated(model, probe.data.x_train)
     stages = [probe.last_layers(first)]
@@ -150,7 +150,7 @@ def measure(config: Cell, trial: Trial) -> Measured:
     return Measured(numbers, arrays, notes)
 
 
-class _Probe:
+class _CellKernels:
     """The data of a cell, and what is read off a network on it."""
 
     def __init__(self, config: Cell, trial: Trial) -> None:

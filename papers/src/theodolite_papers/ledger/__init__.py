@@ -19,6 +19,7 @@ from theodolite_papers.ledger._claims import (
     provided,
     smallest,
     spearman,
+    within,
 )
 from theodolite_papers.ledger._pages import write_ledger
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
@@ -83,5 +84,6 @@ __all__ = [
     "smallest",
     "spearman",
     "sweep_study",
+    "within",
     "write_ledger",
 ]

@@ -39,6 +39,7 @@ __all__ = [
     "run_label",
     "smallest",
     "spearman",
+    "within",
 ]
 
 Number = float | int | np.number[Any]
@@ -260,6 +261,27 @@ def between(
         values = runs.means(numbers)
         holds = all(low < value < high for value in values.values())
         return outcome(holds, **values, **runs.means(named(*beside)))
+
+    return check
+
+
+def within(
+    numbers: Mapping[str, str],
+    low: float = -math.inf,
+    high: float = math.inf,
+    beside: Mapping[str, str] | None = None,
+) -> Check:
+    """Every number lies between two bounds, or on one; those of ``beside`` are only shown.
+
+    Example:
+        >>> within({"share": "share_a"}, low=0.5)(Results((Result({"share_a": 0.5}),))).holds
+        True
+    """
+
+    def check(runs: Results) -> Outcome:
+        values = runs.means(numbers)
+        holds = all(low <= value <= high for value in values.values())
+        return outcome(holds, **values, **runs.means(beside or {}))
 
     return check
 

@@ -12,16 +12,37 @@ from theodolite.engine import tangent_alignments
 from theodolite.interventions import unfrozen
 from theodolite.measures.tangent import peak_layer, prominence
 from theodolite_papers.lab.training import TrainingState
-from theodolite_papers.ledger import Line, Results, mean_and_error
-from theodolite_papers.lou2022._setting import Ground
+from theodolite_papers.ledger import (
+    Check,
+    Line,
+    Measured,
+    Outcome,
+    Results,
+    Trial,
+    mean_and_error,
+    outcome,
+)
+from theodolite_papers.lou2022._setting import (
+    Architecture,
+    Ground,
+    build,
+    final_numbers,
+    learned,
+    prepare,
+    recipe_of,
+)
 
 __all__ = [
-    "Watch",
+    "AlignmentWatch",
     "alignments",
     "as_array",
     "by_setting",
+    "converged",
     "hierarchy_line",
+    "log_slope",
     "measurable",
+    "peak_between",
+    "run_once",
     "settings_of",
     "shape_of",
     "weight_layers",
@@ -58,7 +79,7 @@ def alignments(model: nn.Module, ground: Ground, params: str | None = None) -> n
     return found.curve.cpu().numpy()
 
 
-class Watch:
+class AlignmentWatch:
     """A callback of training that measures the hierarchy after chosen numbers of steps."""
 
     def __init__(self, ground: Ground, steps: Iterable[int]) -> None:
@@ -110,3 +131,43 @@ def hierarchy_line(name: str, runs: Results, key: str, *, dashed: bool = False) 
 def as_array(values: Tensor | np.ndarray | list[float]) -> np.ndarray:
     """Single precision, which is enough for a picture."""
     return np.asarray(values, dtype=np.float32)
+
+
+def run_once(config: Architecture, trial: Trial) -> Measured:
+    """Train to a small loss; alignments before and after, gaps, and whether it got there."""
+    ground = prepare(config, trial, flat=config.architecture == "ffnn")
+    model = build(config, ground, trial)
+    before = alignments(model, ground)
+    log = learned(model, ground, recipe_of(config, trial.seed))
+    after = alignments(model, ground)
+    numbers = {
+        **final_numbers(log),
+        **shape_of(after),
+        "initial": float(before.max()),
+        "layers": float(len(after)),
+        "converged": float(log is not None and log.stopped == "loss"),
+    }
+    return Measured(numbers, {"before": as_array(before), "after": as_array(after)})
+
+
+def converged(runs: Results) -> Results:
+    """The runs that ended at their training loss; others are not comparable with them."""
+    return runs.chosen(lambda run: run["converged"] == 1)
+
+
+def peak_between(low: float, high: float) -> Check:
+    """The median peak lies in this range of the depth."""
+
+    def check(runs: Results) -> Outcome:
+        reached = converged(runs)
+        if not len(reached):
+            return outcome(None, runs=len(runs))
+        share = float(np.median(reached["peak"] / reached["layers"]))
+        return outcome(low <= share <= high, median=share)
+
+    return check
+
+
+def log_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Least-squares slope of log y against log x."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

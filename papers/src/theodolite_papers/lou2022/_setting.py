@@ -1,5 +1,6 @@
-"""What the experiments of this paper have in common: data, networks, training."""
+"""What the experiments of this paper have in common: data, networks, training, one step."""
 
+from collections import OrderedDict
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.data import digits, scaled
+from theodolite.interventions import initialize_
+from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite_papers.lab.data import balanced_rows, load_image_set
-from theodolite_papers.lab.models import mlp
+from theodolite_papers.lab.models import mlp, resnet18, vgg19, wide_resnet
 from theodolite_papers.lab.training import (
     Callback,
     DivergenceError,
@@ -22,13 +25,17 @@ from theodolite_papers.lab.training import (
 from theodolite_papers.ledger import Trial
 
 __all__ = [
+    "Architecture",
     "Ground",
     "Setting",
+    "build",
     "final_numbers",
     "fully_connected",
     "learned",
     "prepare",
     "recipe_of",
+    "stepped",
+    "with_head",
 ]
 
 _DIGITS_TEST = 397  # of 1797: 1400 images are left for training
@@ -64,6 +71,20 @@ class Setting:
     optimizer: str = "momentum"
     weight_decay: float = 5e-4
     probe: int = 60
+
+
+@dataclass(frozen=True)
+class Architecture(Setting):
+    """A network of any kind, trained until its training loss is small.
+
+    Args:
+        architecture: "ffnn" (depth and width as given), "vgg19", "resnet18", or for 8x8 images
+            "small_conv" (9 convolutions of 16 channels, batch norm) and "small_residual" (10
+            layers).
+    """
+
+    architecture: str = "ffnn"
+    stop_loss: float | None = 0.1
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,47 @@ def fully_connected(setting: Setting, ground: Ground, trial: Trial, stream: int 
     return mlp(sizes, bias=False, generator=trial.generator(stream)).to(trial.device)
 
 
+def build(config: Architecture, ground: Ground, trial: Trial) -> Any:
+    """The network on the device, at its initialisation."""
+    generator = trial.generator()
+    channels = ground.train[0].shape[1]
+    if config.architecture == "ffnn":
+        return fully_connected(config, ground, trial)
+    if config.architecture == "vgg19":
+        model: nn.Module = vgg19(ground.classes, in_channels=channels, generator=generator)
+    elif config.architecture == "resnet18":
+        model = resnet18(ground.classes, in_channels=channels, generator=generator)
+    elif config.architecture == "small_conv":
+        model = _small_conv(channels, ground.classes, generator)
+    else:
+        model = wide_resnet(
+            ground.classes,
+            depth=10,
+            factor=1,
+            in_channels=channels,
+            stem_width=16,
+            generator=generator,
+        )
+    return model.to(trial.device)
+
+
+def _small_conv(channels: int, classes: int, generator: torch.Generator) -> nn.Sequential:
+    """Nine 3x3 convolutions of 16 channels with batch norm, two 2x2 max-pools and a head."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for index in range(1, 10):
+        layers[f"conv{index}"] = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        layers[f"bn{index}"] = nn.BatchNorm2d(16)
+        layers[f"relu{index}"] = nn.ReLU()
+        channels = 16
+        if index in (3, 6):
+            layers[f"pool{index}"] = nn.MaxPool2d(2)
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(16 * 2 * 2, classes, bias=False)
+    network = nn.Sequential(layers)
+    initialize_(network, "he", 1.0, generator)
+    return network
+
+
 def recipe_of(setting: Setting, seed: int, **changes: Any) -> Recipe:
     """The training of a setting as a recipe; the sets are evaluated at both ends."""
     entries: dict[str, Any] = {
@@ -162,3 +224,32 @@ def final_numbers(log: TrainingLog | None) -> dict[str, float]:
         "steps": float(log.steps),
         "last_epoch_loss": log.epoch_losses[-1],
     }
+
+
+def stepped(net: nn.Module, x: Tensor, targets: Tensor, rate: float) -> nn.Module:
+    """A copy of the network after one step down the mean cross-entropy of all examples.
+
+    Args:
+        net: the network, which is left as it is.
+        x: inputs.
+        targets: one-hot labels in float64.
+        rate: of the step.
+    """
+    after = deepcopy(net)
+    parameters = [*after.parameters()]
+    outputs = after(x)
+    gradients = torch.autograd.grad(
+        outputs, parameters, cross_entropy_gradient(outputs.detach(), targets)
+    )
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.sub_(rate * gradient)
+    return after
+
+
+def with_head(net: nn.Module, scale: float) -> nn.Module:
+    """A copy whose last layer is multiplied by a factor."""
+    copy = deepcopy(net)
+    with torch.no_grad():
+        [*copy.parameters()][-1].mul_(scale)
+    return copy

@@ -24,10 +24,8 @@ from theodolite_papers.ledger import (
     mean_and_error,
     outcome,
 )
-from theodolite_papers.lou2022._descent import stepped, with_head
-from theodolite_papers.lou2022._hierarchy import as_array
-from theodolite_papers.lou2022._random_nets import log_slope
-from theodolite_papers.lou2022._setting import Setting, fully_connected, prepare
+from theodolite_papers.lou2022._hierarchy import as_array, log_slope
+from theodolite_papers.lou2022._setting import Setting, fully_connected, prepare, stepped, with_head
 
 __all__ = ["STUDY", "Approximate"]
 

@@ -2,6 +2,7 @@
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
+from theodolite_papers.lou2022._depths import Tabled
 from theodolite_papers.lou2022._hierarchy import (
     alignments,
     as_array,
@@ -16,7 +17,6 @@ from theodolite_papers.lou2022._setting import (
     prepare,
     recipe_of,
 )
-from theodolite_papers.lou2022._tables import Tabled
 
 __all__ = ["STUDY"]
 

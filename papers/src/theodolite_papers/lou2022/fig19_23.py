@@ -17,6 +17,7 @@ from theodolite.measures.tangent import (
 from theodolite.sweeps import Space
 from theodolite_papers.lab.data import corrupted_labels
 from theodolite_papers.ledger import (
+    Check,
     Claim,
     Line,
     Measured,
@@ -29,7 +30,6 @@ from theodolite_papers.ledger import (
     outcome,
     pearson,
 )
-from theodolite_papers.lou2022._conv import Architecture, build
 from theodolite_papers.lou2022._hierarchy import (
     as_array,
     by_setting,
@@ -37,7 +37,14 @@ from theodolite_papers.lou2022._hierarchy import (
     measurable,
     weight_layers,
 )
-from theodolite_papers.lou2022._setting import final_numbers, learned, prepare, recipe_of
+from theodolite_papers.lou2022._setting import (
+    Architecture,
+    build,
+    final_numbers,
+    learned,
+    prepare,
+    recipe_of,
+)
 
 __all__ = ["STUDY", "Noisy"]
 
@@ -106,25 +113,16 @@ def _spectrum(kernel: Tensor, count: int) -> np.ndarray:
     return normalized_spectrum(stacked_kernel(kernel.double()), count).cpu().numpy()
 
 
-def _values(runs: Results, key: str) -> dict[str, float]:
-    return {str(net): part.mean(key) for net, part in by_setting(runs, "net").items()}
+def _order(key: str, *nets: str) -> Check:
+    """The numbers of these networks decrease in this order."""
 
+    def check(runs: Results) -> Outcome:
+        values = {str(net): part.mean(key) for net, part in by_setting(runs, "net").items()}
+        if not set(nets) <= set(values):
+            return outcome(None, runs=len(runs), **values)
+        return outcome(all(values[a] > values[b] for a, b in pairwise(nets)), **values)
 
-def _order(runs: Results, key: str, names: tuple[str, ...]) -> Outcome:
-    """Whether the numbers of these networks decrease in this order."""
-    values = _values(runs, key)
-    if not set(names) <= set(values):
-        return outcome(None, runs=len(runs), **values)
-    listed = [values[name] for name in names]
-    return outcome(all(a > b for a, b in pairwise(listed)), **values)
-
-
-def _decay(runs: Results) -> Outcome:
-    return _order(runs, "decay", ("green", "blue"))
-
-
-def _decay_at_rate(runs: Results) -> Outcome:
-    return _order(runs, "decay", ("green", "orange"))
+    return check
 
 
 def _straight(runs: Results) -> Outcome:
@@ -133,22 +131,6 @@ def _straight(runs: Results) -> Outcome:
     logs = np.log10(np.clip(spectra, 1e-8, None)).mean(0)
     r = pearson(np.arange(len(logs)), logs)
     return outcome(r**2 >= 0.8, r_squared=r**2)
-
-
-def _accuracy(runs: Results) -> Outcome:
-    return _order(runs, "test_accuracy", ("blue", "orange", "green"))
-
-
-def _alignment(runs: Results) -> Outcome:
-    return _order(runs, "mean_alignment", ("blue", "orange", "green"))
-
-
-def _correlation(runs: Results) -> Outcome:
-    return _order(runs, "mean_correlation", ("blue", "orange", "green"))
-
-
-def _noisy_rank(runs: Results) -> Outcome:
-    return _order(runs, "mean_rank", ("green", "orange"))
 
 
 def _fisher_below(runs: Results) -> Outcome:
@@ -165,10 +147,6 @@ def _flatter(runs: Results) -> Outcome:
     names = {"fisher": "fisher_rank", "kernel": "rank"}
     spread = {name: float(np.std(run.arrays[key])) for name, key in names.items()}
     return outcome(spread["fisher"] < spread["kernel"], **spread)
-
-
-def _fisher_order(runs: Results) -> Outcome:
-    return _order(runs, "mean_fisher_rank", ("green", "orange", "blue"))
 
 
 def _fisher_small(runs: Results) -> Outcome:
@@ -223,13 +201,13 @@ STUDY = Study(
             "lou2022.fig19-23.decay",
             "eigenvalues decay faster with clean labels: the mean over layers of "
             "log10(lambda_50 / lambda_1) is lower in the clean and fast than in the noisy network",
-            _decay,
+            _order("decay", "green", "blue"),
             scope="seed",
         ),
         Claim(
             "lou2022.fig19-23.decay-at-rate",
             "and lower in the clean and slow network than in the noisy one of the same rate",
-            _decay_at_rate,
+            _order("decay", "green", "orange"),
             scope="seed",
         ),
         Claim(
@@ -241,7 +219,7 @@ STUDY = Study(
         Claim(
             "lou2022.fig19-23.accuracy",
             "test accuracy: clean and fast > clean and slow > noisy",
-            _accuracy,
+            _order("test_accuracy", *_NETS),
             scope="seed",
             sizes=("paper",),
             published={"blue": 90.59, "orange": 83.07, "green": 70.41},
@@ -249,20 +227,20 @@ STUDY = Study(
         Claim(
             "lou2022.fig19-23.alignment",
             "mean alignment: clean and fast > clean and slow > noisy",
-            _alignment,
+            _order("mean_alignment", *_NETS),
             scope="seed",
         ),
         Claim(
             "lou2022.fig19-23.correlation",
             "mean correlation term: clean and fast > clean and slow > noisy",
-            _correlation,
+            _order("mean_correlation", *_NETS),
             scope="seed",
         ),
         Claim(
             "lou2022.fig19-23.rank",
             "the mean stable rank is larger with noisy labels than with clean ones at the same "
             "rate (means over all runs)",
-            _noisy_rank,
+            _order("mean_rank", "green", "orange"),
             scope="all",
         ),
         Claim(
@@ -280,7 +258,7 @@ STUDY = Study(
         Claim(
             "lou2022.fig19-23.fisher-order",
             "mean Fisher stable ranks: noisy > clean and slow > clean and fast",
-            _fisher_order,
+            _order("mean_fisher_rank", "green", "orange", "blue"),
             scope="seed",
         ),
         Claim(

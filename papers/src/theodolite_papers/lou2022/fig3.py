@@ -1,11 +1,29 @@
 """Figure 3 and Tables 1 to 3: where the alignment peaks in networks of 10 to 100 layers."""
 
-import numpy as np
+from collections.abc import Callable
+from math import inf
 
+import numpy as np
+import torch
+
+from theodolite.measures.tangent import relative_alignment
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Outcome, Results, Study, outcome, spearman
-from theodolite_papers.lou2022._depth_pictures import TABLES, draw
+from theodolite_papers.ledger import (
+    Check,
+    Claim,
+    Heat,
+    Line,
+    Outcome,
+    Panel,
+    Points,
+    Results,
+    Study,
+    outcome,
+    spearman,
+)
 from theodolite_papers.lou2022._depths import (
+    ROWS,
+    Tabled,
     balance_line,
     by_depth,
     data_sets,
@@ -14,12 +32,12 @@ from theodolite_papers.lou2022._depths import (
     measure_depth,
     peaks_of,
 )
-from theodolite_papers.lou2022._tables import Tabled
 
 __all__ = ["STUDY"]
 
 _DEPTHS = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10]  # longest first
 _POINTS = {"mnist": 2.0, "fashion_mnist": 2.0, "cifar10": 3.0}  # tolerance of accuracies
+_TABLES = {"mnist": "Table 3", "fashion_mnist": "Table 2", "cifar10": "Table 1"}
 
 
 def _fits(runs: Results) -> dict[str, dict[str, float]]:
@@ -33,46 +51,16 @@ def _fits(runs: Results) -> dict[str, dict[str, float]]:
     return found
 
 
-def _named(fits: dict[str, dict[str, float]], *keys: str) -> dict[str, float]:
-    return {f"{name} {key}": fit[key] for name, fit in fits.items() for key in keys}
+def _on_every_fit(holds: Callable[[dict[str, float]], bool], *shown: str) -> Check:
+    """The fit of every data set meets a condition; shows these of its numbers."""
 
+    def check(runs: Results) -> Outcome:
+        fits = _fits(runs)
+        numbers = {f"{name} {key}": fit[key] for name, fit in fits.items() for key in shown}
+        met = all(holds(fit) for fit in fits.values()) if fits else None
+        return outcome(met, data_sets=len(fits), **numbers)
 
-def _all(fits: dict[str, dict[str, float]], holds: list[bool], *keys: str) -> Outcome:
-    return outcome(all(holds) if fits else None, data_sets=len(fits), **_named(fits, *keys))
-
-
-def _rising(runs: Results) -> Outcome:
-    fits = _fits(runs)
-    return _all(fits, [fit["rank"] >= 0.8 for fit in fits.values()], "rank", "networks")
-
-
-def _wide_slope(runs: Results) -> Outcome:
-    fits = _fits(runs)
-    return _all(fits, [0.5 <= f["slope"] <= 1.3 for f in fits.values()], "slope", "low", "high")
-
-
-def _slope(runs: Results) -> Outcome:
-    fits = _fits(runs)
-    holds = [0.4 <= f["slope"] <= 0.8 for f in fits.values()]
-    return _all(fits, holds, "slope", "low", "high", "balance_slope", "constant")
-
-
-def _law_in_interval(runs: Results) -> Outcome:
-    fits = _fits(runs)
-    holds = [f["low"] <= 0.6 <= f["high"] for f in fits.values()]
-    return _all(fits, holds, "slope", "low", "high")
-
-
-def _balance_in_interval(runs: Results) -> Outcome:
-    fits = _fits(runs)
-    holds = [f["low"] <= f["balance_slope"] <= f["high"] for f in fits.values()]
-    return _all(fits, holds, "balance_slope", "low", "high")
-
-
-def _balance_better(runs: Results) -> Outcome:
-    fits = _fits(runs)
-    holds = [f["balance_scaled"] < f["law_scaled"] for f in fits.values()]
-    return _all(fits, holds, "balance_scaled", "law_scaled", "balance", "law")
+    return check
 
 
 def _near_balance(runs: Results) -> Outcome:
@@ -115,6 +103,70 @@ def _trained(runs: Results) -> Outcome:
     return outcome(None, **found)
 
 
+def draw(runs: Results) -> list[Panel]:
+    """Per data set: peaks with the three lines, the map of alignments, the table's accuracies."""
+    return [
+        panel
+        for name, part in data_sets(runs).items()
+        for panel in (*_peak_panel(name, part), _map_panel(name, part), *_table_panel(name, part))
+    ]
+
+
+def _shown(name: str, part: Results) -> float:
+    """Largest training loss of what is drawn: all networks where none fitted its data."""
+    most_loss = fitted_loss(name)
+    return most_loss if len(peaks_of(part, most_loss)[0]) else inf
+
+
+def _peak_panel(name: str, part: Results) -> list[Panel]:
+    depths, peaks = peaks_of(part, _shown(name, part))
+    if not len(depths):
+        return []
+    x = np.unique(depths)
+    cosine = part.mean("cosine")
+    marks: list[Line | Points] = [Points("peaks", depths, peaks)]
+    marks.append(Line("exact balance", x, balance_line(x, cosine)))
+    if len(x) > 1:
+        fit = depth_fit(depths, peaks, cosine)
+        marks.append(Line("slope 3/5", x, np.exp(fit["constant"]) * x**0.6, dashed=True))
+        offset = float(np.mean(np.log(peaks) - fit["slope"] * np.log(depths)))
+        marks.append(Line(f"slope {fit['slope']:.2f}", x, np.exp(offset) * x ** fit["slope"]))
+    return [Panel(f"Figure 3, {name}", marks, "depth", "layer of the peak", "xy")]
+
+
+def _map_panel(name: str, part: Results) -> Panel:
+    """Mean alignment of the networks of each depth; blank where none is drawn."""
+    most_loss = _shown(name, part)
+    columns = sorted(by_depth(part).items())
+    deepest = columns[-1][0]
+    values = np.full((deepest, len(columns)), np.nan)
+    for index, (depth, same) in enumerate(columns):
+        losses = np.concatenate([run.arrays["final_losses"] for run in same])
+        curves = np.concatenate([run.arrays["curves"] for run in same]).astype(np.float64)
+        curves = curves[(losses <= most_loss) & np.isfinite(curves).all(1)]
+        if len(curves):
+            mean = torch.as_tensor(curves.mean(0))
+            values[:depth, index] = relative_alignment(mean).numpy()
+    rows = [str(layer) for layer in range(1, deepest + 1)]
+    heat = Heat(values, rows, [str(depth) for depth, _ in columns])
+    return Panel(f"{name}, alignment over its maximum", [heat], "depth", "layer")
+
+
+def _table_panel(name: str, part: Results) -> list[Panel]:
+    """Test accuracy of every network beside the published one, where there is one."""
+    if name not in _TABLES:
+        return []
+    rows = dict(sorted(ROWS[name].items()))
+    published = [row.accuracy for row in rows.values()]
+    accuracies = [run.arrays["test_accuracies"] for run in part]
+    depths = [run.arrays["curves"].shape[1] for run in part for _ in run.arrays["peaks"]]
+    marks: list[Line | Points] = [
+        Points("measured", depths, np.concatenate(accuracies)),
+        Line("published", [*rows], published, dashed=True),
+    ]
+    return [Panel(f"{_TABLES[name]}, {name}", marks, "depth", "test accuracy (percent)")]
+
+
 STUDY = Study(
     id="lou2022.fig3",
     title="Layer of the peak against depth: the 3/5 law and the exact balance",
@@ -128,7 +180,7 @@ STUDY = Study(
     spaces={
         "smoke": Space({"depth": [4, 6]}),
         "lite": Space({"depth": [6, 10, 15, 20, 30, 40]}),
-        "paper": Space({"data": list(TABLES), "depth": _DEPTHS}),
+        "paper": Space({"data": list(_TABLES), "depth": _DEPTHS}),
     },
     seeds={"paper": (101,)},
     claims=(
@@ -136,13 +188,16 @@ STUDY = Study(
         Claim(
             "lou2022.fig3.rising",
             "rank correlation of depth and layer of the peak is at least 0.8",
-            _rising,
+            _on_every_fit(lambda fit: fit["rank"] >= 0.8, "rank", "networks"),
             scope="all",
         ),
         Claim(
             "lou2022.fig3.slope",
             "slope of log peak against log depth is within 0.6 +- 0.2",
-            _slope,
+            _on_every_fit(
+                lambda fit: 0.4 <= fit["slope"] <= 0.8,
+                *("slope", "low", "high", "balance_slope", "constant"),
+            ),
             scope="all",
             sizes=("paper",),
             fragile="the exact balance itself has slopes of 0.7 to 1.0 over depths 10 to 100",
@@ -150,28 +205,34 @@ STUDY = Study(
         Claim(
             "lou2022.fig3.slope-small",
             "slope of log peak against log depth is within [0.5, 1.3] over depths 6 to 40",
-            _wide_slope,
+            _on_every_fit(lambda fit: 0.5 <= fit["slope"] <= 1.3, "slope", "low", "high"),
             scope="all",
             sizes=("lite",),
         ),
         Claim(
             "lou2022.fig3.law",
             "the 95 % interval of the slope contains 3/5",
-            _law_in_interval,
+            _on_every_fit(lambda fit: fit["low"] <= 0.6 <= fit["high"], "slope", "low", "high"),
             scope="all",
             fragile="3/5 is the slope at depths beyond 10,000",
         ),
         Claim(
             "lou2022.fig3.balance",
             "the 95 % interval of the slope contains that of the exact balance",
-            _balance_in_interval,
+            _on_every_fit(
+                lambda fit: fit["low"] <= fit["balance_slope"] <= fit["high"],
+                *("balance_slope", "low", "high"),
+            ),
             scope="all",
             fragile="the balance is a conjecture about where alignment peaks",
         ),
         Claim(
             "lou2022.fig3.better",
             "with one free factor each, the exact balance is nearer to the peaks than the 3/5 law",
-            _balance_better,
+            _on_every_fit(
+                lambda fit: fit["balance_scaled"] < fit["law_scaled"],
+                *("balance_scaled", "law_scaled", "balance", "law"),
+            ),
             scope="all",
             fragile="not a claim of the paper, which has the 3/5 law alone",
         ),

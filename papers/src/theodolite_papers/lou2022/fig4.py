@@ -14,9 +14,15 @@ from theodolite_papers.ledger import (
     outcome,
     spearman,
 )
-from theodolite_papers.lou2022._conv import Architecture, converged, run_once
-from theodolite_papers.lou2022._gaps import peak_between
-from theodolite_papers.lou2022._hierarchy import by_setting, hierarchy_line, settings_of
+from theodolite_papers.lou2022._hierarchy import (
+    by_setting,
+    converged,
+    hierarchy_line,
+    peak_between,
+    run_once,
+    settings_of,
+)
+from theodolite_papers.lou2022._setting import Architecture
 
 __all__ = ["STUDY"]
 

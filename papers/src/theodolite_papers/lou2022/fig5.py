@@ -24,8 +24,8 @@ from theodolite_papers.ledger import (
     Trial,
     mean_and_error,
     outcome,
+    within,
 )
-from theodolite_papers.lou2022._descent import stepped, with_head
 from theodolite_papers.lou2022._hierarchy import as_array, weight_layers
 from theodolite_papers.lou2022._setting import (
     Setting,
@@ -34,6 +34,8 @@ from theodolite_papers.lou2022._setting import (
     learned,
     prepare,
     recipe_of,
+    stepped,
+    with_head,
 )
 
 __all__ = ["STUDY", "Curvature"]
@@ -152,15 +154,6 @@ def _updates(start: nn.Module, sample: Any) -> dict[str, float]:
     }
 
 
-def _early(runs: Results) -> Outcome:
-    return outcome(runs["cosine"][0] >= 0.9, cosine=runs["cosine"][0], flips=runs["flips"][0])
-
-
-def _small_head(runs: Results) -> Outcome:
-    cosine = runs["small_head_cosine"][0]
-    return outcome(cosine >= 0.95, cosine=cosine, flips=runs["small_head_flips"][0])
-
-
 def _still(runs: Results) -> Outcome:
     cosine, limit = runs["still_cosine"][0], runs["still_limit"][0]
     close = None if np.isnan(cosine) else abs(cosine - limit) <= 0.05 * abs(limit)
@@ -233,13 +226,13 @@ STUDY = Study(
             "lou2022.fig5.early",
             "early in training, the change of the label features in one step correlates with its "
             "prediction (at least 0.9, where the paper says close to 1)",
-            _early,
+            within({"cosine": "cosine"}, low=0.9, beside={"flips": "flips"}),
             fragile="features of ReLU networks jump where a unit changes its sign",
         ),
         Claim(
             "lou2022.fig5.small-head",
             "with a last layer scaled by 0.05 the correlation of one step of 0.1 is at least 0.95",
-            _small_head,
+            within({"cosine": "small_head_cosine"}, low=0.95, beside={"flips": "small_head_flips"}),
         ),
         Claim(
             "lou2022.fig5.no-flips",

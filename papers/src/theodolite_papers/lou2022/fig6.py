@@ -13,23 +13,30 @@ from theodolite_papers.ledger import (
     Claim,
     Line,
     Measured,
-    Outcome,
     Panel,
     Results,
     Study,
     Trial,
     mean_and_error,
-    outcome,
+    named,
+    within,
 )
-from theodolite_papers.lou2022._conv import Architecture, build
 from theodolite_papers.lou2022._hierarchy import as_array, by_setting
-from theodolite_papers.lou2022._setting import Ground, final_numbers, learned, prepare, recipe_of
+from theodolite_papers.lou2022._setting import (
+    Architecture,
+    Ground,
+    build,
+    final_numbers,
+    learned,
+    prepare,
+    recipe_of,
+)
 
-__all__ = ["STUDY", "Steps"]
+__all__ = ["STUDY", "GradientSteps"]
 
 
 @dataclass(frozen=True)
-class Steps(Architecture):
+class GradientSteps(Architecture):
     """A network whose loss gradient is compared with the labels at every step.
 
     Args:
@@ -43,7 +50,7 @@ class Steps(Architecture):
     every: int = 1
 
 
-def measure(config: Steps, trial: Trial) -> Measured:
+def measure(config: GradientSteps, trial: Trial) -> Measured:
     """Correlation of labels and loss gradient on the probe, with its sign turned."""
     ground = prepare(config, trial, flat=config.architecture == "ffnn")
     model = build(config, ground, trial)
@@ -87,11 +94,6 @@ class _Look:
             model.train()
 
 
-def _close(runs: Results) -> Outcome:
-    initial, first = runs["initial"][0], runs["first_epoch"][0]
-    return outcome(min(initial, first) >= 0.95, initial=initial, first_epoch=first)
-
-
 def draw(runs: Results) -> list[Panel]:
     """One curve per network and data set."""
     lines = []
@@ -116,11 +118,11 @@ STUDY = Study(
     shows=("Figure 6",),
     measure=measure,
     configs={
-        "smoke": Steps(
+        "smoke": GradientSteps(
             depth=4, width=16, examples=200, probe=20, total=4, first=2, learning_rate=0.003
         ),
-        "lite": Steps(learning_rate=0.003),
-        "paper": Steps(
+        "lite": GradientSteps(learning_rate=0.003),
+        "paper": GradientSteps(
             data="mnist",
             width=256,
             learning_rate=0.003,
@@ -143,7 +145,7 @@ STUDY = Study(
             "lou2022.fig6.close",
             "minus the correlation of centred labels and loss gradient is at least 0.95 at the "
             "start and throughout the first epoch (11 steps of the digits)",
-            _close,
+            within(named("initial", "first_epoch"), low=0.95),
             fragile="measured on a fully connected network beforehand; architectures and data of "
             "the figure are not named",
         ),

@@ -17,9 +17,8 @@ from theodolite_papers.ledger import (
     Trial,
     outcome,
 )
-from theodolite_papers.lou2022._depths import depth_fit, measure_depth, peaks_of
+from theodolite_papers.lou2022._depths import Tabled, depth_fit, measure_depth, peaks_of
 from theodolite_papers.lou2022._hierarchy import by_setting
-from theodolite_papers.lou2022._tables import Tabled
 
 __all__ = ["STUDY", "Varied"]
 

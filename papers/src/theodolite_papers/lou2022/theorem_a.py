@@ -15,15 +15,16 @@ from theodolite.theory.feature_evolution import check_homogeneity, homogeneous_s
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.ledger import (
     Bars,
+    Check,
     Claim,
     Measured,
-    Outcome,
     Panel,
     Results,
     Study,
     Trial,
     mean_and_error,
-    outcome,
+    named,
+    within,
 )
 
 __all__ = ["STUDY", "Homogeneous"]
@@ -144,29 +145,9 @@ def _refuses(net: nn.Module, x: Tensor) -> bool:
     return False
 
 
-def _errors(runs: Results, *names: str) -> Outcome:
-    found = {name: runs[f"error {name}"][0] for name in names}
-    return outcome(max(found.values()) <= _ROUNDING, **found)
-
-
-def _identity(runs: Results) -> Outcome:
-    return _errors(runs, "relu", "leaky relu", "two layers", "convolutions")
-
-
-def _biased(runs: Results) -> Outcome:
-    return _errors(runs, "biases")
-
-
-def _descent(runs: Results) -> Outcome:
-    return _errors(runs, "gradient", "step")
-
-
-def _blocks(runs: Results) -> Outcome:
-    return _errors(runs, "blocks")
-
-
-def _domain(runs: Results) -> Outcome:
-    return outcome(runs["refused"][0] == 1, refused=runs["refused"][0])
+def _exact(*names: str) -> Check:
+    """These identities hold up to rounding."""
+    return within(named(*names, prefix="error "), high=_ROUNDING)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -193,29 +174,29 @@ STUDY = Study(
             "lou2022.theorem-a.identity",
             "H theta = (L - 1) grad f without biases: ReLU, leaky ReLU, two layers, convolutions "
             "with pooling (relative error at most 1e-9)",
-            _identity,
+            _exact("relu", "leaky relu", "two layers", "convolutions"),
         ),
         Claim(
             "lou2022.theorem-a.biases",
             "with biases it holds with degree l for the bias of layer l",
-            _biased,
+            _exact("biases"),
             fragile="not in the paper, which has no biases",
         ),
         Claim(
             "lou2022.theorem-a.descent",
             "the gradient of the loss is H_w theta / (L - 1), and a step of gradient descent "
             "follows from H_w alone",
-            _descent,
+            _exact("gradient", "step"),
         ),
         Claim(
             "lou2022.theorem-a.blocks",
             "blocks of H_w between parameters of one layer vanish",
-            _blocks,
+            _exact("blocks"),
         ),
         Claim(
             "lou2022.theorem-a.domain",
             "smooth activations, normalisation layers and single layers are outside, and refused",
-            _domain,
+            within(named("refused"), low=1.0),
         ),
     ),
     draw=draw,
