@@ -49,12 +49,16 @@ static: $(READY) ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-wheel: $(READY) ## build the wheel, install it in a clean environment and use it there
+wheel: $(READY) ## build both distributions, install them in a clean environment and use them there
 	rm -rf dist $(CLEAN)
-	$(BIN)/python -m build --quiet --wheel
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(BIN)/python -m build --quiet --outdir dist papers
 	$(PYTHON) -m venv $(CLEAN)
-	$(CLEAN)/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	$(CLEAN)/bin/pip install --quiet --constraint constraints.txt dist/theodolite-*.whl
 	cd $(CLEAN) && bin/python ../docs/examples/five_measures.py
+	cd $(CLEAN) && bin/theodolite study list 2>&1 | grep -q "pip install theodolite-papers"
+	$(CLEAN)/bin/pip install --quiet --constraint constraints.txt dist/theodolite_papers-*.whl
+	cd $(CLEAN) && bin/theodolite study run imani2022.fig4 --size smoke --results results
 
 check: static test wheel ## everything a release needs
 

@@ -1,12 +1,21 @@
 """Importing loads little and changes nothing."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import theodolite
 
+ROOT = Path(__file__).parent.parent
+# All that users are meant to find by completion.
+PUBLIC = [
+    *("Monitor", "compare", "features", "gradient_alignment", "load", "survey"),
+    "tangent_kernels",
+    *("advice", "engine", "integrations", "interventions", "measures", "metrics", "theory"),
+]
 HEAVY = ("torchmetrics", "pandas", "plotly", "jinja2", "sklearn", "typer", "rich", "lightning")
 EXTRAS = ("transformers", "datasets", "torchvision", "timm", "skimage", "mlflow", "ray", "wandb")
 
@@ -63,10 +72,68 @@ def test_unknown_names_are_attribute_errors():
         _ = theodolite.mesure
 
 
-def test_dir_lists_what_loads_on_first_use():
-    assert set(theodolite.__all__) <= set(dir(theodolite))
+def test_dir_shows_the_public_names_and_nothing_else():
+    assert dir(theodolite) == sorted(PUBLIC)
+    assert theodolite.__all__ == sorted(PUBLIC)
+    assert all(getattr(theodolite, name) is not None for name in PUBLIC)
 
 
-def test_the_table_of_homes_is_the_public_surface():
-    assert sorted(theodolite.__all__) == list(theodolite.__all__)
-    assert set(theodolite._HOMES) == set(theodolite.__all__)
+@pytest.mark.parametrize("name", ["Comparison", "History", "Survey", "__version__"])
+def test_types_of_results_are_there_for_annotations(name):
+    assert getattr(theodolite, name) is not None
+
+
+def private_imports(path, package):
+    """Modules that a file imports although their name, or that of a folder, is private elsewhere.
+
+    A private module may be imported by what lies in its own folder, or below.
+    """
+    own = path.relative_to(package.parent).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            private = [i for i, part in enumerate(parts) if part[:1] == "_" and part[:2] != "__"]
+            if parts[0].startswith("theodolite") and any(
+                own[:i] != tuple(parts[:i]) for i in private
+            ):
+                yield f"{'.'.join(own)} imports {name}"
+
+
+def packages():
+    below = [path for path in (ROOT / "papers" / "src").glob("*") if path.is_dir()]
+    return [ROOT / "src" / "theodolite", *below]
+
+
+def test_no_package_imports_private_modules_of_another():
+    found = [
+        offence
+        for package in packages()
+        for path in sorted(package.rglob("*.py"))
+        for offence in private_imports(path, package)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("from theodolite.report._page import page", True),
+        ("from theodolite._version import __version__", True),
+        ("import theodolite.report._page", True),
+        ("from theodolite.report import pages, _page", True),
+        ("from theodolite.engine._plan import plan", False),
+        ("from theodolite.engine import _plan", False),
+        ("import theodolite.measures.kernel._linear", False),
+        ("from torch.utils._pytree import tree_map", True),
+    ],
+)
+def test_private_imports_are_found(tmp_path, line, allowed):
+    path = tmp_path / "theodolite" / "report" / "_figures.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(line)
+    assert (list(private_imports(path, tmp_path / "theodolite")) == []) == allowed

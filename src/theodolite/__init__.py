@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from theodolite import engine, integrations, interventions, measures, metrics, theory
+    from theodolite import advice, engine, integrations, interventions, measures, metrics, theory
     from theodolite.engine import features, gradient_alignment, tangent_kernels
-    from theodolite.surveys import Comparison, History, Monitor, Survey, compare, load, survey
+    from theodolite.surveys import Comparison as Comparison
+    from theodolite.surveys import History as History
+    from theodolite.surveys import Monitor, compare, load, survey
+    from theodolite.surveys import Survey as Survey
 
 __all__ = [
-    "Comparison",
-    "History",
     "Monitor",
-    "Survey",
+    "advice",
     "compare",
     "engine",
     "features",
@@ -32,13 +33,14 @@ __all__ = [
     "theory",
 ]
 
-# Public name -> (module, attribute; None for the module itself). The same imports stand under
-# TYPE_CHECKING above, for type checkers and editors.
+# Name -> (module, attribute; None for the module itself). The same imports stand under
+# TYPE_CHECKING above, for type checkers and editors. Types of results are there for annotations.
 _HOMES: dict[str, tuple[str, str | None]] = {
     "Comparison": ("theodolite.surveys", "Comparison"),
     "History": ("theodolite.surveys", "History"),
     "Monitor": ("theodolite.surveys", "Monitor"),
     "Survey": ("theodolite.surveys", "Survey"),
+    "advice": ("theodolite.advice", None),
     "compare": ("theodolite.surveys", "compare"),
     "engine": ("theodolite.engine", None),
     "features": ("theodolite.engine", "features"),
