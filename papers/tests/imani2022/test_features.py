@@ -13,7 +13,6 @@ from theodolite_papers.imani2022._fitted_features import (
     median_distance,
     rbf_features,
     sparse_codes,
-    sparse_objective,
 )
 from theodolite_papers.imani2022._image_features import (
     dense_sift,
@@ -120,6 +119,12 @@ def test_codes_meet_the_optimality_conditions(rows, generator, kind):
     assert used.any(1).all()
     assert_close(slopes[used], penalty * codes[used].sign(), scale=10)
     assert slopes[~used].abs().max() <= penalty + 1e-8
+
+
+def sparse_objective(x, atoms, penalty=0.05):
+    """What dictionary learning minimises, with the best codes: [mairal2009], Eq. 2."""
+    codes = sparse_codes(x, atoms, penalty)
+    return ((x - codes @ atoms).square().sum(1) / 2 + penalty * codes.abs().sum(1)).mean()
 
 
 @pytest.mark.spec("1.R51")

@@ -30,7 +30,6 @@ __all__ = [
     "median_distance",
     "rbf_features",
     "sparse_codes",
-    "sparse_objective",
 ]
 
 _MOST_ROWS = 2000  # rows whose pairwise distances are looked at
@@ -68,7 +67,7 @@ def rbf_features(
                 [0.6065]])
 
     References:
-        [imani2022], section 6; the 2 in the exponent is our reading.
+        [imani2022], sections 7.2 and 7.3; the 2 in the exponent is our reading.
     """
     require_axes(2, inputs=inputs, centers=centers)
     require_nonempty(inputs=inputs, centers=centers)
@@ -249,26 +248,6 @@ def sparse_codes(
     x = double(inputs).detach().cpu().numpy()
     atoms = double(dictionary).detach().cpu().numpy()
     return torch.from_numpy(_lasso(x, atoms, penalty)).to(inputs.device)
-
-
-@array_function
-def sparse_objective(
-    inputs: Float[Tensor, "n m"], dictionary: Float[Tensor, "d m"], penalty: float = 0.05
-) -> Float[Tensor, ""]:
-    r"""What dictionary learning minimises, with the best codes.
-
-    .. math:: \frac1n \sum_i \tfrac12 \|x_i - a_i D\|^2 + \alpha \|a_i\|_1
-
-    Example:
-        >>> sparse_objective(torch.tensor([[1.0, 0.0]]), torch.eye(2), penalty=0.5)
-        tensor(0.3750)
-
-    References:
-        [mairal2009], Eq. 2.
-    """
-    codes = sparse_codes(double(inputs), double(dictionary), penalty)
-    residual = double(inputs) - codes @ double(dictionary)
-    return (residual.square().sum(1) / 2 + penalty * codes.abs().sum(1)).mean()
 
 
 def learn_dictionary(

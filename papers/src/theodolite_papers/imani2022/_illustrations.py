@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import pi, sqrt
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import (
@@ -16,10 +16,9 @@ from theodolite.checks import (
     require_positive,
 )
 from theodolite.errors import DomainError
-from theodolite.linalg import Singular, array_function, double, symmetric_eigen, thin_svd
+from theodolite.linalg import Singular, array_function, double, thin_svd
 
 __all__ = [
-    "collapsed_classes",
     "labels_along",
     "singular_vector_labels",
     "two_arcs",
@@ -140,42 +139,3 @@ def two_processes(
     require_positive(total=total)
     features = torch.tensor([[6.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     return features, torch.tensor([sqrt(share), sqrt(1 - share)], dtype=torch.float64) * sqrt(total)
-
-
-def collapsed_classes(
-    count: int, cosine: float, num_classes: int = 2
-) -> tuple[Float[Tensor, "n k"], Integer[Tensor, " n"]]:
-    r"""Balanced classes, each collapsed on a unit mean; all means at the same cosine.
-
-    For two classes with labels :math:`\pm 1` the alignment is :math:`n` up to the threshold
-    :math:`\sqrt{n(1 - \rho)/2}` and 0 above.
-
-    Args:
-        count: number of examples, a multiple of the number of classes.
-        cosine: :math:`\rho` between any two means, from :math:`-1/(k - 1)` to 1.
-        num_classes: :math:`k`.
-
-    Returns:
-        Features and class labels.
-
-    Raises:
-        DomainError: If the classes cannot be balanced or no such means exist.
-
-    Example:
-        >>> features, labels = collapsed_classes(4, 0.5)
-        >>> (features @ features.T)[0].round(decimals=4), labels
-        (tensor([1.0000, 1.0000, 0.5000, 0.5000], dtype=torch.float64), tensor([0, 0, 1, 1]))
-
-    References:
-        [imani2022], section 8, where features collapse as in [papyan2020].
-    """
-    require_count(2, num_classes=num_classes)
-    require_count(num_classes, count=count)
-    require_between(-1 / (num_classes - 1), 1.0, cosine=cosine)
-    if count % num_classes:
-        raise DomainError(f"count: expected a multiple of {num_classes} classes, got {count}")
-    gram = torch.full((num_classes, num_classes), cosine, dtype=torch.float64).fill_diagonal_(1.0)
-    values, vectors = symmetric_eigen(gram)
-    means = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
-    labels = torch.arange(num_classes).repeat_interleave(count // num_classes)
-    return means[labels], labels

@@ -1,7 +1,6 @@
 """Generated data: Gaussian inputs with a given covariance, and the peaks functions."""
 
-from fractions import Fraction
-from itertools import permutations, product
+from itertools import permutations
 
 import torch
 from jaxtyping import Float
@@ -20,7 +19,6 @@ __all__ = [
     "gaussian",
     "gaussian_inputs",
     "peaks",
-    "peaks_covariance",
     "peaks_features",
     "peaks_inputs",
     "peaks_values",
@@ -34,10 +32,6 @@ PEAKS_TASKS: tuple[str, ...] = tuple("".join(triple) for triple in permutations(
 
 _CENTERS = 10
 _WIDTH = 0.1
-
-# Mean of a uniform variable on [0, 1): below 1/2, above 1/2, anywhere.
-_MEANS = {"low": Fraction(1, 4), "high": Fraction(3, 4), "any": Fraction(1, 2)}
-_SECOND_MOMENT = Fraction(1, 3)
 
 
 def covariance_root(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
@@ -173,7 +167,7 @@ def peaks_values(variables: Float[Tensor, "n 6"], task: str) -> Float[Tensor, " 
         tensor([0.3000, 0.2000])
 
     References:
-        [caruana1997]; [imani2022], section 5.1.
+        [caruana1997]; [imani2022], section 7.1.
     """
     gate, upper, lower = _columns(task)
     _require_six(variables)
@@ -194,7 +188,7 @@ def peaks_features(variables: Float[Tensor, "n 6"]) -> Float[Tensor, "n 60"]:
         tensor([0.5000, 0.3033, 0.0677])
 
     References:
-        [caruana1997]; [imani2022], section 5.1.
+        [caruana1997]; [imani2022], section 7.1.
     """
     _require_six(variables)
     centers = torch.arange(_CENTERS, dtype=torch.float64, device=variables.device) / _CENTERS
@@ -248,30 +242,6 @@ def unrelated_tasks(task: str) -> tuple[str, ...]:
     return tuple(other for other in PEAKS_TASKS if not set(other) & set(task))
 
 
-def peaks_covariance(first: str, second: str) -> Fraction:
-    """Exact covariance of two peaks functions; of one with itself, its variance.
-
-    Example:
-        >>> peaks_covariance("ABC", "BAC"), peaks_covariance("ABC", "ABC")
-        (Fraction(7, 192), Fraction(1, 12))
-    """
-    _columns(first), _columns(second)
-    gates = sorted({first[0], second[0]})
-    halves = [
-        dict(zip(gates, half, strict=True)) for half in product(("low", "high"), repeat=len(gates))
-    ]
-    product_mean = sum((_product_mean(first, second, half) for half in halves), Fraction(0))
-    return product_mean / len(halves) - Fraction(1, 4)
-
-
-def _product_mean(first: str, second: str, halves: dict[str, str]) -> Fraction:
-    """Mean of the product, given in which half every gate lies."""
-    one, other = (task[1] if halves[task[0]] == "high" else task[2] for task in (first, second))
-    if one == other:
-        return _SECOND_MOMENT  # a variable that both give out gates neither
-    return _MEANS[halves.get(one, "any")] * _MEANS[halves.get(other, "any")]
-
-
 def peaks(
     task: str = "ABC",
     train: int = 2000,
@@ -292,7 +262,7 @@ def peaks(
         ('peaks-ABC', torch.Size([10, 60]), 0)
 
     References:
-        [caruana1997]; [imani2022], section 5.1.
+        [caruana1997]; [imani2022], section 7.1.
     """
     require_count(1, train=train, test=test)
     variables, features = peaks_inputs(train + test, generator)

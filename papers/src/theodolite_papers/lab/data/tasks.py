@@ -84,7 +84,7 @@ def balanced_rows(
         tensor([0, 1, 3, 4])
 
     References:
-        [imani2022], section 6.
+        [imani2022], sections 7.2 and 7.3.
     """
     require_labels(labels)
     require_count(1, size=size)

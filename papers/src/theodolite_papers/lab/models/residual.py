@@ -486,7 +486,7 @@ def kernel_resnet(
         generator: source of randomness; PyTorch's default distributions.
 
     References:
-        [canatar2022], section V. Differs from paper: it gives the counts, not the layers; this is
+        [canatar2022], section IV. Differs from paper: it gives the counts, not the layers; this is
         the one natural extension of the network it derives from that has them.
     """
     network = KernelResNet(

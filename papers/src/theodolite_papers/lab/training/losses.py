@@ -113,7 +113,7 @@ class Logistic:
         1.0
 
     References:
-        [imani2022], section 3.
+        [imani2022], section 2.
     """
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
