@@ -23,7 +23,7 @@ from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure
 from theodolite.engine import tangent_kernels
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._factors import OuterFactors
-from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._kernel_engine import BatchList, prepare
 from theodolite.engine._plan import EngineOptions
 from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched
@@ -172,12 +172,12 @@ def profile(name: str, device: str, both: bool = False) -> None:
     """Passes and products apart: route and time of every layer, by both routes if wanted."""
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
-        data = Data.of(x, None, None, torch.device(device))
-        engine = prepare(model, data, Request(params=matrices, options=EngineOptions(check=False)))
+        data = BatchList.of(x, None, None, torch.device(device))
+        engine = prepare(model, data, EngineOptions(params=matrices, check=False))
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
-        batches = next(iter(engine.blocks(data, plan)))[1]
-        collected = timed(lambda: engine.collect(batches, plan), device)[1]  # algorithms are chosen
-        passes, collected = timed(lambda: engine.collect(batches, plan), device)
+        block = next(data.blocks(plan.block, plan.batch_size))
+        collected = timed(lambda: engine.collect(block, plan), device)[1]  # algorithms are chosen
+        passes, collected = timed(lambda: engine.collect(block, plan), device)
         planned = plan.predicted_bytes / GIB
         print(
             f"  passes {passes * 1e3:8.2f} ms in runs of {plan.batch_size}, plan {planned:.2f} GiB"
@@ -191,13 +191,12 @@ def profile(name: str, device: str, both: bool = False) -> None:
             times = {}
             for route in routes(entry, factors, both):
                 factors.route = route
-                fill = partial(engine.fill, layer, (collected, collected), kernel, plan)
+                fill = partial(engine.fill, layer, collected, collected, kernel, plan)
                 times[route] = min(timed(fill, device)[0] for _ in range(3))
             factors.route = entry.route
             total += times[entry.route]
             listed = "  ".join(f"{key} {value * 1e3:8.2f} ms" for key, value in times.items())
-            way = f"{entry.route}{', eager' if entry.eager else ''}"
-            print(f"  {layer:22s} {describe(factors):36s} plan {way:16s} {listed}")
+            print(f"  {layer:22s} {describe(factors):36s} plan {entry.route:16s} {listed}")
         print(f"  products {total * 1e3:8.2f} ms by the planned routes")
 
 
@@ -209,8 +208,8 @@ def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
 
 def routes(entry: Any, factors: Any, both: bool) -> list[str]:
     """The planned route, and the other one where there is a choice."""
-    free = isinstance(factors, OuterFactors) and not factors.eager and entry.route != "hadamard"
-    other = {"gradients": "positions", "positions": "gradients"}
+    other = {"formed gradients": "positions", "positions": "formed gradients"}
+    free = isinstance(factors, OuterFactors) and entry.route in other
     return [entry.route, other[entry.route]] if both and free else [entry.route]
 
 
@@ -244,13 +243,13 @@ def floor(name: str, device: str) -> float:
     """Ten backward passes to the uses, and the products of the cheapest routes at full speed."""
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
-        data = Data.of(x, None, None, torch.device(device))
-        engine = prepare(model, data, Request(params=matrices, options=EngineOptions(check=False)))
+        data = BatchList.of(x, None, None, torch.device(device))
+        engine = prepare(model, data, EngineOptions(params=matrices, check=False))
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
         runs = [
             engine.recorder.run(batch)
-            for _, block in engine.blocks(data, plan)
-            for batch in block[:1]
+            for block in data.blocks(plan.block, plan.batch_size)
+            for batch in block.batches[:1]
         ]
 
         def passes() -> None:
@@ -272,7 +271,7 @@ def counted(entry: Any, engine: Any, n: int) -> float:
     c, T, C, D = engine.outputs, structure.positions, structure.rows, structure.columns
     if T == 1:
         return n * n / 2 * (D + c * c * C)
-    if entry.route == "gradients":
+    if entry.order == "gradients":
         return n * c * T * C * D + n * n / 2 * c * c * C * D
     keeps = structure.geometry is not None and structure.geometry.keeps_size
     return (

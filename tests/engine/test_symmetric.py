@@ -9,7 +9,7 @@ from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._kernel_engine import BatchList, prepare
 from theodolite.engine._plan import EngineOptions
 from theodolite.engine._products import Products, gram_into, is_gram, on_one_thread
 from theodolite.engine._tangents import kernels_of
@@ -41,8 +41,8 @@ def network():
 def planned(model, x, outputs="full", **options):
     """Kernels and the contractions of their layers, as options decide."""
     with untouched(model):
-        data = Data.of(x, None, None, CPU)
-        request = Request(outputs=outputs, options=EngineOptions(**options))
+        data = BatchList.of(x, None, None, CPU)
+        request = EngineOptions(outputs=outputs, **options)
         engine = prepare(model, data, request)
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
         contractions = [engine.contraction(plan, layer, len(x)) for layer in engine.layers]

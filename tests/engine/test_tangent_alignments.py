@@ -12,7 +12,8 @@ from tests.tolerances import assert_close
 from theodolite.engine import tangent_alignments, tangent_kernels
 from theodolite.engine._alignments import _block_plan
 from theodolite.engine._centered_norms import GradientMoments, KernelMoments, shorter_sides
-from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._kernel_engine import BatchList, prepare
+from theodolite.engine._plan import EngineOptions
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.tangent import tangent_alignment
@@ -92,9 +93,9 @@ def test_the_shorter_side_is_chosen_by_count():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
     model = model.double()
     for examples, expected in ((8, []), (400, ["0", "1"])):
-        data = Data.of(torch.randn(examples, 3).double(), None, None, torch.device("cpu"))
+        data = BatchList.of(torch.randn(examples, 3).double(), None, None, torch.device("cpu"))
         with untouched(model):
-            engine = prepare(model, data, Request())
+            engine = prepare(model, data, EngineOptions())
             plan = _block_plan(engine, examples)
             assert shorter_sides(engine, plan, examples) == expected
             small = replace(plan, tile_bytes=4 * 8 * 10 * 10)  # 16 parameters no longer fit

@@ -10,8 +10,8 @@ from tests.tolerances import assert_close
 from theodolite.engine import _kernel_engine, _plan, tangent_kernels
 from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_engine import Data, Request, prepare
-from theodolite.engine._plan import ContractionSizes, EngineOptions, choose_route, contraction_costs
+from theodolite.engine._kernel_engine import BatchList, ExampleBlock, prepare
+from theodolite.engine._plan import ContractionSizes, EngineOptions, choose_order, contraction_costs
 from theodolite.engine._products import Products, _leading
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.patches import PatchGeometry
@@ -33,7 +33,7 @@ MEASURED = {
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_route_is_the_one_that_was_fastest(name):
     sizes, fastest = MEASURED[name]
-    assert choose_route(ContractionSizes(256, 256, 10, **sizes)) == fastest
+    assert choose_order(ContractionSizes(256, 256, 10, **sizes)) == fastest
 
 
 def test_costs_count_multiply_adds_and_bytes():
@@ -53,9 +53,9 @@ def test_costs_count_multiply_adds_and_bytes():
     assert found["gradients"] == products + 6 * 4 * numbers
 
 
-def sweep_of(model, x, **options):
-    data = Data.of(x, None, None, torch.device("cpu"))
-    return prepare(model, data, Request(options=EngineOptions(**options))), data
+def engine_of(model, x, **options):
+    data = BatchList.of(x, None, None, torch.device("cpu"))
+    return prepare(model, data, EngineOptions(**options)), data
 
 
 def deep():
@@ -68,11 +68,11 @@ def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels():
     model, x = deep()
     wanted = tangent_kernels(model, x)
     with untouched(model):
-        engine, data = sweep_of(model, x, tile_bytes=2**10, batch_size=1)
+        engine, data = engine_of(model, x, tile_bytes=2**10, batch_size=1)
         plan = engine.plan(12, 12, True, 2)
         assert plan.block == 12
         limit = int(0.8 * plan.predicted_bytes)
-        tight, _ = sweep_of(model, x, tile_bytes=2**10, memory_limit=limit, batch_size=1)
+        tight, _ = engine_of(model, x, tile_bytes=2**10, memory_limit=limit, batch_size=1)
         smaller = tight.plan(12, 12, True, 2)
         assert 1 <= smaller.block < 12
         assert smaller.predicted_bytes <= limit
@@ -84,7 +84,7 @@ def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels():
 def test_a_plan_that_cannot_fit_is_refused():
     model, x = deep()
     with untouched(model):
-        engine, _ = sweep_of(model, x, memory_limit=1000)
+        engine, _ = engine_of(model, x, memory_limit=1000)
         with pytest.raises(MemoryLimitError, match="GiB"):
             engine.plan(12, 12, True, 2)
 
@@ -92,9 +92,13 @@ def test_a_plan_that_cannot_fit_is_refused():
 def test_runs_have_about_equal_sizes():
     model, x = deep()
     with untouched(model):
-        engine, data = sweep_of(model, x, batch_size=5)
+        engine, data = engine_of(model, x, batch_size=5)
         plan = engine.plan(12, 12, True, 2)
-        sizes = [len(batch) for _, block in engine.blocks(data, plan) for batch in block]
+        sizes = [
+            len(batch)
+            for block in data.blocks(plan.block, plan.batch_size)
+            for batch in block.batches
+        ]
     assert sizes == [5, 5, 2]
 
 
@@ -176,7 +180,7 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
 def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span, monkeypatch):
     monkeypatch.setattr(_kernel_engine, "on_one_thread", lambda device: False)
     model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
-    engine, _ = sweep_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
+    engine, _ = engine_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
     plan = engine.plan(examples, examples, True, 2)
     contraction = engine.contraction(plan, "0", examples)
     assert contraction.span == span
@@ -186,7 +190,7 @@ def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, 
 @pytest.mark.parametrize("outputs", [150, 190, 300, 1000])
 @pytest.mark.parametrize("span", [1, 2, 3, 8])
 def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
-    engine, _ = sweep_of(nn.Linear(3, outputs), torch.randn(8, 3))
+    engine, _ = engine_of(nn.Linear(3, outputs), torch.randn(8, 3))
     elsewhere = replace(engine, device=torch.device("cuda"))
     assert 1 <= elsewhere._filling(span, 8) <= 8
 
@@ -197,7 +201,7 @@ def test_products_are_exact_where_the_model_runs_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         for route in ("gradients", "positions"):
             with untouched(model):
-                engine, data = sweep_of(model.float(), x.float(), route=route)
+                engine, data = engine_of(model.float(), x.float(), order=route)
                 found.append(kernels_of(engine, data, None).total)
     assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
 
@@ -206,12 +210,12 @@ def test_products_are_exact_where_the_model_runs_under_autocast():
 def test_kernels_of_split_numbers_are_symmetric(layer, monkeypatch):
     monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)  # as on a GPU
     model, x = deep()
-    engine, data = sweep_of(model.float(), x.float(), precision="3xtf32")
+    engine, data = engine_of(model.float(), x.float(), precision="3xtf32")
     plan = engine.plan(len(x), len(x), True, 2)
-    collected = engine.collect(data.batches, plan)
+    collected = engine.collect(ExampleBlock(slice(0, len(x)), data.batches), plan)
     kernel = torch.empty(kernel_shape("full", len(x), len(x), 3))
     elsewhere = replace(engine, device=torch.device("cuda"))
-    elsewhere.fill(layer, (collected, collected), KernelBlock(kernel, "full"), plan)
+    elsewhere.fill(layer, collected, collected, KernelBlock(kernel, "full"), plan)
     assert torch.equal(kernel, kernel.permute(2, 3, 0, 1))
 
 
@@ -228,8 +232,9 @@ class AtOnePosition(nn.Module):
 
 
 def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
-    engine, data = sweep_of(AtOnePosition(), torch.randn(5, 9, 4))
-    collected = engine.collect(data.batches, engine.plan(5, 5, True, 2))
+    engine, data = engine_of(AtOnePosition(), torch.randn(5, 9, 4))
+    block = ExampleBlock(slice(0, 5), data.batches)
+    collected = engine.collect(block, engine.plan(5, 5, True, 2))
     (index,) = engine.groups_of("head")
     for kept in (collected.outputs, collected.factors[index].inputs):
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
@@ -237,8 +242,8 @@ def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
 
 def test_the_check_is_asked_for_once_amid_the_kernels(monkeypatch):
     told = []
-    begin = KernelCheck.begin
-    monkeypatch.setattr(KernelCheck, "begin", lambda self: (told.append("check"), begin(self)))
+    begin = KernelCheck.launch
+    monkeypatch.setattr(KernelCheck, "launch", lambda self: (told.append("check"), begin(self)))
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))
     tangent_kernels(model, torch.randn(4, 3), progress=lambda share, what: told.append(what))
     assert told[1:] == ["layer 0", "layer 1", "check", "layer 2", "layer 3", "layer 4"]

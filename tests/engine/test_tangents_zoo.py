@@ -9,7 +9,7 @@ from tests.engine.zoo import ZOO, specimen
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
-from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._kernel_engine import BatchList, prepare
 from theodolite.engine._plan import EngineOptions
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.state import untouched
@@ -55,10 +55,11 @@ def test_kernels_equal_plain_autograd(name):
 )
 def test_every_route_and_tile_size_gives_the_same(name, route):
     made = specimen(name)
-    options = EngineOptions(batch_size=3, tile_bytes=2**9, route=route, parts=2)
-    request = Request(readout=made.readout, options=options)
+    request = EngineOptions(
+        readout=made.readout, batch_size=3, tile_bytes=2**9, order=route, parts=2
+    )
     with untouched(made.model):
-        data = Data.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
@@ -70,9 +71,9 @@ def test_both_orders_of_the_route_by_positions_agree(name, at_once, monkeypatch)
         "theodolite.engine._contractions.pairs_at_once", lambda width, positions: at_once
     )
     made = specimen(name)
-    request = Request(readout=made.readout, options=EngineOptions(route="positions"))
+    request = EngineOptions(readout=made.readout, order="positions")
     with untouched(made.model):
-        data = Data.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
@@ -81,9 +82,9 @@ def test_both_orders_of_the_route_by_positions_agree(name, at_once, monkeypatch)
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "gpt2", "lstm", "tied autoencoder"])
 def test_joint_passes_of_several_outputs_give_the_same(name, joint):
     made = specimen(name)
-    request = Request(readout=made.readout, options=EngineOptions(joint=joint))
+    request = EngineOptions(readout=made.readout, outputs_per_pass=joint)
     with untouched(made.model):
-        data = Data.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         engine = prepare(made.model, data, request)
         together = engine.recorder.run(data.batches[0]).joint_passes(range(engine.outputs))
         assert (together is None) == (name == "lstm")  # whose further results are not used
@@ -107,7 +108,7 @@ def test_trace_diagonal_and_single_outputs(name):
 @pytest.mark.parametrize("name", ["mlp", "resnet", "bert", "lstm", "tied autoencoder"])
 def test_cross_kernels_are_blocks_of_the_kernel(name):
     made = specimen(name)
-    batch = Data.of(made.inputs, None, None, torch.device("cpu")).batches[0]
+    batch = BatchList.of(made.inputs, None, None, torch.device("cpu")).batches[0]
     left, right = batch.take(slice(0, 3)), batch.take(slice(1, 4))
     cross = tangent_kernels(made.model, left, other=right, readout=made.readout).total
     assert_same(cross, expected(reference(name), reference(name))[:3, :, 1:])
@@ -116,9 +117,9 @@ def test_cross_kernels_are_blocks_of_the_kernel(name):
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "lstm", "weight norm"])
 def test_blocks_of_examples_give_the_same(name):
     made = specimen(name)
-    request = Request(readout=made.readout, options=EngineOptions(batch_size=1))
+    request = EngineOptions(readout=made.readout, batch_size=1)
     with untouched(made.model):
-        data = Data.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         engine = prepare(made.model, data, request)
         plan = engine.plan(len(data), len(data), True, len(engine.layers))
         smaller = copy.copy(plan)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from theodolite.engine import _products, tangent_kernels
-from theodolite.engine._kernel_engine import Data, Request, prepare
+from theodolite.engine._kernel_engine import BatchList, prepare
 from theodolite.engine._plan import EngineOptions
 from theodolite.engine._products import Products
 from theodolite.engine._tangents import kernels_of
@@ -56,8 +56,8 @@ def test_kernels_agree_with_float64(wide, outputs, other):
 def test_any_tile_gives_the_same(wide):
     model, x, other = network(), examples(7), examples(5, seed=2)
     whole = tangent_kernels(model, x, other=other)
-    data, second = (Data.of(given, None, None, torch.device("cpu")) for given in (x, other))
-    request = Request(options=EngineOptions(tile_bytes=2 * 72))  # two pairs of examples
+    data, second = (BatchList.of(given, None, None, torch.device("cpu")) for given in (x, other))
+    request = EngineOptions(tile_bytes=2 * 72)  # two pairs of examples
     cut = kernels_of(prepare(model, data, request), data, second)
     assert worst(cut, whole) < EPS  # products of the inputs stay in float32
 

@@ -25,10 +25,9 @@ from theodolite.engine._checks import (
 )
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._kernel_engine import (
+    BatchList,
     Collected,
-    Data,
     KernelEngine,
-    Request,
     prepare,
 )
 from theodolite.engine._plan import EngineOptions, Plan
@@ -39,16 +38,6 @@ from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
-
-__all__ = [
-    "TangentAlignment",
-    "TangentAlignments",
-    "jackknife_covariance",
-    "pair_norms",
-    "probe_grams",
-    "require_probe_memory",
-    "tangent_alignments",
-]
 
 Method = Literal["exact", "sketch"]
 
@@ -203,13 +192,20 @@ def tangent_alignments(
     """
     require_choice(("exact", "sketch"), method=method)
     require_count(3, probes=probes)
-    options = EngineOptions(memory_limit, batch_size, precision)
-    request = Request(layers, "full", readout, params, dtype, device, options)
+    options = EngineOptions(
+        layers=layers,
+        readout=readout,
+        params=params,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        batch_size=batch_size,
+        precision=precision,
+    )
     inner = unwrap(model)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
-        data = Data.of(inputs, targets, batch_fn, place)
-        engine = prepare(inner, data, request)
+        data = BatchList.of(inputs, targets, batch_fn, place)
+        engine = prepare(inner, data, options)
         labels = centered_labels(data, engine.outputs)
         if method == "exact":
             return _exact(engine, data, labels)
@@ -217,7 +213,7 @@ def tangent_alignments(
         return _sketched(engine, data, labels, weights, processes)
 
 
-def centered_labels(data: Data, outputs: int) -> Tensor:
+def centered_labels(data: BatchList, outputs: int) -> Tensor:
     """Targets minus their mean over examples and outputs, (n, c), in float64."""
     parts = [batch.targets for batch in data.batches]
     if any(not isinstance(part, Tensor) for part in parts):
@@ -237,7 +233,7 @@ def centered_labels(data: Data, outputs: int) -> Tensor:
     return values - values.mean()
 
 
-def _exact(engine: KernelEngine, data: Data, labels: Tensor) -> TangentAlignments:
+def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
     plan = _block_plan(engine, len(data))
     moments = _moments(engine, plan, labels)
     outputs, gradients = _stream(engine, data, plan, labels, moments)
@@ -284,57 +280,46 @@ def _moments(engine: KernelEngine, plan: Plan, labels: Tensor) -> dict[str, _Mom
 
 
 def _stream(
-    engine: KernelEngine, data: Data, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
+    engine: KernelEngine, data: BatchList, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Go through all blocks; returns outputs and the gradient of the outputs along the labels."""
     outputs: list[Tensor] = []
     total: dict[str, Tensor] = {}
     kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
-    for rows, batches in engine.blocks(data, plan):
-        left = engine.collect(batches, plan, labels[rows])
+    for block in data.blocks(plan.block, plan.batch_size):
+        left = engine.collect(block, plan, labels[block.rows])
         outputs.append(left.outputs)
         for name, gradient in left.gradients.items():
             total[name] = total[name] + gradient if name in total else gradient
         for layer, entry in moments.items():
             if isinstance(entry, GradientMoments):
-                _add_gradients(engine, plan, (left, rows), layer, entry)
-        if kernels:
-            _add_blocks(engine, plan, (left, left), (rows, rows), kernels)
-        for columns, others in engine.blocks(data, plan):
-            if kernels and columns.start > rows.start:
-                right = engine.collect(others, plan)
-                _add_blocks(engine, plan, (left, right), (rows, columns), kernels)
+                factors = [left.factors[index] for index in engine.groups_of(layer)]
+                start = left.rows.start * engine.outputs
+                for rows, J in gradient_rows(factors, plan):
+                    entry.add(J, slice(start + rows.start, start + rows.stop))
+        if not kernels:
+            continue
+        _add_blocks(engine, plan, left, left, kernels)
+        for columns in data.blocks(plan.block, plan.batch_size):
+            if columns.rows.start > block.rows.start:
+                _add_blocks(engine, plan, left, engine.collect(columns, plan), kernels)
     return torch.cat(outputs), total
-
-
-def _add_gradients(
-    engine: KernelEngine,
-    plan: Plan,
-    side: tuple[Collected, slice],
-    layer: str,
-    entry: GradientMoments,
-) -> None:
-    collected, place = side
-    start = place.start * engine.outputs
-    factors = [collected.factors[index] for index in engine.groups_of(layer)]
-    for rows, J in gradient_rows(factors, plan):
-        entry.add(J, slice(start + rows.start, start + rows.stop))
 
 
 def _add_blocks(
     engine: KernelEngine,
     plan: Plan,
-    pair: tuple[Collected, Collected],
-    place: tuple[slice, slice],
+    left: Collected,
+    right: Collected,
     moments: dict[str, KernelMoments],
 ) -> None:
+    """Add one block of every layer's kernel to its sums; the blocks share one buffer."""
     c = engine.outputs
-    sizes = [len(side.outputs) for side in pair]
-    shape = kernel_shape("full", sizes[0], sizes[1], c)
+    shape = kernel_shape("full", len(left.outputs), len(right.outputs), c)
     block = KernelBlock(torch.empty(shape, dtype=engine.dtype, device=engine.device), "full")
-    rows, columns = (slice(part.start * c, part.stop * c) for part in place)
+    rows, columns = (slice(side.rows.start * c, side.rows.stop * c) for side in (left, right))
     for layer, entry in moments.items():
-        engine.fill(layer, pair, block, plan)
+        engine.fill(layer, left, right, block, plan)
         entry.add(block.matrices()[0], rows, columns)
 
 
@@ -347,7 +332,7 @@ def _probes(labels: Tensor, count: int, generator: torch.Generator | None) -> Te
 
 
 def _sketched(
-    engine: KernelEngine, data: Data, labels: Tensor, weights: Tensor, processes: Processes
+    engine: KernelEngine, data: BatchList, labels: Tensor, weights: Tensor, processes: Processes
 ) -> TangentAlignments:
     own = processes.part(len(data))
     with processes.together():

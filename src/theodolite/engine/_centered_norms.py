@@ -183,7 +183,7 @@ def gradient_rows(factors: Sequence[Factors], plan: Plan) -> Iterator[tuple[slic
 
 def _patch_numbers(factors: Factors) -> int:
     """Numbers of the patches of one example, where they are cut out of images."""
-    if not isinstance(factors, OuterFactors) or factors.eager or factors.inputs is None:
+    if not isinstance(factors, OuterFactors) or factors.stores_gradients or factors.inputs is None:
         return 0
     geometry, images = factors.geometry, factors.inputs
     if geometry is None:
@@ -194,7 +194,7 @@ def _patch_numbers(factors: Factors) -> int:
 def _parts(factors: Factors, rows: slice) -> list[Tensor]:
     """Gradients of some examples, (n, c, ...), in parts side by side."""
     assert isinstance(factors, DenseFactors | OuterFactors)
-    if isinstance(factors, DenseFactors) or factors.eager:
+    if isinstance(factors, DenseFactors) or factors.stores_gradients:
         return [part[rows].flatten(2) for part in factors.gradients]
     if factors.output_grads is None or factors.inputs is None:
         return []

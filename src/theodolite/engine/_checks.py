@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine._kernel_engine import Data, KernelEngine, weighted_gradients
+from theodolite.engine._kernel_engine import BatchList, KernelEngine, weighted_gradients
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice
 from theodolite.engine.state import SideStream, rounding_dtypes
@@ -111,7 +111,7 @@ def check_quadratic_forms(
     )
 
 
-FullKernels = Callable[[KernelEngine, Data, Data | None], Mapping[str, Tensor]]
+FullKernels = Callable[[KernelEngine, BatchList, BatchList | None], Mapping[str, Tensor]]
 
 _MANY = 16  # examples that are checked
 _FEW = 2  # for the trace, which takes their full kernel
@@ -124,25 +124,29 @@ class KernelCheck:
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
     form; it is compared with the full kernel of two examples, which is checked in this way.
 
-    Made before the kernels are asked for; :meth:`begin`, amid them, asks for what needs none.
+    Made before the kernels are launched; :meth:`launch`, amid them, starts what needs none.
 
     Args:
         engine: The engine.
         data: Its examples.
         other: Those of the second side, if there is one.
-        side_stream: Made before the kernels were asked for.
+        side_stream: Made before the kernels were launched.
     """
 
     def __init__(
-        self, engine: KernelEngine, data: Data, other: Data | None, side_stream: SideStream
+        self,
+        engine: KernelEngine,
+        data: BatchList,
+        other: BatchList | None,
+        side_stream: SideStream,
     ) -> None:
         self._engine, self._data, self._other, self._side_stream = engine, data, other, side_stream
         self._mode = engine.recorder.choice.mode
         self._traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
 
-    def begin(self) -> None:
-        """Ask for all that needs no kernel, beside whatever the device is doing."""
+    def launch(self) -> None:
+        """Launch all that needs no kernel, concurrently with what the device is doing."""
         count = _FEW if self._traced else _MANY
         draws = torch.Generator().manual_seed(0)
         other, device = self._other, self._engine.device
@@ -168,7 +172,7 @@ class KernelCheck:
         Args:
             kernels: Layer -> kernel.
             outputs: Functions of the examples, (n, c).
-            full_kernels: Computes and checks full kernels of a engine.
+            full_kernels: Computes and checks full kernels of an engine.
         """
         engine = self._engine
         exact = self._traces(full_kernels) if self._traced else self._exact
@@ -193,7 +197,7 @@ class KernelCheck:
         recorder = replace(self._engine.recorder, choice=OutputChoice("full"))
         return replace(self._engine, recorder=recorder)
 
-    def _right_data(self) -> Data | None:
+    def _right_data(self) -> BatchList | None:
         return None if self._other is None else self._right.data
 
     def _part(self, kernel: Tensor) -> Tensor:
@@ -241,10 +245,10 @@ class _Side:
     """Some examples of a data set: their places, and batches of them."""
 
     indices: Tensor
-    data: Data
+    data: BatchList
 
     @classmethod
-    def of(cls, data: Data, count: int, device: torch.device) -> "_Side":
+    def of(cls, data: BatchList, count: int, device: torch.device) -> "_Side":
         indices = torch.linspace(0, len(data) - 1, min(count, len(data))).round().long()
         batches, start = [], 0
         for batch in data.batches:
@@ -252,7 +256,7 @@ class _Side:
             if len(inside):
                 batches.append(batch.take(inside.tolist()))
             start += len(batch)
-        return cls(indices.to(device), Data(batches))
+        return cls(indices.to(device), BatchList(batches))
 
     def gradients(self, engine: KernelEngine, weights: Tensor) -> dict[str, Tensor]:
         return weighted_gradients(engine.recorder, self.data.batches, weights, len(self.indices))

@@ -5,8 +5,9 @@ block and whose columns are those of the second. Where both blocks are the same,
 above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +20,11 @@ from theodolite.engine._factors import (
     OuterFactors,
     crossed,
 )
-from theodolite.engine._plan import pairs_at_once
+from theodolite.engine._plan import Route, pairs_at_once
 from theodolite.engine._products import Products
 from theodolite.engine.batches import spans
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.readouts import Mode
-
-__all__ = [
-    "Contraction",
-    "KernelBlock",
-    "PositionGram",
-]
 
 _SMALL = 2**24  # entries of a matrix of which a GPU can afford a copy
 
@@ -241,26 +236,21 @@ class Contraction:
     whole: bool = False
 
     def add(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> None:
-        """Add the kernel of one group; or overwrite the block with it."""
-        if isinstance(left, DenseFactors) and isinstance(right, DenseFactors):
-            self._gram(left.gradients, right.gradients, block, overwrite)
+        """Add the kernel of one group, or overwrite the block with it."""
+        if left.is_empty or right.is_empty:
+            if overwrite:
+                block.values.zero_()
             return
         if isinstance(left, MixedFactors) and isinstance(right, MixedFactors):
             self._mixed(left, right, block, overwrite)
             return
-        assert isinstance(left, OuterFactors | LookupFactors)
-        assert isinstance(right, OuterFactors | LookupFactors)
-        if isinstance(left, OuterFactors) and isinstance(right, OuterFactors) and left.eager:
-            self._gram(left.gradients, right.gradients, block, overwrite)
-        elif left.output_grads is None or right.output_grads is None:
-            _clear(block, overwrite)
-        elif isinstance(left, OuterFactors) and left.route == "gradients":
-            assert isinstance(right, OuterFactors)
-            self._formed_gradients(left, right, block, overwrite)
-        elif left.output_grads.shape[3] == 1 and right.output_grads.shape[3] == 1:
-            self._hadamard(left, right, block, overwrite)
-        else:
-            self._positions(left, right, block, overwrite)
+        routes: dict[Route, Callable[[Any, Any, KernelBlock, bool], None]] = {
+            "hadamard": self._hadamard,
+            "positions": self._positions,
+            "formed gradients": self._formed_gradients,
+            "stored gradients": self._stored_gradients,
+        }
+        routes[_route(left, right)](left, right, block, overwrite)
 
     def symmetric(self, factors: Factors) -> bool:
         """Whether rounding has left a kernel of factors with themselves symmetric on a CPU."""
@@ -286,13 +276,20 @@ class Contraction:
         for columns in spans(right, self.span):
             yield slice(0, columns.stop), columns
 
+    def _stored_gradients(
+        self,
+        left: OuterFactors | DenseFactors,
+        right: OuterFactors | DenseFactors,
+        block: KernelBlock,
+        overwrite: bool,
+    ) -> None:
+        """Inner products of gradients that were kept as they are."""
+        self._gram(left.gradients, right.gradients, block, overwrite)
+
     def _gram(
         self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, overwrite: bool
     ) -> None:
         """Inner products of gradients, (n, c, ...) in parts whose products add."""
-        if not left or not right:
-            _clear(block, overwrite)
-            return
         for a, b in zip(left, right, strict=True):
             same = a is b
             first = a.flatten(2)
@@ -430,9 +427,13 @@ def _by_position(output_grads: Tensor) -> Tensor:
     return output_grads.permute(0, 3, 1, 2).contiguous()
 
 
-def _clear(block: KernelBlock, overwrite: bool) -> None:
-    if overwrite:
-        block.values.zero_()
+def _route(left: Factors, right: Factors) -> Route:
+    """The planned route; sequences may be longer than that of the example it was planned for."""
+    if left.route not in ("hadamard", "positions"):
+        return left.route
+    assert isinstance(left, Positions)
+    assert isinstance(right, Positions)
+    return "hadamard" if left.positions == right.positions == 1 else "positions"
 
 
 def _gradient_parts(

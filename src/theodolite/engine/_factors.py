@@ -53,10 +53,21 @@ def compact(tensor: Tensor) -> Tensor:
 
 
 class Factors(ABC):
-    """Factors of the gradients of one group, for one block of examples."""
+    """Factors of the gradients of one group, for one block of examples.
 
-    def __init__(self, group: ParameterGroup, layout: FactorLayout) -> None:
-        self.group, self.layout = group, layout
+    Args:
+        group: The group.
+        layout: Sizes.
+        route: How the kernel will be contracted.
+    """
+
+    def __init__(self, group: ParameterGroup, layout: FactorLayout, route: Route) -> None:
+        self.group, self.layout, self.route = group, layout, route
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether no gradient has arrived at any use: the kernel is zero."""
 
     @abstractmethod
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
@@ -98,6 +109,16 @@ class _Positions(Factors):
     """Output gradients (n, c, C, T) of all uses side by side, whatever the number of positions."""
 
     output_grads: Tensor | None = None
+
+    @property
+    def positions(self) -> int:
+        """T, the largest number of positions of an example."""
+        return 0 if self.output_grads is None else self.output_grads.shape[3]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gradient has arrived."""
+        return self.output_grads is None
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Remember the structures, which know how to read gradients."""
@@ -146,6 +167,9 @@ class LookupFactors(_Positions):
 
     tokens: Tensor | None = None
 
+    def __init__(self, group: ParameterGroup, layout: FactorLayout) -> None:
+        super().__init__(group, layout, "positions")
+
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Keep the tokens; -1 stands for a position that does not exist."""
         super().begin(rows, uses)
@@ -169,24 +193,24 @@ class LookupFactors(_Positions):
 
 
 class OuterFactors(_Positions):
-    """Inputs and output gradients of a matrix, or its gradients where they are smaller.
+    """Inputs and output gradients of a matrix, or its gradients where these are stored."""
 
-    Args:
-        group: The group.
-        layout: Sizes.
-        route: How the kernel will be contracted.
-        eager: Whether to turn output gradients into gradients after every backward pass.
-    """
-
-    def __init__(
-        self, group: ParameterGroup, layout: FactorLayout, route: Route, eager: bool
-    ) -> None:
-        super().__init__(group, layout)
-        self.route, self.eager = route, eager
+    def __init__(self, group: ParameterGroup, layout: FactorLayout, route: Route) -> None:
+        super().__init__(group, layout, route)
         self.geometry: PatchGeometry | None = None
         self.inputs: Tensor | None = None
         self.gradients: list[Tensor] = []
         self._waiting: Tensor | None = None
+
+    @property
+    def stores_gradients(self) -> bool:
+        """Whether output gradients become gradients after every backward pass."""
+        return self.route == "stored gradients"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gradient has arrived."""
+        return not self.gradients if self.stores_gradients else self.output_grads is None
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Keep the inputs, as images where patches can be cut from them later."""
@@ -201,7 +225,7 @@ class OuterFactors(_Positions):
             inputs = _joined([structure.rows_of_inputs() for structure in structures], 1)
         inputs = inputs.to(self.layout.dtype)
         self._inputs = inputs if scale in (None, 1.0) else inputs * scale
-        if not self.eager:
+        if not self.stores_gradients:
             self._store(rows, self._inputs)
 
     def _store(self, rows: slice, inputs: Tensor) -> None:
@@ -221,7 +245,7 @@ class OuterFactors(_Positions):
 
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
         """Keep output gradients, or the gradients that they make with the inputs."""
-        if not self.eager:
+        if not self.stores_gradients:
             super().add(output, gradients)
             return
         output_grads = self._output_grads(gradients)
@@ -265,7 +289,7 @@ class OuterFactors(_Positions):
         structure = self._uses[0].structure
         assert isinstance(structure, Outer)
         output_grads = _joint_output_grads(structure, gradients[0][0])  # (n, outputs, C, T)
-        if self.eager:
+        if self.stores_gradients:
             self._waiting, self._first = self._own(output_grads), outputs.start
             self._flush()
         elif len(outputs) == self.layout.outputs and len(output_grads) == self.layout.examples:
@@ -329,9 +353,14 @@ class DenseFactors(Factors):
     def __init__(
         self, group: ParameterGroup, layout: FactorLayout, parameter: nn.Parameter
     ) -> None:
-        super().__init__(group, layout)
+        super().__init__(group, layout, "stored gradients")
         self._parameter = parameter
         self.gradients: list[Tensor] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gradient has arrived."""
+        return not self.gradients
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Remember the structures."""
@@ -393,21 +422,20 @@ Item = TypeVar("Item")
 
 
 class MixedFactors(Factors):
-    """Factors of the lookups and of the products apart; gradients are never formed.
-
-    Args:
-        group: The group.
-        layout: Sizes.
-        route: How the products' own part will be contracted.
-    """
+    """Factors of the lookups and of the products apart; gradients are never formed as a whole."""
 
     def __init__(self, group: ParameterGroup, layout: FactorLayout, route: Route) -> None:
-        super().__init__(group, layout)
+        super().__init__(group, layout, route)
         self.outer = OuterFactors(
-            ParameterGroup(group.parameter, "outer", group.uses), layout, route, False
+            ParameterGroup(group.parameter, "outer", group.uses), layout, route
         )
         self.lookup = LookupFactors(ParameterGroup(group.parameter, "lookup", group.uses), layout)
         self._is_outer: list[bool] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no gradient has arrived."""
+        return self.outer.is_empty and self.lookup.is_empty
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
         """Hand every use to its kind."""

@@ -1,8 +1,13 @@
-"""Forward and backward passes over examples, and the contractions of what they leave."""
+"""The kernel computation: passes over blocks of examples, then contractions of what they leave.
+
+:func:`prepare` runs the first example alone and groups the uses of parameters. The
+:class:`KernelEngine` then plans, collects the factors of blocks of examples (forward and backward
+passes) and fills blocks of kernels with them (contractions).
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,36 +27,93 @@ from theodolite.engine._plan import (
     EngineOptions,
     GroupPlan,
     KernelSizes,
+    Order,
     ParameterGroup,
     Plan,
-    Route,
     group_parameters,
     make_plan,
 )
 from theodolite.engine._products import Products, on_one_thread
 from theodolite.engine._runs import ForwardRun, ModelRecorder
 from theodolite.engine.batches import Batch, iterate_batches, spans
-from theodolite.engine.layers import Layers, Ownership, Parameters, own_parameters, unwrap
-from theodolite.engine.readouts import Mode, Outputs, Readout, resolve_outputs, resolve_readout
+from theodolite.engine.layers import Ownership, own_parameters, unwrap
+from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.state import require_fixed_mode, without_autocast
 from theodolite.errors import CaptureError
 
-__all__ = [
-    "Collected",
-    "Data",
-    "KernelEngine",
-    "Request",
-    "collect",
-    "example_blocks",
-    "prepare",
-    "weighted_gradients",
-]
-
+_HALF = (torch.float16, torch.bfloat16)
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 # On a GPU larger output gradients go through joint passes too where a single one has few examples.
 _FILLING_EXAMPLES = 112
 _JOINT_EXAMPLES = 512
 _JOINT_BYTES = 2**30
+# Order of contraction -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one
+# (products must not be too narrow), and multiply-adds of a part (longer than it takes to launch).
+_PARTS: dict[Order, tuple[int, float]] = {
+    "hadamard": (2000, 4e9),
+    "gradients": (240, 4e9),
+    "positions": (120, 2e10),
+}
+_SPLIT_ROWS = 1280  # rows of a part of split gradients: tensor cores want them taller
+_MOST_PARTS = 32
+_TILE_ROWS = 128  # rows of a product that a GPU handles as one
+_CPU_PARTS: dict[Order, tuple[int, float]] = {
+    "hadamard": (128, 3.3e7),
+    "gradients": (128, 3.3e7),
+    "positions": (1, 3.3e7),
+}
+_VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
+
+
+@dataclass(frozen=True)
+class BatchList:
+    """Batches that are gone through once or several times."""
+
+    batches: list[Batch]
+
+    @classmethod
+    def of(cls, data: Any, targets: Any, batch_fn: Any, device: torch.device) -> "BatchList":
+        """Everything that is accepted, on the device."""
+        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
+        return cls(list(made))
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def rows(self, span: slice) -> list[Batch]:
+        """Some consecutive examples, as parts of the batches that hold them."""
+        found, start = [], 0
+        for batch in self.batches:
+            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
+            if first < last:
+                found.append(batch.take(slice(first, last)))
+            start += len(batch)
+        return found
+
+    def blocks(self, size: int, batch_size: int) -> Iterator["ExampleBlock"]:
+        """Blocks of at most ``size`` examples, in batches for single forward passes."""
+        current: list[Batch] = []
+        first = stop = 0
+        for batch in self.batches:
+            start = 0
+            while start < len(batch):
+                count = min(len(batch) - start, batch_size, first + size - stop)
+                current.append(batch.take(slice(start, start + count)))
+                start += count
+                stop += count
+                if stop - first == size:
+                    yield ExampleBlock(slice(first, stop), current)
+                    current, first = [], stop
+        if current:
+            yield ExampleBlock(slice(first, stop), current)
+
+
+@dataclass(frozen=True)
+class ExampleBlock:
+    """Consecutive examples whose factors are kept together; ``rows`` is their place in the data."""
+
+    rows: slice
+    batches: list[Batch]
 
 
 @dataclass(frozen=True)
@@ -59,69 +121,199 @@ class Collected:
     """Factors of one block of examples.
 
     Args:
+        rows: Place of the examples in the data.
         factors: One entry per group; contractions take them out when they are done.
         outputs: Functions of the examples, (n, c), detached.
         gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
     """
 
+    rows: slice
     factors: list[Factors]
     outputs: Tensor
     gradients: dict[str, Tensor]
 
 
-def example_blocks(batches: Sequence[Batch], block: int, batch_size: int) -> Iterator[list[Batch]]:
-    """Cut data into blocks of examples, each a list of batches for single forward passes."""
-    current: list[Batch] = []
-    free = block
-    for batch in batches:
+@dataclass
+class KernelEngine:
+    """A model that was looked at with one example, ready to compute kernels.
+
+    Args:
+        recorder: The model and what is differentiated.
+        groups: Parts whose kernels add up.
+        alone: The first example alone.
+        dtype: Dtype of factors and kernels.
+        device: Where everything happens.
+        options: The user's choices.
+    """
+
+    recorder: ModelRecorder
+    groups: list[ParameterGroup]
+    alone: ForwardRun
+    dtype: torch.dtype
+    device: torch.device
+    options: EngineOptions
+
+    @property
+    def outputs(self) -> int:
+        """Number of functions per example."""
+        return self.alone.outputs.shape[1]
+
+    @property
+    def mode(self) -> Mode:
+        """What is kept of the outputs."""
+        return self.recorder.choice.mode
+
+    @property
+    def _width(self) -> int:
+        """Rows of a kernel that belong to one example."""
+        return self.outputs if self.mode == "full" else 1
+
+    @property
+    def layers(self) -> list[str]:
+        """Selected layers in order of execution; those that were not used come last."""
+        order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
+        owned = self.recorder.ownership.layers
+
+        def first_use(layer: str) -> int:
+            return min(order.get(name, len(order) + len(self.groups)) for name in owned[layer])
+
+        return sorted(owned, key=first_use)
+
+    def groups_of(self, layer: str) -> list[int]:
+        """Positions of the groups that a layer owns."""
+        owned = set(self.recorder.ownership.layers[layer])
+        return [index for index, group in enumerate(self.groups) if group.parameter in owned]
+
+    def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
+        """Routes and sizes; raises where memory does not suffice."""
+        sizes = KernelSizes(
+            left=left,
+            right=right,
+            outputs=self.outputs,
+            mode=self.mode,
+            symmetric=symmetric,
+            dtype=self.dtype,
+            device=self.device,
+            kernels=kernels,
+        )
+        return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
+
+    def collect(self, block: ExampleBlock, plan: Plan, weights: Tensor | None = None) -> Collected:
+        """Factors of all groups, and the gradient of the weighted outputs where weights are given.
+
+        Args:
+            block: The examples.
+            plan: What is kept of every group.
+            weights: One number per example of the block and output.
+        """
+        count = block.rows.stop - block.rows.start
+        layout = FactorLayout(count, self.outputs, self.dtype, self.device)
+        factors = [self._empty_factors(entry, layout) for entry in plan.groups]
+        outputs: list[Tensor] = []
+        total: dict[str, Tensor] = {}
         start = 0
-        while start < len(batch):
-            stop = min(len(batch), start + min(batch_size, free))
-            current.append(batch.take(slice(start, stop)))
-            free -= stop - start
-            start = stop
-            if free == 0:
-                yield current
-                current, free = [], block
-    if current:
-        yield current
+        for batch in block.batches:
+            rows = slice(start, start + len(batch))
+            run = self.recorder.run(batch)
+            _add_run(factors, plan, run, rows, keep_graph=weights is not None)
+            if weights is not None:
+                _add_gradients(total, self.recorder, run.outputs, weights[rows])
+            outputs.append(compact(run.outputs.detach()))
+            del run  # before the next one is made: its graph holds as much as all that is kept
+            start = rows.stop
+        values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return Collected(block.rows, factors, values, total)
+
+    def _empty_factors(self, entry: GroupPlan, layout: FactorLayout) -> Factors:
+        group = entry.group
+        if group.kind == "lookup":
+            return LookupFactors(group, layout)
+        if group.kind == "mixed":
+            return MixedFactors(group, layout, entry.route)
+        if group.kind == "outer":
+            return OuterFactors(group, layout, entry.route)
+        return DenseFactors(group, layout, self.recorder.ownership.parameters[group.parameter])
+
+    def fill(
+        self, layer: str, left: Collected, right: Collected, block: KernelBlock, plan: Plan
+    ) -> None:
+        """Overwrite a block with the kernel of one layer."""
+        contraction = self.contraction(plan, layer, len(left.outputs))
+        indices = self.groups_of(layer)
+        if not indices:
+            block.values.zero_()
+        with without_autocast(self.device):
+            for rank, index in enumerate(indices):
+                contraction.add(left.factors[index], right.factors[index], block, rank == 0)
+        if left is right and indices:
+            # Plain products of a matrix with itself come out symmetric on a GPU, those of split
+            # numbers do not: high by low and low by high are added in another order.
+            exact = all(plan.groups[index].route != "positions" for index in indices)
+            plain = self.device.type == "cuda" and self.options.precision == "float32"
+            exact &= plain or contraction.symmetric(left.factors[indices[0]])
+            block.mirror(contraction.span, symmetrize=not exact)
+
+    def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
+        """Parts of a symmetric block: few enough to be large, many enough to save work."""
+        groups = [plan.groups[index] for index in self.groups_of(layer)]
+        heaviest = max(groups, key=lambda entry: entry.cost, default=None)
+        parts = self.options.parts or self._parts(heaviest, examples)
+        whole = self.options.parts is None and self._whole(groups, plan, examples)
+        products = Products(self.options.precision)
+        span = examples if whole else -(-examples // parts)
+        if heaviest is not None and heaviest.route != "positions":
+            span = self._filling(span, examples)
+        return Contraction(products, plan.tile_bytes, span, whole)
+
+    def _parts(self, heaviest: GroupPlan | None, examples: int) -> int:
+        if heaviest is None:
+            return 1
+        on_gpu = self.device.type == "cuda"
+        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[heaviest.order]
+        if on_gpu and heaviest.order == "gradients" and self.options.precision == "3xtf32":
+            least = _SPLIT_ROWS
+        rows = examples * self._width
+        return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
+
+    def _whole(self, groups: Sequence[GroupPlan], plan: Plan, examples: int) -> bool:
+        """Whether one thread multiplies whole kernels; the forward kernel must fit into a tile."""
+        kinds = [(entry.group.kind, entry.route) for entry in groups]
+        if kinds != [("outer", "hadamard")] or not on_one_thread(self.device):
+            return False
+        return examples**2 * self._width * self.dtype.itemsize <= plan.tile_bytes
+
+    def _filling(self, span: int, examples: int) -> int:
+        """Long parts whose rows fill whole tiles or vectors, as far as whole examples do."""
+        width = self._width
+        if self.device.type != "cuda":
+            step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
+            return min(examples, -(-span // step) * step)
+        if span * width <= _TILE_ROWS:
+            return span
+        filling = round(span * width / _TILE_ROWS) * _TILE_ROWS // width
+        return max(1, min(examples, filling))
 
 
-def collect(
-    recorder: ModelRecorder,
-    batches: Sequence[Batch],
-    plan: Plan,
-    layout: FactorLayout,
-    weights: Tensor | None,
-) -> Collected:
-    """Factors of all groups, and the gradient of the weighted outputs where weights are given."""
-    factors = [_factors(entry, layout, recorder) for entry in plan.groups]
-    outputs: list[Tensor] = []
-    total: dict[str, Tensor] = {}
-    start = 0
-    for batch in batches:
-        rows = slice(start, start + len(batch))
-        run = recorder.run(batch)
-        part = None if weights is None else weights[rows]
-        _add_run(factors, plan, run, rows, keep_graph=part is not None)
-        if part is not None:
-            _add_gradients(total, recorder, run.outputs, part)
-        outputs.append(compact(run.outputs.detach()))
-        del run  # before the next one is made: its graph holds as much as all that is kept of it
-        start = rows.stop
-    return Collected(factors, outputs[0] if len(outputs) == 1 else torch.cat(outputs), total)
+def prepare(model: nn.Module, data: BatchList, options: EngineOptions) -> KernelEngine:
+    """Look at the model with one example, and group the uses of its parameters."""
+    inner = unwrap(model)
+    require_fixed_mode(inner)
+    ownership = _restricted(own_parameters(inner, options.layers, options.params))
+    choice = resolve_outputs(options.outputs)
+    recorder = ModelRecorder(inner, ownership, resolve_readout(options.readout), choice)
+    alone = recorder.run_alone(data.batches[0].take(slice(0, 1)))
+    recorder.require_finite(alone.outputs)
+    dtype = options.dtype or alone.outputs.dtype
+    dtype = torch.float32 if dtype in _HALF else dtype
+    groups = group_parameters(alone.uses, ownership)
+    return KernelEngine(recorder, groups, alone, dtype, alone.outputs.device, options)
 
 
-def _factors(entry: GroupPlan, layout: FactorLayout, recorder: ModelRecorder) -> Factors:
-    if entry.group.kind == "lookup":
-        return LookupFactors(entry.group, layout)
-    if entry.group.kind == "mixed":
-        assert entry.route is not None
-        return MixedFactors(entry.group, layout, entry.route)
-    if entry.group.kind == "outer":
-        assert entry.route is not None
-        return OuterFactors(entry.group, layout, entry.route, entry.eager)
-    return DenseFactors(entry.group, layout, recorder.ownership.parameters[entry.group.parameter])
+def _restricted(ownership: Ownership) -> Ownership:
+    """Only parameters of selected layers are followed."""
+    wanted = {name for names in ownership.layers.values() for name in names}
+    parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
+    return Ownership(parameters, ownership.layers, ownership.shared)
 
 
 def _add_run(
@@ -156,8 +348,8 @@ def _joint(factors: list[Factors], run: ForwardRun, size: int) -> bool:
 def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
     """Outputs that go through one pass: several where one alone would not fill the machine."""
     n, count = run.outputs.shape
-    if plan.joint is not None:
-        return min(count, plan.joint)
+    if plan.outputs_per_pass is not None:
+        return min(count, plan.outputs_per_pass)
     limit = _FEW_BYTES.get(run.outputs.device.type, 0)
     if 0 < run.output_grad_bytes <= limit:
         return count
@@ -204,227 +396,3 @@ def weighted_gradients(
             _add_gradients(total, recorder, recorder.outputs(part), weights[span])
             start = span.stop
     return total
-
-
-_HALF = (torch.float16, torch.bfloat16)
-# Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one (products must
-# not be too narrow), and multiply-adds of a part (longer than it takes to ask for them).
-_PARTS: dict[Route, tuple[int, float]] = {
-    "hadamard": (2000, 4e9),
-    "gradients": (240, 4e9),
-    "positions": (120, 2e10),
-}
-_SPLIT_ROWS = 1280  # rows of a part of split gradients: tensor cores want them taller
-_MOST_PARTS = 32
-_TILE_ROWS = 128  # rows of a product that a GPU handles as one
-_CPU_PARTS: dict[Route, tuple[int, float]] = {
-    "hadamard": (128, 3.3e7),
-    "gradients": (128, 3.3e7),
-    "positions": (1, 3.3e7),
-}
-_VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, beside model and data."""
-
-    layers: Layers = "*"
-    outputs: Outputs = "full"
-    readout: str | Readout | None = None
-    params: Parameters = None
-    dtype: torch.dtype | None = None
-    device: torch.device | str | None = None
-    options: EngineOptions = field(default_factory=EngineOptions)
-
-
-@dataclass(frozen=True)
-class Data:
-    """Batches that are gone through once or several times."""
-
-    batches: list[Batch]
-
-    @classmethod
-    def of(cls, data: Any, targets: Any, batch_fn: Any, device: torch.device) -> "Data":
-        """Everything that is accepted, on the device."""
-        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
-        return cls(list(made))
-
-    def __len__(self) -> int:
-        return sum(len(batch) for batch in self.batches)
-
-    def rows(self, span: slice) -> list[Batch]:
-        """Some consecutive examples, as parts of the batches that hold them."""
-        found, start = [], 0
-        for batch in self.batches:
-            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
-            if first < last:
-                found.append(batch.take(slice(first, last)))
-            start += len(batch)
-        return found
-
-
-@dataclass
-class KernelEngine:
-    """A prepared engine.
-
-    Args:
-        recorder: The model and what is differentiated.
-        groups: Parts whose kernels add up.
-        alone: The first example alone.
-        dtype: Dtype of factors and kernels.
-        device: Where everything happens.
-        options: The user's choices.
-    """
-
-    recorder: ModelRecorder
-    groups: list[ParameterGroup]
-    alone: ForwardRun
-    dtype: torch.dtype
-    device: torch.device
-    options: EngineOptions
-
-    @property
-    def outputs(self) -> int:
-        """Number of functions per example."""
-        return self.alone.outputs.shape[1]
-
-    @property
-    def _mode(self) -> Mode:
-        """What is kept of the outputs."""
-        return self.recorder.choice.mode
-
-    @property
-    def _width(self) -> int:
-        """Rows of a kernel that belong to one example."""
-        return self.outputs if self._mode == "full" else 1
-
-    @property
-    def layers(self) -> list[str]:
-        """Selected layers in order of execution; those that were not used come last."""
-        order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
-        owned = self.recorder.ownership.layers
-
-        def first_use(layer: str) -> int:
-            return min(order.get(name, len(order) + len(self.groups)) for name in owned[layer])
-
-        return sorted(owned, key=first_use)
-
-    def groups_of(self, layer: str) -> list[int]:
-        """Positions of the groups that a layer owns."""
-        owned = set(self.recorder.ownership.layers[layer])
-        return [index for index, group in enumerate(self.groups) if group.parameter in owned]
-
-    def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
-        """Routes and sizes; raises where memory does not suffice."""
-        sizes = KernelSizes(
-            left=left,
-            right=right,
-            outputs=self.outputs,
-            mode=self._mode,
-            symmetric=symmetric,
-            dtype=self.dtype,
-            device=self.device,
-            kernels=kernels,
-        )
-        return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
-
-    def collect(
-        self, batches: Sequence[Batch], plan: Plan, weights: Tensor | None = None
-    ) -> Collected:
-        """Factors of one block of examples."""
-        count = sum(len(batch) for batch in batches)
-        layout = FactorLayout(count, self.outputs, self.dtype, self.device)
-        return collect(self.recorder, batches, plan, layout, weights)
-
-    def blocks(self, data: Data, plan: Plan) -> Iterator[tuple[slice, list[Batch]]]:
-        """Blocks of examples with their place in the data."""
-        start = 0
-        for batches in example_blocks(data.batches, plan.block, plan.batch_size):
-            stop = start + sum(len(batch) for batch in batches)
-            yield slice(start, stop), batches
-            start = stop
-
-    def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
-        """Parts of a symmetric block: few enough to be large, many enough to save work."""
-        groups = [plan.groups[index] for index in self.groups_of(layer)]
-        heaviest = max(groups, key=lambda entry: entry.cost, default=None)
-        parts = self.options.parts or self._parts(heaviest, examples)
-        whole = self.options.parts is None and self._whole(groups, plan, examples)
-        products = Products(self.options.precision)
-        span = examples if whole else -(-examples // parts)
-        if heaviest is not None and heaviest.route != "positions":
-            span = self._filling(span, examples)
-        return Contraction(products, plan.tile_bytes, span, whole)
-
-    def _parts(self, heaviest: GroupPlan | None, examples: int) -> int:
-        if heaviest is None:
-            return 1
-        route: Route = heaviest.route or "gradients"
-        on_gpu = self.device.type == "cuda"
-        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[route]
-        if on_gpu and route == "gradients" and self.options.precision == "3xtf32":
-            least = _SPLIT_ROWS
-        rows = examples * self._width
-        return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
-
-    def _whole(self, groups: Sequence[GroupPlan], plan: Plan, examples: int) -> bool:
-        """Whether one thread multiplies whole kernels; the forward kernel must fit into a tile."""
-        kinds = [(entry.group.kind, entry.route) for entry in groups]
-        if kinds != [("outer", "hadamard")] or not on_one_thread(self.device):
-            return False
-        return examples**2 * self._width * self.dtype.itemsize <= plan.tile_bytes
-
-    def _filling(self, span: int, examples: int) -> int:
-        """Long parts whose rows fill whole tiles or vectors, as far as whole examples do."""
-        width = self._width
-        if self.device.type != "cuda":
-            step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
-            return min(examples, -(-span // step) * step)
-        if span * width <= _TILE_ROWS:
-            return span
-        filling = round(span * width / _TILE_ROWS) * _TILE_ROWS // width
-        return max(1, min(examples, filling))
-
-    def fill(
-        self, layer: str, pair: tuple[Collected, Collected], block: KernelBlock, plan: Plan
-    ) -> None:
-        """Overwrite a block with the kernel of one layer."""
-        left, right = pair
-        contraction = self.contraction(plan, layer, len(left.outputs))
-        indices = self.groups_of(layer)
-        if not indices:
-            block.values.zero_()
-        with without_autocast(self.device):
-            for rank, index in enumerate(indices):
-                contraction.add(left.factors[index], right.factors[index], block, rank == 0)
-        if left is right and indices:
-            # Plain products of a matrix with itself come out symmetric on a GPU, those of split
-            # numbers do not: high by low and low by high are added in another order.
-            exact = all(plan.groups[index].route != "positions" for index in indices)
-            plain = self.device.type == "cuda" and self.options.precision == "float32"
-            exact &= plain or contraction.symmetric(left.factors[indices[0]])
-            block.mirror(contraction.span, symmetrize=not exact)
-
-
-def prepare(model: nn.Module, data: Data, request: Request) -> KernelEngine:
-    """Look at the model with one example, and group the uses of its parameters."""
-    inner = unwrap(model)
-    require_fixed_mode(inner)
-    ownership = own_parameters(inner, request.layers, request.params)
-    ownership = _restricted(ownership)
-    choice = resolve_outputs(request.outputs)
-    recorder = ModelRecorder(inner, ownership, resolve_readout(request.readout), choice)
-    alone = recorder.run_alone(data.batches[0].take(slice(0, 1)))
-    recorder.require_finite(alone.outputs)
-    dtype = request.dtype or alone.outputs.dtype
-    dtype = torch.float32 if dtype in _HALF else dtype
-    groups = group_parameters(alone.uses, ownership)
-    return KernelEngine(recorder, groups, alone, dtype, alone.outputs.device, request.options)
-
-
-def _restricted(ownership: Ownership) -> Ownership:
-    """Only parameters of selected layers are followed."""
-    wanted = {name for names in ownership.layers.values() for name in names}
-    parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
-    return Ownership(parameters, ownership.layers, ownership.shared)

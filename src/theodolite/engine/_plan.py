@@ -1,9 +1,23 @@
 """Before anything large is allocated: parameter groups, routes, tiles and the memory they need.
 
-Uses of parameters are grouped into parts of a model whose kernel is one contraction; a route is the
-order of that contraction. With n examples, c outputs, T positions, C rows and D columns, the cost
-model counts multiply-adds and bytes moved: on every machine some routes are bound by one and some
-by the other.
+Uses of parameters are grouped into parts of a model whose kernel is one contraction. With n
+examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and output gradients b^i
+(T x C), every route computes ``K[xi, yj] = sum_ts (a_t . a'_s) (b^i_t . b'^j_s)``:
+
+=================  ====================================  =========================================
+route              formula                               method of ``_contractions.Contraction``
+=================  ====================================  =========================================
+hadamard           T = 1: ``(A A'^T) * (B B'^T)``        ``_hadamard``
+positions          ``G = A A'^T``, ``<B^i G, B'^j>``     ``_positions``: ``_carried`` or, where
+                                                         positions are few, ``_weighted``
+formed gradients   ``J = B^T A``, then ``J J'^T``        ``_formed_gradients``: some entries of J
+                                                         at a time, at the contraction
+stored gradients   the same                              ``_stored_gradients``: J is smaller than
+                                                         its factors and kept instead of them
+=================  ====================================  =========================================
+
+The route is chosen here, once. The cost model counts multiply-adds and bytes moved: on every
+machine some routes are bound by one and some by the other.
 """
 
 from collections import defaultdict
@@ -15,28 +29,12 @@ import torch
 
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ForwardRun
-from theodolite.engine.layers import Ownership
-from theodolite.engine.readouts import Mode, kernel_shape
+from theodolite.engine.layers import Layers, Ownership, Parameters
+from theodolite.engine.readouts import Mode, Outputs, Readout, kernel_shape
 from theodolite.engine.state import available_bytes
 from theodolite.engine.structures import Dense, Lookup, Outer, Structure
 from theodolite.engine.uses import Use
 from theodolite.errors import MemoryLimitError
-
-__all__ = [
-    "ContractionSizes",
-    "EngineOptions",
-    "GroupPlan",
-    "KernelSizes",
-    "ParameterGroup",
-    "Plan",
-    "Route",
-    "choose_route",
-    "contraction_costs",
-    "group_parameters",
-    "make_plan",
-    "pairs_at_once",
-    "scatter_cost",
-]
 
 Kind = Literal["outer", "lookup", "mixed", "dense"]
 
@@ -138,7 +136,8 @@ def _same_layers(first: str, second: str, ownership: Ownership) -> bool:
     return all((first in names) == (second in names) for names in ownership.layers.values())
 
 
-Route = Literal["positions", "gradients", "hadamard"]
+Order = Literal["hadamard", "positions", "gradients"]
+Route = Literal["hadamard", "positions", "formed gradients", "stored gradients"]
 
 # Multiply-adds that run in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a
 # large GPU, 100 GFLOP/s and 15 GB/s on two CPU cores.
@@ -185,7 +184,7 @@ def _time(products: float, numbers: float | int, itemsize: int) -> float:
     return products + _PRODUCTS_PER_BYTE * numbers * itemsize
 
 
-def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
+def contraction_costs(problem: ContractionSizes) -> dict[Order, float]:
     """Predicted time of every route that applies, in multiply-adds."""
     p = problem
     c, T, C, D = p.outputs, p.positions, p.rows, p.columns
@@ -222,10 +221,10 @@ def scatter_cost(rows: int, columns: int) -> float:
     return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
 
 
-def choose_route(problem: ContractionSizes) -> Route:
-    """The route with the lowest predicted time."""
+def choose_order(problem: ContractionSizes) -> Order:
+    """The order of contraction with the lowest predicted time."""
     predicted = contraction_costs(problem)
-    return min(predicted, key=lambda route: predicted[route])
+    return min(predicted, key=lambda order: predicted[order])
 
 
 _GIB = 2**30
@@ -235,27 +234,37 @@ _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How to compute, as far as the user decides it.
+    """What the user decides, and what tests and benchmarks force.
 
     Args:
+        layers: Which layers, see :func:`theodolite.engine.layers.select_layers`.
+        outputs: Which outputs, see :func:`theodolite.engine.readouts.resolve_outputs`.
+        readout: From the model's answer to (n, c).
+        params: Which trainable parameters count.
+        dtype: Dtype of factors and kernels; None for that of the outputs.
         memory_limit: Bytes that may be used; None for nine tenths of what is free.
         batch_size: Examples per forward pass; None to choose.
         precision: Precision of products on CUDA.
-        tile_bytes: Size of intermediate results; None to choose.
-        route: Force one route, for tests and benchmarks.
-        parts: Force the number of parts of a symmetric kernel, likewise.
-        joint: Force the number of outputs that go through one pass, likewise.
         check: Whether to compare with plain autograd.
+        tile_bytes: Size of intermediate results; None to choose.
+        order: Force one order of contraction.
+        parts: Force the number of parts of a symmetric kernel.
+        outputs_per_pass: Force the number of outputs that go through one backward pass.
     """
 
+    layers: Layers = "*"
+    outputs: Outputs = "full"
+    readout: str | Readout | None = None
+    params: Parameters = None
+    dtype: torch.dtype | None = None
     memory_limit: int | None = None
     batch_size: int | None = None
     precision: Precision = "float32"
-    tile_bytes: int | None = None
-    route: Route | None = None
-    parts: int | None = None
-    joint: int | None = None
     check: bool = True
+    tile_bytes: int | None = None
+    order: Order | None = None
+    parts: int | None = None
+    outputs_per_pass: int | None = None
 
 
 @dataclass(frozen=True)
@@ -264,17 +273,20 @@ class GroupPlan:
 
     Args:
         group: The group.
-        route: Order of contraction; None where gradients are kept as they are.
-        eager: Whether gradients are formed after every backward pass.
+        route: How its kernel is contracted, see the table above.
         numbers: Numbers that are kept per example.
         cost: Predicted time of the contraction, in multiply-adds.
     """
 
     group: ParameterGroup
-    route: Route | None
-    eager: bool
+    route: Route
     numbers: int
     cost: float
+
+    @property
+    def order(self) -> Order:
+        """The order of contraction behind the route."""
+        return self.route if self.route in ("hadamard", "positions") else "gradients"
 
 
 @dataclass(frozen=True)
@@ -288,7 +300,7 @@ class Plan:
         block: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak, beside the model itself.
-        joint: Outputs that go through one pass; None to choose.
+        outputs_per_pass: Outputs that go through one backward pass; None to choose.
     """
 
     groups: list[GroupPlan]
@@ -297,7 +309,7 @@ class Plan:
     block: int
     tile_bytes: int
     predicted_bytes: int
-    joint: int | None = None
+    outputs_per_pass: int | None = None
 
 
 @dataclass(frozen=True)
@@ -349,7 +361,15 @@ def make_plan(
         needed = fixed + batch_size * graph + 2 * block * kept
     if block < 1 or needed > limit:
         raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept))
-    return Plan(plans, len(alone.uses), min(batch_size, block), block, tile, needed, options.joint)
+    return Plan(
+        plans,
+        len(alone.uses),
+        min(batch_size, block),
+        block,
+        tile,
+        needed,
+        options.outputs_per_pass,
+    )
 
 
 def _batch_size(options: EngineOptions, sizes: KernelSizes, graph: int, free: int) -> int:
@@ -388,19 +408,19 @@ def _group_plan(
         tensor = alone.uses[group.uses[0]].origin.tensor
         root = ownership.parameters[group.parameter]
         size = (tensor if group.direct else root).numel()
-        return GroupPlan(
-            group, None, False, c * size, 0.5 * sizes.left * sizes.right * c * c * size
-        )
+        cost = 0.5 * sizes.left * sizes.right * c * c * size
+        return GroupPlan(group, "stored gradients", c * size, cost)
     outer = [structure for structure in structures if isinstance(structure, Outer)]
     problem = _problem(outer, sizes)
-    route = options.route or choose_route(problem)
+    order = options.order or choose_order(problem)
     T, C, D = problem.positions, outer[0].rows, problem.columns
-    if route == "hadamard" and T > 1:
-        route = "positions"
-    eager = route == "gradients" and D + (group.bias is not None) <= T
-    inputs = sum(structure.inputs.numel() for structure in outer)
-    numbers = c * C * (D + 1) if eager else c * C * T + inputs
-    return GroupPlan(group, route, eager, numbers, contraction_costs(problem).get(route, 0.0))
+    if order == "hadamard" and T > 1:
+        order = "positions"
+    cost = contraction_costs(problem).get(order, 0.0)
+    if order == "gradients" and D + (group.bias is not None) <= T:
+        return GroupPlan(group, "stored gradients", c * C * (D + 1), cost)
+    numbers = c * C * T + sum(structure.inputs.numel() for structure in outer)
+    return GroupPlan(group, "formed gradients" if order == "gradients" else order, numbers, cost)
 
 
 def _table_plan(
@@ -417,15 +437,13 @@ def _table_plan(
     )
     numbers, cost = tokens * (c * width + 2), max(contraction_costs(problem).values())
     outer = [structure for structure in structures if isinstance(structure, Outer)]
-    route: Route = "positions"
-    if outer:
-        products = _problem(outer, sizes)
-        route = choose_route(products)
-        numbers += c * rows * products.positions + sum(
-            structure.inputs.numel() for structure in outer
-        )
-        cost += contraction_costs(products)[route]
-    return GroupPlan(group, route, False, numbers, cost)
+    if not outer:
+        return GroupPlan(group, "positions", numbers, cost)
+    products = _problem(outer, sizes)
+    order = choose_order(products)
+    numbers += c * rows * products.positions + sum(part.inputs.numel() for part in outer)
+    cost += contraction_costs(products)[order]
+    return GroupPlan(group, "formed gradients" if order == "gradients" else order, numbers, cost)
 
 
 def _problem(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:

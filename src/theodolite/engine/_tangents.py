@@ -13,10 +13,9 @@ from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._factors import OuterFactors
 from theodolite.engine._kernel_engine import (
+    BatchList,
     Collected,
-    Data,
     KernelEngine,
-    Request,
     prepare,
 )
 from theodolite.engine._plan import EngineOptions, Plan
@@ -33,15 +32,6 @@ from theodolite.engine.state import (
     untouched,
 )
 from theodolite.errors import ShapeError, UnknownNameError
-
-__all__ = [
-    "Coverage",
-    "TangentKernels",
-    "backward_kernel",
-    "forward_kernel",
-    "tangent_kernels",
-    "traced_backward_kernel",
-]
 
 
 @dataclass(frozen=True)
@@ -204,166 +194,132 @@ def tangent_kernels(
         [lou2022], Eq. (2); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
     raise_trim_threshold()
-    options = EngineOptions(memory_limit, batch_size, precision, check=check)
-    request = Request(layers, outputs, readout, params, dtype, device, options)
+    options = EngineOptions(
+        layers=layers,
+        outputs=outputs,
+        readout=readout,
+        params=params,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        batch_size=batch_size,
+        precision=precision,
+        check=check,
+    )
     inner = unwrap(model)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
-        data = Data.of(inputs, targets, batch_fn, place)
-        second = None if other is None else Data.of(other, None, batch_fn, place)
-        engine = prepare(inner, data, request)
+        data = BatchList.of(inputs, targets, batch_fn, place)
+        second = None if other is None else BatchList.of(other, None, batch_fn, place)
+        engine = prepare(inner, data, options)
         return kernels_of(engine, data, second, progress)
 
 
 def kernels_of(
-    engine: KernelEngine, data: Data, other: Data | None, progress: Progress | None = None
+    engine: KernelEngine,
+    data: BatchList,
+    other: BatchList | None,
+    progress: Progress | None = None,
 ) -> TangentKernels:
-    """Kernels of all layers."""
-    right = len(data) if other is None else len(other)
-    plan = engine.plan(len(data), right, other is None, len(engine.layers))
-    shape = kernel_shape(engine.recorder.choice.mode, len(data), right, engine.outputs)
-    check = (
-        KernelCheck(engine, data, other, SideStream(engine.device))
-        if engine.options.check
-        else None
-    )
-    kernels = _Kernels(shape, engine, ProgressCounter(progress, _pieces(engine, plan, data, other)))
-    kernels.beside = None if check is None else check.begin
-    values = _fill_all(engine, plan, data, other, kernels)
+    """Kernels of all layers, block of examples by block of examples."""
+    right_size = len(data) if other is None else len(other)
+    plan = engine.plan(len(data), right_size, other is None, len(engine.layers))
+    check = None
+    if engine.options.check:
+        check = KernelCheck(engine, data, other, SideStream(engine.device))
+    counter = ProgressCounter(progress, _pieces(engine, plan, data, other))
+    shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
+    store = _KernelStore(engine, plan, shape, counter, check)
+    outputs: list[Tensor] = []
+    for block in data.blocks(plan.block, plan.batch_size):
+        left = engine.collect(block, plan)
+        counter.done(f"examples {block.rows.start} to {block.rows.stop - 1}")
+        outputs.append(left.outputs)
+        if other is None and len(left.outputs) == len(data):
+            store.fill_and_release(left)
+            break
+        if other is None:
+            store.fill(left, left)
+        for columns in (data if other is None else other).blocks(plan.block, plan.batch_size):
+            if other is None and columns.rows.start <= block.rows.start:
+                continue
+            right = engine.collect(columns, plan)
+            suffix = "" if other is None else " of the other set"
+            counter.done(f"examples {columns.rows.start} to {columns.rows.stop - 1}{suffix}")
+            store.fill(left, right)
+            if other is None:
+                store.mirror(left.rows, right.rows)
+    values = torch.cat(outputs)
     if check is not None:
-        check.compare(kernels, values, kernels_of)
-    return TangentKernels(dict(kernels), coverage_of(engine, plan), values, plan.predicted_bytes)
+        check.compare(store.kernels, values, kernels_of)
+    return TangentKernels(store.kernels, coverage_of(engine, plan), values, plan.predicted_bytes)
 
 
-class _Kernels(dict[str, Tensor]):
-    """Kernels that are allocated when they are first filled, after the passes have let go.
-
-    ``beside`` is called once, when half of them are: a GPU has work for a while by then.
-    """
-
-    beside: Callable[[], None] | None = None
-
-    def __init__(
-        self, shape: tuple[int, ...], engine: KernelEngine, steps: ProgressCounter
-    ) -> None:
-        super().__init__()
-        self._shape, self._engine, self.steps = shape, engine, steps
-
-    def __missing__(self, layer: str) -> Tensor:
-        if self.beside is not None and 2 * len(self) >= len(self._engine.layers) - 1:
-            begin, self.beside = self.beside, None
-            begin()
-        self[layer] = torch.empty(self._shape, dtype=self._engine.dtype, device=self._engine.device)
-        return self[layer]
-
-
-def _pieces(engine: KernelEngine, plan: Plan, data: Data, other: Data | None) -> int:
+def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
     """Blocks of examples that are gone through, and layers that are filled between them."""
     rows = -(-len(data) // plan.block)
     if other is not None:
         columns = -(-len(other) // plan.block)
         return rows + rows * columns * (1 + len(engine.layers))
-    above = rows * (rows - 1) // 2
-    return rows * (1 + len(engine.layers)) + above * (1 + len(engine.layers))
+    return rows * (rows + 1) // 2 * (1 + len(engine.layers))
 
 
-def _fill_all(
-    engine: KernelEngine,
-    plan: Plan,
-    data: Data,
-    other: Data | None,
-    kernels: "_Kernels",
-) -> Tensor:
-    """Fill the kernels block by block; returns the outputs of the first set."""
-    values: list[Tensor] = []
-    for rows, batches in engine.blocks(data, plan):
-        left = engine.collect(batches, plan)
-        kernels.steps.done(f"examples {rows.start} to {rows.stop - 1}")
-        values.append(left.outputs)
-        if other is not None:
-            _fill_row(engine, plan, (left, rows), other, kernels)
-        elif len(left.outputs) == len(data):
-            _fill_and_release(engine, plan, left, kernels)
-        else:
-            _fill_triangle(engine, plan, (left, rows), data, kernels)
-    return torch.cat(values)
+class _KernelStore:
+    """Kernels of all layers, filled block by block.
 
+    A kernel is allocated when its first block is filled, after the passes have released their
+    memory. The check is launched once, when half of the kernels are allocated: a GPU has work for a
+    while by then.
+    """
 
-def _fill_row(
-    engine: KernelEngine,
-    plan: Plan,
-    side: tuple[Collected, slice],
-    other: Data,
-    kernels: "_Kernels",
-) -> None:
-    """All blocks between some examples of the first set and the second set."""
-    left, rows = side
-    for columns, batches in engine.blocks(other, plan):
-        right = engine.collect(batches, plan)
-        kernels.steps.done(f"examples {columns.start} to {columns.stop - 1} of the other set")
-        _fill(engine, plan, (left, right), (rows, columns), kernels)
+    def __init__(
+        self,
+        engine: KernelEngine,
+        plan: Plan,
+        shape: tuple[int, ...],
+        counter: ProgressCounter,
+        check: KernelCheck | None,
+    ) -> None:
+        self._engine, self._plan, self._shape = engine, plan, shape
+        self._counter, self._unlaunched = counter, check
+        self.kernels: dict[str, Tensor] = {}
 
+    def _block(self, layer: str) -> KernelBlock:
+        """The kernel of a layer, allocated if it is not there yet."""
+        engine = self._engine
+        if layer not in self.kernels:
+            if self._unlaunched is not None and 2 * len(self.kernels) >= len(engine.layers) - 1:
+                self._unlaunched.launch()
+                self._unlaunched = None
+            empty = torch.empty(self._shape, dtype=engine.dtype, device=engine.device)
+            self.kernels[layer] = empty
+        return KernelBlock(self.kernels[layer], engine.mode)
 
-def _fill_triangle(
-    engine: KernelEngine,
-    plan: Plan,
-    side: tuple[Collected, slice],
-    data: Data,
-    kernels: "_Kernels",
-) -> None:
-    """Blocks from the diagonal on, and their mirror images."""
-    left, rows = side
-    _fill(engine, plan, (left, left), (rows, rows), kernels)
-    for columns, batches in engine.blocks(data, plan):
-        if columns.start > rows.start:
-            right = engine.collect(batches, plan)
-            kernels.steps.done(f"examples {columns.start} to {columns.stop - 1}")
-            _fill(engine, plan, (left, right), (rows, columns), kernels)
-            _mirror_blocks(engine, (rows, columns), kernels)
+    def fill(self, left: Collected, right: Collected) -> None:
+        """Fill one block of every kernel."""
+        for layer in self._engine.layers:
+            block = self._block(layer).part(left.rows, right.rows)
+            self._engine.fill(layer, left, right, block, self._plan)
+            self._counter.done(f"layer {layer}")
 
+    def fill_and_release(self, collected: Collected) -> None:
+        """Fill whole kernels, and release factors, the larger part of the memory, on the way."""
+        engine = self._engine
+        waiting = Counter(index for layer in engine.layers for index in engine.groups_of(layer))
+        for layer in engine.layers:
+            engine.fill(layer, collected, collected, self._block(layer), self._plan)
+            self._counter.done(f"layer {layer}")
+            for index in engine.groups_of(layer):
+                waiting[index] -= 1
+                if waiting[index] == 0:
+                    collected.factors[index].release()
 
-def _fill(
-    engine: KernelEngine,
-    plan: Plan,
-    pair: tuple[Collected, Collected],
-    place: tuple[slice, slice],
-    kernels: "_Kernels",
-) -> None:
-    """Fill one block of every kernel."""
-    mode = engine.recorder.choice.mode
-    for layer in engine.layers:
-        kernel = kernels[layer]
-        engine.fill(layer, pair, KernelBlock(kernel, mode).part(*place), plan)
-        kernels.steps.done(f"layer {layer}")
-
-
-def _fill_and_release(
-    engine: KernelEngine, plan: Plan, collected: Collected, kernels: "_Kernels"
-) -> None:
-    """Fill whole kernels and let factors, the larger part of the memory, go on the way."""
-    mode = engine.recorder.choice.mode
-    waiting = Counter(index for layer in engine.layers for index in engine.groups_of(layer))
-    for layer in engine.layers:
-        kernel = kernels[layer]
-        engine.fill(layer, (collected, collected), KernelBlock(kernel, mode), plan)
-        kernels.steps.done(f"layer {layer}")
-        for index in engine.groups_of(layer):
-            waiting[index] -= 1
-            if waiting[index] == 0:
-                collected.factors[index].release()
-
-
-def _mirror_blocks(engine: KernelEngine, place: tuple[slice, slice], kernels: "_Kernels") -> None:
-    """Copy a block above the diagonal to its place below."""
-    mode = engine.recorder.choice.mode
-    rows, columns = place
-    for kernel in kernels.values():
-        block = KernelBlock(kernel, mode)
-        pairs = zip(
-            block.part(columns, rows).matrices(), block.part(rows, columns).matrices(), strict=True
-        )
-        for below, above in pairs:
-            below.copy_(above.T)
+    def mirror(self, rows: slice, columns: slice) -> None:
+        """Copy a block above the diagonal to its place below."""
+        for layer in self.kernels:
+            block = self._block(layer)
+            below, above = block.part(columns, rows), block.part(rows, columns)
+            for target, source in zip(below.matrices(), above.matrices(), strict=True):
+                target.copy_(source.T)
 
 
 def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
@@ -377,7 +333,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
                 name,
                 tuple(use.function for use in uses),
                 all(use.by_rule for use in uses),
-                entry.route or "gradients",
+                entry.order,
                 ownership.shared.get(name, ()),
             )
     return {
@@ -486,12 +442,12 @@ def _factors(
     inner = unwrap(model)
     place = model_device(inner)
     with untouched(inner), exact_arithmetic(place):
-        data = Data.of(inputs, None, None, place)
-        request = Request(layer, "full", readout, options=EngineOptions(check=False))
-        engine = prepare(inner, data, request)
+        data = BatchList.of(inputs, None, None, place)
+        options = EngineOptions(layers=layer, readout=readout, check=False)
+        engine = prepare(inner, data, options)
         plan = engine.plan(len(data), len(data), True, 1)
-        batches = [batch for _, block in engine.blocks(data, plan) for batch in block]
-        collected = engine.collect(batches, plan)
+        (block,) = data.blocks(len(data), plan.batch_size)
+        collected = engine.collect(block, plan)
     found = [part for part in collected.factors if isinstance(part, OuterFactors)]
     if len(found) != 1 or found[0].output_grads is None or found[0].output_grads.shape[3] != 1:
         raise ShapeError(
