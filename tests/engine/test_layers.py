@@ -86,7 +86,7 @@ def test_frozen_parameters_and_the_choice_of_parameters():
     with pytest.raises(DomainError):
         own_parameters(model(), params=lambda *_: False)
     with pytest.raises(DomainError, match="requires_grad"):
-        own_parameters(nn.ReLU())
+        own_parameters(nn.Linear(2, 2).requires_grad_(False))
 
 
 def test_originals_of_a_reparametrized_weight_belong_to_its_layer():
