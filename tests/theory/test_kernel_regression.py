@@ -8,7 +8,7 @@ from tests.reference import kernel_regression as reference
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError
 from theodolite.theory import kernel_regression as theory
-from theodolite.theory.kernel_regression._average_error import _effective_ridge, shortcut_parts
+from theodolite.theory.kernel_regression import _effective_ridge, shortcut_parts
 
 F64 = torch.float64
 SHAPES = {"tall": (9, 4), "wide": (4, 9), "square": (5, 5)}

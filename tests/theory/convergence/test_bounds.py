@@ -9,7 +9,7 @@ from tests.theory.convergence.problems import F64, KINDS, problem, projected, sp
 from theodolite.errors import DomainError
 from theodolite.theory import convergence as theory
 from theodolite.theory.convergence._bounds import bounds_by_threshold
-from theodolite.theory.convergence._counts import first_step
+from theodolite.theory.convergence._trajectories import first_step
 
 PROBLEMS, DIRECTIONS = 10_000, 6
 

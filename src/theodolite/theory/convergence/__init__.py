@@ -12,7 +12,6 @@ from theodolite.theory.convergence._bounds import (
     iteration_bounds,
     sharp_iteration_bound,
 )
-from theodolite.theory.convergence._counts import steps_to_reduce, weight_norm_after
 from theodolite.theory.convergence._logistic import (
     LogisticRun,
     logistic_descent,
@@ -23,29 +22,30 @@ from theodolite.theory.convergence._logistic import (
     logistic_step_limit,
     squared_loss_equivalent,
 )
-from theodolite.theory.convergence._phases import Phases, phases
-from theodolite.theory.convergence._processes import (
+from theodolite.theory.convergence._setting import (
     LossProcesses,
     RidgeCurve,
+    StartingPoint,
+    convert_step_size,
+    diverges,
     loss_gradient,
     loss_processes,
     process_goals,
     process_steps,
+    project_start,
     ridge_curve,
 )
-from theodolite.theory.convergence._setting import (
-    StartingPoint,
-    convert_step_size,
-    diverges,
-    project_start,
-)
 from theodolite.theory.convergence._trajectories import (
+    Phases,
     gradient_descent_gap,
     gradient_descent_loss,
     gradient_descent_reduction,
     gradient_descent_weight_distance,
     gradient_descent_weight_norm,
     gradient_descent_weights,
+    phases,
+    steps_to_reduce,
+    weight_norm_after,
 )
 
 __all__ = [

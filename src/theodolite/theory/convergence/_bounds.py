@@ -13,17 +13,8 @@ from torch import Tensor
 from theodolite.checks import require_finite, require_positive
 from theodolite.errors import DomainError
 from theodolite.linalg import LabelProjections, array_function, double
-from theodolite.theory.convergence._counts import steps_to_reduce
 from theodolite.theory.convergence._setting import initial_mass, require_projections
-
-__all__ = [
-    "IterationBounds",
-    "best_iteration_bound",
-    "bounds_by_threshold",
-    "iteration_bound",
-    "iteration_bounds",
-    "sharp_iteration_bound",
-]
+from theodolite.theory.convergence._trajectories import steps_to_reduce
 
 Number = float | Float[Tensor, "*b"]
 

@@ -22,17 +22,6 @@ from theodolite.checks import (
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double, singular_values
 
-__all__ = [
-    "LogisticRun",
-    "logistic_descent",
-    "logistic_error",
-    "logistic_first_step",
-    "logistic_gradient",
-    "logistic_loss",
-    "logistic_step_limit",
-    "squared_loss_equivalent",
-]
-
 
 @dataclass(frozen=True)
 class LogisticRun:

@@ -1,27 +1,29 @@
-r"""Gradient descent on a linear read-out in closed form, at any step and from any start.
+r"""Gradient descent in closed form, the step at which it reaches a goal, fast and slow phases.
 
 Along each singular direction the error shrinks by :math:`q_i = 1 - \eta\sigma_i^2` a step and the
 directions do not interact. The formulas hold for every step size, rank and shape; ``diverges`` says
 whether the run they describe converges.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.linalg import LabelProjections, array_function, double, safe_sqrt
-from theodolite.theory.convergence._powers import one_minus_power, power, progress, times
-from theodolite.theory.convergence._setting import StartingPoint, Steps, initial_mass, rates
-
-__all__ = [
-    "gradient_descent_gap",
-    "gradient_descent_loss",
-    "gradient_descent_reduction",
-    "gradient_descent_weight_distance",
-    "gradient_descent_weight_norm",
-    "gradient_descent_weights",
-    "weight_norm",
-]
+from theodolite.checks import require_between, require_nonnegative, require_positive
+from theodolite.linalg import LabelProjections, array_function, double, nan_unless, safe_sqrt
+from theodolite.theory.convergence._setting import (
+    StartingPoint,
+    Steps,
+    initial_mass,
+    one_minus_power,
+    power,
+    progress,
+    rates,
+    require_convergence,
+    times,
+)
 
 
 @array_function
@@ -280,3 +282,200 @@ def _shape(steps: Steps) -> tuple[int, ...]:
 
 def _root_mass(projections: LabelProjections) -> Tensor:
     return torch.linalg.vector_norm(double(projections.coefficients), dim=1)
+
+
+_DOUBLINGS = 1080  # beyond the largest float
+_BITS = 54  # of a count: counts above 2**53 are rounded
+_SLACK = 8 * torch.finfo(torch.float64).eps  # a goal that was itself computed as a reduction
+
+
+def first_step(rate: Tensor, mass: Tensor, goal: Tensor) -> Tensor:
+    """Smallest whole ``t`` with ``sum (1 - q^(2t)) mass >= goal``; inf if there is none.
+
+    ``rate`` and ``mass`` carry directions on their last axis and broadcast against ``goal`` in the
+    others. A goal equal to the whole mass is reached only if one step removes everything.
+    """
+    mass = torch.where((rate > 0) & (rate < 2), mass, torch.zeros_like(mass))
+    whole = mass.sum(-1)
+
+    def reached(steps: Tensor) -> Tensor:
+        gained = times(one_minus_power(rate, 2 * steps.unsqueeze(-1)), mass).sum(-1)
+        return gained >= goal * (1 - _SLACK)
+
+    high = torch.ones_like(goal)
+    for _ in range(_DOUBLINGS):
+        missing = ~reached(high) & (goal < whole)
+        if not missing.any():
+            break
+        high = torch.where(missing, 2 * high, high)
+    low = torch.where(high > 1, high / 2, torch.zeros_like(high))
+    for _ in range(_BITS):
+        middle = torch.floor((low + high) / 2)
+        if not (middle > low).any():
+            break
+        low, high = _halve(low, middle, high, reached(middle))
+    return torch.where(goal <= 0, torch.zeros_like(high), _or_never(high, goal, whole, rate, mass))
+
+
+def _halve(low: Tensor, middle: Tensor, high: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+    inside = middle > low
+    return torch.where(inside & ~below, middle, low), torch.where(inside & below, middle, high)
+
+
+def _or_never(high: Tensor, goal: Tensor, whole: Tensor, rate: Tensor, mass: Tensor) -> Tensor:
+    one_step = ((mass == 0) | (rate == 1)).all(-1) & (goal <= whole)
+    endless = torch.where(one_step, torch.ones_like(high), torch.full_like(high, torch.inf))
+    return torch.where(goal < whole, high, endless)
+
+
+@array_function
+def steps_to_reduce(
+    projections: LabelProjections,
+    reduction: float | Float[Tensor, "*b"],
+    step_size: float,
+    *,
+    start: StartingPoint | None = None,
+) -> Float[Tensor, "*b"]:
+    r"""The exact number of gradient-descent steps that lower the loss by a given amount.
+
+    .. math:: \min\{t \in \mathbb N : L(w_0) - L(w_t) \ge \omega\}
+
+    Infinite if no number of steps does: only what lies in the range of the features can go.
+
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        reduction: :math:`\omega \ge 0`, on the sum of squared errors; one number or many.
+        step_size: :math:`\eta`, for half the sum of squares.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the reduction is negative or the step size makes the run diverge.
+
+    Example:
+        >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)
+        >>> steps_to_reduce(one, torch.tensor([0.0, 0.75, 0.9, 1.5]), 0.5)
+        tensor([0., 1., 2., inf])
+
+    References:
+        [imani2022], Proposition 1 solved for the step.
+    """
+    return _steps_to_reduce(projections, reduction, step_size, start)
+
+
+def _steps_to_reduce(
+    projections: LabelProjections,
+    reduction: float | Tensor,
+    step_size: float,
+    start: StartingPoint | None,
+) -> Tensor:
+    require_convergence(projections, step_size)
+    rate = step_size * double(projections.singular_values).square()
+    goal = torch.as_tensor(reduction, dtype=torch.float64, device=rate.device)
+    require_nonnegative(reduction=goal)
+    return first_step(rate, initial_mass(projections, start), goal)
+
+
+@array_function
+def weight_norm_after(
+    projections: LabelProjections, reduction: float | Float[Tensor, "*b"], step_size: float
+) -> Float[Tensor, "*b"]:
+    r"""Norm of the weights when gradient descent from zero has lowered the loss by an amount.
+
+    .. math:: \|w_T\|,\qquad T = \min\{t : L(0) - L(w_t) \ge \omega\}
+
+    Undefined (``nan``): the reduction is never reached.
+
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        reduction: :math:`\omega \ge 0`, on the sum of squared errors; one number or many.
+        step_size: :math:`\eta`, for half the sum of squares.
+
+    Raises:
+        DomainError: If the reduction is negative or the step size makes the run diverge.
+
+    Example:
+        >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)
+        >>> weight_norm_after(one, torch.tensor([0.75, 2.0]), 0.5)
+        tensor([0.5000,    nan])
+
+    References:
+        [imani2022], Figure 11 (c, d).
+    """
+    steps = _steps_to_reduce(projections, reduction, step_size, None)
+    reached = steps.isfinite()
+    safe = torch.where(reached, steps, torch.zeros_like(steps))
+    return nan_unless(reached, weight_norm(projections, step_size, safe))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The loss and the weight norm, split at a threshold on singular values."""
+
+    fast_loss: Float[Tensor, "*t"]
+    slow_loss: Float[Tensor, "*t"]
+    floor: Float[Tensor, ""]
+    fast_weight_norm: Float[Tensor, "*t"]
+    slow_weight_norm: Float[Tensor, "*t"]
+    fast_share: Float[Tensor, ""]  # fast loss at step 0: the alignment at the threshold
+    slow_share: Float[Tensor, ""]
+    fast_end: Float[Tensor, ""]  # first step with at most ``remaining`` of the fast share left
+
+
+@array_function
+def phases(
+    projections: LabelProjections,
+    step_size: float,
+    steps: Steps,
+    threshold: float,
+    remaining: float = 0.05,
+) -> Phases:
+    r"""Gradient descent from zero, split into fast, slow and irreducible parts.
+
+    Fast: :math:`\sigma_i \ge \tau`; slow: :math:`0 < \sigma_i < \tau`; floor: :math:`\sigma_i = 0`.
+
+    .. math:: L_\text{fast}(t) = \sum_\text{fast} (1-\eta\sigma_i^2)^{2t} c_i^2, \qquad
+              \|w_\text{fast}(t)\|^2 = \sum_\text{fast}
+              \Bigl(\frac{1-(1-\eta\sigma_i^2)^t}{\sigma_i}\Bigr)^2 c_i^2 \le A(\tau)/\tau^2
+
+    Stopping at the end of the fast phase keeps the weights below that bound, up to the little that
+    the slow processes have moved. (The inequality needs :math:`\eta\sigma_1^2 \le 1`.)
+
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+        steps: :math:`t`, one number or many.
+        threshold: :math:`\tau > 0`.
+        remaining: Share of the fast loss that ends the fast phase, in (0, 1).
+
+    Raises:
+        DomainError: If an argument is out of range or gradient descent diverges.
+
+    Example:
+        >>> two = LabelProjections(torch.tensor([1.0, 0.1]), torch.ones(2, 1), torch.ones(1), 3)
+        >>> split = phases(two, 0.5, torch.tensor([0, 3]), threshold=0.5)
+        >>> split.fast_loss, split.slow_loss, split.floor, split.fast_end
+        (tensor([1.0000, 0.0156]), tensor([1.0000, 0.9704]), tensor(1.), tensor(3.))
+
+    References:
+        [imani2022], section 6.1 and Figure 8.
+    """
+    require_positive(threshold=threshold)
+    require_between(0.0, 1.0, open_low=True, open_high=True, remaining=remaining)
+    require_convergence(projections, step_size)
+    rate, t = rates(projections, step_size, steps)
+    sigma, mass = double(projections.singular_values), initial_mass(projections, None)
+    fast = sigma >= threshold
+    losses = times(power(rate, 2 * t), mass)
+    squares = times(progress(rate, t), step_size * sigma * mass.sqrt()).square()
+    shape = tuple(steps.shape) if isinstance(steps, Tensor) else ()
+    fast_mass = torch.where(fast, mass, torch.zeros_like(mass))
+    return Phases(
+        fast_loss=losses[:, fast].sum(1).reshape(shape),
+        slow_loss=losses[:, ~fast].sum(1).reshape(shape),
+        floor=double(projections.residual).sum(),
+        fast_weight_norm=squares[:, fast].sum(1).sqrt().reshape(shape),
+        slow_weight_norm=squares[:, ~fast].sum(1).sqrt().reshape(shape),
+        fast_share=mass[fast].sum(),
+        slow_share=mass[~fast].sum(),
+        fast_end=first_step(rate, fast_mass, (1 - remaining) * fast_mass.sum()),
+    )

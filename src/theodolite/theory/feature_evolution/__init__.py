@@ -4,19 +4,20 @@ Steps of OFE and GOFE on tensors, Theorem A checked on a given network, predicti
 alignments one step ahead, and the measured change of features beside its prediction.
 """
 
-from theodolite.theory.feature_evolution._homogeneity import (
-    HomogeneityCheck,
-    check_homogeneity,
-    homogeneous_step,
-)
-from theodolite.theory.feature_evolution._prediction import AlignmentStages, predict_alignments
 from theodolite.theory.feature_evolution._steps import (
+    AlignmentStages,
     gofe_step,
     gofe_velocity,
     loss_gradient_step,
     ofe_features,
     ofe_step,
     parameter_step,
+    predict_alignments,
+)
+from theodolite.theory.feature_evolution._tangent_map import (
+    HomogeneityCheck,
+    check_homogeneity,
+    homogeneous_step,
 )
 from theodolite.theory.feature_evolution._updates import (
     FeatureChange,

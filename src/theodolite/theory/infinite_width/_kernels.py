@@ -1,8 +1,15 @@
-"""Covariances and layer kernels of an infinitely wide, randomly initialised ReLU network.
+"""Covariances and layer kernels of wide random ReLU networks, and the alignments of their layers.
+
+With He initialisation (weight variance 2 / fan-in) the correlation of two pre-activations obeys
+``c_{l+1} = g(c_l)``. It tends to 1 like ``1 / l²``, so that iterating ``c`` itself loses every
+digit of ``1 - c``. All iterations here therefore run on the angle ``t = arccos c``.
 
 The network is ``z_1 = W_1 x``, ``z_l = W_l relu(z_{l-1})`` for ``l = 2 .. L``, weights of variance
 2 / fan-in (He), no biases except, where asked for, one of the given variance in layer 1.
 """
+
+import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
@@ -19,19 +26,166 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError
 from theodolite.linalg.arrays import array_function, double, eps_of
-from theodolite.theory.infinite_width._relu import (
-    angle_step,
-    log_derivative,
-    one_minus_cosine,
-)
+from theodolite.linalg.centering import center_columns, double_center
+from theodolite.linalg.ratios import ratio_or_nan
 
-__all__ = [
-    "backward_information",
-    "forward_information",
-    "gradient_covariance",
-    "layer_kernel",
-    "nngp_covariance",
-]
+_SERIES_BELOW = 1e-2  # sin t - t cos t loses digits here; three terms of its series lose none
+
+
+@array_function
+def relu_correlation(correlation: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    r"""Correlation of two pre-activations one layer further on.
+
+    .. math:: g(c) = \frac{c\arcsin c + \sqrt{1-c^2}}{\pi} + \frac c2 = 2\,E[\phi(u)\phi(v)],
+              \qquad \operatorname{corr}(u, v) = c,\; \phi = \text{ReLU}
+
+    Range: [0, 1], increasing, :math:`g(c) > c` below 1.
+
+    Args:
+        correlation: :math:`c_l`, any shape; values past ±1 by rounding are clipped.
+
+    Raises:
+        DomainError: If a value lies outside [-1, 1] by more than rounding.
+
+    Example:
+        >>> relu_correlation(torch.tensor([-1.0, 0.0, 0.5, 1.0]))
+        tensor([0.0000, 0.3183, 0.6090, 1.0000])
+
+    References:
+        [lou2022], Appendix A.3; [hayou2019].
+    """
+    c = _clipped(correlation)
+    root = ((1 - c) * (1 + c)).sqrt()
+    return ((c * torch.arcsin(c) + root) / math.pi + c / 2).clamp(0, 1)
+
+
+@array_function
+def relu_correlation_derivative(correlation: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    r"""Derivative of :func:`relu_correlation`: the factor of a gradient covariance per layer.
+
+    .. math:: g'(c) = \frac{\arcsin c}{\pi} + \frac12 = 1 - \frac{\arccos c}{\pi}
+              = 2\,P(u > 0,\, v > 0)
+
+    Range: [0, 1], increasing.
+
+    Args:
+        correlation: :math:`c_l`, any shape; values past ±1 by rounding are clipped.
+
+    Raises:
+        DomainError: If a value lies outside [-1, 1] by more than rounding.
+
+    Example:
+        >>> relu_correlation_derivative(torch.tensor([-1.0, 0.0, 1.0])).tolist()
+        [0.0, 0.5, 1.0]
+
+    References:
+        [lou2022], Appendix A.3.
+    """
+    return 1 - torch.arccos(_clipped(correlation)) / math.pi
+
+
+@array_function
+def relu_angles(correlation: Float[Tensor, "*shape"], depth: int) -> Float[Tensor, "depth *shape"]:
+    r"""Angles :math:`t_l = \arccos c_l` of layers 1 to ``depth``, accurate at any depth.
+
+    .. math:: 1 - c_{l+1} = 2\sin^2\tfrac{t_l}2 - \frac{\sin t_l - t_l\cos t_l}{\pi},
+              \qquad t_{l+1} = 2\arcsin\sqrt{(1 - c_{l+1})/2}
+
+    Args:
+        correlation: :math:`c_1`, the cosine of the two inputs; any shape.
+        depth: Number of layers :math:`L`.
+
+    Raises:
+        DomainError: If a correlation lies outside [-1, 1] or the depth is below 1.
+
+    Example:
+        >>> relu_angles(torch.tensor(0.0, dtype=torch.float64), 6).cos()[1:].mul(1e4).round()
+        tensor([3183., 4937., 6048., 6810., 7359.], dtype=torch.float64)
+
+    References:
+        [lou2022], Appendix A.3.
+
+    Differs from paper:
+        The paper iterates the correlation, which is exhausted in float64 after some 10,000 layers.
+    """
+    require_count(1, depth=depth)
+    angles = [torch.arccos(_clipped(correlation))]
+    for _ in range(depth - 1):
+        angles.append(angle_step(angles[-1]))
+    return torch.stack(angles)
+
+
+def _clipped(correlation: Tensor) -> Tensor:
+    """Checked correlations in float64."""
+    require_finite(correlation=correlation)
+    excess = float(correlation.detach().abs().max()) - 1 if correlation.numel() else 0.0
+    if excess > max(1e-9, 8 * eps_of(correlation)):
+        raise DomainError(
+            f"correlation: expected values in [-1, 1], got one of magnitude {1 + excess:.6g}; "
+            "divide the inner product by both norms"
+        )
+    return double(correlation).clamp(-1, 1)
+
+
+def one_minus_cosine(angle: Tensor) -> Tensor:
+    """``1 - cos t`` without cancellation."""
+    return 2 * torch.sin(angle / 2).square()
+
+
+def log_derivative(angle: Tensor) -> Tensor:
+    """``log g'(cos t)``; minus infinity for opposite directions."""
+    return torch.log1p(-angle / math.pi)
+
+
+def angle_step(angle: Tensor) -> Tensor:
+    """The next layer's angle."""
+    square = angle.square()
+    series = angle * square * (1 / 3 - square / 30 + square.square() / 840)
+    direct = torch.sin(angle) - angle * torch.cos(angle)
+    lost = torch.where(angle < _SERIES_BELOW, series, direct)
+    deficit = one_minus_cosine(angle) - lost / math.pi
+    return 2 * torch.arcsin((deficit.clamp(0, 1) / 2).sqrt())
+
+
+def angle_sequence(correlation: float, depth: int) -> list[float]:
+    """The angles of one pair of inputs in plain floats, a hundred times faster than 0-d tensors."""
+    angle = math.acos(correlation)
+    angles = [angle]
+    for _ in range(depth - 1):
+        square = angle * angle
+        if angle < _SERIES_BELOW:
+            lost = angle * square * (1 / 3 - square / 30 + square * square / 840)
+        else:
+            lost = math.sin(angle) - angle * math.cos(angle)
+        deficit = 2 * math.sin(angle / 2) ** 2 - lost / math.pi
+        angle = 2 * math.asin(math.sqrt(min(max(deficit, 0.0), 1.0) / 2))
+        angles.append(angle)
+    return angles
+
+
+def layers_backwards(angle: Tensor, depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Layer, its angles and the log of its backward information, from the last layer to the first.
+
+    The logs are summed from the end, where they are small. Every ``sqrt(depth)``-th set of angles
+    is kept and the others are computed twice, so that memory grows with the root of the depth.
+    """
+    stride = max(1, math.isqrt(depth))
+    kept = [angle]
+    for layer in range(2, depth + 1):
+        angle = angle_step(angle)
+        if (layer - 1) % stride == 0:
+            kept.append(angle)
+    log_backward = torch.zeros_like(angle)
+    for index in reversed(range(len(kept))):
+        first = index * stride + 1
+        segment = [kept[index]]
+        for _ in range(min(stride, depth - first + 1) - 1):
+            segment.append(angle_step(segment[-1]))
+        for offset in reversed(range(len(segment))):
+            layer = first + offset
+            if layer < depth:
+                log_backward = log_backward + log_derivative(segment[offset])
+            yield layer, segment[offset], log_backward
 
 
 @array_function
@@ -257,3 +411,82 @@ def _backward(inputs: Tensor, layer: int, depth: int, bias_variance: float) -> T
             log_backward = log_backward + log_derivative(angle)
         angle = angle_step(angle)
     return torch.exp(log_backward)
+
+
+@array_function
+def infinite_alignment(
+    inputs: Float[Tensor, "n d"],
+    targets: Float[Tensor, "n c"],
+    depth: int,
+    bias_variance: float = 0.0,
+) -> Float[Tensor, " depth"]:
+    r"""Tangent alignment :math:`A_l` of every layer, at infinite width and initialisation.
+
+    .. math:: A_l = \frac{\tilde Y^\top K_l \tilde Y}{\|C K_l C\|_F\,\|\tilde Y\|^2},
+              \qquad K_l = (I^f_l \circ I^b_l) \otimes I_o
+
+    With :math:`F = I^f_l \circ I^b_l` and :math:`o` outputs the norm is
+    :math:`\|C K_l C\|_F^2 = (o-1)\|F\|_F^2 + \|C_n F C_n\|_F^2`; no matrix larger than n x n is
+    formed, and the part of F that is constant is split off before centring, so that the values
+    hold at depth 10,000.
+
+    Range: [0, 1]; at most :math:`1/\sqrt{o(o-1)}` for class-balanced one-hot targets.
+    Invariant to: affine maps of the targets; scaling all inputs (no bias).
+    Undefined (``nan``): constant targets, or one output and inputs of one direction and norm.
+
+    Args:
+        inputs: :math:`x`, one row per example, none of them zero.
+        targets: :math:`Y`, e.g. one-hot labels.
+        depth: :math:`L`.
+        bias_variance: :math:`\sigma_b^2` of a bias in the first layer (random, not trained).
+
+    Returns:
+        :math:`A_1, \dots, A_L`.
+
+    Raises:
+        DomainError: If an input is zero or anything is not finite.
+        ShapeError: If inputs and targets differ in length.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 1.0], [0.2, 1.0]])
+        >>> infinite_alignment(x, torch.eye(2)[[0, 0, 1, 1]], depth=3)
+        tensor([0.5398, 0.4352, 0.2573])
+
+    References:
+        [lou2022], the definition of A_l with the limits of Theorems 1 and 2.
+    """
+    require_axes(2, inputs=inputs, targets=targets)
+    require_same_length(inputs=inputs, targets=targets)
+    require_finite(targets=targets)
+    require_count(1, depth=depth)
+    scale, angle = first_layer(inputs, bias_variance)
+    bare_scale, bare_angle = first_layer(inputs, 0.0)
+    labels = double(targets) - double(targets).mean()
+    alignments = []
+    for layer, forward, log_backward in layers_backwards(angle, depth):
+        s = bare_scale if layer == 1 else scale
+        x = one_minus_cosine(bare_angle if layer == 1 else forward)
+        b = -torch.expm1(log_backward)
+        alignments.append(_alignment(s, x + b - x * b, labels))
+    undefined = labels.norm() <= 8 * eps_of(targets) * double(targets).norm()
+    values = torch.stack(alignments[::-1])
+    return torch.where(undefined, torch.nan, values)
+
+
+def _alignment(scale: Tensor, deficit: Tensor, labels: Tensor) -> Tensor:
+    """``A`` of ``F ⊗ I`` for ``F = s sᵀ ∘ (1 - D)`` and labels that sum to zero."""
+    outputs = labels.shape[1]
+    lost = torch.outer(scale, scale) * deficit
+    common = labels.mean(1, keepdim=True)  # the part of the labels shared by all outputs
+    between = labels - common
+    numerator = _form(between, scale, lost) + outputs * _form(center_columns(common), scale, lost)
+    centered = scale - scale.mean()
+    raw = torch.outer(scale, scale) - lost
+    norm = (outputs - 1) * raw.square().sum()
+    norm = norm + (torch.outer(centered, centered) - double_center(lost)).square().sum()
+    return ratio_or_nan(numerator, norm.sqrt() * labels.square().sum())
+
+
+def _form(columns: Tensor, scale: Tensor, lost: Tensor) -> Tensor:
+    """``tr(Zᵀ F Z)``, the constant part and the loss apart."""
+    return (scale @ columns).square().sum() - (columns * (lost @ columns)).sum()
