@@ -8,7 +8,7 @@ import torch
 from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.measures import kernel
-from theodolite.measures.kernel import _gram_rows, cka_matrix, correlation_table, layer_profile
+from theodolite.measures.kernel import _layers, cka_matrix, correlation_table, layer_profile
 
 LABELS = torch.arange(12) % 3
 
@@ -36,7 +36,7 @@ def test_cka_of_all_pairs_and_labels(normal, widths, debiased):
 
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 def test_cka_of_all_pairs_from_gram_matrices(normal, monkeypatch, debiased):
-    monkeypatch.setattr(_gram_rows, "_BLOCK_BYTES", 8 * 12 * 4 * 5)  # five rows of four kernels
+    monkeypatch.setattr(_layers, "_BLOCK_BYTES", 8 * 12 * 4 * 5)  # five rows of four kernels
     grams = [kernel.gram(normal(12, d) + 1) * 10.0**d for d in (2, 30, 5)]
     table = kernel.gram_cka_matrix(grams, LABELS, debiased=debiased)
     for i, a in enumerate(grams):

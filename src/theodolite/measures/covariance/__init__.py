@@ -13,55 +13,51 @@ from theodolite.measures.covariance._alignment import (
     corresponding_eigenvalues,
     is_aligned,
 )
-from theodolite.measures.covariance._basis import (
+from theodolite.measures.covariance._baseline import (
+    MisalignmentComparison,
     basis_misalignment,
     basis_misalignment_terms,
+    compare_misalignment,
+    compress_covariance,
     random_basis_misalignment,
-)
-from theodolite.measures.covariance._bounds import (
-    haar_bound,
-    kantorovich_bound,
-    misalignment_floor,
+    relative_misalignment,
+    subspace_size,
 )
 from theodolite.measures.covariance._divergence import (
     fisher_information,
     fisher_rao_length,
     gaussian_kl,
-    symmetric_kl,
-)
-from theodolite.measures.covariance._equivariance import (
-    EquivarianceDeviation,
-    rotation_equivariance_check,
-)
-from theodolite.measures.covariance._haar import random_bases
-from theodolite.measures.covariance._matching import EigenvectorMatch, match_eigenvectors
-from theodolite.measures.covariance._misalignment import (
-    MisalignmentTerms,
-    closest_aligned,
-    misalignment,
-    misalignment_terms,
-)
-from theodolite.measures.covariance._one_sided import one_sided_misalignment
-from theodolite.measures.covariance._overlap import (
-    EigenvectorOverlap,
-    eigenvector_overlap,
-    predicted_overlap_loss,
-    subspace_overlap,
-)
-from theodolite.measures.covariance._relative import (
-    MisalignmentComparison,
-    compare_misalignment,
-    compress_covariance,
-    relative_misalignment,
-    subspace_size,
-)
-from theodolite.measures.covariance._rotation import (
     rotation_angle_deviation,
     rotation_chain,
     rotation_information,
     rotation_length,
+    symmetric_kl,
 )
-from theodolite.measures.covariance._symmetry import random_symmetry, symmetrize
+from theodolite.measures.covariance._misalignment import (
+    MisalignmentTerms,
+    closest_aligned,
+    haar_bound,
+    kantorovich_bound,
+    misalignment,
+    misalignment_floor,
+    misalignment_terms,
+    one_sided_misalignment,
+)
+from theodolite.measures.covariance._overlap import (
+    EigenvectorMatch,
+    EigenvectorOverlap,
+    eigenvector_overlap,
+    match_eigenvectors,
+    predicted_overlap_loss,
+    subspace_overlap,
+)
+from theodolite.measures.covariance._symmetry import (
+    EquivarianceDeviation,
+    random_bases,
+    random_symmetry,
+    rotation_equivariance_check,
+    symmetrize,
+)
 from theodolite.measures.covariance._transfer import (
     MeanTransfer,
     TransferFunction,
@@ -69,8 +65,8 @@ from theodolite.measures.covariance._transfer import (
     mean_transfer,
     transfer_from_covariance,
     transfer_function,
+    unimodality_defect,
 )
-from theodolite.measures.covariance._unimodality import unimodality_defect
 
 __all__ = [
     "ActivationFractions",

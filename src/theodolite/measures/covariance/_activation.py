@@ -17,14 +17,6 @@ from theodolite.checks import (
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import array_function, double, ratio_or_nan
 
-__all__ = [
-    "ActivationFractions",
-    "activation_fractions",
-    "activation_histogram",
-    "merge_activation_fractions",
-    "specialization_index",
-]
-
 
 @dataclass(frozen=True)
 class ActivationFractions:

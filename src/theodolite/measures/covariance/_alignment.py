@@ -8,19 +8,13 @@ from torch import Tensor
 
 from theodolite.checks import require_between, require_symmetric
 from theodolite.linalg import array_function, eps_of, nan_unless, ratio_or_nan, safe_sqrt
-from theodolite.measures.covariance._eigenspaces import Eigenspaces, eigenspaces
-from theodolite.measures.covariance._validation import (
+from theodolite.measures.covariance._matrices import (
+    Eigenspaces,
+    eigenspaces,
     require_dimension,
     require_symmetric_stack,
     symmetrized,
 )
-
-__all__ = [
-    "CorrespondingEigenvalues",
-    "alignment_defect",
-    "corresponding_eigenvalues",
-    "is_aligned",
-]
 
 
 @array_function

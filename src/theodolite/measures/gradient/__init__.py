@@ -9,31 +9,31 @@ References:
 
 from theodolite.measures.gradient._alignment import (
     alignment_contrast,
+    between_class_stiffness,
     class_alignment,
     class_alignment_matrix,
+    cosine_stiffness,
     in_class_alignment,
+    stiffness_matrix,
     vector_alignment,
     weighted_alignment,
+    within_class_stiffness,
 )
-from theodolite.measures.gradient._confusion import (
+from theodolite.measures.gradient._comparison import (
+    TwoVectorMeasures,
     confusion_of_gram,
     gradient_confusion,
     gradient_diversity,
-    relative_norm,
-)
-from theodolite.measures.gradient._memorization import (
-    TwoVectorMeasures,
     is_extreme_memorization,
+    relative_norm,
     two_vector_measures,
 )
-from theodolite.measures.gradient._moments import VectorMoments
-from theodolite.measures.gradient._stiffness import (
-    between_class_stiffness,
-    cosine_stiffness,
-    stiffness_matrix,
-    within_class_stiffness,
+from theodolite.measures.gradient._sums import (
+    SetSums,
+    VectorMoments,
+    contrast_from_sums,
+    mean_over_classes,
 )
-from theodolite.measures.gradient._sums import SetSums, contrast_from_sums, mean_over_classes
 
 __all__ = [
     "SetSums",

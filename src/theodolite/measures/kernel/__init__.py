@@ -5,6 +5,7 @@ from theodolite.measures.kernel._alignment import (
     centered_cka,
     cka,
     cka_from_products,
+    hsic,
     kta,
     permuted_cka,
 )
@@ -14,7 +15,6 @@ from theodolite.measures.kernel._correlation import (
     correlation_threshold,
 )
 from theodolite.measures.kernel._grams import center_gram, gram, optimal_kernel, target_gram
-from theodolite.measures.kernel._hsic import hsic, linear_hsic
 from theodolite.measures.kernel._layers import (
     CkaMatrix,
     LayerProfile,
@@ -22,11 +22,17 @@ from theodolite.measures.kernel._layers import (
     gram_cka_matrix,
     layer_profile,
 )
-from theodolite.measures.kernel._linear import linear_cka, linear_kta
-from theodolite.measures.kernel._minibatch import MinibatchHsic, minibatch_cka
-from theodolite.measures.kernel._participation import participation_from_traces, participation_ratio
-from theodolite.measures.kernel._power import CumulativePower, cumulative_power
-from theodolite.measures.kernel._power_summaries import (
+from theodolite.measures.kernel._linear import (
+    MinibatchHsic,
+    linear_cka,
+    linear_hsic,
+    linear_kta,
+    minibatch_cka,
+    target_cka,
+)
+from theodolite.measures.kernel._power import (
+    CumulativePower,
+    cumulative_power,
     kta_from_power,
     kta_from_spectrum,
     modes_to_reach,
@@ -34,8 +40,13 @@ from theodolite.measures.kernel._power_summaries import (
     power_evenness,
     spectral_gap,
 )
-from theodolite.measures.kernel._spectrum import KernelSpectrum, kernel_spectrum, linear_spectrum
-from theodolite.measures.kernel._target import target_cka
+from theodolite.measures.kernel._spectrum import (
+    KernelSpectrum,
+    kernel_spectrum,
+    linear_spectrum,
+    participation_from_traces,
+    participation_ratio,
+)
 
 __all__ = [
     "CenteredGrams",

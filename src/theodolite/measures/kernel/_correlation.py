@@ -20,8 +20,6 @@ from theodolite.checks import (
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, center_columns, double, eps_of, ratio_or_nan
 
-__all__ = ["CorrelationTable", "correlation_table", "correlation_threshold"]
-
 
 @dataclass(frozen=True)
 class CorrelationTable:

@@ -4,12 +4,41 @@ import torch
 from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_finite, require_nonempty, require_symmetric
+from theodolite.checks import (
+    require_axes,
+    require_finite,
+    require_labels,
+    require_nonempty,
+    require_symmetric,
+)
 from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, double, double_center
-from theodolite.measures.kernel._targets import target_matrix
 
-__all__ = ["center_gram", "gram", "optimal_kernel", "target_gram"]
+
+def target_matrix(
+    targets: Tensor, num_classes: int | None = None, name: str = "targets"
+) -> Float[Tensor, "n c"]:
+    """One-hot rows for integer labels, the matrix itself otherwise, in float64."""
+    if targets.ndim == 1:
+        if targets.is_floating_point():
+            raise ShapeError(
+                f"{name}: expected integer labels (n,) or a matrix (n, c), got a float vector; "
+                "pass unsqueeze(-1) for one scalar target, .long() for labels"
+            )
+        classes = require_labels(targets, num_classes, name)
+        one_hot = torch.nn.functional.one_hot(targets.long(), classes)
+        return double(one_hot)
+    require_axes(2, **{name: targets})
+    require_nonempty(**{name: targets})
+    require_finite(**{name: targets})
+    return double(targets)
+
+
+def safe_scale(values: Tensor) -> float:
+    """The largest absolute entry where fourth powers of it would overflow or vanish, else 1."""
+    low, high = torch.aminmax(values.detach())
+    peak = max(abs(float(low)), abs(float(high)))
+    return 1.0 if peak == 0 or 1e-30 < peak < 1e30 else peak
 
 
 @array_function

@@ -1,6 +1,6 @@
-"""CKA of many layers: with each other, with labels, and as a profile over depth."""
+"""CKA of many layers with each other and with labels, each kernel read once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,14 +16,83 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, eps_of
+from theodolite.linalg import KernelProducts, array_function, double, eps_of
 from theodolite.measures.kernel._alignment import cka_from_products
-from theodolite.measures.kernel._classes import LabelKernel, with_labels
-from theodolite.measures.kernel._factors import Factor, factor_products, vanishing
-from theodolite.measures.kernel._gram_rows import gram_products
-from theodolite.measures.kernel._linear import require_paired_features
+from theodolite.measures.kernel._grams import safe_scale
+from theodolite.measures.kernel._linear import (
+    Factor,
+    LabelKernel,
+    factor_products,
+    require_paired_features,
+    vanishing,
+    with_labels,
+)
 
-__all__ = ["CkaMatrix", "LayerProfile", "cka_matrix", "gram_cka_matrix", "layer_profile"]
+_BLOCK_BYTES = 256 * 2**20  # centred rows of all the kernels together
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """How to read centred rows of a kernel, and the squared norm of what centring takes away."""
+
+    rows: Callable[[slice], Tensor]
+    constant: Float[Tensor, ""]
+
+
+def gram_products(
+    grams: Sequence[Float[Tensor, "n n"]], labels: Integer[Tensor, " n"] | None = None
+) -> tuple[KernelProducts, Float[Tensor, " m"]]:
+    """Products of the centred kernels, that of the labels last, and the share of each that is left.
+
+    No second n x n matrix is formed: rows are centred by means that are known beforehand.
+    """
+    kernels = [_of_gram(gram) for gram in grams]
+    if labels is not None:
+        kernels.append(_of_labels(labels.to(grams[0].device)))
+    n = len(grams[0])
+    step = max(1, _BLOCK_BYTES // (8 * n * len(kernels)))
+    products, diagonals = kernels[0].constant.new_zeros(len(kernels), len(kernels)), []
+    for start in range(0, n, step):
+        block = slice(start, min(start + step, n))
+        rows = torch.stack([kernel.rows(block) for kernel in kernels], dim=1)  # rows, m, columns
+        products = products + (rows @ rows.mT).sum(0)
+        diagonals.append(rows[:, :, block].diagonal(dim1=0, dim2=2))
+    norms = products.diagonal().detach()
+    whole = norms + torch.stack([kernel.constant for kernel in kernels])
+    left = (norms / torch.where(whole > 0, whole, torch.ones_like(whole))).sqrt()
+    return KernelProducts.of(products, torch.cat(diagonals, 1)), left
+
+
+def _of_gram(gram: Tensor) -> _Kernel:
+    """A matrix in a safe range: row means first, column means of the result then."""
+    scale = safe_scale(gram)
+    means = gram.mean(1, dtype=torch.float64) / scale
+    offset = means - means.mean()
+
+    def rows(block: slice) -> Tensor:
+        scaled = gram[block] if scale == 1 else double(gram[block]) / scale
+        return scaled - means[block].unsqueeze(1) - offset
+
+    return _Kernel(rows, _constant_part(means.detach()))
+
+
+def _of_labels(labels: Tensor) -> _Kernel:
+    """The indicator of a shared class."""
+    share = torch.bincount(labels).double() / len(labels)
+    own, mean = share[labels], share.square().sum()
+
+    def rows(block: slice) -> Tensor:
+        same = labels[block].unsqueeze(1) == labels
+        return same.double() - own[block].unsqueeze(1) - own + mean
+
+    return _Kernel(rows, _constant_part(own))
+
+
+def _constant_part(means: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    r"""Squared norm of :math:`v1^\top + 1v^\top + m11^\top`, from the means of the rows."""
+    n, mean = len(means), means.mean()
+    return 2 * n * (means - mean).square().sum() + (n * mean).square()
+
 
 Estimator = Literal["debiased", "biased"]
 

@@ -1,14 +1,235 @@
-"""KTA and CKA of linear kernels straight from features, without an n x n matrix."""
+"""CKA, KTA and HSIC of linear kernels straight from features or labels, without an n x n matrix.
 
-from jaxtyping import Float
+Blocks of features cost ``n d_a d_b`` for every pair, tiles of the Gram matrices ``n² d / 2`` for
+every kernel, after which all pairs are nearly free. Neither forms an n x n matrix, and memory
+beyond the input is bounded whatever n.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_finite, require_nonempty, require_same_length
-from theodolite.linalg import array_function, eps_of, ratio_or_nan, safe_sqrt
+from theodolite.checks import (
+    require_axes,
+    require_count,
+    require_finite,
+    require_labels,
+    require_nonempty,
+    require_same_length,
+)
+from theodolite.linalg import (
+    KernelProducts,
+    array_function,
+    double,
+    eps_of,
+    ratio_or_nan,
+    row_chunks,
+    safe_sqrt,
+)
 from theodolite.measures.kernel._alignment import cka_from_products
-from theodolite.measures.kernel._factors import Factor, factor_products, vanishing
+from theodolite.measures.kernel._grams import safe_scale
 
-__all__ = ["linear_cka", "linear_kta", "require_paired_features"]
+_TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
+_STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads
+_BLOCK_BYTES = 512 * 2**20  # products F_a^T F_b that are summed up during one pass over the rows
+
+_ALIGNMENT = 128  # GPU matrix kernels are built for multiples of it
+
+Pairs = Sequence[tuple[int, int]]
+Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Features that are centred and scaled on the fly: ``(rows - mean) / scale``, in float64."""
+
+    rows: Float[Tensor, "n d"]  # as they came
+    mean: Float[Tensor, " d"]  # zero where centring is not wanted
+    scale: float
+
+    @classmethod
+    def of(cls, features: Float[Tensor, "n d"], *, center: bool = True) -> "Factor":
+        """Features with their mean and scale; nothing is copied."""
+        rows = features.cpu() if features.device.type == "mps" else features  # no float64 there
+        mean = rows.mean(0, dtype=torch.float64)
+        return cls(rows, mean if center else torch.zeros_like(mean), safe_scale(rows))
+
+    def prepare(self, rows: Tensor, columns: slice = slice(None)) -> Tensor:
+        """Some of the rows (of some columns), centred and scaled."""
+        centered = rows - self.mean[columns]  # promotes to float64 in the same pass
+        return centered if self.scale == 1 else centered / self.scale
+
+    def tile(self, top: slice, left: slice) -> Float[Tensor, "b c"]:
+        """A tile of the Gram matrix, summed over strips of columns."""
+        width = max(1, _STRIP_BYTES // (8 * max(top.stop - top.start, 1)))
+        total: Tensor | None = None
+        for start in range(0, self.rows.shape[1], width):
+            strip = slice(start, start + width)
+            a = self.prepare(self.rows[top, strip], strip)
+            b = a if top == left else self.prepare(self.rows[left, strip], strip)
+            total = a @ b.mT if total is None else torch.addmm(total, a, b.mT)
+        assert total is not None
+        return total
+
+
+def vanishing(
+    factors: Sequence[Factor], traces: Float[Tensor, " m"], eps: float
+) -> Bool[Tensor, " m"]:
+    """Which features are constant up to rounding: ``|F_c| <= 8 eps |F|``.
+
+    The traces of the kernels are ``|F_c|²``, and ``|F|² = |F_c|² + n |mean|²``.
+    """
+    mean = torch.stack([(f.mean.detach() / f.scale).square().sum() for f in factors])
+    constant = len(factors[0].rows) * mean
+    return traces.detach() <= (8 * eps) ** 2 * (traces.detach() + constant)
+
+
+def factor_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> KernelProducts:
+    """Inner products of the kernels of all features, all on the same examples.
+
+    Args:
+        factors: the features, one set per kernel.
+        pairs: which products are wanted besides the self products, each ``(a, b)`` with ``a < b``;
+            others may be zero. All of them by default.
+    """
+    return KernelProducts.of(*inner_products(factors, pairs))
+
+
+def inner_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Products:
+    """Inner products and diagonals of the kernels; arguments as in :func:`factor_products`."""
+    m, n = len(factors), len(factors[0].rows)
+    widths = [factor.rows.shape[1] for factor in factors]
+    wanted = [(a, b) for a in range(m) for b in range(a + 1, m)] if pairs is None else list(pairs)
+    wanted += [(a, a) for a in range(m)]
+    by_blocks = n * sum(widths[a] * widths[b] for a, b in wanted)
+    by_tiles = n * n / 2 * sum(widths)
+    return _by_blocks(factors, wanted) if by_blocks <= by_tiles else _by_tiles(factors)
+
+
+def _by_blocks(factors: Sequence[Factor], wanted: Pairs) -> Products:
+    m, zero = len(factors), factors[0].mean.new_zeros(())
+    table = [[zero] * m for _ in range(m)]
+    diagonals: dict[int, Tensor] = {}
+    for group in _groups(factors, wanted):
+        blocks, squares = _blocks(factors, group)
+        for (a, b), block in zip(group, blocks, strict=True):
+            table[a][b] = table[b][a] = block.square().sum()
+        diagonals |= squares
+    products = torch.stack([torch.stack(row) for row in table])
+    return products, torch.stack([diagonals[index] for index in range(m)])
+
+
+def _groups(factors: Sequence[Factor], wanted: Pairs) -> Iterator[Pairs]:
+    """The pairs in groups whose products fit into memory together; one pass over the data each."""
+    group: list[tuple[int, int]] = []
+    size = 0
+    for a, b in sorted(wanted):
+        extra = 8 * factors[a].rows.shape[1] * factors[b].rows.shape[1]
+        if group and size + extra > _BLOCK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append((a, b))
+        size += extra
+    yield group
+
+
+def _blocks(factors: Sequence[Factor], group: Pairs) -> tuple[list[Tensor], dict[int, Tensor]]:
+    """``F_a^T F_b`` of every pair, and the squared row norms of every side, in one pass."""
+    used = sorted({index for pair in group for index in pair})
+    widths = [factor.rows.shape[1] for factor in factors]
+    sums = [factors[0].mean.new_zeros(widths[a], widths[b]) for a, b in group]
+    squares: dict[int, list[Tensor]] = {index: [] for index in used}
+    for chunks in row_chunks(*(factors[index].rows for index in used)):
+        ready = {i: factors[i].prepare(rows) for i, rows in zip(used, chunks, strict=True)}
+        for index, rows in ready.items():
+            squares[index].append(torch.linalg.vecdot(rows, rows))
+        sums = [
+            torch.addmm(total, ready[a].mT, ready[b])
+            for total, (a, b) in zip(sums, group, strict=True)
+        ]
+    return sums, {index: torch.cat(parts) for index, parts in squares.items()}
+
+
+def _by_tiles(factors: Sequence[Factor]) -> Products:
+    m = len(factors)
+    products, diagonals = factors[0].mean.new_zeros(m, m), []
+    for top, left in _tile_positions(len(factors[0].rows), m):
+        tiles = torch.stack([factor.tile(top, left) for factor in factors], dim=1)  # rows, m, cols
+        weight = 1 if top == left else 2  # the tile below the diagonal is its transpose
+        products = products + weight * (tiles @ tiles.mT).sum(0)
+        if top == left:
+            diagonals.append(tiles.diagonal(dim1=0, dim2=2))
+    return products, torch.cat(diagonals, 1)
+
+
+def _tile_positions(n: int, kernels: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the tiles on and above the diagonal."""
+    most = max(1, int((_TILE_BYTES / (8 * kernels)) ** 0.5))
+    side = -(-n // -(-n // most))  # as few tiles as memory allows, all of about one size
+    if side > 4 * _ALIGNMENT:
+        side = -(-side // _ALIGNMENT) * _ALIGNMENT
+    edges = [slice(start, min(start + side, n)) for start in range(0, n, side)]
+    for index, top in enumerate(edges):
+        for left in edges[index:]:
+            yield top, left
+
+
+_FEW_CLASSES = 128  # up to here a product beats sums by index, which contend for the same rows
+
+
+class LabelKernel(NamedTuple):
+    """Centred Gram matrix of one-hot labels, in O(n): its norm, diagonal, and the class counts."""
+
+    labels: Integer[Tensor, " n"]
+    counts: Float[Tensor, " k"]
+    norm_squared: Float[Tensor, ""]  # |Y_c^T Y_c|_F^2
+    diagonal: Float[Tensor, " n"]
+
+    @classmethod
+    def of(cls, labels: Integer[Tensor, " n"], num_classes: int) -> "LabelKernel":
+        """Closed forms from the class counts alone."""
+        counts = torch.bincount(labels.long(), minlength=num_classes).double()
+        n = counts.sum()
+        # |1_c - p|^2 = (1 - p_c)^2 + sum of the others' p^2, without the difference of near-equals
+        # that a dominant class would make of it.
+        squares = (counts / n).square()
+        before = squares.cumsum(0).roll(1)
+        after = squares.flip(0).cumsum(0).roll(1).flip(0)
+        before[0] = after[-1] = 0
+        own = ((n - counts) / n).square() + before + after
+        return cls(labels.long(), counts, (counts.square() * own).sum(), own[labels.long()])
+
+    def product(self, factor: Factor) -> Float[Tensor, ""]:
+        r""":math:`|F_c^\top Y_c|_F^2 = \sum_c n_c^2 |m_c - m|^2`, one pass over the features."""
+        sums = factor.mean.new_zeros(len(self.counts), len(factor.mean))
+        for rows, classes in row_chunks(factor.rows, self.labels):
+            ready = factor.prepare(rows)
+            if len(self.counts) <= _FEW_CLASSES:
+                one_hot = torch.nn.functional.one_hot(classes, len(self.counts)).to(ready)
+                sums = torch.addmm(sums, one_hot.mT, ready)
+            else:
+                sums = sums.index_add(0, classes, ready)
+        return sums.square().sum()
+
+    @property
+    def defined(self) -> Tensor:
+        """Whether at least two classes are present."""
+        return (self.counts > 0).sum() > 1
+
+
+def with_labels(
+    factors: Sequence[Factor], labels: LabelKernel, pairs: Pairs | None = None
+) -> KernelProducts:
+    """Products of linear kernels, with the kernel of the labels as one more, last."""
+    own, diagonals = inner_products(factors, pairs)
+    cross = torch.stack([labels.product(factor) for factor in factors])
+    last = torch.cat([cross, labels.norm_squared.unsqueeze(0)])
+    products = torch.cat([torch.cat([own, cross.unsqueeze(1)], 1), last.unsqueeze(0)])
+    return KernelProducts.of(products, torch.cat([diagonals, labels.diagonal.unsqueeze(0)]))
 
 
 def require_paired_features(**features: Tensor) -> None:
@@ -106,3 +327,187 @@ def _linear_cka(features_a: Tensor, features_b: Tensor, debiased: bool, eps: flo
     products = factor_products(factors)
     defined = ~vanishing(factors, products.traces, eps)
     return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]
+
+
+@array_function
+def target_cka(
+    features: Float[Tensor, "n d"],
+    labels: Integer[Tensor, " n"],
+    num_classes: int | None = None,
+    debiased: bool = True,
+) -> Float[Tensor, ""]:
+    r"""Centred kernel alignment of features with class labels: how far classes are apart.
+
+    .. math:: \mathrm{CKA} = \frac{\sum_c n_c^2 |m_c - m|^2}
+              {\|F_c^\top F_c\|_F \sqrt{\sum_{c,c'} (n_c \delta_{cc'} - n_c n_{c'}/n)^2}}
+              \quad\text{(biased)}
+
+    with class means :math:`m_c`: the same number as :func:`linear_cka` with one-hot labels, the
+    numerator in O(n d). One for features collapsed to the corners of a simplex.
+
+    Range: [-1, 1]; biased: [0, 1].
+    Invariant to: scaling, orthogonal maps and shifts of the features; renaming classes; a joint
+        permutation of examples.
+    Undefined (``nan``): features constant up to rounding; one class; debiased: fewer than four
+        examples, or one example per class.
+
+    Args:
+        features: :math:`F`, one row per example.
+        labels: integer class of every example; classes may be absent.
+        num_classes: to check the range of the labels.
+        debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Raises:
+        ShapeError: If there is not one label per row.
+        DomainError: If an entry is not finite or a label is out of range.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
+        >>> round(target_cka(x, torch.tensor([0, 0, 1, 1]), debiased=False).item(), 4)
+        0.9412
+
+    References:
+        [canatar2022], Sec. III; [kornblith2019], Eq. (3); [song2012], Eq. (5).
+
+    Differs from paper: debiased by default.
+    """
+    require_axes(2, features=features)
+    require_nonempty(features=features)
+    require_same_length(features=features, labels=labels)
+    require_finite(features=features)
+    classes = require_labels(labels, num_classes)
+    factor = Factor.of(features)
+    kernel = LabelKernel.of(labels.to(factor.rows.device), classes)
+    eps = eps_of(features)
+    products = with_labels([factor], kernel)
+    varies = ~vanishing([factor], products.traces[:1], eps)
+    defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
+    return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]
+
+
+@array_function
+def linear_hsic(
+    features_a: Float[Tensor, "n d"], features_b: Float[Tensor, "n e"], debiased: bool = True
+) -> Float[Tensor, ""]:
+    r"""HSIC of the linear kernels of two sets of features, without an n x n matrix.
+
+    .. math:: \mathrm{HSIC}_0 = \tfrac1{n^2}\|F_c^\top G_c\|_F^2
+
+    the squared Frobenius norm of the cross-covariance. The same numbers as :func:`hsic` of the two
+    Gram matrices; features are centred first, which changes neither estimator.
+
+    Range: any number; biased: at least 0.
+    Invariant to: swapping arguments; orthogonal maps and shifts of either side; a joint
+        permutation of examples.
+    Undefined (``nan``): debiased with fewer than four examples.
+
+    Args:
+        features_a: :math:`F`, one row per example.
+        features_b: :math:`G`, of the same examples in the same order.
+        debiased: the unbiased estimator, or the plug-in one.
+
+    Raises:
+        ShapeError: If these are not matrices with equally many rows.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> x = torch.tensor([[1.0], [2.0], [3.0]])
+        >>> round(linear_hsic(x, x, debiased=False).item(), 4)  # squared variance
+        0.4444
+
+    References:
+        [song2012], Eq. (4) and (5).
+    """
+    require_paired_features(features_a=features_a, features_b=features_b)
+    a, b = Factor.of(features_a), Factor.of(features_b)
+    value = factor_products([a, b]).hsic(debiased=debiased)[0, 1]
+    return value * a.scale * a.scale * b.scale * b.scale  # inf, where a power would raise
+
+
+_FEWEST = 4  # the unbiased estimator needs four distinct examples
+
+
+@dataclass(frozen=True)
+class MinibatchHsic:
+    r"""Sums over minibatches of the unbiased HSIC of two layers, and of each with itself.
+
+    ``MinibatchHsic.of(a, b) + MinibatchHsic.of(c, d)`` accumulates; ``.cka`` is the ratio of the
+    sums. Every sum is unbiased whatever the batch size; batches below four examples count zero.
+
+    References:
+        [nguyen2021], Eq. (3).
+    """
+
+    cross: Float[Tensor, ""]
+    own_a: Float[Tensor, ""]
+    own_b: Float[Tensor, ""]
+
+    @classmethod
+    def of(
+        cls, features_a: Float[Tensor, "n d"], features_b: Float[Tensor, "n e"]
+    ) -> "MinibatchHsic":
+        """The three terms of one batch, in float64."""
+        require_paired_features(features_a=features_a, features_b=features_b)
+        a, b = Factor.of(features_a), Factor.of(features_b)
+        if len(features_a) < _FEWEST:
+            zero = a.mean.new_zeros(())
+            return cls(zero, zero, zero)
+        values = factor_products([a, b]).hsic(debiased=True)
+        p, q = a.scale * a.scale, b.scale * b.scale
+        return cls(values[0, 1] * p * q, values[0, 0] * p * p, values[1, 1] * q * q)
+
+    def __add__(self, other: "MinibatchHsic") -> "MinibatchHsic":
+        """The sums of both groups of batches."""
+        return MinibatchHsic(
+            self.cross + other.cross, self.own_a + other.own_a, self.own_b + other.own_b
+        )
+
+    @property
+    def cka(self) -> Float[Tensor, ""]:
+        """Ratio of the sums; nan where a self term is not positive."""
+        defined = (self.own_a > 0) & (self.own_b > 0)
+        return ratio_or_nan(self.cross, safe_sqrt(self.own_a) * safe_sqrt(self.own_b), defined)
+
+
+@array_function
+def minibatch_cka(
+    features_a: Float[Tensor, "n d"], features_b: Float[Tensor, "n e"], batch_size: int
+) -> Float[Tensor, ""]:
+    r"""CKA from consecutive minibatches: for comparison with what others report.
+
+    .. math:: \frac{\sum_b \mathrm{HSIC}_1(K_b, L_b)}
+              {\sqrt{\sum_b \mathrm{HSIC}_1(K_b, K_b)}\sqrt{\sum_b \mathrm{HSIC}_1(L_b, L_b)}}
+
+    One batch gives the debiased :func:`linear_cka`, which needs no more memory and less luck.
+    Averaging biased values over batches instead grows as the batch shrinks. For a stream, add up
+    :class:`MinibatchHsic`.
+
+    Range: [-1, 1].
+    Invariant to: swapping arguments; scaling, orthogonal maps and shifts of either side.
+    Undefined (``nan``): no batch of four examples; a self term that is not positive.
+
+    Args:
+        features_a: :math:`F`, one row per example.
+        features_b: :math:`G`, of the same examples in the same order.
+        batch_size: examples per batch; a last batch of fewer than four is left out.
+
+    Raises:
+        ShapeError: If these are not matrices with equally many rows.
+        DomainError: If an entry is not finite, or the batch size is below four.
+
+    Example:
+        >>> x = torch.arange(8.0).unsqueeze(1)
+        >>> round(minibatch_cka(x, 2 * x, batch_size=4).item(), 4)
+        1.0
+
+    References:
+        [nguyen2021], Eq. (3); [song2012], Eq. (5).
+    """
+    require_paired_features(features_a=features_a, features_b=features_b)
+    require_count(_FEWEST, batch_size=batch_size)
+    unit_a, unit_b = safe_scale(features_a), safe_scale(features_b)  # the same for all batches
+    batches = zip(
+        torch.split(features_a, batch_size), torch.split(features_b, batch_size), strict=True
+    )
+    first, *rest = (MinibatchHsic.of(double(a) / unit_a, double(b) / unit_b) for a, b in batches)
+    return sum(rest, start=first).cka

@@ -1,4 +1,4 @@
-"""Cumulative power: how much of a target the leading modes of a kernel carry."""
+"""Cumulative power: how much of a target the leading modes carry, and numbers read off it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,20 +7,29 @@ import torch
 from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_same_length, require_symmetric
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_choice,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_same_length,
+    require_symmetric,
+)
+from theodolite.errors import DomainError
 from theodolite.linalg import (
     array_function,
     center_columns,
     double,
     eps_of,
     nan_unless,
+    ratio_or_nan,
     unit_peak,
     vanishes_when_centered,
 )
+from theodolite.measures.kernel._grams import target_matrix
 from theodolite.measures.kernel._spectrum import KernelSpectrum, gram_modes
-from theodolite.measures.kernel._targets import target_matrix
-
-__all__ = ["CumulativePower", "cumulative_power"]
 
 
 @dataclass(frozen=True)
@@ -125,3 +134,254 @@ def _curve(
     modes = spectrum.count - spectrum.rank
     steps = torch.arange(1, modes + 1).to(curve).unsqueeze(1) / max(modes, 1)
     return torch.cat([curve, curve[-1] + null * steps]), null
+
+
+_SLACK = 1e-5  # rounding of curves that were kept in float32
+
+
+def _require_curve(curve: Tensor) -> None:
+    """A vector that starts at zero; an undefined curve (all nan) is allowed."""
+    require_axes(1, curve=curve)
+    require_nonempty(curve=curve)
+    if curve.isnan().all():
+        return
+    require_finite(curve=curve)
+    if curve[0].abs() > _SLACK or (curve[1:] < curve[:-1] - _SLACK).any():
+        raise DomainError(
+            "curve: expected cumulative power, 0 first and nondecreasing, got "
+            f"{curve[:4].tolist()}...; pass cumulative_power(...).curve"
+        )
+
+
+@array_function
+def modes_to_reach(
+    curve: Float[Tensor, " m"] | CumulativePower, share: float = 0.95
+) -> Float[Tensor, ""]:
+    r"""Smallest number of leading modes that carry a given share of the target.
+
+    .. math:: \rho_q = \min\{\rho : C(\rho) \ge q\}
+
+    Only modes of the kernel count: pass the whole result of :func:`cumulative_power`, which knows
+    its rank. Along the null space the curve goes on to 1, but no mode is there. A share that is
+    reached up to rounding counts as reached.
+
+    Range: 0 to the rank of the kernel; inf if all its modes together do not reach the share.
+    Invariant to: what :func:`cumulative_power` is.
+    Undefined (``nan``): the curve is, or it ends (leading modes only) before the share is reached.
+
+    Args:
+        curve: the result of :func:`cumulative_power`, or its :math:`C(0), C(1), ...` alone.
+        share: :math:`q`.
+
+    Raises:
+        ShapeError: If the curve is not a vector.
+        DomainError: If it does not start at 0 or falls, or the share is outside [0, 1].
+
+    Example:
+        >>> modes_to_reach(torch.tensor([0.0, 0.8, 1.0, 1.0]), 0.9).item()
+        2.0
+
+    References:
+        [canatar2022], Fig. 3b; the number is ours.
+    """
+    values, beyond = curve, torch.nan
+    if isinstance(curve, CumulativePower):
+        values = curve.curve[: curve.rank + 1]
+        beyond = torch.nan if curve.null_power.isnan().any() else torch.inf
+    _require_curve(values)
+    require_between(0.0, 1.0, share=share)
+    reached = double(values) >= share - 8 * eps_of(values)
+    first = reached.to(torch.int64).argmax().double()
+    return torch.where(reached.any(), first, torch.full_like(first, beyond))
+
+
+@array_function
+def power_area(curve: Float[Tensor, " m"]) -> Float[Tensor, ""]:
+    r"""Area under the cumulative power over all modes, as a share of the most possible.
+
+    .. math:: \tfrac1n \sum_{\rho=1}^{n} C(\rho)
+
+    About one half for a target that has nothing to do with the kernel.
+
+    Range: [0, 1].
+    Invariant to: what :func:`cumulative_power` is.
+    Undefined (``nan``): the curve is, or it has no mode.
+
+    Args:
+        curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
+
+    Raises:
+        ShapeError: If the curve is not a vector.
+        DomainError: If it does not start at 0 or falls.
+
+    Example:
+        >>> round(power_area(torch.tensor([0.0, 0.8, 1.0, 1.0])).item(), 4)
+        0.9333
+
+    References:
+        [canatar2022], Eq. (3); the number is ours.
+    """
+    _require_curve(curve)
+    values = double(curve)[1:]
+    return ratio_or_nan(values.sum(), values.new_tensor(float(len(values))))
+
+
+@array_function
+def power_evenness(curve: Float[Tensor, " m"], num_classes: int) -> Float[Tensor, ""]:
+    r"""Largest distance of the cumulative power from an even spread over the first modes.
+
+    .. math:: \max_{\rho \le C} |C(\rho) - \rho / C|
+
+    Zero when the leading eigenspace is the span of balanced one-hot targets, as after collapse.
+
+    Range: [0, 1].
+    Invariant to: what :func:`cumulative_power` is.
+    Undefined (``nan``): the curve is, or it ends before mode ``num_classes``.
+
+    Args:
+        curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
+        num_classes: :math:`C`, the number of modes compared.
+
+    Raises:
+        ShapeError: If the curve is not a vector.
+        DomainError: If it does not start at 0 or falls, or there is no class.
+
+    Example:
+        >>> round(power_evenness(torch.tensor([0.0, 0.8, 1.0, 1.0]), num_classes=2).item(), 4)
+        0.3
+
+    References:
+        [canatar2022], Fig. 3b; the number is ours.
+    """
+    _require_curve(curve)
+    require_count(1, num_classes=num_classes)
+    values = double(curve)[: num_classes + 1]
+    if len(values) <= num_classes:
+        return values.new_tensor(torch.nan)
+    even = torch.arange(num_classes + 1).to(values) / num_classes
+    return (values - even).abs().max()
+
+
+@array_function
+def spectral_gap(eigenvalues: Float[Tensor, " r"], num_classes: int) -> Float[Tensor, ""]:
+    r"""Ratio of an eigenvalue to the next: does the spectrum break off after the classes?
+
+    .. math:: \eta_C / \eta_{C+1}
+
+    Range: at least 1; infinite if the kernel has exactly that rank.
+    Invariant to: scaling.
+    Undefined (``nan``): fewer than C + 1 eigenvalues are listed, or both are zero.
+
+    Args:
+        eigenvalues: :math:`\eta`, in decreasing order.
+        num_classes: :math:`C`.
+
+    Raises:
+        ShapeError: If the eigenvalues are not a vector.
+        DomainError: If one is negative or not finite, they are not sorted, or there is no class.
+
+    Example:
+        >>> spectral_gap(torch.tensor([3.0, 2.0, 0.5]), num_classes=2).item()
+        4.0
+
+    References:
+        [canatar2022], Fig. 3a and 5a; the number is ours.
+    """
+    require_axes(1, eigenvalues=eigenvalues)
+    require_nonempty(eigenvalues=eigenvalues)
+    require_finite(eigenvalues=eigenvalues)
+    require_count(1, num_classes=num_classes)
+    if eigenvalues[-1] < 0 or (eigenvalues[1:] > eigenvalues[:-1]).any():
+        raise DomainError(
+            "eigenvalues: expected numbers of at least 0 in decreasing order, got "
+            f"{eigenvalues[:4].tolist()}...; pass kernel_spectrum(...).eigenvalues"
+        )
+    eta = double(eigenvalues)
+    if len(eta) <= num_classes:
+        return eta.new_tensor(torch.nan)
+    above, below = eta[num_classes - 1], eta[num_classes]
+    ratio = ratio_or_nan(above, below)
+    return torch.where((below == 0) & (above > 0), torch.full_like(ratio, torch.inf), ratio)
+
+
+@array_function
+def kta_from_spectrum(
+    spectrum: KernelSpectrum, targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"]
+) -> Float[Tensor, ""]:
+    r"""KTA of a kernel with a target, read off the kernel's complete spectrum.
+
+    .. math:: A(K, K_{\bar f}) =
+              \frac{\sum_\rho \eta_\rho |a_\rho|^2}{\|\eta\|_2\,\|YY^\top\|_F / n}
+
+    From a centred spectrum it is the biased CKA.
+
+    Undefined (``nan``): the kernel or the target is zero, or the spectrum is not complete.
+
+    Args:
+        spectrum: of the kernel, from :func:`kernel_spectrum` or :func:`linear_spectrum`.
+        targets: integer class labels, or a matrix with one target vector per row.
+
+    Raises:
+        ShapeError: If there is not one target per example.
+        DomainError: If an entry is not finite or a label is negative.
+
+    Example:
+        >>> from theodolite.measures.kernel import kernel_spectrum
+        >>> spectrum = kernel_spectrum(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
+        >>> round(kta_from_spectrum(spectrum, torch.tensor([[2.0], [1.0], [0.0]])).item(), 4)
+        0.7483
+
+    References:
+        [canatar2022], Eq. (2) and (4); the identity is ours.
+    """
+    Y = target_matrix(targets)
+    require_same_length(spectrum=spectrum.eigenfunctions, targets=Y)
+    Y = center_columns(Y) if spectrum.centered else Y
+    eta = double(spectrum.eigenvalues)
+    power = (double(spectrum.eigenfunctions).mT @ Y / len(Y)).square().sum(1)
+    scale = torch.linalg.vector_norm(eta) * torch.linalg.matrix_norm(Y.mT @ Y) / len(Y)
+    return ratio_or_nan(eta @ power, scale, spectrum.complete)
+
+
+@array_function
+def kta_from_power(
+    eigenvalues: Float[Tensor, " r"],
+    curve: Float[Tensor, " m"],
+    targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"],
+) -> Float[Tensor, ""]:
+    r"""KTA as an average of the cumulative power, with the spectral gaps as weights.
+
+    .. math:: A(K, K_{\bar f}) = \frac{\|Y\|_F^2 \sum_\rho (\eta_\rho - \eta_{\rho+1})\,C(\rho)}
+              {\|\eta\|_2\,\|YY^\top\|_F}
+
+    This is why one number can miss low-variance structure.
+
+    Undefined (``nan``): the kernel or the target is zero.
+
+    Args:
+        eigenvalues: :math:`\eta`, all that are not zero, in decreasing order.
+        curve: :math:`C(0), C(1), ...` of the same kernel, at least as long as its rank.
+        targets: integer class labels, or a matrix with one target vector per row.
+
+    Raises:
+        ShapeError: If the curve is shorter than the list of eigenvalues.
+        DomainError: If an entry is not finite or a label is negative.
+
+    Example:
+        >>> eta, curve = torch.tensor([1.0, 2 / 3, 1 / 3]), torch.tensor([0.0, 0.8, 1.0, 1.0])
+        >>> round(kta_from_power(eta, curve, torch.tensor([[2.0], [1.0], [0.0]])).item(), 4)
+        0.7483
+
+    References:
+        [canatar2022], Eq. (3) and (4); the identity is ours.
+    """
+    _require_curve(curve)
+    require_axes(1, eigenvalues=eigenvalues)
+    require_finite(eigenvalues=eigenvalues)
+    require_same_length(eigenvalues=eigenvalues, modes_of_curve=curve[1 : len(eigenvalues) + 1])
+    Y, eta = target_matrix(targets), double(eigenvalues)
+    gaps = eta - torch.cat([eta[1:], eta.new_zeros(1)])
+    numerator = Y.square().sum() * (gaps @ double(curve)[1 : len(eta) + 1])
+    return ratio_or_nan(
+        numerator, torch.linalg.vector_norm(eta) * torch.linalg.matrix_norm(Y.mT @ Y)
+    )

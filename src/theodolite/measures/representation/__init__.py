@@ -1,30 +1,26 @@
 """Alignment of a layer's features with the labels, by singular directions."""
 
 from theodolite.linalg import LabelProjections
-from theodolite.measures.representation._alignment import (
-    AlignmentSteps,
-    alignment_steps,
-    representation_alignment,
-    steps_from_projections,
-)
-from theodolite.measures.representation._chance import alignment_z_score, chance_curve
 from theodolite.measures.representation._comparison import (
     CurveAverage,
+    alignment_z_score,
+    chance_curve,
     curve_average,
     curve_difference,
     dominance_fraction,
-)
-from theodolite.measures.representation._curve import (
-    AlignmentCurve,
-    alignment_curve,
-    curve_from_projections,
-)
-from theodolite.measures.representation._one_vs_one import (
     one_vs_one_curve,
     one_vs_one_difference,
 )
-from theodolite.measures.representation._picard import picard_ratios, picard_slope
-from theodolite.measures.representation._preparation import (
+from theodolite.measures.representation._curve import (
+    AlignmentCurve,
+    AlignmentSteps,
+    alignment_curve,
+    alignment_steps,
+    curve_from_projections,
+    representation_alignment,
+    steps_from_projections,
+)
+from theodolite.measures.representation._features import (
     PreparedFeatures,
     ScaledTargets,
     one_hot_targets,
@@ -38,6 +34,8 @@ from theodolite.measures.representation._summaries import (
     alignment_area,
     alignment_second_moment,
     area_from_projections,
+    picard_ratios,
+    picard_slope,
     top_share,
     top_share_from_projections,
 )

@@ -1,18 +1,251 @@
-"""Alignment as a function of the threshold, on a grid."""
+"""Alignment of features with targets: at one threshold, on a grid, as exact steps."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_nonempty, require_nonnegative
-from theodolite.linalg import LabelProjections, array_function, double, ratio_or_nan
-from theodolite.measures.representation._evaluation import Grid, Scale, mass_above, measure_grid
-from theodolite.measures.representation._projections import RouteChoice
-from theodolite.measures.representation._targets import Rows, read_features
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_choice,
+    require_finite,
+    require_nonempty,
+    require_nonnegative,
+)
+from theodolite.linalg import (
+    LabelProjections,
+    array_function,
+    double,
+    eigenvalue_groups,
+    eps_of,
+    rank_tolerance,
+    ratio_or_nan,
+)
+from theodolite.measures.representation._features import Rows, Targets, read_features, read_targets
+from theodolite.measures.representation._projections import (
+    Filter,
+    RouteChoice,
+    project,
+    spectral_form,
+)
 
-__all__ = ["AlignmentCurve", "alignment_curve", "curve_from_projections", "grid_of"]
+Scale = Literal["absolute", "normalized", "relative"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Thresholds, the unit they count in, and the slack with which they are compared."""
+
+    thresholds: Tensor  # in units of the scale
+    scale: Scale = "absolute"
+    rtol: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_choice(("absolute", "normalized", "relative"), scale=self.scale)
+        require_between(0.0, 1.0, open_high=True, rtol=self.rtol)
+
+    def absolute(self, count: int, singular_values: Tensor) -> Tensor:
+        """Thresholds on singular values themselves, the slack taken off."""
+        relaxed = double(self.thresholds) * (1 - self.rtol)
+        if self.scale == "normalized":
+            return relaxed * count**0.5
+        if self.scale == "relative":
+            return relaxed * (singular_values.amax() if len(singular_values) else 0.0)
+        return relaxed
+
+    def smallest(self, count: int) -> float:
+        """The smallest positive threshold, in units of the largest singular value if relative."""
+        positive = self.thresholds[self.thresholds > 0]
+        least = float(positive.detach().min()) if len(positive) else float("inf")
+        return least * (count**0.5 if self.scale == "normalized" else 1.0)
+
+
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd will ask for the derivative by one of these."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def measure_grid(
+    features: Tensor, targets: Tensor, grid: Grid, route: RouteChoice = "auto"
+) -> tuple[Tensor, str]:
+    """Alignment on the grid in its scale, and the route that found it; shapes have been checked."""
+    columns = read_targets(targets, shares=grid.scale != "absolute")
+    if wants_gradient(features, targets):
+        require_finite(features=features)
+        mass, taken = _differentiable(features, columns, grid), "svd"
+    else:
+        smallest, relative = grid.smallest(len(features)), grid.scale == "relative"
+        found = project(features, columns, smallest, relative=relative, route=route)
+        mass, taken = mass_above(found, grid), str(found.route)
+    if grid.scale == "absolute":
+        return mass, taken
+    defined = features.detach().any() if grid.scale == "relative" else True
+    return ratio_or_nan(mass, columns.energy, defined), taken
+
+
+def mass_above(projections: LabelProjections, grid: Grid) -> Tensor:
+    """Sum of the label mass over all singular values of at least each threshold.
+
+    At threshold 0 everything counts, the implicit zero singular values included. Thresholds that
+    the route of the projections does not resolve give nan.
+    """
+    sigma = double(projections.singular_values)
+    mass = double(projections.mass).sum(1)
+    levels = grid.absolute(projections.count, sigma)
+    below = torch.searchsorted(sigma.flip(0), levels)
+    cumulative = torch.cat([mass.new_zeros(1), mass.cumsum(0)])
+    values = cumulative[len(sigma) - below]
+    values = torch.where(levels == 0, mass.sum() + double(projections.residual).sum(), values)
+    unknown = (levels > 0) & (levels < projections.resolved_above * (1 - grid.rtol))
+    if grid.scale == "relative" and len(sigma) == 0:
+        unknown = torch.ones_like(unknown)  # features of zeros have no largest singular value
+    return torch.where(unknown, torch.full_like(values, torch.nan), values)
+
+
+def _differentiable(features: Tensor, targets: Targets, grid: Grid) -> Tensor:
+    def steps(sigma: Tensor) -> Filter:
+        levels = grid.absolute(len(features), sigma).unsqueeze(1)
+        counted = (sigma >= levels).to(sigma)
+        return Filter(counted, (levels.squeeze(1) == 0).to(sigma), torch.zeros_like(counted))
+
+    noise = rank_tolerance(features.shape, eps_of(features))
+    return spectral_form(double(features), targets.columns, noise, steps)
+
+
+@dataclass(frozen=True)
+class AlignmentSteps:
+    """The alignment curve as the step function it is: where it drops, and by how much."""
+
+    singular_values: Float[Tensor, " s"]  # distinct, largest first
+    mass: Float[Tensor, " s"]  # label mass at each of them
+    residual: Float[Tensor, ""]  # label mass at singular value zero
+
+
+@array_function
+def representation_alignment(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    threshold: float,
+    *,
+    rtol: float = 0.0,
+    route: RouteChoice = "auto",
+) -> Float[Tensor, ""]:
+    r"""Label mass on left singular vectors whose singular value is at least a threshold.
+
+    .. math:: A(\Phi, y, \tau) = \sum_{i:\,\sigma_i \ge \tau} (u_i^\top y)^2
+
+    High at large thresholds means that gradient descent on a linear read-out is fast and needs
+    small weights. Several target columns add. At threshold 0 all n directions count: the squared
+    norm of the targets. A group of equal singular values counts as a whole; set ``rtol`` where the
+    threshold may coincide with one of them.
+
+    Range: [0, :math:`\|y\|^2`].
+    Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
+        zero columns; the sign of the targets.
+    Undefined (``nan``): a threshold that the route asked for does not resolve.
+
+    Args:
+        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
+        threshold: :math:`\tau \ge 0`.
+        rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
+        route: see :func:`label_projections`.
+
+    Raises:
+        ShapeError: If features are not a non-empty matrix or targets differ in length.
+        DomainError: If an entry is not finite, or a threshold is negative or not finite.
+
+    Example:
+        >>> features = torch.diag(torch.tensor([3.0, 2.0, 0.0]))
+        >>> representation_alignment(features, torch.tensor([1.0, 2.0, 3.0]), 2.0).item()
+        5.0
+
+    References:
+        [imani2022], Eq. (2).
+
+    Differs from paper:
+        Singular values below :func:`theodolite.linalg.rank_tolerance` of the largest count as
+        zero; several target columns are summed.
+    """
+    read_features(features, targets)
+    require_between(0.0, float("inf"), open_high=True, threshold=threshold)
+    level = torch.tensor([threshold], dtype=torch.float64, device=double(features[:0]).device)
+    values, _ = measure_grid(features, targets, Grid(level, rtol=rtol), route)
+    return values.squeeze(0)
+
+
+@array_function
+def alignment_steps(
+    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
+) -> AlignmentSteps:
+    r"""The exact alignment curve: distinct singular values and the label mass at each.
+
+    Singular values closer than ``max(1e-10, 8 eps)`` of the largest count as equal.
+
+    Args:
+        features: :math:`\Phi`, prepared with :func:`prepare_features`.
+        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
+
+    Raises:
+        ShapeError: If features are not a non-empty matrix or targets differ in length.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> steps = alignment_steps(torch.diag(torch.tensor([2.0, 2.0, 1.0])), torch.ones(3))
+        >>> steps.singular_values.tolist(), steps.mass.tolist()
+        ([2.0, 1.0], [2.0, 1.0])
+
+    References:
+        [imani2022], Eq. (2).
+    """
+    read_features(features, targets)
+    found = project(features, read_targets(targets), None)
+    return _steps(found, tie_tolerance(eps_of(features)))
+
+
+@array_function
+def steps_from_projections(projections: LabelProjections) -> AlignmentSteps:
+    """The exact curve of projections that were found elsewhere, e.g. from streamed sums.
+
+    Args:
+        projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
+
+    Example:
+        >>> from theodolite.measures.representation import label_projections
+        >>> p = label_projections(torch.eye(2), torch.tensor([1.0, 2.0]))
+        >>> steps_from_projections(p).mass.tolist()
+        [5.0]
+
+    References:
+        [imani2022], Eq. (2).
+    """
+    return _steps(projections, tie_tolerance(eps_of(projections.singular_values)))
+
+
+def tie_tolerance(eps: float) -> float:
+    """Gap in units of the largest singular value below which two of them count as equal."""
+    return max(1e-10, 8 * eps)
+
+
+def tie_index(sigma: Float[Tensor, " r"], rtol: float) -> Int[Tensor, " r"]:
+    """Number of the group of equal singular values to which each of them belongs."""
+    index = torch.zeros(len(sigma), dtype=torch.long, device=sigma.device)
+    for number, group in enumerate(eigenvalue_groups(sigma, rtol)):
+        index[group] = number
+    return index
+
+
+def _steps(projections: LabelProjections, rtol: float) -> AlignmentSteps:
+    sigma, mass = double(projections.singular_values), double(projections.mass).sum(1)
+    index = tie_index(sigma, rtol)
+    sizes = index.bincount()
+    centers = sigma.new_zeros(len(sizes)).index_add(0, index, sigma) / sizes
+    masses = mass.new_zeros(len(sizes)).index_add(0, index, mass)
+    return AlignmentSteps(centers, masses, double(projections.residual).sum())
+
 
 _GRID_POINTS = 200
 

@@ -15,8 +15,6 @@ from theodolite.checks import (
 )
 from theodolite.linalg import array_function, double, thin_svd
 
-__all__ = ["neighbour_accuracy", "readout_accuracy"]
-
 _ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
 # Ridges that compete, in units of the mean eigenvalue of the centred kernel.
 _RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())

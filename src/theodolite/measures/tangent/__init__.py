@@ -6,14 +6,17 @@ from theodolite.linalg import (
     squared_error_gradient,
     squared_error_hessian,
 )
-from theodolite.measures.tangent._alignment import operator_alignment, tangent_alignment
-from theodolite.measures.tangent._decomposition import (
+from theodolite.measures.tangent._alignment import (
     AlignmentDecomposition,
     alignment_decomposition,
+    alignment_from_norms,
+    alignment_from_sums,
     correlation_term,
+    label_gradient_correlation,
+    operator_alignment,
+    tangent_alignment,
+    uncoupled_bound,
 )
-from theodolite.measures.tangent._energy import LayerEnergy, layer_energy
-from theodolite.measures.tangent._equilibrium import EquilibriumFit, fit_equilibrium
 from theodolite.measures.tangent._fisher import (
     fisher_correlation,
     fisher_gram,
@@ -21,24 +24,29 @@ from theodolite.measures.tangent._fisher import (
     fisher_stable_rank,
 )
 from theodolite.measures.tangent._hierarchy import (
+    EquilibriumFit,
     alignment_centroid,
+    fit_equilibrium,
     is_ascent_descent,
     peak_layer,
     prominence,
     relative_alignment,
 )
-from theodolite.measures.tangent._label_gradient import label_gradient_correlation
-from theodolite.measures.tangent._labels import centered_labels
-from theodolite.measures.tangent._rank_one import RankOneModel, rank_one_model
-from theodolite.measures.tangent._spectrum import effective_rank, normalized_spectrum, stable_rank
-from theodolite.measures.tangent._stacking import feature_kernel, stacked_kernel
-from theodolite.measures.tangent._streamed import alignment_from_norms, alignment_from_sums
-from theodolite.measures.tangent._uncoupled import uncoupled_bound
+from theodolite.measures.tangent._kernels import centered_labels, feature_kernel, stacked_kernel
+from theodolite.measures.tangent._spectrum import (
+    LayerEnergy,
+    effective_rank,
+    layer_energy,
+    normalized_spectrum,
+    stable_rank,
+)
 from theodolite.measures.tangent._updates import (
+    RankOneModel,
     UpdateBounds,
     frozen_update,
     frozen_update_bounds,
     label_contribution,
+    rank_one_model,
 )
 
 __all__ = [

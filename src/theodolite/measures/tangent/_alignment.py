@@ -1,15 +1,133 @@
-"""Alignment of a tangent kernel with the labels, centred over pairs or over examples."""
+"""Alignment of a tangent kernel with the labels: its parts, its forms, its largest value."""
+
+from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.linalg import array_function
-from theodolite.measures.tangent._label_angle import Centering, kernel_and_label
-from theodolite.measures.tangent._stacking import require_kernel_and_targets
-from theodolite.measures.tangent._streamed import alignment_from_norms
+from theodolite.checks import (
+    require_axes,
+    require_finite,
+    require_nonempty,
+    require_same_shape,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import (
+    array_function,
+    centered_square_sum,
+    double,
+    eps_of,
+    nan_unless,
+    ratio_or_nan,
+    safe_sqrt,
+    unit_peak,
+    vanishes_when_centered,
+)
+from theodolite.measures.tangent._kernels import (
+    Centering,
+    KernelAndLabel,
+    centered_over_all,
+    kernel_and_label,
+    require_kernel_and_targets,
+    spectral_norm,
+    unit_vector,
+)
 
-__all__ = ["alignment_of", "operator_alignment", "tangent_alignment"]
+
+@array_function
+def alignment_from_sums(
+    label_energy: Float[Tensor, ""],
+    square_sum: Float[Tensor, ""],
+    row_sums: Float[Tensor, "n c"] | None,
+    targets: Float[Tensor, "n c"],
+) -> Float[Tensor, ""]:
+    r"""Tangent alignment from what one pass over the tiles of a kernel can sum up.
+
+    .. math:: A = \frac{\|\Psi\tilde y\|^2}{\|C_m K C_m\|_F\,\|\tilde y\|^2}, \qquad
+              \|C_m K C_m\|_F^2 = \sum_{ab} K_{ab}^2 - \tfrac2m \|K1\|^2
+              + \tfrac1{m^2} (1^\top K 1)^2
+
+    The difference loses digits when the kernel is nearly constant. Subtract one number (the mean
+    of the first tile will do) from every entry before it is summed: no centred quantity changes.
+    A layer with fewer parameters than pairs needs no kernel: pass
+    :math:`\|\Psi C_m\Psi^\top\|_F^2` as the square sum, no row sums, and the centred targets.
+
+    Range: [0, 1] for positive semi-definite kernels.
+    Invariant to: as :func:`tangent_alignment`, with which it agrees up to rounding.
+    Undefined (``nan``): the targets are constant, or the centred kernel drowns in the rounding of
+    the sums.
+
+    Args:
+        label_energy: :math:`\|\Psi\tilde y\|^2 = \tilde y^\top K\tilde y` for the centred targets
+            (one backward pass); for the uncentred form :math:`y^\top K y`.
+        square_sum: :math:`\sum_{ab} K_{ab}^2`.
+        row_sums: :math:`K1`, one per example and output; ``None`` for the uncentred form.
+        targets: :math:`Y`.
+
+    Raises:
+        ShapeError: If row sums and targets differ in shape.
+        DomainError: If a number is not finite, or the square sum is negative.
+
+    Example:
+        >>> y = torch.tensor([[1.0], [-1.0]])  # K = y y^T
+        >>> sums = torch.tensor(4.0), torch.tensor(4.0), torch.zeros(2, 1)
+        >>> round(alignment_from_sums(*sums, y).item(), 4)
+        1.0
+
+    References:
+        [lou2022], Eq. (7).
+    """
+    _require_sums(label_energy, square_sum, row_sums, targets)
+    noise = eps_of(square_sum, targets)
+    square_sum, Y = double(square_sum), double(targets)
+    y = Y if row_sums is None else centered_over_all(Y)
+    energy = square_sum if row_sums is None else centered_square_sum(square_sum, double(row_sums))
+    defined = energy > 8 * noise * square_sum
+    defined = defined & (y.square().sum() > (8 * noise) ** 2 * Y.square().sum())
+    return alignment_from_norms(double(label_energy), safe_sqrt(energy), y.square().sum(), defined)
+
+
+def alignment_from_norms(
+    label_energy: Float[Tensor, "*layers"],
+    kernel_norm: Float[Tensor, "*layers"],
+    label_square: Float[Tensor, "*layers"] | float,
+    defined: Tensor | bool = True,
+) -> Float[Tensor, "*layers"]:
+    r"""Tangent alignment from its three parts, however they were found; the one formula.
+
+    .. math:: A = \frac{\tilde y^\top K\tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2}
+
+    Args:
+        label_energy: :math:`\tilde y^\top K\tilde y` for the centred targets.
+        kernel_norm: :math:`\|C_m K C_m\|_F`, or an estimate of it.
+        label_square: :math:`\|\tilde y\|^2`.
+        defined: whether kernel and targets are more than rounding after centring.
+
+    Example:
+        >>> alignment_from_norms(torch.tensor(2.0), torch.tensor(4.0), 1.0).item()
+        0.5
+
+    References:
+        [lou2022], Eq. (7).
+    """
+    return ratio_or_nan(label_energy, kernel_norm * label_square, defined)
+
+
+def _require_sums(
+    label_energy: Tensor, square_sum: Tensor, row_sums: Tensor | None, targets: Tensor
+) -> None:
+    require_axes(0, label_energy=label_energy, square_sum=square_sum)
+    require_axes(2, targets=targets)
+    require_nonempty(targets=targets)
+    if row_sums is not None:
+        require_same_shape(row_sums=row_sums, targets=targets)
+        require_finite(row_sums=row_sums)
+    require_finite(label_energy=label_energy, square_sum=square_sum, targets=targets)
+    if square_sum < 0:
+        raise DomainError(
+            f"square_sum: expected a sum of squares, at least 0, got {square_sum.item()}"
+        )
 
 
 @array_function
@@ -96,3 +214,197 @@ def alignment_of(kernel: Tensor, targets: Tensor, centering: Centering) -> Tenso
     """The formula without checks of values; it vmaps, e.g. over permuted targets."""
     pair = kernel_and_label(kernel, targets, centering)
     return alignment_from_norms(pair.label_energy, matrix_norm(pair.kernel), 1.0, pair.defined)
+
+
+@dataclass(frozen=True)
+class AlignmentDecomposition:
+    """Exactly ``alignment = correlation / sqrt(stable_rank)``."""
+
+    alignment: Float[Tensor, ""]
+    correlation: Float[Tensor, ""]
+    stable_rank: Float[Tensor, ""]
+
+
+@array_function
+def correlation_term(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
+) -> Float[Tensor, ""]:
+    r"""How much of the labels lies in the leading directions of a tangent kernel.
+
+    .. math:: \sum_i \frac{\lambda_i}{\lambda_1} \langle u_i, \hat y\rangle^2
+              = \frac{\hat y^\top C_m K C_m \hat y}{\lambda_1}
+
+    with :math:`(\lambda_i, u_i)` of :math:`C_m K C_m` and the unit vector :math:`\hat y` of the
+    centred targets. The closed form needs no eigenvectors, so ties are harmless.
+
+    Range: [0, 1] for positive semi-definite kernels, 1 if the labels lie in the top eigenspace.
+    Invariant to: as :func:`tangent_alignment`.
+    Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
+
+    Args:
+        kernel: :math:`K`; where it is not positive semi-definite, :math:`\lambda_1` is the largest
+            absolute eigenvalue.
+        targets: :math:`Y`, e.g. one-hot labels.
+        center: ``False`` takes kernel and targets as they are.
+
+    Raises:
+        ShapeError: If the shapes do not match.
+        DomainError: If the kernel is not symmetric, or either is not finite.
+
+    Example:
+        >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
+        >>> round(correlation_term(torch.eye(3).reshape(3, 1, 3, 1), y).item(), 4)
+        1.0
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_kernel_and_targets(kernel, targets=targets)
+    return _decomposition(kernel_and_label(kernel, targets, _centering(center))).correlation
+
+
+@array_function
+def alignment_decomposition(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
+) -> AlignmentDecomposition:
+    r"""Tangent alignment split into a correlation with the labels and a stable rank.
+
+    .. math:: A = \mathrm{corr} / \sqrt{R}, \qquad R = \|C_m K C_m\|_F^2 / \lambda_1^2
+
+    Range: alignment and correlation in [0, 1], stable rank in [1, rank], for positive semi-definite
+    kernels.
+    Invariant to: as :func:`tangent_alignment`.
+    Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
+
+    Args:
+        kernel: :math:`K`.
+        targets: :math:`Y`, e.g. one-hot labels.
+        center: ``False`` takes kernel and targets as they are.
+
+    Raises:
+        ShapeError: If the shapes do not match.
+        DomainError: If the kernel is not symmetric, or either is not finite.
+
+    Example:
+        >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
+        >>> parts = alignment_decomposition(torch.eye(3).reshape(3, 1, 3, 1), y)
+        >>> round(parts.alignment.item(), 4), round(parts.stable_rank.item(), 4)
+        (0.7071, 2.0)
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_kernel_and_targets(kernel, targets=targets)
+    return _decomposition(kernel_and_label(kernel, targets, _centering(center)))
+
+
+def _centering(center: bool) -> Centering:
+    return "stacked" if center else "none"
+
+
+def _decomposition(pair: KernelAndLabel) -> AlignmentDecomposition:
+    frobenius, spectral = matrix_norm(pair.kernel), spectral_norm(pair.kernel)
+    energy = pair.label_energy
+    return AlignmentDecomposition(
+        alignment=alignment_from_norms(energy, frobenius, 1.0, pair.defined),
+        correlation=ratio_or_nan(energy, spectral, pair.defined),
+        stable_rank=ratio_or_nan(frobenius, spectral, pair.kernel_defined).square(),
+    )
+
+
+@array_function
+def uncoupled_bound(targets: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
+    r"""Largest tangent alignment of any kernel of the form :math:`F \otimes I_c`.
+
+    .. math:: \max_F A(F \otimes I_c, Y) = \frac{1}{\|\tilde Y\|^2}
+              \sqrt{\frac{\|HGH\|_F^2}{c} + \frac{2\|HG1\|^2/n + (1^\top G1/n)^2}{c - 1}},
+              \qquad G = \tilde Y\tilde Y^\top
+
+    Last layers have that form always, and every layer has it at infinite width or in the lazy
+    regime. A layer whose alignment exceeds the bound has coupled the tangent features of different
+    outputs: it has learned features. On balanced one-hot labels of k classes the bound is
+    :math:`1/\sqrt{k(k-1)}` (0.1054 for ten), attained at the centred label Gram; a forward kernel
+    of perfect class blocks reaches :math:`1/\sqrt{k^2-1}`.
+
+    Range: (0, 1]; 1 for a single output, where nothing can be coupled.
+    Invariant to: scaling and shifting all targets, permutation of the examples.
+    Undefined (``nan``): constant targets.
+
+    Args:
+        targets: :math:`Y`, e.g. one-hot labels.
+
+    Raises:
+        ShapeError: If the targets have not two axes, or no entries.
+        DomainError: If they are not finite.
+
+    Example:
+        >>> round(uncoupled_bound(torch.eye(10).repeat(3, 1)).item(), 4)
+        0.1054
+
+    References:
+        Ours, for the alignment of [lou2022], Eq. (7). It is Cauchy-Schwarz, component by component
+        of :math:`F` along and across the constant vector.
+    """
+    require_axes(2, targets=targets)
+    require_nonempty(targets=targets)
+    require_finite(targets=targets)
+    Y = unit_peak(double(targets))
+    Yt = centered_over_all(Y)
+    defined = ~vanishes_when_centered(Yt, Y, eps_of(targets))
+    return ratio_or_nan(_largest_overlap(Yt), Yt.square().sum(), defined)
+
+
+def _largest_overlap(Yt: Tensor) -> Tensor:
+    """The root in the bound, from c x c products instead of the n x n Gram."""
+    n, c = Yt.shape
+    mean = Yt.mean(0)
+    across = Yt - mean
+    squared = (across.mT @ across).square().sum() / c
+    if c > 1:  # for one output the mean is zero, and so are these terms
+        cross = (across @ mean).square().sum() * n
+        along = (n * mean.square().sum()).square()
+        squared = squared + (2 * cross + along) / (c - 1)
+    return safe_sqrt(squared)
+
+
+@array_function
+def label_gradient_correlation(
+    targets: Float[Tensor, "n c"], loss_gradient: Float[Tensor, "n c"]
+) -> Float[Tensor, ""]:
+    r"""Pearson correlation between the labels and the loss gradient in output space.
+
+    .. math:: \mathrm{corr}(\tilde Y, w), \qquad w = \partial\mathcal L/\partial F
+
+    Both sum to zero for the cross-entropy, so that it is a cosine. It is -1 while all logits of
+    each example are equal: the loss then pushes the outputs exactly along the labels.
+
+    Range: [-1, 1]; [-1, 0] for the cross-entropy, whatever the logits.
+    Invariant to: scaling of either by a positive number, constants added to either, a common
+    permutation of the examples, swapping the arguments.
+    Undefined (``nan``): constant targets, or a gradient of zero (every example fitted perfectly).
+
+    Args:
+        targets: :math:`Y`, e.g. one-hot labels.
+        loss_gradient: :math:`w`, e.g. from :func:`cross_entropy_gradient`.
+
+    Raises:
+        ShapeError: If the shapes differ.
+        DomainError: If an entry is not finite.
+
+    Example:
+        >>> y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> round(label_gradient_correlation(y, torch.softmax(torch.zeros(2, 2), 1) - y).item(), 4)
+        -1.0
+
+    References:
+        [lou2022], Figure 6.
+    """
+    require_axes(2, targets=targets, loss_gradient=loss_gradient)
+    require_nonempty(targets=targets)
+    require_same_shape(targets=targets, loss_gradient=loss_gradient)
+    require_finite(targets=targets, loss_gradient=loss_gradient)
+    Y, w = unit_peak(double(targets)), unit_peak(double(loss_gradient))
+    Yc, wc = centered_over_all(Y), centered_over_all(w)
+    constant = vanishes_when_centered(Yc, Y, eps_of(targets))
+    constant = constant | vanishes_when_centered(wc, w, eps_of(loss_gradient))
+    return nan_unless(~constant, unit_vector(Yc.flatten()) @ unit_vector(wc.flatten()))

@@ -1,4 +1,7 @@
-"""How many directions a matrix really has: spectrum, stable rank, entropy rank. None centres."""
+"""Effective sizes of a kernel, and where in the network an eigenvector of the curvature lives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -12,19 +15,21 @@ from theodolite.checks import (
     require_nonempty,
     require_symmetric,
 )
+from theodolite.errors import ShapeError
 from theodolite.linalg import (
     array_function,
     double,
+    eigenvalue_groups,
     eps_of,
+    equality_tolerance,
     ratio_or_nan,
+    safe_sqrt,
     singular_values,
     symmetric_eigenvalues,
     top_eigen,
     unit_peak,
 )
-from theodolite.measures.tangent._leading import spectral_norm
-
-__all__ = ["effective_rank", "normalized_spectrum", "stable_rank"]
+from theodolite.measures.tangent._kernels import spectral_norm
 
 _DENSE_BELOW = 512
 
@@ -133,3 +138,94 @@ def _require_matrix(matrix: Tensor) -> None:
     require_axes(2, matrix=matrix)
     require_nonempty(matrix=matrix)
     require_finite(matrix=matrix)
+
+
+@dataclass(frozen=True)
+class LayerEnergy:
+    """Energy of each vector in each layer, three ways, and the mean over the vectors."""
+
+    squared: Float[Tensor, "k layers"]  # sums to 1 over the layers
+    norm: Float[Tensor, "k layers"]  # its root, what the paper plots
+    per_parameter: Float[Tensor, "k layers"]  # squared, over the number of parameters
+    mean: Float[Tensor, " layers"]  # of squared
+
+
+@array_function
+def layer_energy(
+    vectors: Float[Tensor, "p k"],
+    sizes: Sequence[int],
+    values: Float[Tensor, " k"] | None = None,
+) -> LayerEnergy:
+    r"""Share of each vector over all parameters that falls into each layer.
+
+    .. math:: e_l(v) = \|v_l\|^2 / \|v\|^2
+
+    Single eigenvectors of equal eigenvalues are arbitrary: with ``values`` given, energies are
+    averaged over each group of equals, which does not depend on the choice.
+
+    Range: [0, 1]; squared energies sum to 1 over the layers.
+    Invariant to: scaling of the vectors.
+    Undefined (``nan``): a vector of zeros.
+
+    Args:
+        vectors: one vector :math:`v` per column, e.g. orthonormal eigenvectors.
+        sizes: number of parameters of each layer, in the order of the rows.
+        values: eigenvalue of each vector, in any order.
+
+    Raises:
+        ShapeError: If the sizes do not add up to the rows, or values and vectors differ in number.
+        DomainError: If an entry is not finite, or a size is not positive.
+
+    Example:
+        >>> energy = layer_energy(torch.tensor([[0.6], [0.0], [0.8]]), sizes=[2, 1])
+        >>> [round(share, 4) for share in energy.squared[0].tolist()]
+        [0.36, 0.64]
+
+    References:
+        [lou2022], Figure 5.
+        Differs from paper: which plots the norm and calls it energy; both are returned.
+    """
+    _require_vectors(vectors, sizes, values)
+    squares = unit_peak(double(vectors).mT.unsqueeze(1)).squeeze(1).square()
+    parts = torch.stack([part.sum(1) for part in torch.split(squares, list(sizes), dim=1)], dim=1)
+    energy = ratio_or_nan(parts, parts.sum(1, keepdim=True).expand_as(parts))
+    if values is not None:
+        energy = _averaged_over_ties(energy, double(values), eps_of(values))
+    counts = energy.new_tensor(list(sizes))
+    return LayerEnergy(energy, _root(energy), energy / counts, energy.mean(0))
+
+
+def _root(energy: Tensor) -> Tensor:
+    """Root of the energies; nan stays nan."""
+    return torch.where(energy.isnan(), energy, safe_sqrt(energy))
+
+
+def _averaged_over_ties(energy: Tensor, values: Tensor, eps: float) -> Tensor:
+    # Lanczos gives values to a few eps of the largest, whatever the number of parameters: the
+    # size that counts is the number of vectors.
+    order = values.argsort(descending=True, stable=True)
+    ordered = values[order]
+    averaged = torch.empty_like(energy)
+    for group in eigenvalue_groups(ordered, equality_tolerance(len(values), eps)):
+        averaged[order[group]] = energy[order[group]].mean(0)
+    return averaged
+
+
+def _require_vectors(vectors: Tensor, sizes: Sequence[int], values: Tensor | None) -> None:
+    require_axes(2, vectors=vectors)
+    require_nonempty(vectors=vectors)
+    require_finite(vectors=vectors)
+    for size in sizes:
+        require_count(1, sizes=size)
+    if sum(sizes) != len(vectors):
+        raise ShapeError(
+            f"sizes: expected numbers that add up to {len(vectors)}, the rows of vectors, "
+            f"got {list(sizes)} with sum {sum(sizes)}"
+        )
+    if values is not None:
+        require_axes(1, values=values)
+        require_finite(values=values)
+        if len(values) != vectors.shape[1]:
+            raise ShapeError(
+                f"values: expected {vectors.shape[1]}, one per column of vectors, got {len(values)}"
+            )
