@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tolerances import assert_close
-from theodolite.linalg import ClassSums, CrossMoments, Moments, TriangularState, row_chunks
+from theodolite.linalg import CrossMoments, Moments, TriangularState, row_chunks
 
 
 def rows(seed, count, width, mean=0.0):
@@ -72,21 +72,6 @@ def test_cross_moments(seed, sizes):
     for block, expected in ((xx, xc.T @ xc), (xy, xc.T @ yc), (yy, yc.T @ yc)):
         assert_close(block, expected, scale=10)
     assert_close(merged.blocks(centered=False)[1], x.T @ y, scale=1e5)
-
-
-@given(st.integers(0, 100), st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_class_sums(seed, sizes):
-    n = sum(sizes)
-    x = rows(seed, n, 3, mean=20.0)
-    labels = torch.arange(n) % 3
-    parts = [
-        ClassSums.of(a, b, 4) for a, b in zip(x.split(sizes), labels.split(sizes), strict=True)
-    ]
-    merged = reduce(add, parts)
-    assert merged.means[3].isnan().all()
-    for c in range(min(3, n)):
-        assert_close(merged.means[c], x[labels == c].mean(0), scale=20)
-        assert merged.counts[c] == (labels == c).sum()
 
 
 @given(st.integers(0, 100), st.lists(st.integers(1, 6), min_size=1, max_size=4))

@@ -5,7 +5,6 @@ import torch
 
 from tests.tolerances import assert_close
 from theodolite.linalg import (
-    ClassGrams,
     CrossMoments,
     dual_gram,
     gram_sums,
@@ -86,21 +85,6 @@ def test_the_limit_of_a_gram_is_reported_only_where_something_is_lost(problem):
 def test_labels_are_indicator_columns():
     assert target_columns(torch.tensor([1, 0]), 3).tolist() == [[0, 1, 0], [1, 0, 0]]
     assert target_columns(torch.tensor([1, 0]), None).tolist() == [[1], [0]]
-
-
-@pytest.mark.parametrize("pair", [(0, 1), (2, 0), (1, 2)], ids=str)
-def test_class_grams_hold_every_pair(pair, generator):
-    features, labels = normal(generator, 30, 4), torch.arange(30) % 3
-    parts = [ClassGrams.of(features[half], labels[half], 3) for half in (slice(11), slice(11, 30))]
-    rows = (labels == pair[0]) | (labels == pair[1])
-    signs = torch.where(labels[rows] == pair[0], 1.0, -1.0).double().unsqueeze(1)
-    assert_same((parts[0] + parts[1]).pair(*pair), svd_projections(features[rows], signs))
-
-
-def test_class_grams_allow_a_class_without_rows(generator):
-    sums = ClassGrams.of(normal(generator, 6, 3), torch.tensor([0, 0, 0, 2, 2, 2]), 3)
-    assert sums.counts.tolist() == [3, 0, 3]
-    assert sums.pair(0, 2).count == 6
 
 
 @pytest.mark.parametrize("width", [3, 256, 300, 1030], ids=str)

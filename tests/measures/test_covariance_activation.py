@@ -13,7 +13,6 @@ from theodolite.measures.covariance import (
     activation_fractions,
     activation_histogram,
     merge_activation_fractions,
-    specialization_index,
 )
 
 NEURONS = pytest.mark.parametrize("neuron", ["element", "channel", "channel_mean"])
@@ -113,9 +112,3 @@ def test_fractions_on_an_edge_belong_to_the_bin_above(bins, dtype):
 
 def test_histogram_has_twenty_bins_by_default():
     assert activation_histogram(torch.tensor([0.0])).tolist() == [1.0] + [0.0] * 19
-
-
-def test_specialization_compares_with_the_start():
-    index = specialization_index(torch.tensor([0.1, 0.4, 0.0, 0.6]), torch.full((4,), 0.4))
-    assert_close(index, [0.75, 0, 1, -0.5], dtype=torch.float32)
-    assert specialization_index(torch.tensor(0.1), torch.tensor(0.0)).isnan()

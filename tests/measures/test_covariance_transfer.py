@@ -12,7 +12,6 @@ from tests.tolerances import assert_close
 from theodolite.measures.covariance import (
     corresponding_eigenvalues,
     curve_deviation,
-    mean_transfer,
     transfer_from_covariance,
     transfer_function,
     unimodality_defect,
@@ -125,23 +124,6 @@ def test_leading_directions_alone():
 def test_negative_eigenvalues_by_rounding_are_zero():
     data = with_eigenvalues([1.0, 0.5, -1e-12], seed=2)
     assert transfer_function(data, filters(size=3)).sigma[-1] == 0
-
-
-def test_runs_are_averaged_with_their_error():
-    runs = torch.stack([filters(seed=seed) for seed in range(4)])
-    curves = transfer_function(DATA, runs)
-    singles = torch.stack([transfer_function(DATA, run).tau for run in runs])
-    assert_close(curves.tau, singles)
-    mean = mean_transfer(curves)
-    assert_close(mean.tau, singles.mean(0))
-    assert_close(mean.error, singles.std(0) / 2)
-    assert mean_transfer(transfer_function(DATA, runs[:1])).error.isnan().all()
-
-
-def test_mean_of_numpy_curves_is_numpy():
-    runs = np.stack([filters(seed=seed).numpy() for seed in range(2)])
-    mean = mean_transfer(transfer_function(DATA.numpy(), runs))
-    assert isinstance(mean.error, np.ndarray)
 
 
 def test_deviation_of_curves():

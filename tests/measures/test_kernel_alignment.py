@@ -325,7 +325,6 @@ def test_repeated_examples_change_nothing(normal):
         lambda: target_cka(torch.arange(8.0).reshape(4, 2), torch.tensor([1, 1, 1, 1])),
         lambda: target_cka(torch.arange(8.0).reshape(4, 2), torch.tensor([0, 3, 1, 2])),
         lambda: kernel.hsic(torch.eye(3), torch.eye(3)),
-        lambda: kernel.minibatch_cka(torch.eye(3), torch.eye(3), batch_size=4),
         lambda: kernel.participation_ratio(torch.zeros(2, 2)),
         lambda: kernel.participation_ratio(torch.ones(4, 4), center=True),
         lambda: kernel.cumulative_power(torch.eye(3), torch.zeros(3, 1)).curve[-1],

@@ -1,4 +1,4 @@
-"""HSIC and minibatch CKA: the properties of specification 3, section 4, and the two routes."""
+"""HSIC: the properties of specification 3, section 4, and the two routes."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.linalg import moments
 from theodolite.measures import kernel
-from theodolite.measures.kernel import MinibatchHsic, _linear, cka, hsic, linear_cka, linear_hsic
+from theodolite.measures.kernel import _linear, cka, hsic, linear_cka, linear_hsic
 
 
 @pytest.fixture
@@ -77,13 +77,6 @@ def test_feature_form_and_shift_invariance(normal, d, e):
 
 
 @pytest.mark.spec("3.P41")
-def test_one_batch_is_the_debiased_value(normal):
-    F, G = normal(20, 3), normal(20, 5)
-    assert_close(kernel.minibatch_cka(F, G, batch_size=20), linear_cka(F, G))
-    assert_close(kernel.minibatch_cka(F[:18], G[:18], batch_size=16), linear_cka(F[:16], G[:16]))
-
-
-@pytest.mark.spec("3.P41")
 def test_independent_features_look_similar_to_the_biased_estimator_only(normal):
     pairs = [(normal(30, 30), normal(30, 30)) for _ in range(20)]
     biased = torch.stack([linear_cka(F, G, debiased=False) for F, G in pairs])
@@ -92,25 +85,6 @@ def test_independent_features_look_similar_to_the_biased_estimator_only(normal):
     assert biased.min() > 0.4
     assert abs(debiased.mean()) < 3 * debiased.std() / 20**0.5
     assert debiased.abs().max() < 0.2
-
-
-@pytest.mark.spec("3.P41")
-def test_minibatches_come_close_to_the_whole(normal):
-    F = normal(600, 8)
-    G = F @ normal(8, 6) + normal(600, 6)
-    whole = linear_cka(F, G)
-    assert kernel.minibatch_cka(F, G, batch_size=50) == pytest.approx(whole.item(), abs=0.03)
-    averaged = torch.stack(
-        [linear_cka(f, g, debiased=False) for f, g in zip(F.split(6), G.split(6), strict=True)]
-    ).mean()
-    assert averaged > whole + 0.1  # what must not be done
-
-
-def test_minibatch_sums_accumulate(normal):
-    F, G = normal(22, 3), normal(22, 4)
-    stream = MinibatchHsic.of(F[:8], G[:8]) + MinibatchHsic.of(F[8:16], G[8:16])
-    stream = stream + MinibatchHsic.of(F[16:19], G[16:19])  # too short: left out
-    assert_close(stream.cka, kernel.minibatch_cka(F[:16], G[:16], batch_size=8))
 
 
 def test_debiased_cka_stays_within_one(normal):
@@ -167,6 +141,5 @@ def test_the_route_depends_on_the_sizes(normal, monkeypatch):
 @pytest.mark.parametrize("unit", [1e-200, 1e200])
 def test_extreme_units_neither_overflow_nor_vanish(normal, unit):
     F, G = normal(12, 3), normal(12, 2)
-    expected = kernel.minibatch_cka(F, G, batch_size=6)
-    assert_close(kernel.minibatch_cka(F * unit, G, batch_size=6), expected)
+    assert_close(linear_cka(F * unit, G), linear_cka(F, G))
     assert linear_hsic(F * unit, G) == (0 if unit < 1 else torch.inf * linear_hsic(F, G).sign())

@@ -10,7 +10,6 @@ from tests.measures.absolute import alignment_area, alignment_curve, chance_curv
 from tests.tolerances import assert_close
 from theodolite.measures.representation import (
     AlignmentCurve,
-    alignment_z_score,
     curve_average,
     curve_difference,
     dominance_fraction,
@@ -18,7 +17,6 @@ from theodolite.measures.representation import (
     one_vs_one_curve,
     one_vs_one_difference,
     picard_ratios,
-    picard_slope,
     prepare_features,
 )
 
@@ -60,32 +58,6 @@ def test_chance_in_shares_divides_by_the_label_mass(generator):
     grid = torch.tensor([0.0, 0.2, 0.4], dtype=torch.float64)
     shares = chance_curve(features, y, grid, scale="normalized").values
     assert_close(shares, chance_curve(features, y, 3 * grid).values / (y @ y))
-
-
-def test_z_score_tells_true_labels_from_shuffled_ones(generator):
-    labels = torch.tensor([1.0, -1.0] * 15, dtype=torch.float64)
-    features = labels.unsqueeze(1) * torch.ones(1, 4) + 0.5 * normal(generator, 30, 4)
-    shuffled = labels[torch.randperm(30, generator=generator)]
-    true = alignment_z_score(features, labels, 5.0, generator=generator)
-    assert true > 5
-    assert alignment_z_score(features, shuffled, 5.0, generator=generator).abs() < 4
-
-
-def test_z_score_agrees_with_all_permutations(generator):
-    features, y = normal(generator, 6, 3), normal(generator, 6)
-    together = torch.stack([y[list(order)] for order in permutations(range(6))], dim=1)
-    p = label_projections(features, together)
-    masses = p.mass[p.singular_values >= 2.0].sum(0)
-    exact = (masses[0] - masses.mean()) / masses.std()
-    sampled = alignment_z_score(features, y, 2.0, draws=3000, generator=generator)
-    assert float(sampled) == pytest.approx(float(exact), rel=0.05)
-
-
-def test_z_score_is_nan_where_shuffling_changes_nothing(generator):
-    features = normal(generator, 8, 2)
-    constant = torch.ones(8, dtype=torch.float64)
-    assert alignment_z_score(features, constant, 0.5, generator=generator).isnan()
-    assert alignment_z_score(features, normal(generator, 8), 0.0, generator=generator).isnan()
 
 
 @pytest.mark.spec("1.R25")
@@ -168,10 +140,3 @@ def test_picard_ratios_are_nan_where_the_singular_value_is_zero(generator):
     features = normal(generator, 8, 2) @ normal(generator, 2, 4)
     ratios = picard_ratios(features, normal(generator, 8))
     assert ratios.isnan().tolist() == [False, False, True, True]
-
-
-@pytest.mark.parametrize("decay", [0.5, 2.0], ids=["slower", "faster"])
-def test_picard_slope_compares_decays(decay):
-    sigma = torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)
-    slope = picard_slope(torch.diag(sigma), sigma**decay)
-    assert_close(slope, (1 - decay) * np.log(2))

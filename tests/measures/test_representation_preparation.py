@@ -9,7 +9,6 @@ from theodolite.measures.representation import (
     one_hot_targets,
     prepare_features,
     scaled_targets,
-    signed_labels,
 )
 
 
@@ -60,15 +59,6 @@ def test_gradient_of_row_scaling_is_the_derivative(generator):
         for mode in ("unit", "max")
     ]
     assert all(torch.autograd.gradcheck(function, rows) for function in scaled)
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [torch.tensor([3, 7, 7]), torch.tensor([-1, 1, 1]), torch.tensor([False, True, True])],
-    ids=["integers", "signs", "booleans"],
-)
-def test_two_classes_become_signs(labels):
-    assert signed_labels(labels).tolist() == [-1, 1, 1]
 
 
 def test_targets_are_moved_to_the_unit_interval_by_the_training_map():

@@ -9,6 +9,7 @@ from tests.reference.tangent import tangent_alignment as reference
 from tests.tolerances import assert_close
 from theodolite.linalg import centered_square_sum, double_center, gram_cosine
 from theodolite.measures.tangent import (
+    alignment_from_norms,
     centered_labels,
     feature_kernel,
     operator_alignment,
@@ -261,3 +262,19 @@ class TestOperator:
         else:
             expected = gram_cosine(gram, labels)
         assert_close(operator_alignment(as_kernel(gram, 1), y, center=center), expected)
+
+
+@pytest.mark.parametrize("shift", [0.0, 5.0])
+def test_three_numbers_make_the_alignment(generator, shift):
+    """From sums over a kernel that was never held, and from the side of the parameters."""
+    features = torch.randn(6, 3, 7, generator=generator, dtype=torch.float64)
+    labels = torch.randint(3, (6,), generator=generator)
+    targets, y = torch.nn.functional.one_hot(labels, 3).double(), centered_labels(labels, 3)
+    kernel = feature_kernel(features)
+    energy = torch.einsum("xi,xiyj,yj->", y, kernel, y)
+    expected = tangent_alignment(kernel, targets)
+    moved = kernel - shift
+    norm = centered_square_sum(moved.square().sum(), moved.sum((2, 3))).sqrt()
+    assert_close(alignment_from_norms(energy, norm, y.square().sum()), expected, scale=10)
+    rows = features.flatten(0, 1) - features.mean((0, 1))
+    assert_close(alignment_from_norms(energy, (rows.T @ rows).norm(), y.square().sum()), expected)

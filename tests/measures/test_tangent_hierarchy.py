@@ -9,7 +9,6 @@ from scipy.stats import linregress
 
 from tests.tolerances import assert_close
 from theodolite.measures.tangent import (
-    alignment_centroid,
     fit_equilibrium,
     is_ascent_descent,
     layer_energy,
@@ -98,30 +97,16 @@ def test_relative_alignment_is_1_at_the_peak():
     assert_close(with_gap, [nan, 0.5, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("curve", "expected"),
-    [([0.1, 0.5, 0.46, 0.2], 2.5), ([0.5, 0.1, 0.5], 2.0), ([nan, 0.2, 0.1], 2.0)],
-    ids=["plateau", "two-ends", "nan"],
-)
-def test_centroid_is_the_mean_of_the_layers_near_the_peak(curve, expected):
-    assert_close(alignment_centroid(torch.tensor(curve)), expected)
-
-
-@pytest.mark.parametrize(
-    "summary", [peak_layer, prominence, relative_alignment, alignment_centroid]
-)
+@pytest.mark.parametrize("summary", [peak_layer, prominence, relative_alignment])
 def test_curve_without_a_defined_layer_has_no_summary(summary):
     assert summary(torch.tensor([nan, nan])).isnan().all()
 
 
-@pytest.mark.parametrize("summary", [relative_alignment, alignment_centroid])
-def test_share_of_a_peak_that_is_not_positive_is_undefined(summary):
-    assert summary(torch.tensor([-0.2, -0.1])).isnan().all()
+def test_share_of_a_peak_that_is_not_positive_is_undefined():
+    assert relative_alignment(torch.tensor([-0.2, -0.1])).isnan().all()
 
 
-@pytest.mark.parametrize(
-    "summary", [peak_layer, prominence, relative_alignment, alignment_centroid, is_ascent_descent]
-)
+@pytest.mark.parametrize("summary", [peak_layer, prominence, relative_alignment, is_ascent_descent])
 def test_summaries_answer_numpy_in_kind(summary):
     value = summary(CURVE.numpy())
     assert isinstance(value, (np.ndarray, np.generic))

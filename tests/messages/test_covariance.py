@@ -263,11 +263,6 @@ CASES = {
         DomainError,
         "weights: expected finite",
     ),
-    "one run only": (
-        lambda: covariance.mean_transfer(covariance.transfer_function(DATA, WEIGHTS)),
-        ShapeError,
-        "tau: expected 2 axes",
-    ),
     "curves": (
         lambda: covariance.curve_deviation(WEIGHTS[0], WEIGHTS[0, :2]),
         ShapeError,
@@ -356,16 +351,6 @@ CASES = {
         lambda: covariance.activation_histogram(torch.tensor([12.0, 50.0])),
         DomainError,
         "fractions: expected fractions from 0 to 1, got values from 12.0 to 50.0; percentages",
-    ),
-    "specialisation": (
-        lambda: covariance.specialization_index(torch.tensor(0.5), torch.tensor(1.5)),
-        DomainError,
-        "initial_activation: expected fractions from 0 to 1",
-    ),
-    "specialisation of other layers": (
-        lambda: covariance.specialization_index(torch.ones(2), torch.ones(3)),
-        ShapeError,
-        r"initial_activation: expected shape \(2,\), got \(3,\)",
     ),
     "training that changes shape": (
         lambda: covariance.rotation_equivariance_check(

@@ -55,11 +55,6 @@ NAN = torch.full((4, 2), torch.nan)
         (lambda: kernel.target_cka(F, LABELS[:3]), ShapeError, "features has 4, labels has 3"),
         (lambda: kernel.target_cka(F, LABELS, 1), DomainError, "below num_classes = 1, got 1"),
         (lambda: kernel.target_cka(F, LABELS.float()), DomainError, r"integer.*\.long\(\)"),
-        (
-            lambda: kernel.minibatch_cka(F, F, batch_size=3),
-            DomainError,
-            "batch_size: expected an integer of at least 4, got 3",
-        ),
         (lambda: kernel.cka_matrix([]), ShapeError, "at least one layer's features, got none"),
         (
             lambda: kernel.cka_matrix([F, F[:3]]),

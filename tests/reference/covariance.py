@@ -326,15 +326,6 @@ def dead_share(activations):
     return sum(1 for fraction in fractions if fraction == 0) / len(fractions)
 
 
-def specialization_index(activation, initial_activation):
-    return np.array(
-        [
-            1 - now / before if before else math.nan
-            for now, before in zip(activation, initial_activation, strict=True)
-        ]
-    )
-
-
 REFERENCES = {
     "misalignment": misalignment,
     "misalignment.subspace": misalignment,
@@ -368,5 +359,4 @@ REFERENCES = {
     "activation_fractions.neurons": active_neurons,
     "activation_fractions.examples": active_examples,
     "activation_fractions.dead": dead_share,
-    "specialization_index": specialization_index,
 }

@@ -98,16 +98,6 @@ def linear_hsic(features_a, features_b, debiased=True):
     return hsic(gram(features_a), gram(features_b), debiased)
 
 
-def minibatch_cka(features_a, features_b, batch_size):
-    sums = np.zeros(3)
-    for start in range(0, len(features_a), batch_size):
-        a = gram(features_a[start : start + batch_size])
-        b = gram(features_b[start : start + batch_size])
-        if len(a) >= 4:
-            sums += [hsic(a, b), hsic(a, a), hsic(b, b)]
-    return sums[0] / np.sqrt(sums[1] * sums[2]) if min(sums[1:]) > 0 else np.nan
-
-
 def modes(matrix):
     """Eigenvalues of the integral operator, largest first, and eigenvectors as rows."""
     values, vectors = np.linalg.eigh(matrix)
@@ -206,7 +196,6 @@ REFERENCES = {
     "linear_cka.biased": linear_cka,
     "target_cka": target_cka,
     "target_cka.biased": target_cka,
-    "minibatch_cka": minibatch_cka,
     "hsic": hsic,
     "hsic.biased": hsic,
     "linear_hsic": linear_hsic,

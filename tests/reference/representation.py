@@ -145,16 +145,6 @@ def picard_ratios(features, targets):
     return ratios
 
 
-def picard_slope(features, targets):
-    ratios = picard_ratios(features, targets)
-    points = [(i, np.log(ratio)) for i, ratio in enumerate(ratios, 1) if ratio > 0]
-    if len(points) < 2:
-        return np.nan
-    middle = np.mean([i for i, _ in points])
-    rise = sum((i - middle) * value for i, value in points)
-    return rise / sum((i - middle) ** 2 for i, _ in points)
-
-
 def neighbour_accuracy(features, labels, neighbours=5):
     n, right = len(labels), 0
     for i in range(n):
@@ -201,7 +191,6 @@ REFERENCES = {
     "one_vs_one_curve": one_vs_one_curve,
     "one_vs_one_difference": one_vs_one_difference,
     "picard_ratios": picard_ratios,
-    "picard_slope": picard_slope,
     "neighbour_accuracy": neighbour_accuracy,
     "readout_accuracy": readout_accuracy,
 }

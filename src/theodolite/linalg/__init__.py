@@ -1,6 +1,20 @@
 """Linear algebra that every layer above shares: centring, spectra, mergeable statistics."""
 
-from theodolite.linalg.arrays import array_function, double, eps_of
+from theodolite.linalg.alignment import (
+    SetSums,
+    alignment_from_norms,
+    contrast_from_sums,
+    mean_over_classes,
+)
+from theodolite.linalg.arrays import (
+    array_function,
+    double,
+    eps_of,
+    full_precision,
+    nan_unless,
+    ratio_or_nan,
+    safe_sqrt,
+)
 from theodolite.linalg.centering import (
     center_columns,
     centered_square_sum,
@@ -9,7 +23,6 @@ from theodolite.linalg.centering import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.linalg.class_grams import ClassGrams
 from theodolite.linalg.hsic import HsicSums, KernelProducts, centered_products, debiased_product
 from theodolite.linalg.losses import (
     cross_entropy_gradient,
@@ -17,8 +30,7 @@ from theodolite.linalg.losses import (
     squared_error_gradient,
     squared_error_hessian,
 )
-from theodolite.linalg.moments import ClassSums, CrossMoments, Moments, row_chunks
-from theodolite.linalg.precision import full_precision
+from theodolite.linalg.moments import CrossMoments, Moments, TriangularState, row_chunks
 from theodolite.linalg.projections import (
     GRAM_ACCURATE_ABOVE,
     GramSums,
@@ -34,8 +46,6 @@ from theodolite.linalg.projections import (
     svd_projections,
     target_columns,
 )
-from theodolite.linalg.ratios import nan_unless, ratio_or_nan, safe_sqrt
-from theodolite.linalg.set_sums import SetSums
 from theodolite.linalg.spectra import (
     Eigen,
     Singular,
@@ -47,14 +57,12 @@ from theodolite.linalg.spectra import (
     symmetric_eigen,
     symmetric_eigenvalues,
     thin_svd,
+    top_eigen,
+    top_eigen_operator,
 )
-from theodolite.linalg.streaming_qr import TriangularState
-from theodolite.linalg.top import top_eigen, top_eigen_operator
 
 __all__ = [
     "GRAM_ACCURATE_ABOVE",
-    "ClassGrams",
-    "ClassSums",
     "CrossMoments",
     "Eigen",
     "GramSums",
@@ -66,10 +74,12 @@ __all__ = [
     "SetSums",
     "Singular",
     "TriangularState",
+    "alignment_from_norms",
     "array_function",
     "center_columns",
     "centered_products",
     "centered_square_sum",
+    "contrast_from_sums",
     "cross_entropy_gradient",
     "cross_entropy_hessian",
     "debiased_product",
@@ -82,6 +92,7 @@ __all__ = [
     "full_precision",
     "gram_cosine",
     "gram_sums",
+    "mean_over_classes",
     "nan_unless",
     "numerical_rank",
     "projections_from_gram",

@@ -8,6 +8,7 @@ what it has; floating-point results go back in the promoted dtype, on the device
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -21,7 +22,15 @@ from torch import Tensor
 
 from theodolite.errors import DtypeError
 
-__all__ = ["array_function", "double", "eps_of"]
+__all__ = [
+    "array_function",
+    "double",
+    "eps_of",
+    "full_precision",
+    "nan_unless",
+    "ratio_or_nan",
+    "safe_sqrt",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,3 +192,40 @@ def _export(result: Any, dtype: torch.dtype | None, device: torch.device, to_num
         items = {key: _export(item, dtype, device, to_numpy) for key, item in result.items()}
         return MappingProxyType(items) if isinstance(result, MappingProxyType) else items
     return result
+
+
+def ratio_or_nan(numerator: Tensor, denominator: Tensor, defined: Tensor | bool = True) -> Tensor:
+    """``numerator / denominator`` where defined and the denominator is not zero, else nan.
+
+    The division only ever sees a denominator that is safe, so that no inf or nan reaches the
+    gradient from an entry that is masked out.
+    """
+    valid = (denominator != 0) & defined
+    safe = torch.where(valid, denominator, torch.ones_like(denominator))
+    return nan_unless(valid, numerator / safe)
+
+
+def nan_unless(defined: Tensor, value: Tensor) -> Tensor:
+    """The value where defined, else nan with gradient zero."""
+    return torch.where(defined, value, torch.full_like(value, torch.nan))
+
+
+def safe_sqrt(value: Tensor) -> Tensor:
+    """Square root of a number that is not negative, with gradient zero (not inf) at zero.
+
+    Values below zero, which only rounding produces, count as zero.
+    """
+    positive = value > 0
+    root = torch.where(positive, value, torch.ones_like(value)).sqrt()
+    return torch.where(positive, root, torch.zeros_like(value))
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 and no bfloat16 inside float32 products while the block runs; restored afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.linalg.arrays import ratio_or_nan
 
 __all__ = [
     "center_columns",

@@ -15,9 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_nonempty, require_same_length
-from theodolite.linalg.arrays import double
+from theodolite.linalg.arrays import double, nan_unless
 from theodolite.linalg.moments import row_chunks
-from theodolite.linalg.ratios import nan_unless
 
 __all__ = ["HsicSums", "KernelProducts", "centered_products", "debiased_product"]
 

@@ -1,8 +1,11 @@
-"""Mergeable sufficient statistics: raw float64 sums about a fixed shift.
+"""Mergeable sufficient statistics of rows: raw float64 sums about a fixed shift, and triangles.
 
 Sums about one shift add, across batches, shards and processes, by plain summation. Statistics
 about different shifts are rebased first, exactly. The shift (the mean of the first batch) keeps
 the numbers small, so that features with a large mean lose no digits when they are centred.
+
+``R.T @ R`` equals the Gram matrix of all rows seen, but singular values down to ``eps`` of the
+largest survive in R, where the Gram keeps only those above ``sqrt(eps)``.
 """
 
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from theodolite.checks import (
 )
 from theodolite.linalg.arrays import double
 
-__all__ = ["ClassSums", "CrossMoments", "Moments", "row_chunks"]
+__all__ = ["CrossMoments", "Moments", "TriangularState", "row_chunks"]
 
 _CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk: fits the cache hierarchy
 _DEVICE_CHUNK_BYTES = 256 * 2**20  # on an accelerator: amortises launches
@@ -124,45 +127,32 @@ class CrossMoments:
 
 
 @dataclass(frozen=True)
-class ClassSums:
-    """Per class: number of examples and sum of their rows about a shift."""
+class TriangularState:
+    """The triangle ``R`` (d x d, zero rows where fewer rows were seen) of a stream of rows."""
 
-    counts: Float[Tensor, " k"]
-    shift: Float[Tensor, " d"]
-    totals: Float[Tensor, "k d"]
+    triangle: Float[Tensor, "d d"]
 
     @classmethod
-    def of(
-        cls,
-        rows: Float[Tensor, "n d"],
-        labels: Tensor,
-        num_classes: int,
-        shift: Float[Tensor, " d"] | None = None,
-    ) -> "ClassSums":
-        """Sums of one batch; without a shift, about its own mean."""
+    def of(cls, rows: Float[Tensor, "n d"]) -> "TriangularState":
+        """State of one batch. Costs ``O(n d²)``."""
         require_axes(2, rows=rows)
-        require_same_length(rows=rows, labels=labels)
-        center = double(rows.double().mean(0) if shift is None else shift)
-        totals = center.new_zeros(num_classes, len(center))
-        for chunk, classes in row_chunks(rows, labels):
-            totals = totals.index_add(0, classes.long(), double(chunk) - center)
-        counts = torch.bincount(labels.long(), minlength=num_classes).to(center)
-        return cls(counts, center, totals)
+        return cls.empty(rows.shape[1], rows.device).extend(rows)
 
-    def rebase(self, shift: Float[Tensor, " d"]) -> "ClassSums":
-        """The same rows, about another shift."""
-        if shift is self.shift:
-            return self
-        move = self.shift - double(shift)
-        return ClassSums(self.counts, double(shift), self.totals + torch.outer(self.counts, move))
+    @classmethod
+    def empty(cls, width: int, device: torch.device | None = None) -> "TriangularState":
+        """State before the first row."""
+        return cls(torch.zeros(width, width, dtype=torch.float64, device=device))
 
-    def __add__(self, other: "ClassSums") -> "ClassSums":
-        """Sums of both groups of examples together, about this one's shift."""
-        require_same_shape(left=self.totals, right=other.totals)
-        moved = other.rebase(self.shift)
-        return ClassSums(self.counts + moved.counts, self.shift, self.totals + moved.totals)
+    def extend(self, rows: Float[Tensor, "n d"]) -> "TriangularState":
+        """State after some more rows: stack and re-triangularise."""
+        stacked = torch.cat([self.triangle, double(rows)])
+        return TriangularState(torch.linalg.qr(stacked, mode="r").R)
 
-    @property
-    def means(self) -> Float[Tensor, "k d"]:
-        """Mean row per class; nan for a class without examples."""
-        return self.shift + self.totals / self.counts.unsqueeze(1)
+    def __add__(self, other: "TriangularState") -> "TriangularState":
+        """State of both streams together."""
+        require_same_shape(left=self.triangle, right=other.triangle)
+        return self.extend(other.triangle)
+
+    def split(self, columns: int) -> tuple[Tensor, Tensor]:
+        """``R[:, :columns], R[:, columns:]``: features and the targets that rode along."""
+        return self.triangle[:, :columns], self.triangle[:, columns:]

@@ -8,9 +8,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.linalg.arrays import double, eps_of
-from theodolite.linalg.moments import CrossMoments, row_chunks
+from theodolite.linalg.moments import CrossMoments, TriangularState, row_chunks
 from theodolite.linalg.spectra import rank_tolerance, symmetric_eigen, thin_svd
-from theodolite.linalg.streaming_qr import TriangularState
 
 __all__ = [
     "GRAM_ACCURATE_ABOVE",

@@ -6,9 +6,8 @@ QR decomposition); merging rebases them, so that large means cost no digits.
 """
 
 from theodolite.metrics._cka import PairCKA, TargetCKA
-from theodolite.metrics._covariance import CovarianceState
 from theodolite.metrics._representation import RepresentationAlignment
-from theodolite.metrics._vectors import VectorAlignment
+from theodolite.metrics._vectors import CovarianceState, VectorAlignment
 
 __all__ = [
     "CovarianceState",

@@ -5,7 +5,6 @@ from theodolite.measures.covariance._activation import (
     activation_fractions,
     activation_histogram,
     merge_activation_fractions,
-    specialization_index,
 )
 from theodolite.measures.covariance._alignment import (
     CorrespondingEigenvalues,
@@ -59,10 +58,8 @@ from theodolite.measures.covariance._symmetry import (
     symmetrize,
 )
 from theodolite.measures.covariance._transfer import (
-    MeanTransfer,
     TransferFunction,
     curve_deviation,
-    mean_transfer,
     transfer_from_covariance,
     transfer_function,
     unimodality_defect,
@@ -74,7 +71,6 @@ __all__ = [
     "EigenvectorMatch",
     "EigenvectorOverlap",
     "EquivarianceDeviation",
-    "MeanTransfer",
     "MisalignmentComparison",
     "MisalignmentTerms",
     "TransferFunction",
@@ -96,7 +92,6 @@ __all__ = [
     "is_aligned",
     "kantorovich_bound",
     "match_eigenvectors",
-    "mean_transfer",
     "merge_activation_fractions",
     "misalignment",
     "misalignment_floor",
@@ -112,7 +107,6 @@ __all__ = [
     "rotation_equivariance_check",
     "rotation_information",
     "rotation_length",
-    "specialization_index",
     "subspace_overlap",
     "subspace_size",
     "symmetric_kl",
@@ -129,7 +123,6 @@ HELPERS: tuple[str, ...] = (
     "EigenvectorMatch",
     "EigenvectorOverlap",
     "EquivarianceDeviation",
-    "MeanTransfer",
     "MisalignmentComparison",
     "MisalignmentTerms",
     "TransferFunction",
@@ -144,7 +137,6 @@ HELPERS: tuple[str, ...] = (
     "closest_aligned",
     "compress_covariance",
     "corresponding_eigenvalues",
-    "mean_transfer",
     "merge_activation_fractions",
     "symmetrize",
     # predicates and functions of counts

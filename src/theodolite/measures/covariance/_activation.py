@@ -15,7 +15,7 @@ from theodolite.checks import (
     require_nonempty,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, double, ratio_or_nan
+from theodolite.linalg import array_function, double
 
 
 @dataclass(frozen=True)
@@ -138,42 +138,6 @@ def activation_histogram(fractions: Float[Tensor, " n"], bins: int = 20) -> Floa
     edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(fractions)
     counts = torch.bucketize(fractions.detach(), edges, right=True).bincount(minlength=bins)
     return double(counts) / len(fractions)
-
-
-@array_function
-def specialization_index(
-    activation: Float[Tensor, "*batch"], initial_activation: Float[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
-    r"""How much rarer a layer's neurons fire than they did at initialisation.
-
-    .. math:: 1 - \frac{\bar a}{\bar a_0}
-
-    Range: (-inf, 1]; 1 for a dead layer, 0 for no change, negative where more fire.
-    Invariant to: swapping neurons.
-    Undefined (``nan``): nothing was active at initialisation.
-
-    Args:
-        activation: :math:`\bar a`, the mean fraction of a layer, see :func:`activation_fractions`.
-        initial_activation: :math:`\bar a_0`, the same at initialisation.
-
-    Raises:
-        ShapeError: If the two differ in shape.
-        DomainError: If a fraction is not finite or outside [0, 1].
-
-    Example:
-        >>> round(specialization_index(torch.tensor(0.1), torch.tensor(0.4)).item(), 4)
-        0.75
-
-    References:
-        [maennel2020], Section 3; the index is ours.
-    """
-    if activation.shape != initial_activation.shape:
-        raise ShapeError(
-            f"initial_activation: expected shape {tuple(activation.shape)}, got "
-            f"{tuple(initial_activation.shape)}"
-        )
-    _require_fractions(activation=activation, initial_activation=initial_activation)
-    return 1 - ratio_or_nan(double(activation), double(initial_activation))
 
 
 def _require_fractions(**tensors: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_count, require_finite, require_symmetric
+from theodolite.checks import require_count, require_finite, require_symmetric
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
     array_function,
@@ -137,43 +137,6 @@ def transfer_from_covariance(
     tolerance = equality_tolerance(len(data_covariance), eps_of(weight_covariance))
     _require_no_negative(forms, scale, tolerance, "weight_covariance")
     return _curve(spaces, forms)
-
-
-@dataclass(frozen=True)
-class MeanTransfer:
-    """A transfer function averaged over runs."""
-
-    sigma: Float[Tensor, " d"]
-    tau: Float[Tensor, " d"]
-    error: Float[Tensor, " d"]  # standard error over runs; nan for a single run
-
-
-@array_function
-def mean_transfer(transfer: TransferFunction) -> MeanTransfer:
-    """Mean and standard error over runs of transfer functions on one data set.
-
-    Args:
-        transfer: curves of several runs, as :func:`transfer_function` gives for stacked weights.
-
-    Raises:
-        ShapeError: If there is not exactly one axis of runs.
-
-    Example:
-        >>> runs = transfer_function(torch.eye(1), torch.tensor([[[-1.0], [1.0]], [[-3.0], [3.0]]]))
-        >>> mean = mean_transfer(runs)
-        >>> mean.tau.tolist(), mean.error.tolist()
-        ([2.0], [1.0])
-
-    References:
-        [maennel2020], Figures 4 and 20, averages over runs.
-    """
-    require_axes(2, tau=transfer.tau)
-    runs = len(transfer.tau)
-    tau = double(transfer.tau)
-    error = torch.full_like(tau[0], torch.nan)
-    if runs > 1:
-        error = safe_sqrt((tau - tau.mean(0)).square().sum(0) / (runs * (runs - 1)))
-    return MeanTransfer(transfer.sigma, tau.mean(0), error)
 
 
 @array_function

@@ -7,6 +7,7 @@ References:
     [mehta2021].
 """
 
+from theodolite.linalg import SetSums, contrast_from_sums, mean_over_classes
 from theodolite.measures.gradient._alignment import (
     alignment_contrast,
     between_class_stiffness,
@@ -28,12 +29,7 @@ from theodolite.measures.gradient._comparison import (
     relative_norm,
     two_vector_measures,
 )
-from theodolite.measures.gradient._sums import (
-    SetSums,
-    VectorMoments,
-    contrast_from_sums,
-    mean_over_classes,
-)
+from theodolite.measures.gradient._sums import VectorMoments
 
 __all__ = [
     "SetSums",

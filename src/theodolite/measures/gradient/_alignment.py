@@ -6,13 +6,14 @@ from torch import Tensor
 
 from theodolite.checks import require_choice
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, nan_unless, ratio_or_nan
-from theodolite.measures.gradient._sums import (
-    VectorMoments,
+from theodolite.linalg import (
+    array_function,
     contrast_from_sums,
     mean_over_classes,
-    scale_free_moments,
+    nan_unless,
+    ratio_or_nan,
 )
+from theodolite.measures.gradient._sums import VectorMoments, scale_free_moments
 
 _ZERO = ("nan", "zero")
 

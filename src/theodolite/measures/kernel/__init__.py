@@ -23,11 +23,9 @@ from theodolite.measures.kernel._layers import (
     layer_profile,
 )
 from theodolite.measures.kernel._linear import (
-    MinibatchHsic,
     linear_cka,
     linear_hsic,
     linear_kta,
-    minibatch_cka,
     target_cka,
 )
 from theodolite.measures.kernel._power import (
@@ -55,7 +53,6 @@ __all__ = [
     "CumulativePower",
     "KernelSpectrum",
     "LayerProfile",
-    "MinibatchHsic",
     "center_gram",
     "centered_cka",
     "cka",
@@ -76,7 +73,6 @@ __all__ = [
     "linear_hsic",
     "linear_kta",
     "linear_spectrum",
-    "minibatch_cka",
     "modes_to_reach",
     "optimal_kernel",
     "participation_from_traces",
@@ -100,7 +96,6 @@ HELPERS = (
     "CumulativePower",
     "KernelSpectrum",
     "LayerProfile",
-    "MinibatchHsic",
     "center_gram",
     "cka_matrix",
     "correlation_threshold",

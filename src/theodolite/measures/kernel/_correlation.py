@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import special
+from scipy import stats
 from torch import Tensor
 
 from theodolite.checks import (
@@ -18,7 +19,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, center_columns, double, eps_of, ratio_or_nan
+from theodolite.linalg import array_function, double, eps_of
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,11 @@ def correlation_table(
     require_choice(("pearson", "spearman"), method=method)
     if len(rows) < 2:
         raise ShapeError(f"rows: expected at least two runs, got {len(rows)}; add runs")
-    u, v = double(rows), double(across)
-    if method == "spearman":
-        u, v = _ranks(u), _ranks(v)
-    coefficients = _pearson(u, v, eps_of(rows, across))
-    threshold = correlation_threshold(len(rows), level)
-    return CorrelationTable(coefficients, _p_values(coefficients, len(rows)), threshold, len(rows))
+    coefficients, p_values = _pairwise(
+        *(_columns(side, method, eps_of(rows, across)) for side in (rows, across))
+    )
+    threshold, device = correlation_threshold(len(rows), level), double(rows[:0]).device
+    return CorrelationTable(coefficients.to(device), p_values.to(device), threshold, len(rows))
 
 
 def correlation_threshold(runs: int, level: float = 0.05) -> float:
@@ -112,38 +112,29 @@ def correlation_threshold(runs: int, level: float = 0.05) -> float:
     freedom = runs - 2
     if freedom == 0:
         return float("nan")
-    t = float(special.stdtrit(freedom, 1 - level / 2))
+    t = float(stats.t.ppf(1 - level / 2, freedom))
     return t / float(freedom + t * t) ** 0.5
 
 
-def _pearson(u: Float[Tensor, "m r"], v: Float[Tensor, "m c"], eps: float) -> Tensor:
-    (a, varies_a), (b, varies_b) = _unit_columns(u, eps), _unit_columns(v, eps)
-    defined = varies_a.unsqueeze(1) & varies_b.unsqueeze(0)
-    return ratio_or_nan(a.mT @ b, torch.ones_like(defined, dtype=torch.float64), defined)
+def _columns(values: Float[Tensor, "m r"], method: str, eps: float) -> list[np.ndarray | None]:
+    """One array per variable, its ranks for Spearman's; None for what varies by rounding alone."""
+    data = double(values.detach()).cpu().numpy()
+    peaks = np.abs(data).max(0)
+    scaled = data / np.where(peaks > 0, peaks, 1.0)
+    varies = scaled.std(0) > 8 * eps * np.sqrt((scaled**2).mean(0))
+    ready = stats.rankdata(data, axis=0) if method == "spearman" else scaled
+    return [column if kept else None for column, kept in zip(ready.T, varies, strict=True)]
 
 
-def _unit_columns(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Centred columns of length one, and which of them are more than a constant."""
-    peak = values.detach().abs().amax(0)
-    scaled = values / torch.where(peak > 0, peak, torch.ones_like(peak))
-    centered = center_columns(scaled)
-    length = torch.linalg.vector_norm(centered, dim=0)
-    varies = length > 8 * eps * torch.linalg.vector_norm(scaled, dim=0)
-    return centered / torch.where(varies, length, torch.ones_like(length)), varies
-
-
-def _ranks(values: Float[Tensor, "m r"]) -> Float[Tensor, "m r"]:
-    """Ranks from 1; equal values share the mean of the ranks they cover."""
-    data = values.detach()
-    below = (data.unsqueeze(0) < data.unsqueeze(1)).sum(1)
-    equal = (data.unsqueeze(0) == data.unsqueeze(1)).sum(1)
-    return below.double() + (equal.double() + 1) / 2
-
-
-def _p_values(coefficients: Tensor, runs: int) -> Tensor:
-    """Two-sided p-values: the tail of Student's t as an incomplete beta function."""
-    if runs == 2:
-        return torch.full_like(coefficients, torch.nan)
-    r = coefficients.detach().cpu().clamp(-1, 1)
-    tail = special.betainc((runs - 2) / 2, 0.5, (1 - r.square()).numpy())
-    return torch.as_tensor(tail, dtype=torch.float64).to(coefficients.device)
+def _pairwise(
+    rows: list[np.ndarray | None], columns: list[np.ndarray | None]
+) -> tuple[Float[Tensor, "r c"], Float[Tensor, "r c"]]:
+    coefficients = torch.full((len(rows), len(columns)), torch.nan, dtype=torch.float64)
+    p_values = coefficients.clone()
+    for i, u in enumerate(rows):
+        for j, v in enumerate(columns):
+            if u is not None and v is not None:
+                found = stats.pearsonr(u, v)
+                coefficients[i, j] = found.statistic
+                p_values[i, j] = found.pvalue if len(u) > 2 else torch.nan
+    return coefficients, p_values

@@ -583,17 +583,6 @@ _ACTIVATIONS: tuple[Measure, ...] = (
         ),
         differentiable={"activations": False},
     ),
-    Measure(
-        name="specialization_index",
-        function=covariance.specialization_index,
-        family="covariance",
-        inputs={"activation": "fractions", "initial_activation": "fractions"},
-        meaning="How much rarer a layer's neurons fire than at initialisation.",
-        reference="[maennel2020], Section 3",
-        range=(-inf, 1.0),
-        differentiable={"activation": True, "initial_activation": True},
-        scale=lambda initial_activation, **_: 1 + float(1 / initial_activation.min()),
-    ),
 )
 
 

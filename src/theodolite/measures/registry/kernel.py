@@ -156,7 +156,7 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
                 Invariance("shift_rows", ("rows",)),
                 Invariance("shift_rows", ("columns",)),
             ),
-            differentiable={"rows": not suffix, "columns": not suffix},
+            differentiable={"rows": False, "columns": False},
             options={"method": method},
             values=lambda result: result.coefficients,
         )
@@ -298,26 +298,6 @@ ROWS: tuple[Measure, ...] = (
             condition=_debiasing if low < 0 else lambda **_: 1.0,
         )
         for suffix, word, low in (("", "debiased", -1.0), (".biased", "plug-in", 0.0))
-    ),
-    Measure(
-        name="minibatch_cka",
-        function=kernel.minibatch_cka,
-        family="kernel",
-        inputs=FEATURES,
-        meaning="How similar two layers see the examples of a minibatch to each other.",
-        reference="[nguyen2021], Eq. (3)",
-        range=(-1.0, 1.0),
-        larger_is_more_aligned=True,
-        invariances=(
-            Invariance("swap", SIDES),
-            Invariance("rotate_columns", ("features_a",)),
-            Invariance("rotate_columns", ("features_b",)),
-            *SCALED,
-            *SHIFTED,
-        ),
-        differentiable={"features_a": True, "features_b": True},
-        options={"batch_size": 6},
-        condition=lambda **_: 100.0,  # batches of six leave little beside the diagonals
     ),
     *(
         Measure(

@@ -17,7 +17,6 @@ from theodolite.measures.representation import (
     one_vs_one_curve,
     one_vs_one_difference,
     picard_ratios,
-    picard_slope,
     readout_accuracy,
     representation_alignment,
     top_share,
@@ -79,14 +78,6 @@ def _closest_pair(features: Tensor, targets: Tensor) -> float:
     gaps = -values.diff() / values.max()
     apart = gaps[gaps > 1e-6]
     return 1 / float(apart.min()) if len(apart) else 1.0
-
-
-def _smallest_coefficient(features: Tensor, targets: Tensor) -> float:
-    """The logarithm of a ratio is as uncertain as its coefficient is small."""
-    values = _spectrum(features)
-    coefficients = double(picard_ratios(features, targets))[: len(values)] * values
-    share = coefficients.min() / _energy(targets) ** 0.5
-    return _closest_pair(features, targets) / max(float(share), 1e-15)
 
 
 ROWS: tuple[Measure, ...] = (
@@ -296,22 +287,5 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"features": False, "targets": False},
         scale=_longest_way,
         condition=_closest_pair,
-    ),
-    Measure(
-        name="picard_slope",
-        function=picard_slope,
-        family="representation",
-        inputs={"features": "features", "targets": "target_vector"},
-        meaning="Whether label coefficients decay faster (negative) than singular values.",
-        reference="[hansen1990]",
-        larger_is_more_aligned=False,
-        invariances=(
-            *_BASIS,
-            *_SCALE_FREE,
-            Invariance("permute_rows", ("features", "targets")),
-            Invariance("negate", ("targets",)),
-        ),
-        differentiable={"features": False, "targets": False},
-        condition=_smallest_coefficient,
     ),
 )

@@ -3,7 +3,6 @@
 from theodolite.linalg import LabelProjections
 from theodolite.measures.representation._comparison import (
     CurveAverage,
-    alignment_z_score,
     chance_curve,
     curve_average,
     curve_difference,
@@ -18,7 +17,6 @@ from theodolite.measures.representation._curve import (
     alignment_steps,
     curve_from_projections,
     representation_alignment,
-    steps_from_projections,
 )
 from theodolite.measures.representation._features import (
     PreparedFeatures,
@@ -26,7 +24,6 @@ from theodolite.measures.representation._features import (
     one_hot_targets,
     prepare_features,
     scaled_targets,
-    signed_labels,
 )
 from theodolite.measures.representation._projections import label_projections
 from theodolite.measures.representation._readouts import neighbour_accuracy, readout_accuracy
@@ -35,7 +32,6 @@ from theodolite.measures.representation._summaries import (
     alignment_second_moment,
     area_from_projections,
     picard_ratios,
-    picard_slope,
     top_share,
     top_share_from_projections,
 )
@@ -51,7 +47,6 @@ __all__ = [
     "alignment_curve",
     "alignment_second_moment",
     "alignment_steps",
-    "alignment_z_score",
     "area_from_projections",
     "chance_curve",
     "curve_average",
@@ -64,13 +59,10 @@ __all__ = [
     "one_vs_one_curve",
     "one_vs_one_difference",
     "picard_ratios",
-    "picard_slope",
     "prepare_features",
     "readout_accuracy",
     "representation_alignment",
     "scaled_targets",
-    "signed_labels",
-    "steps_from_projections",
     "top_share",
     "top_share_from_projections",
 ]
@@ -83,7 +75,6 @@ HELPERS: tuple[str, ...] = (
     "PreparedFeatures",
     "ScaledTargets",
     "alignment_steps",
-    "alignment_z_score",
     "area_from_projections",
     "curve_average",
     "curve_difference",
@@ -93,7 +84,5 @@ HELPERS: tuple[str, ...] = (
     "one_hot_targets",
     "prepare_features",
     "scaled_targets",
-    "signed_labels",
-    "steps_from_projections",
     "top_share_from_projections",
 )

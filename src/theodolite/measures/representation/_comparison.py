@@ -12,7 +12,6 @@ from theodolite.checks import (
     require_axes,
     require_between,
     require_count,
-    require_finite,
     require_labels,
     require_nonempty,
     require_same_length,
@@ -23,9 +22,7 @@ from theodolite.linalg import (
     array_function,
     double,
     eps_of,
-    rank_tolerance,
     ratio_or_nan,
-    thin_svd,
 )
 from theodolite.measures.representation._curve import (
     AlignmentCurve,
@@ -366,59 +363,3 @@ def _expected_mass(overlaps: Tensor, columns: Tensor) -> Tensor:
     mean = columns.mean(0)
     variance = (columns - mean).square().sum() / max(count - 1, 1)
     return mean.square().sum() * overlaps + variance * (1 - overlaps / count)
-
-
-@array_function
-def alignment_z_score(
-    features: Float[Tensor, "n d"],
-    targets: Shaped[Tensor, "n *c"],
-    threshold: float,
-    *,
-    draws: int = 200,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, ""]:
-    r"""Alignment above chance in standard deviations of shuffled labels.
-
-    .. math:: z = \frac{A(\tau) - \mathbb{E}_\pi A_\pi(\tau)}{\mathrm{sd}_\pi A_\pi(\tau)}
-
-    The mean is exact, the standard deviation is that of the permutations drawn.
-
-    Range: (-inf, inf).
-    Undefined (``nan``): shuffling changes nothing (constant labels, threshold 0, one example).
-
-    Args:
-        features: :math:`\Phi`, prepared with :func:`prepare_features`.
-        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-        threshold: :math:`\tau \ge 0`.
-        draws: number of permutations, at least 2.
-        generator: source of randomness, on the CPU.
-
-    Raises:
-        ShapeError: If features are not a non-empty matrix or targets differ in length.
-        DomainError: If an entry is not finite, the threshold is negative, or draws is below 2.
-
-    Example:
-        >>> y = torch.tensor([1.0] * 10 + [-1.0] * 10)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> bool(alignment_z_score(y.unsqueeze(1), y, 1.0, generator=generator) > 5)
-        True
-
-    References:
-        [imani2022], Figure 2, as a test of significance.
-    """
-    require_between(0.0, float("inf"), open_high=True, threshold=threshold)
-    require_count(2, draws=draws)
-    read_features(features, targets)
-    columns = read_targets(targets, shares=True).columns.detach()
-    require_finite(features=features)
-    left, sigma, _ = thin_svd(features.detach())
-    floor = rank_tolerance(features.shape, eps_of(features)) * sigma.max()
-    left = left[:, (sigma >= threshold) & (sigma > floor)]
-    orders = (torch.randperm(len(left), generator=generator) for _ in range(draws))
-    shuffled = [(left.mT @ columns[order.to(left.device)]).square().sum() for order in orders]
-    spread = torch.stack(shuffled).std()
-    excess = (left.mT @ columns).square().sum() - _expected_mass(
-        left.sum(0).square(), columns
-    ).sum()
-    varies = (spread > 1e-9 * columns.square().sum()) & (threshold > 0)
-    return ratio_or_nan(excess, spread, varies)

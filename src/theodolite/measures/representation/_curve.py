@@ -206,25 +206,6 @@ def alignment_steps(
     return _steps(found, tie_tolerance(eps_of(features)))
 
 
-@array_function
-def steps_from_projections(projections: LabelProjections) -> AlignmentSteps:
-    """The exact curve of projections that were found elsewhere, e.g. from streamed sums.
-
-    Args:
-        projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
-
-    Example:
-        >>> from theodolite.measures.representation import label_projections
-        >>> p = label_projections(torch.eye(2), torch.tensor([1.0, 2.0]))
-        >>> steps_from_projections(p).mass.tolist()
-        [5.0]
-
-    References:
-        [imani2022], Eq. (2).
-    """
-    return _steps(projections, tie_tolerance(eps_of(projections.singular_values)))
-
-
 def tie_tolerance(eps: float) -> float:
     """Gap in units of the largest singular value below which two of them count as equal."""
     return max(1e-10, 8 * eps)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from theodolite.checks import (
@@ -157,34 +157,6 @@ def prepare_features(
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
     dead = (rows == 0).all(1)
     return PreparedFeatures(scaled_rows(rows, normalize), dead.sum())
-
-
-@array_function
-def signed_labels(labels: Integer[Tensor, " n"] | Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Labels of two classes as -1 (the smaller) and +1 (the larger); alignment ignores the sign.
-
-    Args:
-        labels: two distinct integers, or booleans.
-
-    Raises:
-        DomainError: If there are not exactly two classes.
-
-    Example:
-        >>> signed_labels(torch.tensor([3, 7, 7])).tolist()
-        [-1.0, 1.0, 1.0]
-
-    References:
-        [imani2022], Eq. (2).
-    """
-    require_axes(1, labels=labels)
-    require_nonempty(labels=labels)
-    classes = torch.unique(labels)
-    if len(classes) != 2 or labels.is_floating_point():
-        raise DomainError(
-            f"labels: expected integers of exactly two classes, got {len(classes)} distinct values "
-            f"of {labels.dtype}; select the rows of two classes, or use one_hot_targets"
-        )
-    return torch.where(labels == classes[1], 1.0, -1.0).double()
 
 
 @array_function

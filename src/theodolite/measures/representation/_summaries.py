@@ -325,49 +325,6 @@ def picard_ratios(
     return whole.squeeze(1) if columns.num_classes is None and targets.ndim == 1 else whole
 
 
-@array_function
-def picard_slope(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
-) -> Float[Tensor, ""]:
-    r"""Least-squares slope of the logarithm of the Picard ratios against their index.
-
-    .. math:: \log \|u_i^\top Y\| - \log \sigma_i \;\approx\; a + b\,i
-
-    Negative when coefficients decay faster than singular values. Directions without any label mass
-    are left out; equal singular values share their mass evenly.
-
-    Range: (-inf, inf).
-    Invariant to: joint permutation or rotation of the examples; rotation and positive scaling of
-        the features; scaling of the targets.
-    Undefined (``nan``): fewer than two directions with label mass.
-
-    Args:
-        features: :math:`\Phi`.
-        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-
-    Raises:
-        ShapeError: If features are not a non-empty matrix or targets differ in length.
-        DomainError: If an entry is not finite.
-
-    Example:
-        >>> features = torch.diag(torch.tensor([4.0, 2.0]))
-        >>> round(picard_slope(features, torch.tensor([2.0, -3.0])).item(), 4)
-        1.0986
-
-    References:
-        [hansen1990], as one number.
-    """
-    read_features(features, targets)
-    found = project(features, read_targets(targets, shares=True), None)
-    sigma = found.singular_values
-    norms = torch.linalg.vector_norm(_coefficients(found, eps_of(features)), dim=1)
-    present = norms > 0
-    index = torch.arange(1, len(sigma) + 1, device=sigma.device).to(sigma)[present]
-    logs = norms[present].log() - sigma[present].log()
-    centered = index - index.mean()
-    return ratio_or_nan((centered * logs).sum(), centered.square().sum())
-
-
 def _coefficients(found: LabelProjections, eps: float) -> Tensor:
     """Absolute coefficients; over equal singular values, where the basis is free, their RMS."""
     index = tie_index(found.singular_values, tie_tolerance(eps))

@@ -1,6 +1,7 @@
 """Alignment of tangent kernels with the labels, layer by layer, and the shape of that curve."""
 
 from theodolite.linalg import (
+    alignment_from_norms,
     cross_entropy_gradient,
     cross_entropy_hessian,
     squared_error_gradient,
@@ -9,8 +10,6 @@ from theodolite.linalg import (
 from theodolite.measures.tangent._alignment import (
     AlignmentDecomposition,
     alignment_decomposition,
-    alignment_from_norms,
-    alignment_from_sums,
     correlation_term,
     label_gradient_correlation,
     operator_alignment,
@@ -25,7 +24,6 @@ from theodolite.measures.tangent._fisher import (
 )
 from theodolite.measures.tangent._hierarchy import (
     EquilibriumFit,
-    alignment_centroid,
     fit_equilibrium,
     is_ascent_descent,
     peak_layer,
@@ -55,10 +53,8 @@ __all__ = [
     "LayerEnergy",
     "RankOneModel",
     "UpdateBounds",
-    "alignment_centroid",
     "alignment_decomposition",
     "alignment_from_norms",
-    "alignment_from_sums",
     "centered_labels",
     "correlation_term",
     "cross_entropy_gradient",
@@ -96,9 +92,7 @@ HELPERS: tuple[str, ...] = (
     "LayerEnergy",
     "RankOneModel",
     "UpdateBounds",
-    "alignment_centroid",
     "alignment_from_norms",
-    "alignment_from_sums",
     "centered_labels",
     "cross_entropy_gradient",
     "cross_entropy_hessian",

@@ -166,39 +166,6 @@ def is_ascent_descent(
     return (steps[:top] >= -slack).all() & (steps[top:] <= slack).all()
 
 
-@array_function
-def alignment_centroid(
-    alignments: Float[Tensor, " layers"], fraction: float = 0.9
-) -> Float[Tensor, ""]:
-    r"""Mean number of the layers close to the peak: steadier than the peak on noisy curves.
-
-    .. math:: \mathrm{mean}\{l : A_l \ge \mathrm{fraction}\cdot\max_j A_j\}
-
-    Undefined (``nan``): no alignment is positive.
-
-    Args:
-        alignments: :math:`A_l` in order of depth; ``nan`` where undefined.
-        fraction: how close, as a share of the largest alignment.
-
-    Raises:
-        ShapeError: If there is not one axis, or no layer.
-        DomainError: If an alignment is infinite, or the fraction lies outside [0, 1].
-
-    Example:
-        >>> alignment_centroid(torch.tensor([0.1, 0.4, 0.39, 0.2])).item()
-        2.5
-
-    References:
-        [lou2022], Section 3; the centroid is not in the paper.
-    """
-    require_between(0.0, 1.0, fraction=fraction)
-    curve = _curve(alignments)
-    top = _largest(curve)
-    if not top > 0:
-        return curve.new_full((), torch.nan)
-    return ((curve >= fraction * top).nonzero() + 1).double().mean()
-
-
 def _curve(alignments: Tensor) -> Tensor:
     require_axes(1, alignments=alignments)
     require_nonempty(alignments=alignments)

@@ -22,9 +22,7 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg.arrays import array_function, double, eps_of
-from theodolite.linalg.centering import center_columns
-from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.linalg import array_function, center_columns, double, eps_of, ratio_or_nan
 from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._tangent_map import TangentMap
 

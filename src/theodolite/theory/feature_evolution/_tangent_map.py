@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from theodolite.checks import require_finite, require_nonempty, require_same_shape
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg.arrays import double
+from theodolite.linalg import double
 
 _CHUNK = 64  # derivatives taken at once: bounds memory at 64 parameter vectors per layer
 

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from theodolite.checks import require_count, require_finite, require_same_shape
 from theodolite.errors import ShapeError
-from theodolite.linalg.arrays import double
-from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.linalg import double, ratio_or_nan
 from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._tangent_map import TangentMap
 

@@ -25,9 +25,14 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.errors import DomainError
-from theodolite.linalg.arrays import array_function, double, eps_of
-from theodolite.linalg.centering import center_columns, double_center
-from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.linalg import (
+    array_function,
+    center_columns,
+    double,
+    double_center,
+    eps_of,
+    ratio_or_nan,
+)
 
 _SERIES_BELOW = 1e-2  # sin t - t cos t loses digits here; three terms of its series lose none
 

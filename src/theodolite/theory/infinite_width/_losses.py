@@ -19,7 +19,7 @@ from theodolite.checks import (
     require_positive,
     require_same_shape,
 )
-from theodolite.linalg.arrays import array_function, double, eps_of
+from theodolite.linalg import array_function, double, eps_of
 from theodolite.theory.infinite_width._kernels import angle_sequence
 
 

@@ -1,4 +1,4 @@
-"""The four sums of a set of vectors from which alignment, diversity and stiffness follow."""
+"""Alignments from sufficient statistics: what measures, metrics, surveys and engine share."""
 
 from dataclasses import dataclass, fields
 
@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.linalg.ratios import ratio_or_nan
+from theodolite.linalg.arrays import ratio_or_nan
 
-__all__ = ["SetSums"]
+__all__ = ["SetSums", "alignment_from_norms", "contrast_from_sums", "mean_over_classes"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +64,60 @@ class SetSums:
         cancelled = (self.sum_square == 0) & (self.square_sum > 0)
         value = ratio_or_nan(self.square_sum, self.sum_square)
         return torch.where(cancelled, torch.full_like(value, torch.inf), value)
+
+
+def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
+    """Mean over the classes where a value is defined; nan (with gradient zero) if it is nowhere.
+
+    Example:
+        >>> mean_over_classes(torch.tensor([1.0, float("nan"), 0.5])).item()
+        0.75
+    """
+    defined = ~values.isnan()
+    total = torch.where(defined, values, torch.zeros_like(values)).sum(-1)
+    return ratio_or_nan(total, defined.sum(-1).to(values.dtype))
+
+
+def contrast_from_sums(
+    classes: SetSums, overall: SetSums, zero: str = "nan"
+) -> Float[Tensor, "*sets"]:
+    r"""In-class alignment minus the alignment of all pairs, from the sums of both.
+
+    Args:
+        classes: sums of every class, classes along the last axis.
+        overall: sums of all vectors as one set, without that axis.
+        zero: value of a set of vectors that are all zero, ``"nan"`` or ``"zero"``.
+
+    Example:
+        >>> one = SetSums(*(torch.tensor([v, v]).double() for v in (2.0, 4.0, 2.0, 2.0)))
+        >>> both = SetSums(*(torch.tensor(v).double() for v in (4.0, 8.0, 4.0, 4.0)))
+        >>> round(contrast_from_sums(one, both).item(), 4)
+        0.6667
+    """
+    return mean_over_classes(classes.alignment(zero)) - overall.alignment(zero)
+
+
+def alignment_from_norms(
+    label_energy: Float[Tensor, "*layers"],
+    kernel_norm: Float[Tensor, "*layers"],
+    label_square: Float[Tensor, "*layers"] | float,
+    defined: Tensor | bool = True,
+) -> Float[Tensor, "*layers"]:
+    r"""Tangent alignment from its three parts, however they were found; the one formula.
+
+    .. math:: A = \frac{\tilde y^\top K\tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2}
+
+    Args:
+        label_energy: :math:`\tilde y^\top K\tilde y` for the centred targets.
+        kernel_norm: :math:`\|C_m K C_m\|_F`, or an estimate of it.
+        label_square: :math:`\|\tilde y\|^2`.
+        defined: whether kernel and targets are more than rounding after centring.
+
+    Example:
+        >>> alignment_from_norms(torch.tensor(2.0), torch.tensor(4.0), 1.0).item()
+        0.5
+
+    References:
+        [lou2022], Eq. (7).
+    """
+    return ratio_or_nan(label_energy, kernel_norm * label_square, defined)
