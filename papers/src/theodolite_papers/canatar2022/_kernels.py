@@ -1,4 +1,4 @@
-"""What is recorded of a layer's kernel: CKA beside chance, spectrum and cumulative power."""
+"""What is recorded of a layer's kernel: CKA and its chance level, spectrum and cumulative power."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -165,7 +165,7 @@ class _CellKernels:
         }
 
     def target_profile(self, model: nn.Module, name: str, reducer: str) -> np.ndarray:
-        """CKA of all layers with the labels of one set, beside its null."""
+        """CKA of all layers with the labels of one set, and its null."""
         layers = self._layers(model, name, reducer)
         return profile_rows(layers, self._sets[name][1], self._permutations, self._generator)
 

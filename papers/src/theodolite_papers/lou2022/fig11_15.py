@@ -160,7 +160,7 @@ def _draw_rates(runs: Results) -> list[Panel]:
 def _draw_gaps(
     figure: str, axis: str, published: Mapping[str, float]
 ) -> Callable[[Results], list[Panel]]:
-    """Hierarchies at each value of the swept setting, and loss gaps beside the published ones."""
+    """Hierarchies at each value of the swept setting, and loss gaps next to the published ones."""
 
     def draw(runs: Results) -> list[Panel]:
         groups = dict(sorted(by_setting(runs, axis).items(), key=_rank))

@@ -153,7 +153,7 @@ def _map_panel(name: str, part: Results) -> Panel:
 
 
 def _table_panel(name: str, part: Results) -> list[Panel]:
-    """Test accuracy of every network beside the published one, where there is one."""
+    """Test accuracy of every network and the published one, where there is one."""
     if name not in _TABLES:
         return []
     rows = dict(sorted(ROWS[name].items()))

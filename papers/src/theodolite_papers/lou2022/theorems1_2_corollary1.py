@@ -151,7 +151,7 @@ def pair_lines(runs: Results, shown: Callable[[np.ndarray], np.ndarray]) -> list
 
 
 def _measure_forward(config: RandomNets, trial: Trial) -> Measured:
-    """Rate and constant on the recursion; losses of finite networks beside it."""
+    """Rate and constant on the recursion, and losses of finite networks."""
     layers = np.arange(1, config.recursion + 1)
     numbers = {}
     for cosine in (-1.0, 0.0, 0.5):
@@ -186,7 +186,7 @@ def _draw_forward(runs: Results) -> list[Panel]:
 
 
 def _measure_backward(config: RandomNets, trial: Trial) -> Measured:
-    """Rates of both cases on the recursion; gradients of finite networks beside it."""
+    """Rates of both cases on the recursion, and gradients of finite networks."""
     depths = np.unique(np.geomspace(config.recursion / 100, config.recursion, 7).astype(int))
     excess = [backward_fraction_loss(_FRACTION, int(d), _MARGIN) for d in depths]
     scale = np.asarray([log(d) / d for d in depths])
@@ -254,7 +254,7 @@ def _crossings(runs: Results) -> Outcome:
 
 
 def _draw_balance(runs: Results) -> list[Panel]:
-    """The exact balance beside the law, and the crossings of finite networks."""
+    """The exact balance, the law, and the crossings of finite networks."""
     depths = np.unique(np.geomspace(10, 2_000, 13).astype(int))
     lines = [
         Line(f"exact, cosine {c:g}", depths, [equilibrium_layer(int(d), c) for d in depths])

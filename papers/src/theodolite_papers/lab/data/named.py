@@ -187,7 +187,7 @@ def load_ct_position(
 
     Raises:
         DataError: If the file is missing or not that table. The message says what to put where.
-        DomainError: If more rows are asked for than there are.
+        DomainError: If there are fewer rows than that.
 
     References:
         [graf2011]; [imani2022], Figures 1, 5 and 9.

@@ -64,7 +64,7 @@ class Conventions:
 
 
 class ConvNorm(nn.Module):
-    """Convolution with a window of (kernel, stride), batch norm, and ReLU6 where asked for."""
+    """Convolution with a window of (kernel, stride), batch norm, and ReLU6 if ``activate``."""
 
     def __init__(
         self,

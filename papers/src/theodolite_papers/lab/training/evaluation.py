@@ -180,7 +180,7 @@ class TrainingLog:
         """Steps and values of one quantity, e.g. for :func:`area_under_curve`.
 
         Raises:
-            DomainError: If the run had no test set and its curve is asked for.
+            DomainError: If the curve is that of a test set and the run had none.
         """
         values: list[float] = []
         for entry in self.entries:
