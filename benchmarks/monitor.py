@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import theodolite as th
 from benchmarks.resnet import ResNet18
-from theodolite.surveys._sheet import Sheet
+from theodolite.surveys.record import RecordBuilder
 
 BATCH, PROBE, EVERY = 128, 256, 100
 GOAL = 0.05
@@ -84,21 +84,21 @@ class CountedCalls(TorchDispatchMode):
 @contextmanager
 def counted_calls() -> Iterator[CountedCalls]:
     """Counts calls by the part of the survey that is timed."""
-    counted, timed = CountedCalls(), Sheet.timed
+    counted, timed = CountedCalls(), RecordBuilder.timed
 
     @contextmanager
-    def noted(sheet: Sheet, part: str) -> Iterator[None]:
+    def noted(record: RecordBuilder, part: str) -> Iterator[None]:
         outer, counted.part = counted.part, part
-        with timed(sheet, part):
+        with timed(record, part):
             yield
         counted.part = outer
 
-    Sheet.timed = noted
+    RecordBuilder.timed = noted
     try:
         with counted:
             yield counted
     finally:
-        Sheet.timed = timed
+        RecordBuilder.timed = timed
 
 
 def calls(model: nn.Module, shape: tuple[int, ...], device: str) -> None:

@@ -165,9 +165,9 @@ def setting(name: str, n: int, d: int) -> tuple[nn.Module, tuple, dict]:
     x, y = torch.randn(n, d, dtype=torch.float64), torch.arange(n) % CLASSES
     count = job_of(name, n, d).examples
     family = "tangent" if name == "sketch" else name
-    options = {"families": family, "sizes": {family: count}, "nulls": NULLS}
+    options = {"families": family, "sizes": {family: count}, "permutations": NULLS}
     if name in ("tangent", "sketch"):
-        options["tangent"] = "exact" if name == "tangent" else "sketch"
+        options["options"] = {"tangent": "exact" if name == "tangent" else "sketch"}
     return model, (x, y), options
 
 

@@ -165,8 +165,19 @@ PLAIN = st.recursive(
 ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
 ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
 SURVEY = {"kind": "survey", "name": "", "step": None, "config": {"families": ["kernel"]}}
-SURVEY |= {"data": {"n": 3, "probe": 3, "task": "classification", "labels": "given"}}
+SURVEY |= {"data": {"n": 3, "probe": 3, "task": "classification", "label_source": "given"}}
 SURVEY |= {"layers": [], "rows": [ROW], "curves": [], "warnings": [], "skipped": {}}
+
+
+def test_records_of_the_first_version_come_back_in_todays_words(tmp_path):
+    config = SURVEY["config"] | {"nulls": 20, "bootstrap": 3, "probes": 16}
+    data = dict(SURVEY["data"])
+    data["labels"] = data.pop("label_source")
+    save_record(Record(SURVEY | {"config": config, "data": data}), tmp_path)
+    contents = load_run(tmp_path).head.contents
+    assert contents["data"] == SURVEY["data"]
+    words = {"permutations": 20, "half_samples": 3, "sketch_vectors": 16}
+    assert contents["config"] == SURVEY["config"] | words
 
 
 def test_runs_come_back(tmp_path):
@@ -231,7 +242,7 @@ from theodolite.records import Record, Run, load_run, save_run, save_step
 assert "torch" not in sys.modules
 folder = Path(sys.argv[1])
 empty = {"config": {"families": []}, "layers": [], "curves": [], "warnings": [], "skipped": {}}
-empty["data"] = {"n": 9, "probe": 9, "task": "classification", "labels": "given"}
+empty["data"] = {"n": 9, "probe": 9, "task": "classification", "label_source": "given"}
 head = Record({"kind": "history", "name": "run", **empty})
 
 def step(number, written):

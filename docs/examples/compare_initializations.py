@@ -28,7 +28,8 @@ def network() -> nn.Sequential:
 def surveyed(name: str, model: nn.Module, data: Dataset) -> th.Survey:
     """Three families on the test set."""
     pairs = (data.x_test, data.y_test)
-    return th.survey(model, pairs, families=FAMILIES, name=name, split="test", labels="true")
+    labels = {"split": "test", "label_source": "true"}
+    return th.survey(model, pairs, families=FAMILIES, name=name, options=labels)
 
 
 def main(folder: Path = Path("runs/initializations"), epochs: int = 5) -> th.Comparison:

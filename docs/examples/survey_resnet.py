@@ -26,8 +26,7 @@ def main(folder: Path = Path("runs/resnet"), examples: int = 256, tangent: int =
         sizes={"representation": examples, "kernel": examples, "gradient": examples}
         | {"pairs": tangent, "tangent": tangent, "covariance": examples},
         name="ResNet-18, untrained",
-        split="test",
-        labels="true",
+        options={"split": "test", "label_source": "true"},
         progress=True,
     )
     print(report.summary())

@@ -68,7 +68,12 @@ def main(folder: Path = Path("runs/transformer"), count: int = 240, steps: int =
     model, batch = Transformer(), sentences(count)
     print(f"accuracy {train(model, batch, steps):.3f}")
     report = th.survey(
-        model, batch, readout="cls", pool="mean", sizes={"tangent": 60}, name="transformer"
+        model,
+        batch,
+        readout="cls",
+        sizes={"tangent": 60},
+        name="transformer",
+        options={"pool": "mean"},
     )
     print(report.summary())
     print(report.to_html(folder / "report.html"))

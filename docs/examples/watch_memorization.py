@@ -19,8 +19,9 @@ def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: 
     torch.manual_seed(0)
     model = mlp([64, 128, 128, 10])
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    options = {"every": every, "cadence": 1, "name": name, "labels": "trained-on"}
-    with th.Monitor(model, (x, y), **options) as monitor:
+    options = {"every": every, "cadence": 1, "name": name}
+    labels = {"label_source": "trained-on"}
+    with th.Monitor(model, (x, y), **options, options=labels) as monitor:
         monitor.step(0)
         for step in range(1, steps + 1):
             rows = torch.randint(len(x), (128,))

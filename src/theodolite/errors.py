@@ -56,7 +56,13 @@ class MemoryLimitError(TheodoliteError, MemoryError):
 
 
 class ProcessError(TheodoliteError, RuntimeError):
-    """Another process that measures the same thing has failed, or takes no part."""
+    """Another process that measures the same thing has failed, or takes no part.
+
+    Attributes:
+        unexpected: whether what it failed with is no error of this library.
+    """
+
+    unexpected = False
 
 
 class RecordError(TheodoliteError, ValueError):

@@ -62,7 +62,7 @@ def test_survey_is_that_of_the_library(surveyed, data):
     torch.manual_seed(0)
     model = mlp([6, 5, 3])
     pair = training_pair(data)
-    ours = th.survey(model, pair, families=("kernel", "gradient"), nulls=2)
+    ours = th.survey(model, pair, families=("kernel", "gradient"), permutations=2)
     saved = th.load(folder)
     for layer in ("fc1", "fc2"):
         expected = ours.estimate("cka_target", layer)

@@ -81,7 +81,7 @@ def test_survey_is_that_of_the_library(tmp_path, arrays):
         "mask": torch.arange(30) % 7 > 0,
     }
     targets = torch.from_numpy(arrays["y_train"])
-    wanted = th.survey(Pair().eval(), (inputs, targets), nulls=0).record.contents["rows"]
+    wanted = th.survey(Pair().eval(), (inputs, targets), permutations=0).record.contents["rows"]
     assert [row["measure"] for row in rows] == [row["measure"] for row in wanted]
     found = [float(row["value"]) for row in rows if row["value"] is not None]
     assert found == pytest.approx([row["value"] for row in wanted if row["reason"] is None])

@@ -56,16 +56,22 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     truth: Callable[[Tensor], Tensor | None] = lambda x: None
 
+    def with_options(self, **changes: Any) -> dict[str, Any]:
+        """The keywords of a survey with more of its options."""
+        return self.options | {"options": self.options.get("options", {}) | changes}
+
 
 CASES: dict[str, Case] = {
     "all families": Case(
-        options={"sizes": FEW, "bootstrap": 3, "nulls": 5}, truth=lambda x: (x[:, 0] > 0).long()
+        options={"sizes": FEW, "options": {"half_samples": 3}, "permutations": 5},
+        truth=lambda x: (x[:, 0] > 0).long(),
     ),
-    "convolutions": Case(normalised, double_images, loader, {"nulls": 2, "sizes": FEW}),
-    "sketch": Case(options={"families": "tangent", "tangent": "sketch", "sizes": FEW}),
+    "convolutions": Case(normalised, double_images, loader, {"permutations": 2, "sizes": FEW}),
+    "sketch": Case(options={"families": "tangent", "options": {"tangent": "sketch"}, "sizes": FEW}),
     "regression": Case(lambda: mlp((6, 8, 1)).double(), curve, options={"sizes": FEW}),
     "wide layers": Case(
-        lambda: mlp((6, 70, 90, 3)).double(), options={"memory_limit": 2**14, "families": "kernel"}
+        lambda: mlp((6, 70, 90, 3)).double(),
+        options={"options": {"memory_limit": 2**14}, "families": "kernel"},
     ),
     "unlabeled": Case(feed=lambda x, y: x, options={"sizes": FEW}),
     "all examples": Case(options={"sizes": dict.fromkeys(FEW, None)}),
@@ -74,7 +80,12 @@ CASES: dict[str, Case] = {
     ),
 }
 MEASURED_TWICE = ("all families", "convolutions", "sketch")  # with both sets of shares
-MONITOR = {"every": 2, "deep_covariance": True, "nulls": 3, "sizes": {"covariance": None}}
+MONITOR = {
+    "every": 2,
+    "permutations": 3,
+    "sizes": {"covariance": None},
+    "options": {"deep_covariance": True},
+}
 
 
 def shares_of(name: str, size: int) -> list[tuple[int, ...]]:

@@ -83,7 +83,7 @@ def drawn(started):
     """The record of one process with all the data and a generator of its own."""
     case = CASES["all families"]
     generator = torch.Generator().manual_seed(5)
-    options = case.options | {"generator": generator, "truth": case.truth(case.data()[0])}
+    options = case.with_options(generator=generator) | {"truth": case.truth(case.data()[0])}
     return theodolite.survey(case.model(), case.data(), **options).record
 
 
@@ -178,14 +178,12 @@ def test_metrics_of_shards_are_those_of_all_the_data(found, size, shares, name):
 
 
 FAILURES = {
-    "after 0 calls": "the last device ran out of luck",
-    "after 3 calls": "the last device ran out of luck",
-    "after 12 calls": "the last device ran out of luck",
+    "at once": "the last device ran out of luck",
     "labels": "expected class labels of at least 0",
     "nan": "NaN",
     "weights": "expected the same weights in every process, '0.bias' differs",
     "seed": "seed: expected the same in every process, got 1 here and 0 in process 0",
-    "option": "nulls",
+    "option": "permutations",
 }
 
 
@@ -203,6 +201,19 @@ def test_a_process_that_fails_makes_all_fail_with_its_message(found, size, name)
             assert text.startswith(f"process {failing} of {size} failed: ")
         elif rank == failing:
             assert not text.startswith("process")
+
+
+@pytest.mark.parametrize("size", SHARES)
+@pytest.mark.parametrize("passes", [1, 3, 12])
+def test_a_pass_that_fails_in_one_process_is_a_reason_in_all(found, size, passes):
+    first = found[size][0]["failures"][f"after {passes} passes"]
+    reasons = first["skipped"].values()
+    assert reasons
+    assert all("the last device ran out of luck" in reason for reason in reasons)
+    for rank in range(size):
+        record = found[size][rank]["failures"][f"after {passes} passes"]
+        assert repr(record["rows"]) == repr(first["rows"])
+        assert record["skipped"] == first["skipped"]
 
 
 @pytest.mark.parametrize("size", SHARES)

@@ -50,8 +50,8 @@ def copies() -> dict:
     case = CASES["all families"]
     generator = torch.Generator().manual_seed(5 + RANK)
     torch.manual_seed(RANK)
-    options = case.options | {"truth": case.truth(case.data()[0])}
-    found = theodolite.survey(case.model(), case.data(), generator=generator, **options)
+    options = case.with_options(generator=generator) | {"truth": case.truth(case.data()[0])}
+    found = theodolite.survey(case.model(), case.data(), **options)
     return numbers(found.record)
 
 
@@ -116,21 +116,20 @@ def failures(folder: Path) -> dict:
         theodolite.Monitor(mlp().double(), (x, y), folder=blocked, families="kernel").measure(0)
 
     calls = {
-        f"after {calls} calls": lambda calls=calls: theodolite.survey(
-            Failing(calls), (x, y), layers=["inner.0", "inner.2"]
-        )
-        for calls in (0, 3, 12)
-    }
-    calls |= {
+        "at once": lambda: theodolite.survey(Failing(0), (x, y), layers=["inner.0", "inner.2"]),
         "labels": lambda: theodolite.survey(mlp().double(), (x, y - 5 if last else y)),
         "nan": lambda: theodolite.survey(mlp().double(), (broken, y), families="covariance"),
         "weights": lambda: theodolite.survey(other, (x, y)),
         "seed": lambda: theodolite.survey(mlp().double(), (x, y), seed=RANK),
-        "option": lambda: theodolite.survey(mlp().double(), (x, y), nulls=-1 if last else 2),
+        "option": lambda: theodolite.survey(mlp().double(), (x, y), permutations=-1 if last else 2),
         "empty": lambda: theodolite.survey(mlp().double(), (x[:0], y[:0])),
         "folder": watch,
     }
-    return {name: _message(call) for name, call in calls.items()} | {"skipped": _skipped(x, y)}
+    found = {name: _message(call) for name, call in calls.items()} | {"skipped": _skipped(x, y)}
+    for passes in (1, 3, 12):  # of the layers, of features and covariances, of kernels
+        survey = theodolite.survey(Failing(passes), (x, y), layers=["inner.0", "inner.2"])
+        found[f"after {passes} passes"] = numbers(survey.record)
+    return found
 
 
 def _message(call) -> tuple[str, str]:
@@ -162,7 +161,7 @@ def absent() -> tuple[str, str]:
     """Only the first process calls: it does not wait for ever."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     if RANK == 0:
-        call = lambda: theodolite.survey(mlp().double(), double_blobs(), group=group)  # noqa: E731
+        call = lambda: theodolite.survey(mlp().double(), double_blobs(), options={"group": group})  # noqa: E731
         return _message(call)
     time.sleep(3)
     return "", ""
@@ -173,8 +172,8 @@ def alone() -> dict:
     if RANK > 0:
         return {}
     case = CASES["all families"]
-    options = case.options | {"truth": case.truth(case.data()[0])}
-    found = theodolite.survey(case.model(), case.data(), group=None, **options)
+    options = case.with_options(group=None) | {"truth": case.truth(case.data()[0])}
+    found = theodolite.survey(case.model(), case.data(), **options)
     assert Processes.of(None).alone
     return numbers(found.record)
 

@@ -49,7 +49,7 @@ def test_networks_fit_and_only_true_labels_generalize(story):
 
 def test_records_name_split_and_labels(story, folder):
     data = {name: h.run.head.contents["data"] for name, h in story.histories.items()}
-    assert {name: (entry["split"], entry["labels"]) for name, entry in data.items()} == {
+    assert {name: (entry["split"], entry["label_source"]) for name, entry in data.items()} == {
         "true labels": ("train", "true"),
         "true labels, test": ("test", "true"),
         "shuffled labels": ("train", "shuffled"),

@@ -34,7 +34,7 @@ def test_code_of_the_readme_runs(tmp_path, monkeypatch):
 def test_measures_and_curves_that_it_names_exist():
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
-    contents = th.survey(model, (x, y), nulls=0, truth=y).record.contents
+    contents = th.survey(model, (x, y), permutations=0, truth=y).record.contents
     known = {row["measure"] for row in contents["rows"]}
     known |= {curve["name"] for curve in contents["curves"]}
     known |= {key for row in contents["rows"] for key in row}

@@ -31,7 +31,9 @@ def trained(inputs, labels, activation="relu", sigma=0.05):
 
 
 def told(net, inputs, labels):
-    found = theodolite.survey(net, (inputs, labels), families="gradient", split="train")
+    found = theodolite.survey(
+        net, (inputs, labels), families="gradient", options={"split": "train"}
+    )
     return memorization_sentence(groups_of([found.run], 60)[0])
 
 

@@ -29,10 +29,18 @@ SETTINGS = {
     "layer": ({"layers": "fc"}, UnknownNameError, "unknown layer 'fc'"),
     "size": ({"sizes": {"kernel": 1}}, DomainError, r"sizes\['kernel'\]: expected an integer"),
     "size of what": ({"sizes": {"kernal": 9}}, UnknownNameError, "unknown family in sizes"),
-    "nulls": ({"nulls": -1}, DomainError, "nulls: expected an integer of at least 0, got -1"),
-    "tangent": ({"tangent": "fast"}, DomainError, "tangent: expected one of 'auto', 'exact'"),
+    "permutations": (
+        {"permutations": -1},
+        DomainError,
+        "permutations: expected an integer of at least 0, got -1",
+    ),
+    "tangent": (
+        {"options": {"tangent": "fast"}},
+        DomainError,
+        "tangent: expected one of 'auto', 'exact'",
+    ),
     "image shape": (
-        {"image_shape": (3, 3), "families": "covariance"},
+        {"options": {"image_shape": (3, 3)}, "families": "covariance"},
         ShapeError,
         r"image_shape: expected \(height, width\) .* of 4 numbers in all, .* got \(3, 3\)",
     ),
@@ -47,7 +55,9 @@ SETTINGS = {
         DomainError,
         "truth: expected a label, or a row of numbers, for every example, got whole sequences",
     ),
-    "pool": ({"pool": "sum"}, DomainError, "pool: expected one of 'flatten'"),
+    "option": ({"options": {"bootstrap": 3}}, UnknownNameError, "unknown option 'bootstrap'"),
+    "read": ({"read": "after"}, DomainError, "read: expected one of 'next', 'raw', got 'after'"),
+    "pool": ({"options": {"pool": "sum"}}, DomainError, "pool: expected one of 'flatten'"),
     "reduced loss": (
         {"loss": lambda outputs, targets: outputs.sum(), "families": "gradient"},
         ShapeError,

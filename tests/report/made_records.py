@@ -150,7 +150,7 @@ def survey_record(
         "kind": "survey",
         "name": name,
         "step": step,
-        "config": {"families": list(MEASURES), "nulls": 40, "seed": 1, "pool": "flatten"},
+        "config": {"families": list(MEASURES), "permutations": 40, "seed": 1, "pool": "flatten"},
         "data": {
             "n": 300,
             "task": "classification",
@@ -158,7 +158,7 @@ def survey_record(
             "classes": ["cat", "dog<i>", "owl"],
             "class_counts": [100, 100, 100],
             "split": "train",
-            "labels": "true",
+            "label_source": "true",
             "probe": 300,
             "probe_hash": "ab" * 32,
             "input_shape": [1, 8, 8],

@@ -163,7 +163,7 @@ def test_a_map_of_estimates_tells_their_errors_and_that_the_last_is_another():
     run = history_run(steps=(0, 10, 20))
     assert "probes" not in step_maps(groups_of([run], 60)[0], "tangent").reading
     for record, probes, error in zip(run.steps, (4, 4, 32), (0.1, 0.5, 0.02), strict=True):
-        record.contents["config"] = record.contents["config"] | {"probes": probes}
+        record.contents["config"] = record.contents["config"] | {"sketch_vectors": probes}
         for row in record.contents["rows"]:
             row.update({"method": "sketch", "error": error} if row["family"] == "tangent" else {})
     group = groups_of([run], 60)[0]

@@ -1,4 +1,4 @@
-"""Layers: blocks and matrices, not every ReLU, in order of execution."""
+"""Layers: each parameter in one of them, in order of execution; containers by name."""
 
 import pytest
 import torch
@@ -6,48 +6,120 @@ from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import Residual, blobs, cnn, images, mlp
-from theodolite.engine.batches import Batch
+from theodolite.engine import Batch
 from theodolite.errors import UnknownNameError
-from theodolite.surveys._layers import survey_layers
+from theodolite.surveys.layers import survey_layers
 
 
-def chosen(model, x, layers=None):
+def chosen(model, x, layers=None, **options):
     with torch.no_grad():
-        return survey_layers(model.eval(), Batch((x,)), layers, None)
+        return survey_layers(model.eval(), Batch((x,)), layers, **options)
 
 
-def test_blocks_and_matrices_in_order_of_execution():
-    found = chosen(Residual(), blobs()[0]).layers
-    assert [layer.name for layer in found] == [
+def names(found):
+    return [layer.name for layer in found.layers]
+
+
+def test_layers_with_parameters_in_order_of_execution():
+    found = chosen(Residual(), blobs()[0])
+    assert names(found) == [
         "stem",
         "blocks.0.inner",
         "blocks.0.outer",
-        "blocks.0",
         "blocks.1.inner",
         "blocks.1.outer",
-        "blocks.1",
+        "norm",
         "head",
     ]
-    assert [layer.role for layer in found].count("block") == 2
-    assert found[1].parent == "blocks.0"
-    assert found[3].parameters == found[1].parameters + found[2].parameters == 144
+    assert {layer.role for layer in found.layers} == {"layer"}
+    assert [layer.read_at for layer in found.layers] == [
+        "after relu",
+        "after relu",
+        "own output",
+        "after relu",
+        "own output",
+        "own output",
+        "own output",
+    ]
 
 
-def test_deep_models_show_blocks_alone():
-    names = [layer.name for layer in chosen(Residual(20), blobs()[0]).layers]
-    assert names == ["stem", *(f"blocks.{index}" for index in range(20)), "head"]
+def test_deep_models_show_blocks_instead_of_what_is_in_them():
+    found = chosen(Residual(20), blobs()[0], most=39)
+    assert names(found) == ["stem", *(f"blocks.{index}" for index in range(20)), "norm", "head"]
+    assert [layer.role for layer in found.layers].count("block") == 20
 
 
-def test_neither_norms_nor_activations():
-    assert [layer.name for layer in chosen(cnn(), images()[0]).layers] == ["0", "3", "7"]
+def test_containers_are_shown_where_they_are_asked_for():
+    found = chosen(Residual(), blobs()[0], ["blocks.0", "blocks.0.inner"])
+    assert names(found) == ["blocks.0.inner", "blocks.0"]
+    assert [layer.parent for layer in found.layers] == ["blocks.0", None]
+    assert found["blocks.0"].parameters == 144
 
 
-def test_layers_that_are_never_called_are_left_out():
-    block = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
-    model = nn.Sequential(nn.Unflatten(1, (1, 6)), block, nn.Flatten(), nn.Linear(6, 3))
-    names = [layer.name for layer in chosen(model.train(), blobs()[0]).layers]
-    assert "1.self_attn.out_proj" not in names
-    assert {"1", "3"} <= set(names)
+class Mixed(nn.Module):
+    """A projection that is never called, bare parameters, an unused layer, tied weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.block = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.unused = nn.Linear(4, 4)
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.block(x.unsqueeze(1) + self.token).squeeze(1)
+        return self.scale * self.head(self.second(self.first(h).relu()))
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [(Residual(), blobs()[0]), (Residual(20), blobs()[0]), (cnn(), images()[0]),
+     (Mixed(), blobs()[0])],
+    ids=["residual", "deep", "norms", "mixed"],
+)  # fmt: skip
+def test_every_parameter_belongs_to_one_layer_and_kernels_add_up(model, data):
+    found = chosen(model, data)
+    owned = [name for layer in found.layers for name in layer.owned]
+    known = {name for name, _ in model.named_parameters() if not name.startswith("unused.")}
+    assert sorted(owned) == sorted(known)
+    x = data[:7].double()
+    partition = {layer.name: layer.owned for layer in found.layers}
+    kernels = th.tangent_kernels(model.double().eval(), x, partition)
+    total = th.tangent_kernels(model, x, [""])[""]
+    torch.testing.assert_close(sum(kernels.values()), total)
+    model.float()
+
+
+def test_what_a_module_holds_beside_its_layers_has_no_features():
+    found = chosen(Mixed(), blobs()[0])
+    rest = found[""]
+    assert (rest.role, rest.owned, rest.shape) == ("parameters", ("token", "scale"), None)
+    attention = found["block.self_attn"]
+    assert (attention.role, len(attention.owned)) == ("layer", 4)  # the projection's two as well
+
+
+def test_norms_after_a_layer_own_parameters_but_repeat_no_features():
+    found = chosen(cnn(), images()[0])
+    assert names(found) == ["0", "1", "3", "7"]
+    assert [layer.name for layer in found.with_features()] == ["0", "3", "7"]
+    assert found["0"].read_at == "after BatchNorm2d, relu"
+    raw = chosen(cnn(), images()[0], read="raw")
+    assert [layer.name for layer in raw.with_features()] == ["0", "1", "3", "7"]
+    assert {layer.read_at for layer in raw.layers} == {"own output"}
+
+
+def test_rows_say_where_they_were_read():
+    found = th.survey(cnn(), images(), permutations=0)
+    at = {(r["layer"], r["measure"]): r["read_at"] for r in found.record.contents["rows"]}
+    assert at["0", "cka_target"] == at["0", "feature_omega"] == "after BatchNorm2d, relu"
+    assert at["7", "alignment_area"] == "own output"
+    assert at["0", "relative_misalignment"] == "inputs"
+    assert at["1", "tangent_alignment"] == at["1", "omega"] == "parameters"
+    assert at[None, "loss"] == "outputs"
+    assert found.to_frame().read_at.notna().all()
 
 
 def test_outputs_without_a_row_per_example_have_no_features():
@@ -106,12 +178,12 @@ class Fed(nn.Module):
 )
 def test_layers_that_take_the_data_as_they_are(change, fed):
     batch = Batch((torch.randn(5, 6),))
-    found = survey_layers(Fed(change), batch, None, None)
+    found = survey_layers(Fed(change), batch)
     assert found.fed == ({"first"} if fed else set())
 
 
 def test_data_whose_changes_are_not_counted_are_not_taken_for_the_same():
     with torch.inference_mode():
         batch = Batch((torch.randn(5, 6),))
-        found = survey_layers(Fed(lambda x: x), batch, None, None)
+        found = survey_layers(Fed(lambda x: x), batch)
     assert found.fed == set()

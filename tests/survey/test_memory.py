@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,17 @@ from torch import nn
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp, value
 from theodolite.errors import MemoryLimitError
-from theodolite.surveys import _measure, _tangent
-from theodolite.surveys._footprint import footprint_of
-from theodolite.surveys._memory import Fitted
+from theodolite.surveys import tangent
+from theodolite.surveys.layers import count_operations
+from theodolite.surveys.plan import SurveyPlan
 
 MIB = 2**20
+
+
+def limited(size):
+    return {"memory_limit": size}
+
+
 SCRIPT = """
 import sys, torch, theodolite as th
 from torch import nn
@@ -31,10 +38,10 @@ def size(name):
     return int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) * 1024
 torch.manual_seed(0)
 model, pairs, limit = net(24), data(120), int(sys.argv[1])
-th.survey(net(2), data(24), memory_limit=10**9)  # libraries are loaded, threads started
+th.survey(net(2), data(24), options={"memory_limit": 10**9})  # loads libraries, starts threads
 open("/proc/self/clear_refs", "w").write("5")
 before = size("VmRSS")
-found = th.survey(model, pairs, memory_limit=limit or None)
+found = th.survey(model, pairs, options={"memory_limit": limit or None})
 print(size("VmHWM") - before, *found.record.contents["skipped"])
 """
 
@@ -61,7 +68,7 @@ def test_the_peak_stays_within_the_limit():
 def test_a_pass_is_counted_operation_by_operation():
     model = nn.Sequential(nn.Linear(6, 10, bias=False), nn.ReLU(inplace=True), nn.Linear(10, 3))
     inputs = torch.randn(5, 6)
-    with torch.no_grad(), footprint_of(5) as found:
+    with torch.no_grad(), count_operations(5) as found:
         model(inputs)
     assert found.largest == 5 * 10 * 4
     assert found.total == 5 * (10 + 3) * 4  # neither views nor what happens in place
@@ -69,7 +76,9 @@ def test_a_pass_is_counted_operation_by_operation():
 
 
 def test_fewer_examples_are_said():
-    found = th.survey(mlp(), blobs(600), families=["representation", "kernel"], memory_limit=10**6)
+    found = th.survey(
+        mlp(), blobs(600), families=["representation", "kernel"], options=limited(10**6)
+    )
     contents = found.record.contents
     used = contents["routes"]["kernel"]["n"]
     assert used < 600
@@ -83,13 +92,13 @@ def test_fewer_examples_are_said():
 
 def test_many_classes_permute_fewer_examples():
     x, y = blobs(600, classes=60)
-    found = th.survey(mlp((6, 8, 60)), (x, y), families="kernel", memory_limit=10**7)
+    found = th.survey(mlp((6, 8, 60)), (x, y), families="kernel", options=limited(10**7))
     assert found.record.contents["routes"]["kernel"]["n"] < 600
 
 
 def test_batches_shrink_with_the_limit():
     wide = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.Flatten(), nn.Linear(2304, 3))
-    found = th.survey(wide, images(60), families="kernel", memory_limit=3 * 10**6)
+    found = th.survey(wide, images(60), families="kernel", options=limited(3 * 10**6))
     assert found.record.contents["config"]["batch_size"] < 60
     free = th.survey(wide, images(60), families="kernel")
     assert free.record.contents["config"]["batch_size"] == 256
@@ -98,7 +107,9 @@ def test_batches_shrink_with_the_limit():
 def test_deep_networks_go_in_batches_that_leave_room_for_kernels():
     deep = [part for _ in range(12) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
     model = nn.Sequential(nn.Conv2d(1, 8, 1), *deep, nn.Flatten(), nn.Linear(288, 3))
-    found = th.survey(model, images(90), families="gradient", memory_limit=4 * 10**6, nulls=2)
+    found = th.survey(
+        model, images(90), families="gradient", permutations=2, options=limited(4 * 10**6)
+    )
     route = found.record.contents["routes"]["gradient"]
     assert route["pairs"] == route["n"] > 80
     assert {warning["measure"] for warning in found.record.contents["warnings"]} <= {"examples"}
@@ -106,23 +117,26 @@ def test_deep_networks_go_in_batches_that_leave_room_for_kernels():
 
 def test_sums_of_gradients_that_do_not_fit_say_so():
     found = th.survey(
-        mlp((6, 900, 900, 3)), blobs(), families=["kernel", "gradient"], memory_limit=2 * 10**7
+        mlp((6, 900, 900, 3)), blobs(), families=["kernel", "gradient"], options=limited(2 * 10**7)
     )
     assert "sums of the size of the parameters take" in found.record.contents["skipped"]["gradient"]
 
 
 def test_a_limit_below_a_single_example_is_an_error():
     with pytest.raises(MemoryLimitError, match="memory_limit: expected at least"):
-        th.survey(mlp(), blobs(), memory_limit=1000)
+        th.survey(mlp(), blobs(), options=limited(1000))
 
 
 @pytest.mark.parametrize(("fitting", "most"), [(1000, 40), (10, 10), (1, 0)], ids=str)
 def test_heat_maps_of_many_outputs_have_as_many_examples_as_fit(monkeypatch, fitting, most):
     outputs = 100
-    room = _tangent._DEFAULT_LIMIT
-    monkeypatch.setattr(_tangent, "_SIGNALS", room // (4 * outputs**2 * fitting))
-    monkeypatch.setattr(_measure, "fit_settings", lambda settings, *_: Fitted(settings, {}))
-    options = {"tangent": "sketch", "sizes": {"tangent": 60}, "nulls": 0}
+    free = SurveyPlan().free_bytes
+    monkeypatch.setattr(tangent, "_GRADIENTS", free // (4 * outputs**2 * fitting))
+    sizes = {"tangent": 60}
+    monkeypatch.setattr(
+        SurveyPlan, "fitted", lambda plan, *_: replace(plan, sizes={**plan.sizes, **sizes})
+    )
+    options = {"options": {"tangent": "sketch"}, "sizes": sizes, "permutations": 0}
     found = th.survey(mlp((6, 8, outputs)), blobs(60), families="tangent", **options)
     curves = [c for c in found.record.contents["curves"] if c["name"] == "backward_kernel"]
     shapes = {found.record.arrays[c["arrays"]["matrix"]].shape for c in curves}

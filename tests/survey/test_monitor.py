@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
-from theodolite.surveys._monitor import one_thread_beside_gpu, undisturbed
+from theodolite.surveys.monitor import one_thread_beside_gpu, undisturbed
 
 
 def train(model, data, steps, after=lambda step: None):
@@ -41,7 +41,9 @@ def test_training_is_bitwise_the_same_with_the_monitor():
     loader = DataLoader(TensorDataset(*data), batch_size=7, shuffle=True)
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    with th.Monitor(watched, loader, loss=nn.CrossEntropyLoss(), every=3, nulls=2) as monitor:
+    with th.Monitor(
+        watched, loader, loss=nn.CrossEntropyLoss(), every=3, permutations=2
+    ) as monitor:
         monitor.measure(0)
         assert [module.training for module in watched.modules()] == flags
         assert torch.equal(torch.get_rng_state(), state)
@@ -92,7 +94,7 @@ def test_schedules(every, expected):
 
 
 def test_the_last_step_is_measured_in_full_and_once():
-    with th.Monitor(mlp(), blobs(), every=1, tangent="exact") as monitor:
+    with th.Monitor(mlp(), blobs(), every=1, options={"tangent": "exact"}) as monitor:
         for step in range(4):
             monitor.step(step)
     history = monitor.history
@@ -127,7 +129,11 @@ def test_curves_at_no_more_than_a_dozen_steps(tmp_path):
 
 def test_a_history_comes_back_as_it_was(tmp_path):
     with th.Monitor(
-        mlp(), blobs(), every=2, name="a/b<c>", labels="true", split="train"
+        mlp(),
+        blobs(),
+        every=2,
+        name="a/b<c>",
+        options={"label_source": "true", "split": "train"},
     ) as monitor:
         for step in range(4):
             monitor.step(step)
@@ -137,7 +143,7 @@ def test_a_history_comes_back_as_it_was(tmp_path):
     assert loaded.to_frame().equals(monitor.history.to_frame())
     assert loaded.run.name == "a/b<c>"
     head = loaded.run.head.contents
-    assert (head["data"]["labels"], head["data"]["split"]) == ("true", "train")
+    assert (head["data"]["label_source"], head["data"]["split"]) == ("true", "train")
     assert head["config"]["every"] == 2
     assert loaded.layers == ["0", "2", "4"]
     assert "step 3, 3 measured" in loaded.summary()
@@ -174,7 +180,7 @@ def test_the_probe_is_the_same_at_every_step():
 def test_the_record_says_how_the_tangent_family_was_measured():
     monitor = th.Monitor(mlp(), blobs(), every=1)
     route = monitor.step(0).record.contents["routes"]["tangent"]
-    assert (route["method"], route["n"], route["probes"]) == ("sketch", 16, 16)
+    assert (route["method"], route["n"], route["sketch_vectors"]) == ("sketch", 16, 16)
 
 
 def test_true_labels_of_the_probe_are_watched_and_saved(tmp_path):

@@ -6,9 +6,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
-from theodolite.surveys import Settings, draw_probe
+from theodolite.surveys import SurveyOptions, draw_probe
 
-SETTINGS = Settings.of("kernel", {"kernel": 20})
+OPTIONS = SurveyOptions("kernel", sizes={"kernel": 20})
 
 
 def imbalanced():
@@ -21,9 +21,9 @@ def imbalanced():
 def test_classes_take_turns_however_the_data_comes(batch):
     x, y = imbalanced()
     data = (x, y) if batch is None else DataLoader(TensorDataset(x, y), batch_size=batch)
-    probe = draw_probe(data, SETTINGS)
+    probe = draw_probe(data, OPTIONS)
     assert probe.given == 100
-    assert probe.task.labels.bincount().tolist() == [8, 7, 5]
+    assert probe.targets.labels.bincount().tolist() == [8, 7, 5]
     assert probe.take(6)[1].labels.bincount().tolist() == [2, 2, 2]
     assert len({tuple(row.tolist()) for row in probe.batch.args[0]}) == 20
 
@@ -31,18 +31,18 @@ def test_classes_take_turns_however_the_data_comes(batch):
 def test_batches_of_a_loader_do_not_change_what_is_drawn():
     x, y = imbalanced()
     digests = {
-        draw_probe(DataLoader(TensorDataset(x, y), batch_size=size), SETTINGS).digest
+        draw_probe(DataLoader(TensorDataset(x, y), batch_size=size), OPTIONS).digest
         for size in (5, 41)
     }
-    assert digests == {draw_probe((x, y), SETTINGS).digest}
+    assert digests == {draw_probe((x, y), OPTIONS).digest}
 
 
 def test_hash_names_the_examples():
     x, y = imbalanced()
-    first = draw_probe((x, y), SETTINGS).digest
-    assert first == draw_probe((x, y), SETTINGS).digest
-    assert first != draw_probe((x, y), Settings.of("kernel", {"kernel": 20}, seed=1)).digest
-    assert first != draw_probe((x + 1, y), SETTINGS).digest
+    first = draw_probe((x, y), OPTIONS).digest
+    assert first == draw_probe((x, y), OPTIONS).digest
+    assert first != draw_probe((x, y), SurveyOptions("kernel", sizes={"kernel": 20}, seed=1)).digest
+    assert first != draw_probe((x + 1, y), OPTIONS).digest
 
 
 def test_an_iterator_serves_all_families():

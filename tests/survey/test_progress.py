@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp
-from theodolite.surveys import _progress
-from theodolite.surveys._footprint import footprint_of
+from theodolite.surveys import progress
+from theodolite.surveys.layers import count_operations
 
 FACTORS = {"_linalg_eigh": 10.0, "_linalg_svd": 10.0, "linalg_qr": 2.0}
 NETWORKS = {
@@ -43,19 +43,19 @@ def watched_survey(name, monkeypatch):
     torch.manual_seed(0)
     data = blobs(120) if name == "dense" else images(120)
     told = []
-    with footprint_of(1) as spent, Decompositions() as decomposed:
+    with count_operations(1) as spent, Decompositions() as decomposed:
 
         def clock():
             return (spent.products + decomposed.products) / 1e6
 
-        monkeypatch.setattr(_progress, "perf_counter", clock)
+        monkeypatch.setattr(progress, "perf_counter", clock)
 
         def show(done, text):
             found = re.search(r"\((\d+) (s|min) left\)", text)
             left = None if found is None else int(found[1]) * {"s": 1, "min": 60}[found[2]]
             told.append((clock(), left, done))
 
-        th.survey(NETWORKS[name](), data, progress=show, nulls=2)
+        th.survey(NETWORKS[name](), data, progress=show, permutations=2)
         total = clock()
     return told, total
 
@@ -78,14 +78,14 @@ def test_the_fraction_never_falls_and_reaches_the_end(monkeypatch):
 
 
 def test_families_that_do_not_run_do_not_count(monkeypatch):
-    monkeypatch.setattr(_progress, "perf_counter", iter([0.0, 1.0, 2.0, 2.5, 3.0]).__next__)
+    monkeypatch.setattr(progress, "perf_counter", iter([0.0, 1.0, 2.0, 2.5, 3.0]).__next__)
     told = []
-    costs = {("kernel", "a"): [1.0, 1.0], ("tangent", ""): [2.0], ("tangent", "a"): [4.0]}
-    with _progress.watched(lambda done, text: told.append((done, text)), costs) as steps:
-        steps.begin("kernel", "a")
-        steps.begin("tangent", "")
-        steps.within(0.5)
-        steps.begin("tangent", "a")
+    costs = {"kernel": ((), 1.0), "covariance": ((9.0,), 9.0), "tangent": ((2.0,), 4.0)}
+    shown = progress.Progress(lambda done, text: told.append((done, text)), costs)
+    shown.begin("kernel", "a")
+    shown.begin("tangent")
+    shown.within(0.5)
+    shown.begin("tangent", "a")
     assert [text for _, text in told] == [
         "kernel a",
         "tangent (12 s left)",
@@ -97,9 +97,10 @@ def test_families_that_do_not_run_do_not_count(monkeypatch):
 
 def test_long_steps_tell_how_far_they_are(monkeypatch):
     told = []
-    options = {"families": ["tangent", "gradient"], "batch_size": 10}
+    options = {"families": ["tangent", "gradient"]}
+    limits = {"memory_limit": 10**7, "batch_size": 10}
     show = lambda done, text: told.append((text.split()[0], done))  # noqa: E731
-    th.survey(mlp(), blobs(60), progress=show, memory_limit=10**7, **options)
+    th.survey(mlp(), blobs(60), progress=show, options=limits, **options)
     for family in ("tangent", "gradient"):
         fractions = [done for name, done in told if name == family]
         assert fractions == sorted(fractions)

@@ -16,7 +16,7 @@ FAMILIES = ("representation", "covariance", "kernel", "tangent", "gradient")
 
 @pytest.fixture(scope="module")
 def found():
-    return th.survey(cnn(), images(), name="cnn", split="test", labels="true")
+    return th.survey(cnn(), images(), name="cnn", options={"split": "test", "label_source": "true"})
 
 
 def test_the_record_states_what_was_measured(found):
@@ -25,10 +25,10 @@ def test_the_record_states_what_was_measured(found):
     assert contents["config"]["families"] == list(FAMILIES)
     assert contents["config"]["sizes"]["tangent"] == 200
     assert contents["data"]["task"] == "classification"
-    assert (contents["data"]["split"], contents["data"]["labels"]) == ("test", "true")
+    assert (contents["data"]["split"], contents["data"]["label_source"]) == ("test", "true")
     assert contents["data"]["input_shape"] == [1, 6, 6]
     assert contents["layers"][0]["output_shape"] == [12, 6, 6]
-    assert set(contents["seconds"]) == {*FAMILIES, "features", "total"}
+    assert set(contents["seconds"]) == {*FAMILIES, "features", "loss", "total"}
     assert contents["versions"]["torch"] == torch.__version__
     assert {row["family"] for row in contents["rows"]} == set(FAMILIES)
 
@@ -59,8 +59,8 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
 def test_summary_has_a_line_per_layer(found):
     lines = found.summary().splitlines()
     assert lines[0] == "cnn: 40 of 40 examples, classification, labels true"
-    assert [line.split()[0] for line in lines[3:6]] == ["0", "3", "7"]
-    assert repr(found).startswith("Survey(3 layers, 40 examples: representation")
+    assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "3", "7"]
+    assert repr(found).startswith("Survey(4 layers, 40 examples: representation")
 
 
 def test_summary_has_the_true_labels_where_they_were_given():
@@ -123,7 +123,7 @@ def test_progress_bar(capsys):
 def test_numbers_do_not_depend_on_batches_or_memory():
     data = images()
     plain = th.survey(cnn(), data).to_frame()
-    tight = th.survey(cnn(), data, batch_size=7, memory_limit=10**8).to_frame()
+    tight = th.survey(cnn(), data, options={"batch_size": 7, "memory_limit": 10**8}).to_frame()
     assert set(tight.family) == set(FAMILIES)
     left = plain.set_index(["layer", "family", "measure"]).value
     right = tight.set_index(["layer", "family", "measure"]).value
@@ -133,7 +133,10 @@ def test_numbers_do_not_depend_on_batches_or_memory():
 
 def test_too_little_memory_is_a_reason_not_a_crash():
     found = th.survey(
-        mlp((6, 200, 3)), blobs(), families=["covariance", "kernel"], memory_limit=10**5
+        mlp((6, 200, 3)),
+        blobs(),
+        families=["covariance", "kernel"],
+        options={"memory_limit": 10**5},
     )
     frame = found.to_frame().set_index(["layer", "measure"])
     assert "are left of memory_limit" in frame.loc[("2", "relative_misalignment"), "reason"]

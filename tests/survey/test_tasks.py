@@ -46,15 +46,15 @@ def test_a_single_number():
 
 def test_labels_in_a_list():
     x, y = blobs()
-    found = th.survey(mlp(), (x, y.tolist()), families="kernel", nulls=0)
-    wanted = th.survey(mlp(), (x, y), families="kernel", nulls=0)
+    found = th.survey(mlp(), (x, y.tolist()), families="kernel", permutations=0)
+    wanted = th.survey(mlp(), (x, y), families="kernel", permutations=0)
     assert found.record.contents["data"] == wanted.record.contents["data"]
     assert found.to_frame().equals(wanted.to_frame())
 
 
 def test_a_single_class_is_named_as_the_reason():
     x, y = blobs()
-    found = th.survey(mlp(), (x, 0 * y), families="kernel", nulls=0)
+    found = th.survey(mlp(), (x, 0 * y), families="kernel", permutations=0)
     for layer in found.layers:
         assert rows(found, "cka_target", layer)["reason"] == "all examples have the same label"
         assert math.isfinite(value(found, "cka_input", layer))
@@ -192,7 +192,7 @@ def test_a_transformer_with_padded_batches():
     batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.arange(12) % 3}
     found = th.survey(model, batch)
     assert found.record.contents["skipped"] == {}
-    assert "bert.encoder.layer.0" in found.layers
+    assert "bert.encoder.layer.0.attention.self.query" in found.layers
     frame = found.to_frame()
     assert "cka_input" not in set(frame.measure)  # tokens are names, not numbers
     assert set(frame.family) == ALL

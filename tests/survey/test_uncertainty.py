@@ -10,8 +10,8 @@ from torch.nn import functional
 import theodolite as th
 from tests.survey.subjects import blobs, mlp, rows
 from theodolite.measures import gradient, tangent
-from theodolite.surveys._draws import Draws
-from theodolite.surveys._groups import grouped_alignment
+from theodolite.surveys.context import Draws
+from theodolite.surveys.gradient import grouped_alignment
 
 NULLED = ["alignment_area", "top_share", "cka_target", "tangent_alignment"]
 GROUPED = ["omega_contrast", "in_class_omega", "feature_omega_contrast", "feature_omega_in_class"]
@@ -36,8 +36,8 @@ def test_grouped_alignment_is_that_of_the_vectors(draws, generator):
 def test_tangent_null_is_that_of_permuted_labels():
     x, y = blobs(24)
     model = mlp()
-    found = th.survey(model, (x, y), families="tangent", nulls=6)
-    probe_order = th.survey(model, (x, y), families="tangent", nulls=6)
+    found = th.survey(model, (x, y), families="tangent", permutations=6)
+    probe_order = th.survey(model, (x, y), families="tangent", permutations=6)
     assert rows(found, "tangent_alignment", "2") == rows(probe_order, "tangent_alignment", "2")
     generator = torch.Generator().manual_seed(1)
     kernels = th.tangent_kernels(model, x, ["2"])["2"].double()
@@ -83,8 +83,8 @@ def test_separated_classes_stand_out_and_random_labels_do_not(surveys, measure):
 def test_errors_come_from_half_samples(family, measure):
     x, y = blobs(120)
     model = nn.Linear(6, 3)
-    options = {"families": family, "nulls": 0}
-    row = rows(th.survey(model, (x, y), bootstrap=20, **options), measure, "")
+    options = {"families": family, "permutations": 0}
+    row = rows(th.survey(model, (x, y), options={"half_samples": 20}, **options), measure, "")
     assert row["method"] == "half-sampling"
     fresh = [th.survey(model, blobs_like(x, y, seed), **options) for seed in range(6)]
     deviation = torch.tensor([other.estimate(measure, "").value for other in fresh]).std().item()
@@ -99,7 +99,9 @@ def blobs_like(x, y, seed):
 
 
 def test_neither_nulls_nor_errors_where_none_are_asked_for():
-    found = th.survey(mlp(), blobs(), nulls=0, families=["representation", "kernel", "tangent"])
+    found = th.survey(
+        mlp(), blobs(), permutations=0, families=["representation", "kernel", "tangent"]
+    )
     assert found.to_frame()[["error", "null_mean", "null_sd"]].isna().all().all()
 
 

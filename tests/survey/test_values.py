@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import theodolite as th
 from tests.survey.subjects import Last, blobs, cnn, images, mlp, rows, value
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
-from theodolite.surveys import Settings, draw_probe
+from theodolite.surveys import SurveyOptions, draw_probe
 from theodolite.theory import convergence
 
 CLOSE = {"rel": 2e-4, "abs": 2e-5}
@@ -28,10 +28,12 @@ def wide():
 
 
 def layer_outputs(model, x):
-    outputs = {}
+    """What the layer after each linear one receives; of the last, what it gives."""
+    outputs, last = {}, None
     for name, module in model.named_children():
         x = module(x)
-        outputs[name] = x.detach().flatten(1).double()
+        last = name if isinstance(module, nn.Linear) else last
+        outputs[last] = x.detach().flatten(1).double()
     return outputs
 
 
@@ -76,8 +78,8 @@ def test_true_labels_beside_those_that_were_trained_on(batch):
     if batch is not None:
         data = DataLoader(TensorDataset(x, own), batch_size=batch)
     sizes = {"kernel": 40}
-    settings = Settings.of("kernel", sizes)
-    picked = draw_probe((x, own), settings).batch.args[0]
+    options = SurveyOptions("kernel", sizes=sizes)
+    picked = draw_probe((x, own), options).batch.args[0]
     places = [int((x == row).all(1).nonzero()) for row in picked]
     model = mlp().eval()
     found = th.survey(model, data, truth=y.tolist(), families="kernel", sizes=sizes)
@@ -114,11 +116,11 @@ def test_spectra_of_maps_take_the_largest_value_of_a_channel():
     x, y = images()
     model = cnn().eval()
     found = th.survey(model, (x, y), families="kernel")
-    features = model[0](x).detach().amax((2, 3)).double()
+    features = model[:3](x).detach().amax((2, 3)).double()
     ratio = kernel.participation_ratio(kernel.gram(features))
     assert value(found, "participation_ratio", "0") == pytest.approx(ratio.item(), **CLOSE)
-    pooled = th.survey(model, (x, y), families="kernel", pool="mean")
-    means = model[0](x).detach().mean((2, 3)).double()
+    pooled = th.survey(model, (x, y), families="kernel", options={"pool": "mean"})
+    means = model[:3](x).detach().mean((2, 3)).double()
     ratio = kernel.participation_ratio(kernel.gram(means))
     assert value(pooled, "participation_ratio", "0") == pytest.approx(ratio.item(), **CLOSE)
 
@@ -253,7 +255,9 @@ def test_a_kernel_larger_than_its_map_is_left_out_with_the_reason():
 )
 def test_eigenvectors_of_flat_inputs_as_images(size, asked, shape, known):
     x, y = blobs(90, size=size)
-    found = th.survey(mlp((size, 9, 3)), (x, y), families="covariance", image_shape=asked)
+    found = th.survey(
+        mlp((size, 9, 3)), (x, y), families="covariance", options={"image_shape": asked}
+    )
     images_of = found.curve("patch_eigenvectors", "0")["images"]
     assert images_of.shape == (8, *shape)
     _, vectors = np.linalg.eigh(np.cov(x.double().numpy().T, ddof=0))

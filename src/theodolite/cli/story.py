@@ -174,13 +174,15 @@ class _Stage:
             every=self.settings.measured_steps(),
             families=FAMILIES if split == "train" else ("kernel",),
             sizes=_SIZES,
-            nulls=_NULLS,
-            tangent="exact",
-            deep_covariance=name != _CNN,
+            permutations=_NULLS,
             folder=self.folder / name.replace(", ", "-").replace(" ", "-").lower(),
             name=name,
-            split=split,
-            labels=labels,
+            options={
+                "tangent": "exact",
+                "deep_covariance": name != _CNN,
+                "split": split,
+                "label_source": labels,
+            },
         )
 
     def _watcher(self, name: str, monitors: list[Monitor]) -> Callable[[int], None]:

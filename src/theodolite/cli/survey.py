@@ -157,7 +157,7 @@ def survey(  # one parameter per option is how typer reads a command
         "readout": readout,
         "image_shape": _image_sides(image_shape),
         "sizes": None if examples is None else _sizes(examples, SIZES),
-        "nulls": permutations,
+        "permutations": permutations,
         "memory_limit": None if memory_limit is None else size_in_bytes(memory_limit),
         "seed": seed,
         **keyword_arguments("--option", option or ()),
@@ -181,7 +181,7 @@ def survey(  # one parameter per option is how typer reads a command
                 given.batch,
                 truth=labels,
                 progress=show,
-                **{key: value for key, value in options.items() if value is not None},
+                options={key: value for key, value in options.items() if value is not None},
             )
     result.save(folder)
     page = result.to_html(folder / "report.html")

@@ -18,9 +18,11 @@ from theodolite.engine._features import (
     FeatureChunk,
     Features,
     OutputReader,
+    Pool,
     feature_chunks,
     feature_moments,
     features,
+    require_pool,
 )
 from theodolite.engine._fisher import (
     Fisher,
@@ -58,6 +60,7 @@ from theodolite.engine.layers import (
     select_layers,
     unwrap,
 )
+from theodolite.engine.read_points import Read, ReadPoint, follow_layers
 from theodolite.engine.readouts import (
     Loss,
     Readout,
@@ -99,7 +102,10 @@ __all__ = [
     "OutputReader",
     "Ownership",
     "Parameters",
+    "Pool",
     "PositionCovariance",
+    "Read",
+    "ReadPoint",
     "Readout",
     "TangentAlignment",
     "TangentAlignments",
@@ -117,6 +123,7 @@ __all__ = [
     "features",
     "first_tensor",
     "fisher",
+    "follow_layers",
     "forward_kernel",
     "gauss_newton",
     "gradient_alignment",
@@ -132,6 +139,7 @@ __all__ = [
     "read_outputs",
     "register_rule",
     "require_fixed_mode",
+    "require_pool",
     "resolve_readout",
     "select_layers",
     "shared_moments",

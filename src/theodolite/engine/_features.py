@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from theodolite.checks import require_choice
 from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.hooks import capture_outputs
 from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
@@ -200,7 +201,8 @@ class FeatureReader:
         require_pool(pool)
         if isinstance(read, str):
             require_choice(("next", "raw"), read=read)
-        self.points = None if read == "next" else read if isinstance(read, Mapping) else {}
+        self.raw = read == "raw"
+        self.points = read if isinstance(read, Mapping) else {} if self.raw else None
         self.model = unwrap(model)
         self.device = model_device(self.model)
         require_fixed_mode(self.model)
@@ -229,7 +231,12 @@ class FeatureReader:
                 trial.run(self.model)
             self.points = follower.read_points()
         points = {name: self.points.get(name, ReadPoint()) for name in self.names}
-        with torch.no_grad(), capture_features(self.model, points, reduce) as outputs:
+        capture = (
+            capture_outputs(self.model, self.names, reduce)
+            if self.raw
+            else capture_features(self.model, points, reduce)
+        )
+        with torch.no_grad(), capture as outputs:
             answer = batch.run(self.model)
             if self.reading is not None:
                 self.outputs.append(self.reading(answer, batch))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from theodolite._distributed import Processes
 from theodolite.engine._tangents import TangentKernels, tangent_kernels
 from theodolite.engine.batches import Batch
+from theodolite.engine.layers import Layers
 from theodolite.linalg import Moments
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
 def shared_tangent_kernels(
     model: nn.Module,
     batch: Batch,
+    layers: Layers,
     owners: Mapping[str, int],
     processes: Processes,
     **options: Any,
@@ -34,6 +36,7 @@ def shared_tangent_kernels(
     Args:
         model: the same everywhere.
         batch: all examples, the same everywhere.
+        layers: as for :func:`tangent_kernels`.
         owners: layer -> process that gets its kernel; the same everywhere.
         processes: those that take part.
         options: of :func:`tangent_kernels`.
@@ -42,7 +45,6 @@ def shared_tangent_kernels(
         The kernels of this process's layers; coverage is that of all layers, outputs are those of
         its part of the examples.
     """
-    layers = list(owners)
     if processes.alone:
         return tangent_kernels(model, batch, layers, **options)
     ring = _Ring(processes, len(batch))

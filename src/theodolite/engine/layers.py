@@ -5,7 +5,7 @@ appears under several names belongs to the first.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -20,7 +20,7 @@ __all__ = [
     "unwrap",
 ]
 
-Layers = str | Iterable[str] | Callable[[str, nn.Module], bool]
+Layers = str | Iterable[str] | Mapping[str, Iterable[str]] | Callable[[str, nn.Module], bool]
 Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 
 
@@ -66,7 +66,8 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
 
     Args:
         model: The model, unwrapped.
-        layers: See :func:`select_layers`; ``"*"`` takes every layer with parameters of its own.
+        layers: See :func:`select_layers`; ``"*"`` takes every layer with parameters of its own. A
+            mapping says which parameters each layer owns.
         params: Which trainable parameters count: a glob, names, or a predicate of
             (name, parameter); None takes all of them.
 
@@ -104,11 +105,19 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
 def _owned(
     model: nn.Module, layers: Layers, chosen: dict[str, nn.Parameter]
 ) -> dict[str, tuple[str, ...]]:
-    if layers == "*":
-        owners = dict.fromkeys(_owner(name) for name in chosen)
+    if isinstance(layers, Mapping):
+        owners = dict.fromkeys(layers)
+        owned = {
+            layer: tuple(name for name in chosen if name in set(names))
+            for layer, names in layers.items()
+        }
     else:
-        owners = dict.fromkeys(select_layers(model, layers))
-    owned = {layer: tuple(name for name in chosen if _below(name, layer)) for layer in owners}
+        owners = (
+            dict.fromkeys(_owner(name) for name in chosen)
+            if layers == "*"
+            else dict.fromkeys(select_layers(model, layers))
+        )
+        owned = {layer: tuple(name for name in chosen if _below(name, layer)) for layer in owners}
     kept = {layer: names for layer, names in owned.items() if names}
     if not kept:
         raise DomainError(

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from theodolite.engine.calls import function_name, tensors_in
-from theodolite.engine.hooks import Reduce, capture_outputs, first_tensor
+from theodolite.engine.hooks import Reduce, first_tensor
 from theodolite.errors import ShapeError
 
 __all__ = ["Read", "ReadPoint", "capture_features", "follow_layers"]
@@ -59,11 +59,13 @@ class ReadPoint:
     Args:
         steps: operations between the layer's output and this tensor; 0 is the output itself.
         path: names of the normalisations and activations on the way.
+        layers: those of the followed layers whose own outputs lie on the way, as those of norms.
         shape: of the tensor in the pass that found it; None where it has none, as nested tensors.
     """
 
     steps: int = 0
     path: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
     shape: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
@@ -78,6 +80,7 @@ class _Node:
     name: str
     parents: tuple[int, ...]
     shape: tuple[int, ...] | None
+    layers: list[str] = field(default_factory=list)  # that gave this tensor as their output
     taken: bool = False
 
 
@@ -103,7 +106,8 @@ class _Chain:
             for index in sorted(history)
             if nodes[index].kind in ("activation", "normalization")
         )
-        return ReadPoint(end, path, nodes[end].shape)
+        layers = tuple(name for index in sorted(history - {0}) for name in nodes[index].layers)
+        return ReadPoint(end, path, layers, nodes[end].shape)
 
     def _is_read(self, index: int) -> bool:
         kind = self.nodes[index].kind
@@ -181,6 +185,8 @@ class LayerFollower(TorchFunctionMode):
         chain = self._chains[layer] = _Chain(layer)
         others = [entry for entry in self._known.get(output, ()) if entry[0].layer != layer]
         self._known[output] = others
+        for other, index in others:
+            other.nodes[index].layers.append(layer)
         self._add(chain, "output", layer, (), output)
 
     def enter(self) -> None:
@@ -291,10 +297,6 @@ def capture_features(
         points: layer -> where it is read.
         reduce: (name, tensor) -> what is kept, called at once.
     """
-    if not any(point.steps for point in points.values()):
-        with capture_outputs(model, list(points), reduce) as kept:
-            yield kept
-        return
     found: dict[str, list[Tensor]] = {name: [] for name in points}
 
     def reached(name: str, steps: int, tensor: Tensor) -> None:

@@ -52,8 +52,9 @@ class Watch:
     def start(self, model: nn.Module) -> None:
         """Begin to watch a model that is on its device."""
         # Trainers call this in their first process only: nobody else would answer.
-        options = {"group": None} | self.options
-        self.monitor = Monitor(model, self.probe, folder=self.folder, **options)
+        alone = {"group": None} | dict(self.options.get("options") or {})
+        keywords = self.options | {"options": alone}
+        self.monitor = Monitor(model, self.probe, folder=self.folder, **keywords)
         self._latest = self._tracked = None
 
     def step(self, step: int) -> dict[str, float]:

@@ -30,14 +30,14 @@ _DATA = {
     "n": _COUNT,
     "probe": _COUNT,
     "task": _TEXT,
-    "labels": _TEXT,
+    "label_source": _TEXT,
     "split?": _TEXT,
     "classes?": (list, NoneType),
 }
 _LAYERS = _Each(list, {"name": _TEXT})
 _CONFIG = {
     "families": _Each(list, _TEXT),
-    "probes?": (int, NoneType),
+    "sketch_vectors?": (int, NoneType),
     "cadence?": (dict, NoneType),
 }
 _ROW = {
@@ -50,6 +50,7 @@ _ROW = {
     "null_sd": _NUMBER_OR_NULL,
     "method": _TEXT,
     "n": _COUNT,
+    "read_at?": _TEXT_OR_NULL,
     "reason": _TEXT_OR_NULL,
 }
 _CURVE = {

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from theodolite.errors import RecordError
@@ -77,10 +77,31 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             f"{folder}: expected a record of a survey or a history, got kind {kind!r}; "
             "read it with load_record"
         )
+    head = _in_todays_words(head)
     if kind == "survey":
         return Run(name, require_survey(head, folder), (head,))
     folders = sorted((Path(folder) / "steps").glob("*"))
     committed = [path for path in folders if (path / "record.json").exists()]
-    steps = [require_survey(load_record(path), path, of_history=True) for path in committed]
+    steps = [
+        require_survey(_in_todays_words(load_record(path)), path, of_history=True)
+        for path in committed
+    ]
     require_history_head(head, folder)
     return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
+
+
+# Section -> name of a field in records of version 0.1 -> its name now.
+_RENAMED = {
+    "config": {"nulls": "permutations", "bootstrap": "half_samples", "probes": "sketch_vectors"},
+    "data": {"labels": "label_source"},
+}
+
+
+def _in_todays_words(record: Record) -> Record:
+    """A record of an older version with the names that fields have now."""
+    contents = dict(record.contents)
+    for section, names in _RENAMED.items():
+        fields = contents.get(section)
+        if isinstance(fields, dict):
+            contents[section] = {names.get(key, key): value for key, value in fields.items()}
+    return replace(record, contents=contents)

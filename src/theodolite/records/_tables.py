@@ -16,7 +16,7 @@ __all__ = ["frame_of", "summary_text"]
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
 _WHOLE = "(model)"  # a model that is a single layer; its name is empty
-_LAST = ("method", "n", "reason")
+_LAST = ("method", "n", "read_at", "reason")
 
 
 def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":

@@ -115,7 +115,7 @@ def _run(run: Run, place: str) -> Exhibit:
         return Exhibit(run.name or place, kind, place, damage="the history has no step yet")
     last = latest_numbers(run).record.contents
     data: Mapping[str, Any] = last.get("data", {})
-    settings = {name: str(data[name]) for name in ("split", "labels", "n") if name in data}
+    settings = {name: str(data[name]) for name in ("split", "label_source", "n") if name in data}
     settings |= {"layers": str(len(last["layers"]))}
     if run.is_history:
         settings |= {"step": str(last["step"])}

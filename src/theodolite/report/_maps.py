@@ -62,7 +62,7 @@ def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
     errors: dict[int, float] = {}
     for moment in (moment for run in runs for moment in run.moments):
         contents = moment.record.contents
-        probes = contents.get("config", {}).get("probes")
+        probes = contents.get("config", {}).get("sketch_vectors")
         for row in contents["rows"]:
             of_this = (row["family"], row["measure"], row["method"]) == (family, measure, "sketch")
             if of_this and probes is not None and finite(row["error"]):

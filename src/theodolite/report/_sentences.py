@@ -91,8 +91,8 @@ def opening_sentence(group: Group) -> str:
         split = {"train": "training"}.get(data.get("split"), data.get("split"))
         kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
         labels = (
-            f" ({plain(data['labels'])} labels)"
-            if data.get("labels") not in {None, "given"}
+            f" ({plain(data['label_source'])} labels)"
+            if data.get("label_source") not in {None, "given"}
             else ""
         )
         pieces.append(f"measured on {examples}{kind} examples{labels}")

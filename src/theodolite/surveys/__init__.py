@@ -7,15 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from theodolite.surveys._compare import Comparison, compare, load
-    from theodolite.surveys._history import History
-    from theodolite.surveys._measure import measure_model, versions
-    from theodolite.surveys._monitor import MONITOR_SIZES, Monitor
-    from theodolite.surveys._probe import Probe, draw_probe
-    from theodolite.surveys._result import Survey
-    from theodolite.surveys._settings import FAMILIES, SIZES, Labeling, Loss, Pool, Settings
-    from theodolite.surveys._shown import Shown
-    from theodolite.surveys._survey import place_of, survey
+    from theodolite.surveys.monitor import Monitor
+    from theodolite.surveys.options import (
+        FAMILIES,
+        MONITOR_SIZES,
+        SIZES,
+        Loss,
+        SurveyOptions,
+        device_of,
+    )
+    from theodolite.surveys.probe import Probe, draw_probe
+    from theodolite.surveys.results import Comparison, History, Shown, Survey, compare, load
+    from theodolite.surveys.run import survey, versions
 
 __all__ = [
     "FAMILIES",
@@ -23,34 +26,27 @@ __all__ = [
     "SIZES",
     "Comparison",
     "History",
-    "Labeling",
     "Loss",
     "Monitor",
-    "Pool",
     "Probe",
-    "Settings",
     "Shown",
     "Survey",
+    "SurveyOptions",
     "compare",
+    "device_of",
     "draw_probe",
     "load",
-    "measure_model",
-    "place_of",
     "survey",
     "versions",
 ]
 
 # Module -> its public names; the same imports stand under TYPE_CHECKING above.
 _HOMES = {
-    "_compare": ("Comparison", "compare", "load"),
-    "_history": ("History",),
-    "_measure": ("measure_model", "versions"),
-    "_monitor": ("MONITOR_SIZES", "Monitor"),
-    "_probe": ("Probe", "draw_probe"),
-    "_result": ("Survey",),
-    "_settings": ("FAMILIES", "SIZES", "Labeling", "Loss", "Pool", "Settings"),
-    "_shown": ("Shown",),
-    "_survey": ("place_of", "survey"),
+    "monitor": ("Monitor",),
+    "options": ("FAMILIES", "MONITOR_SIZES", "SIZES", "Loss", "SurveyOptions", "device_of"),
+    "probe": ("Probe", "draw_probe"),
+    "results": ("Comparison", "History", "Shown", "Survey", "compare", "load"),
+    "run": ("survey", "versions"),
 }
 
 

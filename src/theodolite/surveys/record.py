@@ -12,17 +12,15 @@ from torch import Tensor
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.records import Estimate
-from theodolite.surveys._layers import Layer
+from theodolite.surveys.layers import Layer
 
-__all__ = ["Sheet", "number", "spread"]
+__all__ = ["RecordBuilder", "chance"]
 
-
-def number(value: Any) -> float:
-    """A plain float from whatever a measure gives."""
-    return float(value)
+# What the numbers of a family are made of; features are read where the layer says.
+_READS = {"covariance": "inputs", "tangent": "parameters", "gradient": "parameters"}
 
 
-def spread(draws: Tensor | None) -> tuple[float | None, float | None]:
+def chance(draws: Tensor | None) -> tuple[float | None, float | None]:
     """Mean and standard deviation of values under the null; None where none were drawn."""
     if draws is None or draws.numel() == 0:
         return None, None
@@ -33,10 +31,10 @@ def spread(draws: Tensor | None) -> tuple[float | None, float | None]:
     return float(values.mean()), float(values.std())
 
 
-class Sheet:
+class RecordBuilder:
     """Collects the parts of a survey record while families run.
 
-    Several processes fill a sheet each, with what they own: the layers that are theirs, and the
+    Several processes fill a builder each, with what they own: the layers that are theirs, and the
     first of them the whole model. Everything else is dropped, so that whoever has a number may
     write it down.
 
@@ -80,57 +78,58 @@ class Sheet:
     def row(
         self,
         layer: Layer | None,
-        name: tuple[str, str],
+        family: str,
+        measure: str,
         estimate: Estimate,
+        *,
         n: int,
         reason: str | None = None,
+        read_at: str | None = None,
     ) -> None:
         """Add a number.
 
         Args:
             layer: None for the whole model.
-            name: family and measure.
+            family: that it belongs to.
+            measure: its name.
             estimate: the number with its uncertainty.
             n: examples (covariance: filters) behind it.
             reason: why it is undefined, where it is.
+            read_at: what it was read from; by default what its family reads.
         """
         if not self._owns(layer):
             return
-        family, measure = name
         undefined = math.isnan(estimate.value)
         why = (reason or "undefined for these numbers") if undefined else None
-        place = None if layer is None else layer.name
+        if read_at is None:
+            read_at = _READS.get(family) or ("outputs" if layer is None else layer.read_at)
         self._place("rows", layer)
         self.rows.append(
-            {"layer": place, "family": family, "measure": measure}
+            {"layer": None if layer is None else layer.name, "family": family, "measure": measure}
             | vars(estimate)
-            | {"n": n, "reason": why}
+            | {"n": n, "read_at": read_at, "reason": why}
         )
         if undefined and why is not None:
-            self.warn(layer, name, why)
+            self.warn(layer, family, measure, why)
 
-    def warn(self, layer: Layer | None, name: tuple[str, str], text: str) -> None:
+    def warn(self, layer: Layer | None, family: str, measure: str, text: str) -> None:
         """Say something once per layer and measure; repetitions are counted."""
         if not self._owns(layer):
             return
         place = None if layer is None else layer.name
-        key = (place, *name)
+        key = (place, family, measure)
         if key in self._warnings:
             self._warnings[key]["count"] += 1
             return
         self._place("warnings", layer)
-        self._warnings[key] = {
-            "layer": place,
-            "family": name[0],
-            "measure": name[1],
-            "text": text,
-            "count": 1,
-        }
+        entry = {"layer": place, "family": family, "measure": measure, "text": text, "count": 1}
+        self._warnings[key] = entry
 
     def curve(
         self,
         layer: Layer | None,
-        name: tuple[str, str],
+        family: str,
+        name: str,
         arrays: Mapping[str, Tensor],
         **labels: str,
     ) -> None:
@@ -138,13 +137,12 @@ class Sheet:
         if not self._wants_curves or not self._owns(layer):
             return
         self._place("curves", layer)
-        family, title = name
         place = "model" if layer is None else str(layer.index)
-        names = {role: f"{family}/{place}/{title}/{role}" for role in arrays}
+        names = {role: f"{family}/{place}/{name}/{role}" for role in arrays}
         for role, values in arrays.items():
             self.arrays[names[role]] = _array(values)
         owner = None if layer is None else layer.name
-        entry = {"layer": owner, "family": family, "name": title, "arrays": names, "labels": labels}
+        entry = {"layer": owner, "family": family, "name": name, "arrays": names, "labels": labels}
         self.curves.append(entry)
 
     def complete(self) -> None:
@@ -152,20 +150,20 @@ class Sheet:
         if self._processes.alone:
             return
         own = {"rows": self.rows, "curves": self.curves, "warnings": list(self._warnings.items())}
-        sheets = self._processes.gather((own, self._places, self.arrays))
+        parts = self._processes.gather((own, self._places, self.arrays))
         once = self._processes.spread((self.skipped, self.routes, self.seconds))
         self.skipped, self.routes, self.seconds = once
         merged: dict[str, list[Any]] = {}
         for what in own:
             pairs = [
                 pair
-                for entries, places, _ in sheets
+                for entries, places, _ in parts
                 for pair in zip(places[what], entries[what], strict=True)
             ]
             merged[what] = [entry for _, entry in sorted(pairs, key=lambda pair: pair[0])]
         self.rows, self.curves = merged["rows"], merged["curves"]
         self._warnings = dict(merged["warnings"])
-        self.arrays = {name: array for _, _, arrays in sheets for name, array in arrays.items()}
+        self.arrays = {name: array for _, _, arrays in parts for name, array in arrays.items()}
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

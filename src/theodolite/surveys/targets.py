@@ -1,26 +1,22 @@
-"""What the targets are: classes, several labels at once, real numbers, or nothing of use."""
+"""What a probe's targets are: classes, several labels at once, numbers, or nothing of use."""
 
-from collections.abc import Collection
-from copy import copy
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, Literal
 
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from theodolite.errors import DomainError
 from theodolite.measures.representation import scaled_targets
-from theodolite.surveys._settings import Loss
 
-__all__ = ["Kind", "Task", "example_loss"]
+__all__ = ["Kind", "Targets"]
 
 Kind = Literal["classification", "regression", "multi-label", "sequence", "unlabeled"]
 
 
 @dataclass(frozen=True)
-class Task:
+class Targets:
     """Targets of all examples of a probe, read once for all families.
 
     Args:
@@ -35,7 +31,7 @@ class Task:
     columns: Float[Tensor, "n c"] | None = None
 
     @classmethod
-    def of(cls, targets: Any) -> "Task":
+    def of(cls, targets: Any) -> "Targets":
         """Read targets of any kind.
 
         Raises:
@@ -56,7 +52,7 @@ class Task:
         return cls._of_numbers(flat.unsqueeze(1))
 
     @classmethod
-    def _of_labels(cls, labels: Tensor) -> "Task":
+    def _of_labels(cls, labels: Tensor) -> "Targets":
         if int(labels.min()) < 0:
             raise DomainError(
                 f"targets: expected class labels of at least 0, got {int(labels.min())}; leave "
@@ -65,7 +61,7 @@ class Task:
         return cls("classification", labels, functional.one_hot(labels).double())
 
     @classmethod
-    def _of_rows(cls, values: Tensor, binary: bool) -> "Task":
+    def _of_rows(cls, values: Tensor, binary: bool) -> "Targets":
         if binary and bool((values.sum(1) == 1).all()):
             return cls("classification", values.long().argmax(1), values.double())
         if binary:
@@ -73,7 +69,7 @@ class Task:
         return cls("sequence") if not values.is_floating_point() else cls._of_numbers(values)
 
     @classmethod
-    def _of_numbers(cls, values: Tensor) -> "Task":
+    def _of_numbers(cls, values: Tensor) -> "Targets":
         if not bool(values.isfinite().all()):
             raise DomainError("targets: expected finite numbers, got nan or inf; clean the data")
         return cls("regression", None, scaled_targets(values.double()).values)
@@ -85,10 +81,10 @@ class Task:
             return None
         return self.columns.shape[1]
 
-    def take(self, count: int) -> "Task":
+    def take(self, count: int) -> "Targets":
         """The first examples only."""
         labels, columns = self.labels, self.columns
-        return Task(
+        return Targets(
             self.kind,
             None if labels is None else labels[:count],
             None if columns is None else columns[:count],
@@ -122,53 +118,3 @@ def _class_columns(labels: Tensor, count: int) -> Tensor:
             "relabel, or pass readout="
         )
     return functional.one_hot(labels, count).double()
-
-
-def example_loss(kind: Kind, loss: Loss | None) -> Loss:
-    """A loss with one number per example: the user's, or the one that goes with the targets.
-
-    A loss of torch that averages over examples is asked not to: modules with a ``reduction`` and
-    functions that take one.
-    """
-    if loss is None:
-        defaults = {"regression": _squared_error, "multi-label": _binary_cross_entropy}
-        return defaults.get(kind, _cross_entropy)
-    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        single = copy(loss)
-        single.reduction = "none"  # type: ignore[assignment]
-        return lambda outputs, targets: _summed(single(outputs, targets))
-    if not isinstance(loss, nn.Module) and "reduction" in _parameters(loss):
-        function: Any = loss
-        return lambda outputs, targets: _summed(function(outputs, targets, reduction="none"))
-    return loss
-
-
-def _parameters(function: Any) -> Collection[str]:
-    try:
-        return signature(function).parameters
-    except (TypeError, ValueError):  # built-in functions may have none
-        return ()
-
-
-def _summed(losses: Tensor) -> Tensor:
-    return losses.flatten(1).sum(1) if losses.ndim > 1 else losses
-
-
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Labels are class indices, probabilities, or 0 and 1 for a single output."""
-    if outputs.shape[1] == 1:
-        values = targets.reshape(outputs.shape).to(outputs.dtype)
-        logits = functional.binary_cross_entropy_with_logits(outputs, values, reduction="none")
-        return logits.squeeze(1)
-    labels = targets.to(outputs.dtype) if targets.ndim == 2 else targets.long()
-    return functional.cross_entropy(outputs, labels, reduction="none")
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets.reshape(outputs.shape).to(outputs.dtype)).square().sum(1)
-
-
-def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    values = targets.to(outputs.dtype)
-    losses = functional.binary_cross_entropy_with_logits(outputs, values, reduction="none")
-    return losses.sum(1)

@@ -1,0 +1,266 @@
+"""Covariance: do the weights of a layer vary along the directions in which its inputs do?
+
+Reads covariances of layers' inputs, and weights. Headline: ``relative_misalignment``, by
+``measures.covariance.compare_misalignment``.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.engine import weight_covariance
+from theodolite.errors import DomainError, ShapeError, TheodoliteError
+from theodolite.linalg import Moments, top_eigen
+from theodolite.measures import covariance
+from theodolite.records import Estimate
+from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.layers import Layer
+from theodolite.surveys.record import RecordBuilder
+
+__all__ = ["matrix_layers", "measure_covariance", "require_image_shape"]
+
+Result = TypeVar("Result")
+ImageShape = tuple[int, int, int]
+
+_SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how many in large layers
+_LARGE = 1024
+_BASES = 10
+_COPIES = 8  # beside the sum: the part of a batch, products of patches, the eigensolver's
+_PATCHES = 70 * 2**20  # bytes: patches of a batch go in chunks
+_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_IMAGES = 8
+_COLORS = 3
+_SMALLEST = 8  # pixels across: fewer inputs are hardly an image that was flattened
+
+
+def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
+    """Rows and curves of all linear and convolutional layers that are called as modules."""
+    layers = matrix_layers(context)
+    reasons = {layer.name: _why_not(context, layer) for layer in layers}
+    for layer in layers:
+        if reasons[layer.name] is not None:
+            nothing, why = Estimate(math.nan), reasons[layer.name]
+            record.row(layer, "covariance", "relative_misalignment", nothing, n=0, reason=why)
+    fitting = [layer for layer in layers if reasons[layer.name] is None]
+    for group in _groups(context, fitting):
+        with context.step("covariance"):
+            moments = _moments(context, group)
+        for layer in context.own(group):
+            with context.step("covariance", layer):
+                rounded = moments.pop(layer.name).covariance()
+                data = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
+                if len(data) <= _LARGE:  # small matrices are decomposed faster there
+                    data = data.cpu()
+                _layer_rows(context, record, layer, data, pictures=layer == layers[0])
+    everything = context.plan.sizes["covariance"] is None
+    record.routes["covariance"] = {
+        "method": f"{_BASES} random bases",
+        "n": context.probe.given if everything else context.count("covariance"),
+        "centered": True,
+        "layers": "all" if context.options.deep_covariance else "first",
+    }
+
+
+def matrix_layers(context: SurveyContext) -> list[Layer]:
+    """Linear and convolutional layers; the first alone where deep ones are switched off."""
+    found = [
+        layer
+        for layer in context.layout.layers
+        if layer.input_shape is not None and _is_matrix(context.model.get_submodule(layer.name))
+    ]
+    return found if context.options.deep_covariance else found[:1]
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Linear, *_CONV)) or _is_transposed(module)
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """The linear layer of GPT-2, whose weight is (inputs, outputs)."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _weight(context: SurveyContext, layer: Layer) -> Tensor:
+    """One row per filter."""
+    module = context.model.get_submodule(layer.name)
+    weight: Tensor = module.weight.detach()  # type: ignore[operator]
+    return weight.mT if _is_transposed(module) else weight.flatten(1)
+
+
+def _bytes(context: SurveyContext, *layers: Layer) -> int:
+    """Sums of the layers, and the work on the largest of them."""
+    sizes = [8 * _weight(context, layer).shape[1] ** 2 for layer in layers]
+    modules = (context.model.get_submodule(layer.name) for layer in layers)
+    patches = _PATCHES if any(isinstance(module, _CONV) for module in modules) else 0
+    return sum(sizes) + _COPIES * max(sizes) + patches
+
+
+def _why_not(context: SurveyContext, layer: Layer) -> str | None:
+    """Why a layer has no covariance, in a sentence; None if it has."""
+    needed, free = _bytes(context, layer), context.plan.free_bytes
+    if needed > free:
+        return f"its covariance needs {needed:,} bytes, {free:,} are left of memory_limit"
+    module = context.model.get_submodule(layer.name)
+    if not isinstance(module, _CONV) or layer.input_shape is None:
+        return None
+    sizes = layer.input_shape[-len(module.kernel_size) :]
+    spans = [(k - 1) * d + 1 for k, d in zip(module.kernel_size, module.dilation, strict=True)]
+    if all(span <= size for span, size in zip(spans, sizes, strict=True)):
+        return None
+    return f"no whole patch fits: kernels span {tuple(spans)}, their input is {tuple(sizes)}"
+
+
+def _groups(context: SurveyContext, layers: Sequence[Layer]) -> Iterator[list[Layer]]:
+    """Layers whose covariances fit into memory together: one pass over the data for each group."""
+    group: list[Layer] = []
+    for layer in layers:
+        if group and _bytes(context, *group, layer) > context.plan.free_bytes:
+            yield group
+            group = []
+        group = [*group, layer]
+    if group:
+        yield group
+
+
+def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moments]:
+    """Moments; those of a layer that takes the data as they are do not change while it trains."""
+    layer, *others = group
+    columns = _weight(context, layer).shape[1]
+    fixed = layer.name in context.layout.fed and context.plan.sizes["covariance"] is not None
+    if others or not fixed or columns > _LARGE or not context.processes.alone:
+        return context.input_moments(group)
+    key = ("moments", context.probe.digest, layer.name, context.count("covariance"), columns)
+    known = context.remembered.get("moments")
+    if known is None or known[0] != key:
+        known = key, context.input_moments(group)[layer.name]
+        context.remembered["moments"] = known
+    return {layer.name: known[1]}
+
+
+def _layer_rows(
+    context: SurveyContext, record: RecordBuilder, layer: Layer, data: Tensor, *, pictures: bool
+) -> None:
+    weight = _weight(context, layer).to(data)
+    filters, weights = len(weight), weight_covariance(weight)
+    generator = torch.Generator(device="cpu").manual_seed(context.options.seed)
+    try:
+        found = _rounded(
+            lambda a, b: covariance.compare_misalignment(
+                a, b, filters, draws=_BASES, generator=generator
+            ),
+            data,
+            weights,
+        )
+    except TheodoliteError as error:
+        nothing, why = Estimate(math.nan), str(error)
+        record.row(layer, "covariance", "relative_misalignment", nothing, n=filters, reason=why)
+    else:
+        mean, deviation = float(found.baseline.mean()), float(found.baseline.std())
+        relative = deviation / mean if mean else None
+        rows = {
+            "relative_misalignment": Estimate(float(found.relative), None, 1.0, relative),
+            "misalignment": Estimate(float(found.value), None, mean, deviation),
+            "random_basis_misalignment": Estimate(mean),
+            "misalignment_floor": Estimate(float(found.floor)),
+            "subspace": Estimate(float(found.subspace)),
+        }
+        why = _undefined(filters, len(data), found.subspace)
+        for measure, estimate in rows.items():
+            shown = estimate if found.subspace else Estimate(estimate.value)
+            record.row(layer, "covariance", measure, shown, n=filters, reason=why)
+    if not context.plan.curves:
+        return
+    count = min(_SHOWN if len(data) <= _LARGE else _FEWER, len(data))
+    curve = _rounded(
+        lambda a, b: covariance.transfer_from_covariance(a, b, count=count), data, weights
+    )
+    arrays = {"x": curve.sigma, "y": curve.tau}
+    labels = {"x": "σ of the data", "y": "τ of the weights"}
+    record.curve(layer, "covariance", "transfer", arrays, **labels)
+    if pictures:
+        _eigenvector_pictures(context, record, layer, data, weights)
+
+
+def _rounded(measure: Callable[[Tensor, Tensor], Result], data: Tensor, weights: Tensor) -> Result:
+    """A measure of two covariances; as float32 where float64 finds variances below zero.
+
+    Sums are float64, products of patches are not: inputs that lie in a plane, as after a layer
+    norm, have variances of zero up to the rounding of float32.
+    """
+    try:
+        return measure(data, weights)
+    except DomainError:
+        return measure(data.float(), weights.float())
+
+
+def _undefined(filters: int, dimensions: int, subspace: int) -> str:
+    """Why there is no misalignment: it takes two directions."""
+    if subspace > 1:
+        return "the weights are isotropic"
+    if dimensions == 1:
+        return "the layer has a single input, and so no directions to compare"
+    if covariance.subspace_size(filters, dimensions) < 2:
+        least = min(8, dimensions + 2)
+        have = "1 filter is" if filters == 1 else f"{filters} filters are"
+        return f"{have} too few to judge directions: at least {least} are needed"
+    return "the strongest directions of the data have equal variances and cannot be told apart"
+
+
+def _eigenvector_pictures(
+    context: SurveyContext, record: RecordBuilder, layer: Layer, data: Tensor, weights: Tensor
+) -> None:
+    """Leading eigenvectors of patches and of filters, in the shape of the input."""
+    shape, known = _picture_shape(context, layer, len(data))
+    count = min(_IMAGES, len(data))
+    for name, matrix in (("patch_eigenvectors", data), ("filter_eigenvectors", weights)):
+        values, vectors = top_eigen(matrix, count)
+        arrays = {"images": vectors.mT.reshape(count, *shape), "values": values}
+        record.curve(layer, "covariance", name, arrays, shape=known)
+
+
+def _picture_shape(context: SurveyContext, layer: Layer, size: int) -> tuple[ImageShape, str]:
+    """Channels, height and width of what the layer sees, and how they are known."""
+    module = context.model.get_submodule(layer.name)
+    if isinstance(module, _CONV):
+        height, width = (1, 1, *module.kernel_size)[-2:]
+        return (size // (height * width), height, width), "kernel"
+    asked = context.options.image_shape
+    if asked is not None:
+        return (*(1,) * (3 - len(asked)), *asked), "given"  # type: ignore[return-value]
+    first = context.probe.batch.args[0] if context.probe.batch.args else None
+    given = tuple(first.shape[1:]) if isinstance(first, Tensor) else ()
+    if len(given) in (2, 3) and torch.Size(given).numel() == size:
+        return (*(1,) * (3 - len(given)), *given), "input"  # type: ignore[return-value]
+    guessed = _guessed(size) if given == (size,) else None
+    return ((1, 1, size), "none") if guessed is None else (guessed, "guessed")
+
+
+def require_image_shape(context: SurveyContext) -> None:
+    """Height and width, or channels before them, hold all the inputs of the first layer.
+
+    Raises:
+        ShapeError: If they do not.
+    """
+    asked, layers = context.options.image_shape, matrix_layers(context)
+    if asked is None or not layers:
+        return
+    if isinstance(context.model.get_submodule(layers[0].name), _CONV):
+        return
+    size = _weight(context, layers[0]).shape[1]
+    if len(asked) not in (2, 3) or math.prod(asked) != size or min(asked) < 1:
+        raise ShapeError(
+            f"image_shape: expected (height, width) or (channels, height, width) of {size} numbers "
+            f"in all, the inputs of the first layer, got {tuple(asked)}"
+        )
+
+
+def _guessed(size: int) -> ImageShape | None:
+    """A square, grey or in color, where the number of inputs allows one."""
+    for channels in (1, _COLORS):
+        side = math.isqrt(size // channels)
+        if channels * side * side == size and side >= _SMALLEST:
+            return channels, side, side
+    return None

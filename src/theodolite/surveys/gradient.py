@@ -1,0 +1,252 @@
+"""Gradient: how the features, and the gradients, of examples agree within classes and overall.
+
+Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contrast``, by
+``measures.gradient.contrast_from_sums``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from theodolite.engine import LayerGradientAlignment, TangentKernels
+from theodolite.errors import MemoryLimitError
+from theodolite.measures import gradient
+from theodolite.measures.gradient import SetSums
+from theodolite.records import Estimate
+from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.features import LayerFeatures, side_by_side, why_undefined
+from theodolite.surveys.layers import Layer
+from theodolite.surveys.record import RecordBuilder, chance
+
+__all__ = ["measure_feature_contrast", "measure_gradient"]
+
+_CHEAP = 5 * 10**8  # numbers in all gradients of all examples
+_FEWER = 100  # examples whose pairs of gradients are compared in larger models
+_ZERO_GRADIENTS = "all gradients are zero, or every class has a single example"
+_ZERO_FEATURES = "all features are zero, or every class has a single example"
+
+
+@dataclass(frozen=True)
+class GroupAlignment:
+    """Omega of all pairs, and within the groups of every grouping."""
+
+    omega: Float[Tensor, "*layers"]
+    classes: Float[Tensor, "*layers b k"]
+    in_class: Float[Tensor, "*layers b"]
+    contrast: Float[Tensor, "*layers b"]
+
+
+def grouped_alignment(
+    gram: Float[Tensor, "*layers n n"], groups: Float[Tensor, "b n k"]
+) -> GroupAlignment:
+    r"""Omega within groups from Gram matrices, for many groupings at once.
+
+    .. math:: Q_c = 1_c^\top K 1_c, \qquad S_1 = \sum_{i \in c} \sqrt{K_{ii}}, \qquad
+              S_2 = \sum_{i \in c} K_{ii}
+
+    Args:
+        gram: inner products of the vectors, in float64.
+        groups: one-hot groups of every example, for every grouping.
+
+    References:
+        [mehta2021], Eqs. (4) to (6).
+    """
+    count, n, k = groups.shape
+    squares = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
+    norms = squares.sqrt()
+    flat = groups.permute(1, 0, 2).reshape(n, count * k)
+
+    def by_group(values: Tensor) -> Tensor:
+        return values.reshape(*values.shape[:-1], count, k)
+
+    sums = by_group((flat * (gram @ flat)).sum(-2))
+    counts = groups.sum(1).expand_as(sums)
+    within = SetSums(counts, sums, by_group(norms @ flat), by_group(squares @ flat))
+    total = torch.full_like(squares[..., :1], float(n))
+    every = SetSums(
+        total,
+        gram.sum((-2, -1)).unsqueeze(-1),
+        norms.sum(-1, keepdim=True),
+        squares.sum(-1, keepdim=True),
+    )
+    classes = within.alignment()
+    return GroupAlignment(
+        every.alignment().squeeze(-1),
+        classes,
+        gradient.mean_over_classes(classes),
+        gradient.contrast_from_sums(within, every),
+    )
+
+
+def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> None:
+    """Omega of the features, overall and within classes: cheap, and the same for every loss."""
+    labels = context.examples("gradient")[1].labels
+    known = torch.zeros(context.count("gradient"), dtype=torch.long) if labels is None else labels
+    groups = one_hot(known).double()
+    shuffled = context.draws.shuffled(groups)[: None if labels is not None else 0]
+    every = torch.cat([groups.unsqueeze(0), shuffled])  # the labels first, then permutations
+    for stack in side_by_side(context.features("gradient")):
+        with record.timed("gradient"):
+            grams = torch.stack([features.gram for _, features in stack])
+            found = grouped_alignment(grams, every.to(grams.device))
+            parts = [part.cpu() for part in vars(found).values()]
+        for row, (layer, features) in enumerate(stack):
+            with context.step("gradient", layer):
+                values = GroupAlignment(*(part[row] for part in parts))
+                _feature_rows(record, layer, features, values, labels is not None)
+
+
+def _feature_rows(
+    record: RecordBuilder,
+    layer: Layer,
+    features: LayerFeatures,
+    found: GroupAlignment,
+    labeled: bool,
+) -> None:
+    n, why, at = len(features), _ZERO_FEATURES, layer.read_at
+    if math.isnan(float(found.omega)):
+        why = why_undefined(features.gram, why)
+
+    def add(measure: str, values: Tensor) -> None:
+        estimate = Estimate(float(values[0]), None, *chance(values[1:]))
+        record.row(layer, "gradient", measure, estimate, n=n, reason=why, read_at=at)
+
+    if labeled:
+        add("feature_omega_contrast", found.contrast)
+    add("feature_omega", found.omega.reshape(1))
+    if labeled:
+        add("feature_omega_in_class", found.in_class)
+        classes = found.classes[0]
+        arrays = {"x": torch.arange(len(classes)), "y": classes - found.omega}
+        labels = {"x": "class", "y": "Ω minus Ω of all"}
+        record.curve(layer, "gradient", "feature_class_contrast", arrays, **labels)
+
+
+def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
+    """Rows and curves of the gradients of all layers that own trainable parameters."""
+    layers = context.layout.with_parameters()
+    batch, targets = context.examples("gradient")
+    with context.step("gradient"):
+        found = context.gradient_sums(layers)
+    pairs = _pairs(context, record, layers)
+    record.section()
+    for layer in context.own(layers):
+        if layer.name in found.sums.names:
+            with context.step("gradient", layer):
+                gram = None if pairs is None else pairs[layer.name]
+                _gradient_rows(context, record, layer, found[layer.name], gram)
+    rows = {"omega": found.total.omega}
+    if targets.labels is not None:
+        rows["in_class_omega"] = found.total.in_class
+        rows["omega_contrast"] = found.total.contrast
+        rows["logit_omega_contrast"] = found.logits.contrast
+        counts = targets.labels.bincount()
+        single = int((counts == 1).sum())
+        if single:
+            text = f"{single} of {int((counts > 0).sum())} classes have a single example: left out"
+            record.warn(None, "gradient", "in_class_omega", text)
+    for measure, value in rows.items():
+        estimate, why = Estimate(float(value)), _ZERO_GRADIENTS
+        record.row(None, "gradient", measure, estimate, n=len(batch), reason=why)
+    record.routes["gradient"] = {
+        "method": "sums over examples",
+        "n": len(batch),
+        "pairs": 0 if pairs is None else _pair_count(context),
+        "null": "the grouping into classes is permuted",
+    }
+
+
+def _pair_count(context: SurveyContext) -> int:
+    """As many as the sums take where all their gradients are few numbers, else fewer."""
+    count = context.count("gradient")
+    asked = context.plan.sizes["pairs"]
+    if asked is None:
+        numbers = count * sum(p.numel() for p in context.model.parameters())
+        asked = count if numbers <= _CHEAP else _FEWER
+    return min(count, asked)
+
+
+def _pairs(
+    context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]
+) -> TangentKernels | None:
+    """Inner products of all pairs of gradients, for fewer examples."""
+    count = _pair_count(context)
+    if count < 2:
+        return None
+    batch, _ = context.probe.take(count)
+    with context.step("gradient"):
+        try:
+            with context.processes.together():
+                return context.tangent_kernels(layers, batch, context.loss)
+        except MemoryLimitError as error:
+            record.warn(None, "gradient", "gradient_confusion", f"not measured: {error}")
+            return None
+
+
+def _gradient_rows(
+    context: SurveyContext,
+    record: RecordBuilder,
+    layer: Layer,
+    values: LayerGradientAlignment,
+    gram: Tensor | None,
+) -> None:
+    n, labels = context.count("gradient"), context.examples("gradient")[1].labels
+    nulls = None if gram is None or labels is None else _nulls(context, gram, labels)
+    errors = {} if gram is None else _errors(context, gram, labels, n)
+    method = "half-sampling" if errors else "exact"
+
+    def add(measure: str, value: Tensor, null: Tensor | None = None) -> None:
+        estimate = Estimate(float(value), errors.get(measure), *chance(null), method)
+        record.row(layer, "gradient", measure, estimate, n=n, reason=_ZERO_GRADIENTS)
+
+    if labels is not None:
+        add("omega_contrast", values.contrast, None if nulls is None else nulls.contrast)
+    add("omega", values.omega)
+    if labels is not None:
+        add("in_class_omega", values.in_class, None if nulls is None else nulls.in_class)
+    add("gradient_diversity", values.diversity)
+    if values.stiffness is not None:
+        add("stiffness", values.stiffness)
+    if gram is not None:
+        confusion, why = Estimate(float(gradient.confusion_of_gram(gram))), _ZERO_GRADIENTS
+        record.row(layer, "gradient", "gradient_confusion", confusion, n=len(gram), reason=why)
+    if labels is not None:
+        numbers = torch.arange(len(values.classes))
+        arrays = {"x": numbers, "y": values.classes}
+        record.curve(layer, "gradient", "class_omega", arrays, x="class", y="Ω within the class")
+        arrays = {"x": numbers, "y": values.classes - values.omega}
+        record.curve(layer, "gradient", "class_contrast", arrays, x="class", y="Ω minus Ω of all")
+
+
+def _nulls(context: SurveyContext, gram: Tensor, labels: Tensor) -> GroupAlignment | None:
+    """Omega when the grouping into classes is permuted and gradients stay as they are."""
+    shuffled = context.draws.shuffled(one_hot(labels[: len(gram)]).double())
+    if len(shuffled) == 0:
+        return None
+    return grouped_alignment(gram.double(), shuffled.to(gram.device))
+
+
+def _errors(
+    context: SurveyContext, gram: Tensor, labels: Tensor | None, n: int
+) -> dict[str, float]:
+    """Standard errors of n examples from halves of those with all pairs."""
+    halves = context.draws.halves(len(gram))
+    if len(halves) < 2:
+        return {}
+    known = torch.zeros(len(gram), dtype=torch.long) if labels is None else labels[: len(gram)]
+    groups, wide = one_hot(known).double().to(gram.device), gram.double()
+    draws = [
+        grouped_alignment(wide[h][:, h], groups[h].unsqueeze(0)) for h in halves.to(gram.device)
+    ]
+    shrink = math.sqrt(len(gram) / n)
+    named = {
+        "omega": torch.stack([draw.omega for draw in draws]),
+        "in_class_omega": torch.stack([draw.in_class[0] for draw in draws]),
+        "omega_contrast": torch.stack([draw.contrast[0] for draw in draws]),
+    }
+    return {name: shrink * float(values.std()) for name, values in named.items()}

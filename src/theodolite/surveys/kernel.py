@@ -1,0 +1,166 @@
+"""Kernel: alignment of each layer's kernel with target and input, its spectrum and power.
+
+Reads features. Headline: ``cka_target``, by ``measures.kernel.centered_cka``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from theodolite.measures import kernel
+from theodolite.measures.kernel import CenteredGrams
+from theodolite.records import Estimate
+from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.features import (
+    LayerFeatures,
+    input_features,
+    side_by_side,
+    why_undefined,
+)
+from theodolite.surveys.layers import Layer
+from theodolite.surveys.record import RecordBuilder, chance
+
+__all__ = ["measure_kernel"]
+
+_SHOWN = 200  # modes of spectra that are kept
+_FEW = 50  # examples, below which chance alone moves CKA visibly
+
+
+def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
+    """Rows and curves of all layers."""
+    references: list[_Reference] = []
+    for group in side_by_side(context.features("kernel")):
+        with record.timed("kernel"):
+            grams = torch.stack([features.gram for _, features in group])
+            kernels = CenteredGrams.of(grams, [features.eps for _, features in group])
+            references = references or _references(context, grams.device)
+        if references:
+            _alignment_rows(context, record, [layer for layer, _ in group], kernels, references)
+    record.section()
+    columns = context.examples("kernel")[1].columns
+    for layer, features in context.spectrum_features() if context.plan.curves else ():
+        with context.step("kernel", layer):
+            _spectrum_rows(record, layer, features, columns)
+    config = context.options.describe()
+    record.routes["kernel"] = {
+        "method": "debiased",
+        "n": context.count("kernel"),
+        "pool": config["pool"],
+        "spectrum_pool": config["spectrum_pool"],
+        "spectrum_centered": False,
+    }
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What every layer is compared with, and the measure that says how well it agrees."""
+
+    measure: str
+    kernel: CenteredGrams
+    columns: Float[Tensor, "n c"] | None = None  # of labels, which can be permuted
+
+
+def _references(context: SurveyContext, device: torch.device) -> list[_Reference]:
+    """The targets, true labels beside them, and the inputs; those that there are."""
+    batch, targets = context.examples("kernel")
+    truth = context.probe.truth
+    true = None if truth is None else truth.take(len(batch)).columns
+    found = [
+        _Reference(measure, CenteredGrams.of((Y @ Y.mT)[None].to(device)), Y)
+        for measure, Y in (("cka_target", targets.columns), ("cka_truth", true))
+        if Y is not None
+    ]
+    inputs = input_features(batch)
+    if inputs is not None:
+        gram = inputs.gram[None].to(device)
+        found.append(_Reference("cka_input", CenteredGrams.of(gram, [inputs.eps])))
+    return found
+
+
+def _alignment_rows(
+    context: SurveyContext,
+    record: RecordBuilder,
+    layers: Sequence[Layer],
+    kernels: CenteredGrams,
+    references: Sequence[_Reference],
+) -> None:
+    """Rows of layers side by side: one copy from the device for all of them."""
+    n = kernels.grams.shape[1]
+    halves = context.draws.halves(n).to(kernels.grams.device)
+    with record.timed("kernel"):
+        values = [kernel.centered_cka(kernels, r.kernel)[:, 0].tolist() for r in references]
+        errors = [_errors(kernels, r.kernel, halves) for r in references]
+    for row, layer in enumerate(layers):
+        with context.step("kernel", layer):
+            if n < _FEW:
+                text = f"{n} examples: chance alone moves this number, read it beside its null"
+                record.warn(layer, "kernel", "cka_target", text)
+            for column, reference in enumerate(references):
+                value, error = values[column][row], errors[column]
+                null = _null(context, kernels, row, reference.columns)
+                estimate = Estimate(
+                    value,
+                    None if error is None else error[row],
+                    *chance(null),
+                    "exact" if error is None else "half-sampling",
+                )
+                why = None
+                if math.isnan(value):
+                    why = why_undefined(kernels.grams[row], _undefined(n, reference.columns))
+                record.row(layer, "kernel", reference.measure, estimate, n=n, reason=why)
+
+
+def _undefined(n: int, targets: Tensor | None) -> str:
+    if n < 4:
+        return "fewer than four examples"
+    same = targets is not None and bool((targets == targets[0]).all())
+    return "all examples have the same label" if same else "the features are constant"
+
+
+def _null(
+    context: SurveyContext, kernels: CenteredGrams, row: int, targets: Tensor | None
+) -> Tensor | None:
+    centered = kernels.grams[row]
+    if targets is None or context.options.permutations == 0 or len(centered) < 4:
+        return None
+    shuffled = context.draws.shuffled(targets.to(centered.device))
+    return kernel.permuted_cka(centered, shuffled, eps=kernels.eps[row])
+
+
+def _errors(kernels: CenteredGrams, other: CenteredGrams, halves: Tensor) -> list[float] | None:
+    if len(halves) < 2:
+        return None
+    draws = [kernel.centered_cka(kernels.take(h), other.take(h))[:, 0] for h in halves]
+    found: list[float] = torch.stack(draws).std(0).tolist()
+    return found
+
+
+def _spectrum_rows(
+    record: RecordBuilder, layer: Layer, features: LayerFeatures, columns: Tensor | None
+) -> None:
+    n = len(features)
+    if features.rows is not None and features.width <= n:
+        spectrum = kernel.linear_spectrum(features.rows)
+    else:
+        spectrum = kernel.kernel_spectrum(features.gram)
+    values = spectrum.eigenvalues
+    why = "all features are zero"
+    ratio = float(kernel.participation_from_traces(values.sum(), values.square().sum()))
+    record.row(layer, "kernel", "participation_ratio", Estimate(ratio), n=n, reason=why)
+    shares = {
+        "x": torch.arange(1, len(values[:_SHOWN]) + 1),
+        "y": values[:_SHOWN] / values.sum().clamp(min=torch.finfo(torch.float64).tiny),
+    }
+    record.curve(layer, "kernel", "spectrum", shares, x="mode", y="share of the trace")
+    if columns is None:
+        return
+    power = kernel.cumulative_power(spectrum, columns.to(values.device)).curve
+    modes, area = float(kernel.modes_to_reach(power)), float(kernel.power_area(power))
+    record.row(layer, "kernel", "modes_to_reach", Estimate(modes), n=n, reason=why)
+    record.row(layer, "kernel", "power_area", Estimate(area), n=n, reason=why)
+    shown = {"x": torch.arange(len(power[: _SHOWN + 1])), "y": power[: _SHOWN + 1]}
+    record.curve(layer, "kernel", "cumulative_power", shown, x="modes", y="share of the target")

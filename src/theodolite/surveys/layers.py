@@ -1,0 +1,388 @@
+"""Which layers a survey shows: each parameter belongs to one of them, in order of execution."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from theodolite.engine import (
+    Batch,
+    Layers,
+    Read,
+    Readout,
+    ReadPoint,
+    first_tensor,
+    follow_layers,
+    read_outputs,
+    resolve_readout,
+    select_layers,
+    tensors_in,
+)
+from theodolite.errors import DomainError, ShapeError
+
+__all__ = ["Footprint", "Layer", "Layout", "count_operations", "survey_layers"]
+
+Shape = tuple[int, ...] | None
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_TRIAL = 3  # examples; two could be taken for the length of a sequence of two
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a survey.
+
+    Args:
+        index: its number, in order of execution.
+        name: of ``named_modules()``.
+        type: name of its class.
+        role: "layer"; "block", which stands for the layers inside it; or "parameters", those that
+            a module holds beside the layers inside it.
+        parent: the shown layer that it is part of, where containers were asked for by name.
+        parameters: trainable numbers that it owns.
+        owned: names of its parameters.
+        shape: of its features for one example; None if it gives none per example, or the same as
+            the layer before it.
+        input_shape: of its first input for one example; None if it takes none per example.
+        point: where its features are read.
+    """
+
+    index: int
+    name: str
+    type: str
+    role: str
+    parent: str | None
+    parameters: int
+    owned: tuple[str, ...]
+    shape: Shape
+    input_shape: Shape = None
+    point: ReadPoint = field(default_factory=ReadPoint)
+
+    @property
+    def width(self) -> int:
+        """Features of one example; 0 if there are none."""
+        return 0 if self.shape is None else torch.Size(self.shape).numel()
+
+    @property
+    def read_at(self) -> str:
+        """Where its features are read, in words."""
+        return str(self.point)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for the record."""
+        known = {
+            key: getattr(self, key)
+            for key in ("index", "name", "type", "role", "parent", "parameters")
+        }
+        shape = None if self.shape is None else list(self.shape)
+        width = None if self.shape is None else self.width
+        read_at = None if self.shape is None else self.read_at
+        return known | {"output_shape": shape, "width": width, "read_at": read_at}
+
+
+@dataclass
+class Footprint:
+    """What one forward pass over some examples takes, counted operation by operation.
+
+    Args:
+        examples: how many.
+        largest: bytes of the largest result of an operation.
+        total: bytes of all results, which is what a backward pass needs at most.
+        products: multiply-adds.
+    """
+
+    examples: int = 1
+    largest: int = 0
+    total: int = 0
+    products: int = 0
+
+    def per_example(self, number: int) -> int:
+        """A count divided among the examples, rounded up."""
+        return -(-number // self.examples)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layers of a model, and what a pass of a few examples has shown.
+
+    Args:
+        layers: in order of execution.
+        outputs: columns after the readout; None if the model does not give (n, c).
+        problem: why there are none.
+        footprint: what the pass took.
+        fed: layers whose input is the data itself, whatever the weights.
+        sample: the model's outputs in that pass.
+    """
+
+    layers: tuple[Layer, ...]
+    outputs: int | None
+    problem: str | None = None
+    footprint: Footprint = field(default_factory=Footprint)
+    fed: frozenset[str] = frozenset()
+    sample: Tensor | None = None
+
+    def with_features(self) -> list[Layer]:
+        """Layers that give one row of features per example."""
+        return [layer for layer in self.layers if layer.shape is not None]
+
+    def with_parameters(self) -> list[Layer]:
+        """Layers that own trainable parameters."""
+        return [layer for layer in self.layers if layer.parameters]
+
+    def __getitem__(self, name: str) -> Layer:
+        return next(layer for layer in self.layers if layer.name == name)
+
+
+def survey_layers(
+    model: nn.Module,
+    batch: Batch,
+    layers: Layers | None = None,
+    *,
+    readout: str | Readout | None = None,
+    read: Read = "next",
+    most: int = 40,
+) -> Layout:
+    """Choose layers, and run a few examples through the model to see when each is called.
+
+    By default these are the modules with parameters of their own. With more than ``most`` weight
+    matrices among them, blocks stand for the layers inside. What a module that is never called
+    holds belongs to the module around it. Containers that are asked for by name own all that is
+    below them.
+
+    Raises:
+        DomainError: If no layer has parameters.
+        UnknownNameError: If a name does not exist.
+    """
+    by_default = layers is None or layers == "*"
+    blocks = _blocks(model)
+    if not by_default:
+        names = select_layers(model, layers)
+    elif layers is None and len(_owners(model, matrices=True)) > most:
+        outside = [name for name in _owners(model) if _enclosing(name, blocks) is None]
+        names = [*blocks, *outside]
+    else:
+        names = _owners(model)
+    if by_default and not names:
+        raise DomainError(
+            "model: expected layers with parameters, got none; pass layers= to choose others"
+        )
+    trial = batch.take(slice(0, min(_TRIAL, len(batch))))
+    pass_ = _Pass(model, trial, names)
+    if by_default:
+        owned = _partition(model, names, pass_)
+    else:
+        ran = [name for name in pass_.shapes if name in names]
+        ran += [name for name in names if name not in ran]
+        owned = {name: _below(model, name) for name in ran}
+    if not owned:
+        raise DomainError("layers: expected layers that run in the forward pass, got none")
+    points = pass_.points if read == "next" else {}
+    hidden = _inside_paths(model, points, owned) if by_default else frozenset()
+    found = tuple(
+        _layer(model, index, name, owned, pass_, points, name in blocks, name in hidden)
+        for index, name in enumerate(owned)
+    )
+    problem, sample = None, None
+    try:
+        sample = read_outputs(pass_.output, trial, resolve_readout(readout))
+    except (ShapeError, TypeError) as error:
+        problem = str(error)
+    columns = None if sample is None else int(sample.shape[1])
+    return Layout(found, columns, problem, pass_.footprint, pass_.fed & set(owned), sample)
+
+
+class _Pass:
+    """A forward pass of a few examples: which modules run, what they take and give."""
+
+    def __init__(self, model: nn.Module, batch: Batch, names: list[str]) -> None:
+        around = {name.rpartition(".")[0] for name in names if name}
+        while around - set(names):
+            names = [*names, *sorted(around - set(names))]
+            around = {name.rpartition(".")[0] for name in around if name}
+        self.shapes: dict[str, tuple[Shape, Shape]] = {}  # of output and input, as layers finish
+        takes: dict[str, list[bool]] = {name: [] for name in names}
+        given = {_identity(tensor) for tensor in tensors_in((batch.args, dict(batch.kwargs)))}
+
+        def hook_for(name: str) -> Any:
+            def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+                inputs = [*args, *kwargs.values()]
+                self.shapes[name] = (_shape(output, len(batch)), _shape(inputs, len(batch)))
+                taken = {_identity(tensor) for tensor in tensors_in(inputs)}
+                takes[name].append(None not in taken and taken <= given)
+
+            return hook
+
+        with ExitStack() as hooks, torch.no_grad():
+            self.footprint = hooks.enter_context(count_operations(len(batch)))
+            for name in names:
+                module = model.get_submodule(name)
+                handle = module.register_forward_hook(hook_for(name), with_kwargs=True)
+                hooks.callback(handle.remove)
+            follower = hooks.enter_context(follow_layers(model, names))
+            self.output = batch.run(model)
+        self.count = len(batch)
+        self.points = follower.read_points()
+        self.used = follower.parameters
+        self.fed = frozenset(name for name, fed in takes.items() if fed and all(fed))
+
+
+def _identity(tensor: Tensor) -> tuple[int, int, int] | None:
+    """The same for views of one tensor that keep all its numbers, until it is written to.
+
+    None where that cannot be seen.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_inference():
+        return None
+    return tensor.untyped_storage().data_ptr(), tensor.numel(), tensor._version
+
+
+def _shape(output: Any, count: int) -> Shape:
+    """Shape for one example; None if there is not one row for each."""
+    try:
+        tensor = first_tensor(output, "output")
+    except ShapeError:
+        return None
+    if tensor.is_nested or tensor.ndim == 0 or len(tensor) != count:
+        return None
+    return tuple(tensor.shape[1:])
+
+
+def _owner(parameter: str) -> str:
+    """The module of a parameter; originals of a re-parametrised weight belong to its layer."""
+    return parameter.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
+
+
+def _owners(model: nn.Module, matrices: bool = False) -> list[str]:
+    """Modules with parameters of their own, or with matrices."""
+    named = model.named_parameters()
+    return list(dict.fromkeys(_owner(name) for name, p in named if p.ndim >= 2 or not matrices))
+
+
+def _below(model: nn.Module, layer: str) -> tuple[str, ...]:
+    return tuple(
+        name for name, _ in model.named_parameters() if not layer or name.startswith(layer + ".")
+    )
+
+
+def _partition(model: nn.Module, names: list[str], pass_: _Pass) -> dict[str, tuple[str, ...]]:
+    """Layer -> its parameters, each in one layer that runs; those that no call receives in none."""
+    owned: dict[str, list[str]] = {}
+    for parameter, tensor in model.named_parameters():
+        owner = _owner(parameter)
+        layer = owner if owner in names else _enclosing(owner, names) or ""
+        if layer not in pass_.shapes and id(tensor) not in pass_.used:
+            continue
+        while layer not in pass_.shapes:
+            layer = layer.rpartition(".")[0]
+        owned.setdefault(layer, []).append(parameter)
+    return {name: tuple(owned[name]) for name in pass_.shapes if name in owned}
+
+
+def _inside_paths(
+    model: nn.Module, points: Mapping[str, ReadPoint], owned: Mapping[str, Any]
+) -> frozenset[str]:
+    """Normalisations and activations after which another layer is read: the same features."""
+    inside = {name for layer in owned if layer in points for name in points[layer].layers}
+    return frozenset(n for n in inside & set(owned) if not list(model.get_submodule(n).children()))
+
+
+def _blocks(model: nn.Module) -> list[str]:
+    """Outermost modules with several matrices that stand in a container or have equals."""
+    modules = dict(model.named_modules())
+    matrices = [name for name, parameter in model.named_parameters() if parameter.ndim >= 2]
+
+    def composite(name: str, module: nn.Module) -> bool:
+        inside = sum(matrix.startswith(name + ".") for matrix in matrices)
+        direct = {_owner(matrix) for matrix in matrices if matrix.startswith(name + ".")}
+        return type(module) not in _CONTAINERS and inside >= 2 and direct != {name}
+
+    candidates = {name: m for name, m in modules.items() if name and composite(name, m)}
+    kinds = Counter(type(module) for module in candidates.values())
+    blocks: list[str] = []
+    for name, module in candidates.items():
+        listed = isinstance(modules[name.rpartition(".")[0]], _CONTAINERS)
+        inside = _enclosing(name, blocks) is not None
+        if not inside and (listed or kinds[type(module)] > 1):
+            blocks.append(name)
+    return blocks
+
+
+def _enclosing(name: str, layers: list[str]) -> str | None:
+    """The innermost of the layers that the name lies in."""
+    around = [layer for layer in layers if layer and name.startswith(layer + ".")]
+    return max(around, key=len, default=None)
+
+
+def _layer(
+    model: nn.Module,
+    index: int,
+    name: str,
+    owned: Mapping[str, tuple[str, ...]],
+    pass_: _Pass,
+    points: Mapping[str, ReadPoint],
+    block: bool,
+    hidden: bool,
+) -> Layer:
+    module, named = model.get_submodule(name), dict(model.named_parameters())
+    trainable = sum(named[p].numel() for p in owned[name] if named[p].requires_grad)
+    kind = type(module).__name__.removeprefix("Parametrized")
+    inside = any(other != name and other.startswith(name and name + ".") for other in owned)
+    parts = inside and len(owned[name]) < len(_below(model, name))
+    role = "parameters" if parts else "block" if block else "layer"
+    point = points.get(name, ReadPoint())
+    shape, input_shape = pass_.shapes.get(name, (None, None))
+    if shape is not None and point.steps:
+        sizes = point.shape
+        shape = None if sizes is None or sizes[:1] != (pass_.count,) else sizes[1:]
+    if role == "parameters" or hidden:
+        shape = None
+    parent = _enclosing(name, list(owned))
+    return Layer(index, name, kind, role, parent, trainable, owned[name], shape, input_shape, point)
+
+
+@contextmanager
+def count_operations(examples: int) -> Iterator[Footprint]:
+    """Count what runs in the block."""
+    found = Footprint(examples)
+    with _Counting(found):
+        yield found
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, found: Footprint) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found = found
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        held = {_storage(value) for value in tree_leaves((args, kwargs)) if _dense(value)}
+        fresh = [v for v in tree_leaves(result) if _dense(v) and _storage(v) not in held]
+        size = sum(value.nbytes for value in fresh)
+        self._found.total += size
+        self._found.largest = max(self._found.largest, size)
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            # Torch's formulas do not know every form of an operation, such as attention with
+            # fewer heads for keys: what they cannot count is left out of the estimate.
+            try:
+                self._found.products += int(count(*args, **(kwargs or {}), out_val=result)) // 2
+            except Exception:
+                return result
+        return result
+
+
+def _dense(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_nested and value.layout == torch.strided
+
+
+def _storage(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()

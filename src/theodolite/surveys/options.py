@@ -1,0 +1,287 @@
+"""What a user may choose about a measurement: one list for surveys, monitors and the command."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from theodolite._distributed import Group, Processes
+from theodolite.checks import require_choice, require_count
+from theodolite.engine import Batch, Layers, Pool, Read, Readout, require_pool
+from theodolite.errors import DomainError, UnknownNameError
+from theodolite.records import FAMILIES as FAMILY_TABLE
+
+__all__ = [
+    "FAMILIES",
+    "FEATURE_READERS",
+    "MANY_OUTPUTS",
+    "MONITOR_SIZES",
+    "SIZES",
+    "Loss",
+    "SurveyOptions",
+    "device_of",
+    "group_of",
+]
+
+Loss = Callable[[Tensor, Any], Tensor]
+
+FAMILIES = tuple(FAMILY_TABLE)
+FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read features
+MANY_OUTPUTS = 32  # from here on tangent kernels are sketched
+
+# Largest number of examples of each family; None takes all the data that was given.
+SIZES: Mapping[str, int | None] = {
+    "representation": 2000,
+    "covariance": None,
+    "kernel": 2000,
+    "tangent": 200,
+    "gradient": 1000,
+    # For what needs all pairs of gradients (confusion, nulls and errors of Omega); None takes as
+    # many as the family where that is cheap, else 100. 0 leaves it out.
+    "pairs": None,
+}
+
+# Lighter than a survey: a measurement should cost no more than a few training steps.
+MONITOR_SIZES: Mapping[str, int | None] = {
+    "representation": 100,
+    "covariance": 100,
+    "kernel": 100,
+    "tangent": 16,
+    "gradient": 50,
+    "pairs": 0,
+}
+
+
+@dataclass(frozen=True)
+class SurveyOptions:
+    """All that can be chosen about a survey or a monitor.
+
+    :func:`theodolite.survey` and :class:`theodolite.Monitor` take the usual ones as keywords, and
+    all of them as ``options=``, either as this object or as a mapping of those that differ from
+    the defaults.
+
+    Args:
+        families: which of ``representation``, ``covariance``, ``kernel``, ``tangent``,
+            ``gradient`` to measure; one or several.
+        layers: names, patterns or a predicate. By default the layers with parameters, or the
+            blocks around them where there are many; they do not overlap, and every parameter
+            belongs to one of them.
+        read: ``"next"`` reads what the next layer receives, after the normalisation and activation
+            that follow a layer; ``"raw"`` the layer's own output.
+        loss: (outputs, targets) -> one number per example, or a loss of torch; by default the
+            cross-entropy for classes, the squared error for numbers.
+        readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
+        pool: how features become one vector per example; by default flattened, and for spectra of
+            maps the largest value of every channel.
+        image_shape: (height, width) or (channels, height, width) of inputs that come flattened,
+            for pictures of eigenvectors; by default a square where the size is one.
+        sizes: family -> largest number of examples; None for all the data. By default 2,000 for
+            representation and kernel, 1,000 for gradient (and for ``"pairs"`` of gradients, 100 in
+            large models), 200 for tangent, all the data for covariances.
+        permutations: of the labels, behind every chance level; 0 for none.
+        half_samples: behind every standard error; 0 for none.
+        tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs.
+        sketch_vectors: random vectors of the sketch; few make its numbers noisy, often too high.
+        deep_covariance: covariances of all layers, not of the first alone.
+        stiffness: whether to add up gradients of unit length too.
+        heat_maps: whether to draw forward and backward kernels.
+        most_layers: with more layers than this, blocks stand for the layers inside them.
+        memory_limit: bytes that buffers may take.
+        device: where the inputs should lie; None for that of the model.
+        batch_size: examples in one pass.
+        batch_fn: turns an item of the data into a batch.
+        seed: of the probe, permutations and random bases.
+        generator: the same, as a generator.
+        name: what to call the result in comparisons.
+        split: what the data is, such as "train" or "test".
+        label_source: where the labels come from, such as "true", "trained-on" or "shuffled".
+        classes: names of the classes.
+        group: processes that measure together: ``"auto"`` for all where a process group of
+            ``torch.distributed`` is initialised, None for this one alone, or a group.
+
+    Raises:
+        DomainError: If an option is out of range.
+        UnknownNameError: If a family does not exist.
+    """
+
+    families: str | Sequence[str] = FAMILIES
+    layers: Layers | None = None
+    read: Read = "next"
+    loss: Loss | None = None
+    readout: str | Readout | None = None
+    pool: Pool | None = None
+    image_shape: tuple[int, ...] | None = None
+    sizes: Mapping[str, int | None] = field(default_factory=dict)
+    permutations: int = 20
+    half_samples: int = 0
+    tangent: str = "auto"
+    sketch_vectors: int = 32
+    deep_covariance: bool = True
+    stiffness: bool = True
+    heat_maps: bool = True
+    most_layers: int = 40
+    memory_limit: int | None = None
+    device: torch.device | str | None = None
+    batch_size: int = 256
+    batch_fn: Callable[[Any], Batch] | None = None
+    seed: int = 0
+    generator: torch.Generator | None = None
+    name: str = ""
+    split: str = "unknown"
+    label_source: str = "given"
+    classes: Sequence[str] | None = None
+    group: Group = "auto"
+
+    def __post_init__(self) -> None:
+        named = (self.families,) if isinstance(self.families, str) else tuple(self.families)
+        for family in named:
+            if family not in FAMILIES:
+                raise UnknownNameError("family", family, FAMILIES)
+        if not named:
+            raise DomainError("families: expected at least one of them, got none")
+        object.__setattr__(self, "families", tuple(f for f in FAMILIES if f in named))
+        object.__setattr__(self, "sizes", {**SIZES, **dict(self.sizes)})
+        for name, size in self.sizes.items():
+            if name not in SIZES:
+                raise UnknownNameError("family in sizes", name, SIZES)
+            if size is not None:
+                require_count(0 if name == "pairs" else 2, **{f"sizes[{name!r}]": size})
+        require_choice(("next", "raw"), read=self.read)
+        require_choice(("auto", "exact", "sketch"), tangent=self.tangent)
+        require_count(3, sketch_vectors=self.sketch_vectors)
+        require_count(1, batch_size=self.batch_size)
+        require_count(0, permutations=self.permutations, half_samples=self.half_samples)
+        if self.pool is not None:
+            require_pool(self.pool)
+
+    @classmethod
+    def monitor(cls, **changes: Any) -> "SurveyOptions":
+        """The lighter defaults of a monitor: fewer examples and layers, a sketch, no chance levels.
+
+        100 examples for representation, covariance and kernel, 50 for gradient, 16 for tangent, no
+        pairs of gradients; 16 vectors of the sketch (with 4, alignments of a trained CNN were a
+        third too high); the first layer's covariance.
+        """
+        sizes = {**MONITOR_SIZES, **dict(changes.pop("sizes", {}))}
+        light: dict[str, Any] = {
+            "permutations": 0,
+            "tangent": "sketch",
+            "sketch_vectors": 16,
+            "deep_covariance": False,
+            "stiffness": False,
+            "heat_maps": False,
+            "most_layers": 16,
+        }
+        return cls(sizes=sizes, **{**light, **changes})
+
+    @classmethod
+    def of(
+        cls,
+        options: "SurveyOptions | Mapping[str, Any] | None",
+        make: "Callable[..., SurveyOptions] | None" = None,
+        **keywords: Any,
+    ) -> "SurveyOptions":
+        """Options, with the keywords of a call in their place.
+
+        Args:
+            options: as the user gave them.
+            make: what makes options of those that differ; by default this class.
+            **keywords: of the call; None leaves the option as it is.
+
+        Raises:
+            UnknownNameError: If an option does not exist.
+        """
+        given = {name: value for name, value in keywords.items() if value is not None}
+        if isinstance(options, SurveyOptions):
+            if "sizes" in given:
+                given["sizes"] = {**options.sizes, **given["sizes"]}
+            return replace(options, **given)
+        known = [entry.name for entry in fields(cls)]
+        for name in options or ():
+            if name not in known:
+                raise UnknownNameError("option", name, known)
+        return (make or cls)(**{**dict(options or {}), **given})
+
+    def seeded(self, stream: int = 0) -> torch.Generator:
+        """The user's generator, or one with the seed and numbers of its own for every stream."""
+        return self.generator or torch.Generator().manual_seed(1000 * self.seed + stream)
+
+    def largest(self) -> int | None:
+        """Examples that the probe needs for all families together; None for all."""
+        named = [f for f in self.families if f != "covariance" or self.sizes[f] is not None]
+        wanted = [self.sizes[family] for family in named]
+        if "gradient" in self.families:
+            wanted += [self.sizes["pairs"] or 0]
+        numbers = [size for size in wanted if size is not None]
+        return max(numbers, default=2) if len(numbers) == len(wanted) else None
+
+    def require_common(self, processes: Processes, **others: Any) -> None:
+        """The same options, and other plain values, in every process.
+
+        Raises:
+            DomainError: If they differ, naming the first that does.
+        """
+        if processes.alone:
+            return
+        own = {key: repr(value) for key, value in (self.describe() | others).items()}
+        first = processes.spread(own)
+        with processes.together():
+            for key in own | first:
+                mine, theirs = own.get(key), first.get(key)
+                if mine != theirs and key != "device":
+                    raise DomainError(
+                        f"{key}: expected the same in every process, got {mine} here and {theirs} "
+                        "in process 0; pass the same settings everywhere"
+                    )
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for the record."""
+        return {
+            "families": list(self.families),
+            "layers": "default" if self.layers is None else _text(self.layers),
+            "read": self.read,
+            "loss": "default" if self.loss is None else _text(self.loss),
+            "readout": "default" if self.readout is None else _text(self.readout),
+            "pool": "flatten" if self.pool is None else _text(self.pool),
+            "spectrum_pool": "max" if self.pool is None else _text(self.pool),
+            "image_shape": None if self.image_shape is None else list(self.image_shape),
+            "sizes": dict(self.sizes),
+            "permutations": self.permutations,
+            "half_samples": self.half_samples,
+            "seed": self.seed if self.generator is None else None,
+            "device": None if self.device is None else str(self.device),
+            "batch_size": self.batch_size,
+            "memory_limit": self.memory_limit,
+            "tangent": self.tangent,
+            "sketch_vectors": self.sketch_vectors,
+            "deep_covariance": self.deep_covariance,
+            "stiffness": self.stiffness,
+            "heat_maps": self.heat_maps,
+            "most_layers": self.most_layers,
+            "mode": "evaluation",
+        }
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if callable(value):
+        return str(getattr(value, "__name__", type(value).__name__))
+    return [str(item) for item in value]
+
+
+def device_of(model: torch.nn.Module, device: torch.device | str | None) -> torch.device:
+    """Where a model's inputs should lie."""
+    if device is not None:
+        return torch.device(device)
+    tensors = [*model.parameters(), *model.buffers()]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def group_of(options: "SurveyOptions | Mapping[str, Any] | None") -> Group:
+    """The processes that options name; they are needed before options can be compared."""
+    if isinstance(options, SurveyOptions):
+        return options.group
+    return (options or {}).get("group", "auto")

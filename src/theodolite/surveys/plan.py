@@ -1,0 +1,157 @@
+"""What the code decides for itself before a measurement: sizes from counts, and memory.
+
+The memory limit is on what the survey adds to the process: probe, features, kernels, sums and
+whatever the passes of the model need. The model and the data that were given do not count. Three
+parts: what stays (the probe, features of all layers), one pass of the model, and the bytes that are
+free for the work of one family at a time.
+"""
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from theodolite._distributed import Processes
+from theodolite.engine import available_bytes
+from theodolite.errors import MemoryLimitError
+from theodolite.surveys.layers import Layout
+from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
+from theodolite.surveys.probe import Probe
+
+__all__ = ["SurveyPlan", "trim_memory"]
+
+_MOST = 4 * 2**30  # on the CPU, where the user sets no limit
+_USED = 0.85  # of the limit: the allocator keeps some of what was freed
+_LIVE = 6  # results of operations that exist at a time, conversions of layout among them
+_STAYING = 4  # one part of so many is for features that stay
+_NULL_COPIES = 6 * 8  # bytes of a number of permuted targets, intermediate results included
+_PLANNED = 0.5  # of the free bytes: libraries below torch keep copies in layouts of their own
+_SHARE = 8  # one part of so many is for the gradients of one pass
+_GRAPHS = 4  # one part of so many is for what a backward pass goes back through
+_BACKWARD = 5  # results of a backward pass that exist at a time
+_FEWEST = 4
+_UNLIMITED = 2 * 2**30  # free bytes before anything was planned
+
+
+@dataclass(frozen=True)
+class SurveyPlan:
+    """How one measurement is carried out; nothing of it is chosen by the user.
+
+    Args:
+        curves: whether curves are kept.
+        check: whether the engine is compared with plain autograd.
+        diverging: whether numbers that are not finite are a reason rather than an error.
+        not_due: family -> why it is not taken this time.
+        batch_size: examples in one pass.
+        sizes: family -> largest number of examples.
+        free_bytes: for the work of one family.
+        notes: family -> sentence, where it has fewer examples than it would take.
+    """
+
+    curves: bool = True
+    check: bool = True
+    diverging: bool = False
+    not_due: Mapping[str, str] = field(default_factory=dict)
+    batch_size: int = 256
+    sizes: Mapping[str, int | None] = field(default_factory=lambda: dict(SIZES))
+    free_bytes: int = _UNLIMITED
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def size(self, family: str, available: int) -> int:
+        """How many of the examples a family takes."""
+        size = self.sizes[family]
+        return available if size is None else min(size, available)
+
+    def fitted(
+        self, options: SurveyOptions, layout: Layout, probe: Probe, processes: Processes
+    ) -> "SurveyPlan":
+        """The same with batch size, examples and free bytes that keep within the memory limit.
+
+        Raises:
+            MemoryLimitError: If one example, or the probe, does not fit.
+        """
+        # The same in every process: they must choose the same sizes.
+        limit = options.memory_limit or min(processes.gather(_default_limit(probe)))
+        tensors = (v for v in tree_leaves(probe.batch.args) if isinstance(v, Tensor))
+        probe_bytes = sum(tensor.nbytes for tensor in tensors)
+        single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
+        single += 4 * sum(layer.width for layer in layout.layers)
+        free = int(_USED * limit) - probe_bytes
+        if free < 2 * single:
+            raise MemoryLimitError(
+                f"memory_limit: expected at least {math.ceil((probe_bytes + 2 * single) / _USED):,}"
+                f" bytes ({probe_bytes:,} for the probe, {2 * single:,} for passes of one example),"
+                f" got {limit:,}; choose fewer examples (sizes=) or layers"
+            )
+        batch = max(1, min(options.batch_size, free // (_STAYING * single)))
+        most = _most_examples(options, layout, probe, free // _STAYING)
+        sizes, notes = dict(options.sizes), {}
+        plan = replace(self, sizes=sizes)
+        readers = [family for family in FEATURE_READERS if family in options.families]
+        for family in readers:
+            wanted = plan.size(family, len(probe))
+            if wanted > most:
+                sizes[family] = most
+                notes[family] = f"{most} of {wanted} examples, to stay within memory_limit"
+        if readers:  # features in float32 or products in float64, whichever is kept
+            count = min(most, len(probe))
+            free -= sum(8 * count * min(layer.width, count) for layer in layout.layers)
+        return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
+
+    def kernel_options(
+        self, options: SurveyOptions, layout: Layout, outputs: int
+    ) -> dict[str, Any]:
+        """Memory and batch size for tangent kernels, where the user set a limit.
+
+        One pass may hold gradients of all outputs, and what its backward passes go back through:
+        the engine refuses a batch that leaves no memory for kernels.
+        """
+        if options.memory_limit is None:
+            return {"memory_limit": None}
+        passing = layout.footprint
+        each = _BACKWARD * outputs * passing.per_example(passing.largest)
+        graph = 2 * passing.per_example(passing.total)  # activations, and gradients of their size
+        limit = int(_PLANNED * self.free_bytes)
+        fitting = self.free_bytes // (_SHARE * max(1, each)), limit // (_GRAPHS * max(1, graph))
+        return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
+
+
+def _default_limit(probe: Probe) -> int:
+    tensors = [v for v in tree_leaves(probe.batch.args) if isinstance(v, Tensor)]
+    place = tensors[0].device if tensors else torch.device("cpu")
+    half = available_bytes(place) // 2
+    return half if place.type == "cuda" else min(_MOST, half)
+
+
+def _most_examples(options: SurveyOptions, layout: Layout, probe: Probe, share: int) -> int:
+    """Examples whose features, products and permuted targets take no more than a share."""
+    by_products = math.isqrt(share // (8 * max(1, len(layout.layers))))
+    known = [targets for targets in (probe.targets, probe.truth) if targets is not None]
+    columns = max(1 if t.columns is None else t.columns.shape[1] for t in known)
+    by_nulls = share // (_NULL_COPIES * max(1, options.permutations) * columns)
+    return max(_FEWEST, min(by_products, by_nulls))
+
+
+def trim_memory(options: SurveyOptions) -> None:
+    """Give memory that was freed back to the system, where a limit is to be kept.
+
+    Blocks of a few MiB stay with the C library otherwise, and the peaks of families add up.
+    """
+    if options.memory_limit is None:
+        return
+    trim = _trimmer()
+    if trim is not None:
+        trim(0)
+
+
+def _trimmer() -> Callable[[int], int] | None:
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # not the GNU C library
+        return None
+    return found

@@ -1,0 +1,146 @@
+"""Representation: how the labels lie in the singular basis of each layer's features.
+
+Reads features. Headline: ``alignment_area``, by ``measures.representation.area_from_projections``.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from theodolite.linalg import LabelProjections, projections_from_kernel
+from theodolite.measures import representation
+from theodolite.records import Estimate
+from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.features import LayerFeatures
+from theodolite.surveys.layers import Layer
+from theodolite.surveys.record import RecordBuilder, chance
+from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
+
+__all__ = ["measure_representation"]
+
+_SHOWN = 200  # directions of the label power that are kept
+_LONGEST = 5.0  # decades of steps of the predicted loss
+
+
+def measure_representation(context: SurveyContext, record: RecordBuilder) -> None:
+    """Rows and curves of all layers."""
+    columns = context.examples("representation")[1].columns
+    assert columns is not None  # the family would not apply
+    shuffled = context.draws.shuffled(columns)
+    for layer, features in context.features("representation"):
+        with context.step("representation", layer):
+            _layer_rows(context, record, layer, features, columns, shuffled)
+    record.routes["representation"] = {
+        "method": "exact",
+        "n": len(columns),
+        "rows": "unit length",
+        "bias": False,
+        "targets": f"{columns.shape[1]} columns, not centered",
+        "pool": context.options.describe()["pool"],
+    }
+
+
+def _layer_rows(
+    context: SurveyContext,
+    record: RecordBuilder,
+    layer: Layer,
+    features: LayerFeatures,
+    columns: Tensor,
+    shuffled: Tensor,
+) -> None:
+    n, c = columns.shape
+    if n <= features.width:
+        text = f"{n} examples for {features.width} features: a linear read-out fits any labels"
+        text += "; read the number beside its null"
+        record.warn(layer, "representation", "alignment_area", text)
+    if not bool(features.lengths().any()):
+        for measure in ("alignment_area", "top_share", "predicted_steps"):
+            why, nothing = "all features are zero", Estimate(math.nan)
+            record.row(layer, "representation", measure, nothing, n=n, reason=why)
+        return
+    found, *permuted = label_projections(features, torch.cat([columns[None], shuffled]))
+    area = float(representation.area_from_projections(found, normalized=True))
+    areas = [representation.area_from_projections(p, normalized=True) for p in permuted]
+    error = _error(context, features, columns)
+    method = "exact" if error is None else "half-sampling"
+    estimate = Estimate(area, error, *chance(_stacked(areas)), method)
+    record.row(layer, "representation", "alignment_area", estimate, n=n)
+    top = float(representation.top_share_from_projections(found, c))
+    tops = [representation.top_share_from_projections(p, c) for p in permuted]
+    estimate = Estimate(top, None, *chance(_stacked(tops)))
+    record.row(layer, "representation", "top_share", estimate, n=n)
+    if not context.plan.curves:
+        return
+    record.row(layer, "representation", "predicted_steps", Estimate(_steps(found)), n=n)
+    _curves(record, layer, found, permuted)
+
+
+def label_projections(features: LayerFeatures, columns: Tensor) -> list[LabelProjections]:
+    """Several sets of targets (m, n, c) in the singular basis of features of unit length."""
+    m, n, c = columns.shape
+    flat = columns.permute(1, 0, 2).reshape(n, m * c)
+    if features.rows is not None and features.width <= n:
+        prepared = representation.prepare_features(features.rows).features
+        found = representation.label_projections(prepared, flat.to(prepared.device))
+    else:
+        norms = features.lengths()
+        scale = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
+        unit = features.gram * scale * scale.unsqueeze(1)
+        found = projections_from_kernel(unit, flat.to(unit.device), features.width, features.eps)
+    parts = [slice(start, start + c) for start in range(0, m * c, c)]
+    return [
+        replace(found, coefficients=found.coefficients[:, part], residual=found.residual[part])
+        for part in parts
+    ]
+
+
+def _stacked(values: list[Tensor]) -> Tensor | None:
+    return torch.stack(values) if values else None
+
+
+def _error(context: SurveyContext, features: LayerFeatures, columns: Tensor) -> float | None:
+    halves = context.draws.halves(len(columns))
+    if len(halves) < 2:
+        return None
+    areas = [
+        representation.area_from_projections(
+            label_projections(features.take(half), columns[half][None])[0], normalized=True
+        )
+        for half in halves
+    ]
+    return float(torch.stack(areas).std())
+
+
+def _steps(found: LabelProjections) -> float:
+    """Steps of gradient descent, at the largest safe step, that halve the loss."""
+    energy = float(found.energy.sum())
+    if float(found.mass.sum()) <= energy / 2:
+        return math.inf
+    return float(steps_to_reduce(found, energy / 2, 1 / float(found.singular_values[0]) ** 2))
+
+
+def _curves(
+    record: RecordBuilder, layer: Layer, found: LabelProjections, permuted: list[LabelProjections]
+) -> None:
+    curve = representation.curve_from_projections(found, scale="normalized")
+    arrays = {"x": curve.thresholds, "y": curve.values}
+    if permuted:
+        curves = [representation.curve_from_projections(p, scale="normalized") for p in permuted]
+        arrays["chance"] = torch.stack([entry.values for entry in curves]).mean(0)
+    labels = {"x": "threshold / √n", "y": "share of the label mass", "chance": "shuffled labels"}
+    record.curve(layer, "representation", "alignment_curve", arrays, **labels)
+    energy = found.energy.sum()
+    arrays = {
+        "x": found.singular_values[:_SHOWN] / found.count**0.5,
+        "y": found.mass.sum(1)[:_SHOWN] / energy,
+    }
+    labels = {"x": "singular value / √n", "y": "share of the label mass"}
+    record.curve(layer, "representation", "label_power", arrays, **labels)
+    decades = torch.linspace(0, _LONGEST, 61, dtype=torch.float64)
+    steps = torch.tensor(sorted({0, *(round(10.0**decade) for decade in decades.tolist())}))
+    losses = gradient_descent_loss(found, 1 / float(found.singular_values[0]) ** 2, steps)
+    labels = {"x": "steps of gradient descent", "y": "loss / loss at the start"}
+    arrays = {"x": steps, "y": losses / energy}
+    record.curve(layer, "representation", "predicted_loss", arrays, **labels)

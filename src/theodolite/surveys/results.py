@@ -1,0 +1,285 @@
+"""What measurements return: one moment, a training run, or several of them side by side."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from theodolite.errors import DomainError, UnknownNameError
+from theodolite.records import (
+    Estimate,
+    Record,
+    Run,
+    frame_of,
+    latest_numbers,
+    load_run,
+    save_run,
+    summary_text,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Comparison", "History", "Shown", "Survey", "compare", "load"]
+
+
+class Shown(ABC):
+    """Runs that show themselves; the report is loaded when one is asked for.
+
+    Attributes:
+        writes: whether this process writes files; of several, all but the first leave it to that.
+    """
+
+    writes: bool = True
+
+    @abstractmethod
+    def _shown(self) -> Sequence[Run]:
+        """The runs, as reports read them."""
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per layer, family and measure; per run and step too where there are several."""
+        return frame_of(self._shown(), names=len(self._shown()) > 1)
+
+    def plot(self, name: str, **options: Any) -> Any:
+        """A Plotly figure of a family, a measure or a curve."""
+        from theodolite.report import plot
+
+        return plot(self._shown(), name, **options)
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
+        """Write a page that needs nothing else; returns its path."""
+        if not self.writes:
+            return Path(path)
+        from theodolite.report import write_html
+
+        return Path(write_html(self._shown(), path, title=title))
+
+    def _repr_html_(self) -> str:
+        from theodolite.report import notebook_html
+
+        return str(notebook_html(self._shown()))
+
+
+@dataclass(frozen=True)
+class Survey(Shown):
+    """All that was measured of one model on one set of examples.
+
+    Args:
+        record: plain data and arrays; docs/records.md has the layout.
+        writes: False in all but the first of several processes: they have the same numbers, and
+            leave files to the first.
+
+    Attributes:
+        run: the same as reports and trackers read it, a run of one step.
+    """
+
+    record: Record
+    writes: bool = field(default=True, repr=False, compare=False)
+    run: Run = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        run = Run(self.record.contents["name"], self.record, (self.record,))
+        object.__setattr__(self, "run", run)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in order of execution."""
+        return [layer["name"] for layer in self.record.contents["layers"]]
+
+    def estimate(self, measure: str, layer: str | None = None) -> Estimate:
+        """One number with its uncertainty.
+
+        Args:
+            measure: e.g. "cka_target"; ``to_frame()`` lists all of them.
+            layer: its layer; None for numbers of the whole model.
+
+        Raises:
+            UnknownNameError: If there is no such number.
+        """
+        rows = [row for row in self.record.contents["rows"] if row["layer"] == layer]
+        if not rows:
+            raise UnknownNameError("layer", str(layer), self.layers)
+        for row in rows:
+            if row["measure"] == measure:
+                keys = ("value", "error", "null_mean", "null_sd", "method")
+                return Estimate(*(row[key] for key in keys))
+        raise UnknownNameError("measure", measure, [row["measure"] for row in rows])
+
+    def curve(self, name: str, layer: str | None = None) -> dict[str, np.ndarray]:
+        """Arrays of a curve by their role, such as x and y.
+
+        Args:
+            name: e.g. "alignment_curve".
+            layer: its layer; None for curves of the whole model.
+
+        Raises:
+            UnknownNameError: If there is no such curve.
+        """
+        curves = [curve for curve in self.record.contents["curves"] if curve["layer"] == layer]
+        for curve in curves:
+            if curve["name"] == name:
+                return {role: self.record.arrays[key] for role, key in curve["arrays"].items()}
+        raise UnknownNameError("curve", name, [curve["name"] for curve in curves])
+
+    def summary(self) -> str:
+        """The headline number of every family and layer, and what to beware of, as text."""
+        data = self.record.contents["data"]
+        name, source = self.record.contents["name"], data.get("label_source", "given")
+        title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
+        return summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the record; :func:`theodolite.load` reads it back."""
+        return save_run(self.run, folder) if self.writes else Path(folder)
+
+    def _shown(self) -> Sequence[Run]:
+        return [self.run]
+
+    def __repr__(self) -> str:
+        contents: Mapping[str, Any] = self.record.contents
+        families = ", ".join(
+            f for f in contents["config"]["families"] if f not in contents["skipped"]
+        )
+        return (
+            f"Survey({len(self.layers)} layers, {contents['data']['probe']} examples: {families})"
+        )
+
+
+@dataclass(frozen=True)
+class History(Shown):
+    """All that was measured while a model trained.
+
+    Args:
+        run: settings, and a survey record per step; docs/records.md has the layout.
+        writes: False in all but the first of several processes, which leave files to the first.
+    """
+
+    run: Run
+    writes: bool = field(default=True, repr=False, compare=False)
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps at which there are numbers, increasing."""
+        return [record.contents["step"] for record in self.run.steps]
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in order of execution."""
+        return [layer["name"] for layer in self.run.head.contents["layers"]]
+
+    def survey(self, step: int) -> Survey:
+        """The survey of one step.
+
+        Raises:
+            UnknownNameError: If nothing was measured at this step.
+        """
+        for record in self.run.steps:
+            if record.contents["step"] == step:
+                return Survey(record, writes=self.writes)
+        raise UnknownNameError("step", str(step), map(str, self.steps))
+
+    def summary(self) -> str:
+        """The headline numbers as text: of every family those of the last step that took it.
+
+        That is the last step for all of them once the monitor was closed; before, and after a
+        crash, a line says which steps they are from.
+        """
+        if not self.run.steps:
+            return "no step was measured"
+        latest = latest_numbers(self.run)
+        title = f"step {self.steps[-1]}, {len(self.steps)} measured"
+        steps = latest.steps if latest.earlier else None
+        return summary_text(latest.record, title=title, steps=steps)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a folder of records; :func:`theodolite.load` reads it back."""
+        return save_run(self.run, folder) if self.writes else Path(folder)
+
+    def _shown(self) -> Sequence[Run]:
+        return [self.run]
+
+    def __repr__(self) -> str:
+        return f"History({len(self.steps)} steps, {len(self.layers)} layers)"
+
+
+def load(folder: str | os.PathLike[str]) -> Survey | History:
+    """Read a survey or a history that was saved.
+
+    Args:
+        folder: what ``save`` was given, or the folder of a monitor.
+
+    Raises:
+        RecordError: If there is no record, or it is damaged, foreign, or from a newer version; the
+            message says which and what to do.
+    """
+    run = load_run(folder)
+    return History(run) if run.is_history else Survey(run.head)
+
+
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """Several surveys, or several histories, side by side.
+
+    Args:
+        runs: what is compared, under names that differ.
+    """
+
+    runs: tuple[Run, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What the runs are called."""
+        return [run.name for run in self.runs]
+
+    def _shown(self) -> Sequence[Run]:
+        return self.runs
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.names)})"
+
+
+def compare(*results: Survey | History, names: Sequence[str] | None = None) -> Comparison:
+    """Put surveys, or histories, side by side.
+
+    Args:
+        *results: at least two of one kind.
+        names: what to call them; by default their own names, made unique.
+
+    Raises:
+        DomainError: If there are fewer than two, or surveys are mixed with histories.
+
+    Example:
+        >>> from torch import nn
+        >>> from theodolite import survey
+        >>> x, y = torch.randn(12, 3), torch.arange(12) % 2
+        >>> surveys = [survey(nn.Linear(3, 2), (x, y), families="kernel") for _ in range(2)]
+        >>> compare(*surveys, names=["first", "second"]).to_frame()["run"].unique().tolist()
+        ['first', 'second']
+    """
+    runs = [result.run for result in results]
+    if len(runs) < 2 or len({run.is_history for run in runs}) > 1:
+        kinds = ", ".join(type(result).__name__ for result in results) or "nothing"
+        raise DomainError(
+            f"compare: expected at least two surveys, or at least two histories, got {kinds}"
+        )
+    chosen = [run.name for run in runs] if names is None else list(names)
+    if len(chosen) != len(runs):
+        raise DomainError(f"names: expected {len(runs)}, one per result, got {len(chosen)}")
+    named = zip(runs, _unique(chosen), strict=True)
+    return Comparison(tuple(replace(run, name=name) for run, name in named))
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Names as they are, with a number where one is empty or occurs again."""
+    taken: list[str] = []
+    for index, name in enumerate(names, start=1):
+        plain = name or f"run {index}"
+        fresh, number = plain, 2
+        while fresh in taken:
+            fresh, number = f"{plain} ({number})", number + 1
+        taken.append(fresh)
+    return taken

@@ -1,0 +1,400 @@
+"""The main job: a model and data in, a survey out.
+
+One measurement has four parts: find the layers, plan, collect the features, ask every family. A
+family that cannot be measured says why, and the others go on.
+"""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from theodolite._distributed import Processes, alike
+from theodolite._version import __version__
+from theodolite.engine import Layers, Read, Readout, untouched, unwrap
+from theodolite.errors import (
+    CaptureError,
+    DomainError,
+    NotFiniteError,
+    ProcessError,
+    TheodoliteError,
+)
+from theodolite.records import Record
+from theodolite.surveys.context import Draws, SurveyContext
+from theodolite.surveys.covariance import (
+    matrix_layers,
+    measure_covariance,
+    require_image_shape,
+)
+from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
+from theodolite.surveys.kernel import measure_kernel
+from theodolite.surveys.layers import Layout, survey_layers
+from theodolite.surveys.loss import example_loss, measure_loss, require_example_loss
+from theodolite.surveys.options import (
+    FEATURE_READERS,
+    Loss,
+    SurveyOptions,
+    device_of,
+    group_of,
+)
+from theodolite.surveys.plan import SurveyPlan, trim_memory
+from theodolite.surveys.probe import Probe, draw_probe, reusable
+from theodolite.surveys.progress import Progress, ProgressBar, shown_progress, stage_costs
+from theodolite.surveys.record import RecordBuilder
+from theodolite.surveys.representation import measure_representation
+from theodolite.surveys.results import Survey
+from theodolite.surveys.tangent import measure_tangent
+
+__all__ = ["measure_model", "survey", "versions"]
+
+Measure = Callable[[SurveyContext, RecordBuilder], None]
+
+_FAMILIES: dict[str, Measure] = {
+    "representation": measure_representation,
+    "covariance": measure_covariance,
+    "kernel": measure_kernel,
+    "tangent": measure_tangent,
+    "gradient": measure_gradient,
+}
+
+
+def survey(
+    model: nn.Module,
+    data: Any,
+    targets: Any = None,
+    *,
+    truth: Any = None,
+    families: str | Sequence[str] | None = None,
+    layers: Layers | None = None,
+    read: Read | None = None,
+    loss: Loss | None = None,
+    readout: str | Readout | None = None,
+    sizes: Mapping[str, int | None] | None = None,
+    permutations: int | None = None,
+    device: torch.device | str | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    progress: ProgressBar = False,
+    options: SurveyOptions | Mapping[str, Any] | None = None,
+) -> Survey:
+    """Measure the alignment of a model with its task, its data and itself, layer by layer.
+
+    All five families in one go, on a probe that is balanced over classes. The model is measured in
+    evaluation mode and left as it was found: training flags, gradients, random state. Families
+    that do not apply to the data (regression, several labels, no labels), or that fail, say why.
+
+    Under ``torch.distributed`` every process calls this with the same model and options and its
+    own part of the data, of any size, none included; parts follow each other by rank, and data
+    that is the same everywhere counts once. The work is shared, and all processes get the numbers
+    that one process with all the data would; only the first writes files. If one fails, all raise.
+
+    Args:
+        model: any module.
+        data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these;
+            of a model with several inputs ((first, second), targets), or a mapping by their names.
+        targets: of the same examples, where the data holds none.
+        truth: true labels of the same examples in the order of the data, where the targets are
+            others, such as shuffled ones; gives ``cka_truth`` beside ``cka_target``.
+        families: which families to measure, as in :class:`SurveyOptions`; all by default.
+        layers: which layers to show, as in :class:`SurveyOptions`.
+        read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
+        loss: (outputs, targets) -> one number per example, or a loss of torch.
+        readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
+        sizes: family -> largest number of examples.
+        permutations: of the labels, behind every chance level; 0 for none.
+        device: where the inputs should lie; None for that of the model.
+        seed: of the probe, permutations and random bases.
+        name: what to call the survey in comparisons.
+        progress: True for a bar, or a function of (fraction done, what is being done).
+        options: all that can be chosen, as :class:`SurveyOptions` or a mapping of what differs
+            from its defaults; the keywords above go before it.
+
+    Raises:
+        DomainError: If labels are out of range, an option is, or no family applies.
+        ShapeError: If there is no example, or inputs, targets and truth differ in number.
+        UnknownNameError: If a layer, a family or an option does not exist.
+        ProcessError: If another process failed, with its message.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> x, y = torch.randn(40, 3), torch.arange(40) % 2
+        >>> found = survey(model, (x, y), families=["representation", "kernel"])
+        >>> found.layers, found.record.contents["data"]["class_counts"]
+        (['0', '2'], [20, 20])
+    """
+    processes = Processes.of(group_of(options))
+    with processes.together():
+        chosen = SurveyOptions.of(
+            options,
+            families=families,
+            layers=layers,
+            read=read,
+            loss=loss,
+            readout=readout,
+            sizes=sizes,
+            permutations=permutations,
+            device=device,
+            seed=seed,
+            name=name,
+        )
+        chosen.require_common(processes, call="survey")
+        inner = unwrap(model)
+        with untouched(inner):
+            everything, place = reusable(data), device_of(inner, chosen.device)
+            probe = draw_probe(
+                everything, chosen, processes, targets=targets, device=place, truth=truth
+            )
+            record = measure_model(
+                inner, everything, probe, chosen, processes=processes, progress=progress
+            )
+    return Survey(record, writes=processes.rank == 0)
+
+
+def measure_model(
+    model: nn.Module,
+    data: Any,
+    probe: Probe,
+    options: SurveyOptions,
+    plan: SurveyPlan | None = None,
+    *,
+    processes: Processes,
+    step: int | None = None,
+    progress: ProgressBar = False,
+    remembered: dict[str, Any] | None = None,
+) -> Record:
+    """The record of one moment; the model is left as it was found.
+
+    Args:
+        model: any module.
+        data: all that was given, for sums over everything.
+        probe: the examples.
+        options: what the user chose.
+        plan: what is taken this time, where that is not everything.
+        processes: those that take part.
+        step: of the training.
+        progress: see :func:`survey`.
+        remembered: what measurements of one model hand on to each other.
+
+    Raises:
+        DomainError: If labels exceed the outputs, or no family applies.
+    """
+    inner, plan = unwrap(model), plan or SurveyPlan()
+    memory = {} if remembered is None else remembered
+    record = RecordBuilder(plan.curves, processes)
+    with processes.together(), untouched(inner), alike(inner, processes), record.timed("total"):
+        inner.eval()
+        layout = _layout(inner, probe, options, memory)
+        plan = plan.fitted(options, layout, probe, processes)
+        draws = Draws.of(len(probe), options.permutations, options.half_samples, options.seeded(1))
+        with shown_progress(progress if processes.rank == 0 else False) as show:
+            costs = stage_costs(inner, layout, probe, options, plan) if progress else {}
+            context = SurveyContext(
+                inner,
+                data,
+                probe,
+                layout,
+                options,
+                plan,
+                example_loss(probe.targets.kind, options.loss),
+                draws,
+                Progress(show, costs, len(layout.layers)),
+                record,
+                processes,
+                memory,
+            )
+            _measure_families(context, record)
+        for family, note in plan.notes.items():
+            record.warn(None, family, "examples", note)
+    record.complete()
+    first = not plan.not_due and not plan.diverging
+    if first and not record.rows:  # at later steps of a monitor a reason is enough
+        raise DomainError(
+            "families: expected at least one that applies to this model and these data, got none: "
+            + "; ".join(f"{family}: {why}" for family, why in record.skipped.items())
+        )
+    return _record(context, record, step)
+
+
+def _layout(
+    model: nn.Module, probe: Probe, options: SurveyOptions, memory: dict[str, Any]
+) -> Layout:
+    """The layers; of one model that is measured again and again they are found once."""
+    names = tuple(name for name, _ in model.named_modules())
+    known = memory.get("layout")
+    if known is None or known[0] != names:
+        found = survey_layers(
+            model,
+            probe.batch,
+            options.layers,
+            readout=options.readout,
+            read=options.read,
+            most=options.most_layers,
+        )
+        memory["layout"] = known = names, found
+    return known[1]
+
+
+def _measure_families(context: SurveyContext, record: RecordBuilder) -> None:
+    families = context.options.families
+    reasons = {family: _inapplicable(context, family) for family in families}
+    _require_options(context, reasons)
+    not_due = context.plan.not_due
+    due = [family for family in families if family not in not_due]
+    readers = set(FEATURE_READERS) & {*due, *(f for f in families if f == "gradient")}
+    unread: str | None = None  # why there are no features
+    if readers:
+        with context.step("features"):
+            unread = _tried(context, lambda: context.collect_features())
+        trim_memory(context.options)
+    for family in families:
+        record.section()
+        if family == "gradient":
+            _measure_always(context, record, reasons["gradient"], unread)
+            record.section()
+        why = not_due.get(family) or reasons[family]
+        if why is None and family in ("representation", "kernel"):
+            why = unread
+        if why is None:
+            why = _tried(context, lambda family=family: _FAMILIES[family](context, record))
+        if why is not None:
+            record.skipped[family] = why
+        trim_memory(context.options)
+
+
+def _measure_always(
+    context: SurveyContext, record: RecordBuilder, inapplicable: str | None, unread: str | None
+) -> None:
+    """What is cheap of the gradient family, also where gradients are not due, or fail."""
+    if inapplicable is None:
+        why = _tried(context, lambda: measure_loss(context, record))
+        if why is not None:
+            record.warn(None, "gradient", "loss", f"not measured: {why}")
+    record.section()
+    why = unread or _tried(context, lambda: measure_feature_contrast(context, record))
+    if why is not None:
+        record.warn(None, "gradient", "feature_omega_contrast", f"not measured: {why}")
+
+
+def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
+    """Run a part of the measurement, in all processes; the reason if it cannot be taken.
+
+    The engine cannot follow the model, memory does not suffice, something unforeseen happens, or
+    the training that a monitor watches has diverged: it is not the measurement that ends it.
+    """
+    try:
+        with context.processes.together():
+            try:
+                measure()
+            except TheodoliteError:
+                raise
+            except Exception as error:  # whatever it is, the other families go on
+                raise CaptureError(f"{type(error).__name__}: {error}") from error
+    except NotFiniteError as error:
+        if not context.plan.diverging:
+            raise
+        return str(error)
+    except TheodoliteError as error:
+        if isinstance(error, ProcessError) and not error.unexpected:
+            raise
+        return str(error)
+    return None
+
+
+def _inapplicable(context: SurveyContext, family: str) -> str | None:
+    """Why a family does not apply to these data and this model; None if it does."""
+    targets, layout = context.probe.targets, context.layout
+    if family in ("representation", "tangent") and targets.columns is None:
+        return f"{targets.kind} data: there are no targets to align with"
+    if family == "covariance":
+        return None if matrix_layers(context) else "no linear or convolutional layer is called"
+    if family == "gradient" and targets.kind == "unlabeled":
+        return "unlabeled data: gradients need a loss, and a loss needs targets"
+    if family == "gradient" and targets.kind == "sequence" and context.options.loss is None:
+        return "targets are sequences: pass loss= with one number per example"
+    if family not in ("tangent", "gradient"):
+        return None
+    if layout.outputs is None:
+        return f"the model gives no row of outputs per example: {layout.problem}"
+    if not layout.with_parameters():
+        return "no layer has trainable parameters"
+    return None
+
+
+def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) -> None:
+    """What the user gave fits the model; what fails from here on is a reason, not an error.
+
+    Raises:
+        DomainError: If labels exceed the outputs, or targets and outputs differ in number.
+        ShapeError: If the loss does not give one number per example, or an image has other sizes.
+    """
+    layout, targets = context.layout, context.probe.targets
+    wants = {family for family, why in reasons.items() if why is None}
+    if "tangent" in wants or ("gradient" in wants and targets.labels is not None):
+        assert layout.outputs is not None  # they would not apply
+        targets.outputs(layout.outputs)
+    if "gradient" in wants and layout.sample is not None:
+        require_example_loss(context.loss, layout.sample, context.probe.batch)
+    if "covariance" in wants:
+        require_image_shape(context)
+
+
+def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> Record:
+    options, plan, processes = context.options, context.plan, context.processes
+    config = options.describe() | {"batch_size": plan.batch_size, "sizes": dict(plan.sizes)}
+    together = {} if processes.alone else {"processes": processes.size}
+    contents = {
+        "kind": "survey",
+        "name": options.name,
+        "step": step,
+        "config": together | config,
+        "data": _data(context),
+        "layers": [layer.describe() for layer in context.layout.layers],
+        "rows": record.rows,
+        "curves": record.curves,
+        "skipped": record.skipped,
+        "warnings": record.warnings,
+        "routes": record.routes,
+        "seconds": record.seconds,
+        "versions": versions(),
+    }
+    reasons = {
+        f"rows/{index}/value": row["reason"]
+        for index, row in enumerate(record.rows)
+        if row["reason"] is not None
+    }
+    return Record(contents, record.arrays, reasons)
+
+
+def _data(context: SurveyContext) -> dict[str, Any]:
+    probe, targets, options = context.probe, context.probe.targets, context.options
+    first = [*probe.batch.args, *probe.batch.kwargs.values()][0]
+    names, k = options.classes, targets.num_classes
+    if names is None and k is not None:
+        names = [str(index) for index in range(k)]
+    counts = None if targets.labels is None else targets.labels.bincount(minlength=k or 0)
+    return {
+        "n": probe.given,
+        "task": targets.kind,
+        "num_classes": k,
+        "classes": None if names is None else [str(name) for name in names],
+        "class_counts": None if counts is None else counts.tolist(),
+        "split": options.split,
+        "label_source": options.label_source,
+        "probe": len(probe),
+        "probe_hash": probe.digest,
+        "input_shape": list(first.shape[1:]) if isinstance(first, torch.Tensor) else None,
+        "outputs": context.layout.outputs,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "theodolite": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,212 @@
+"""Tangent: alignment of each layer's tangent kernel with the labels.
+
+Reads tangent kernels, or a sketch of them. Headline: ``tangent_alignment``, by
+``measures.tangent.tangent_alignment`` of a kernel and ``alignment_from_norms`` of a sketch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from theodolite.engine import forward_kernel, traced_backward_kernel
+from theodolite.errors import MemoryLimitError, TheodoliteError
+from theodolite.measures import tangent
+from theodolite.records import Estimate
+from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.layers import Layer
+from theodolite.surveys.options import MANY_OUTPUTS
+from theodolite.surveys.record import RecordBuilder, chance
+from theodolite.theory.infinite_width import equilibrium_layer
+
+__all__ = ["measure_tangent"]
+
+_WORK = 16  # kernels' worth of memory for measuring one of them in float64
+_FEWEST = 16  # examples: below, a sketch says more
+_PICTURED = 40  # examples of the heat maps of forward and backward kernels
+_GRADIENTS = 4  # copies of the output gradients behind them
+_PICTURES = 8  # layers with heat maps
+_PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
+
+
+def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
+    """Rows and curves of all layers that own trainable parameters."""
+    layers = context.layout.with_parameters()
+    count = _exact_count(context, len(layers))
+    exact = count is not None
+    if count is not None:
+        try:
+            with context.processes.together():
+                _exact(context, record, layers, count)
+        except MemoryLimitError:
+            if context.options.tangent == "exact":
+                raise
+            exact = False
+    if not exact:
+        _sketch(context, record, layers)
+    _equilibrium(context, record)
+    if context.plan.curves and context.options.heat_maps:
+        _heat_maps(context, record, layers)
+
+
+def _exact_count(context: SurveyContext, layers: int) -> int | None:
+    """How many examples' kernels fit into memory; None where a sketch is due."""
+    outputs = context.layout.outputs or 1
+    choice = context.options.tangent
+    if choice == "sketch" or (choice == "auto" and outputs > MANY_OUTPUTS):
+        return None
+    count = context.count("tangent")
+    fitting = math.isqrt(context.plan.free_bytes // (4 * (layers + _WORK))) // outputs
+    return None if fitting < min(count, _FEWEST) else min(count, fitting)
+
+
+def _exact(
+    context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer], count: int
+) -> None:
+    batch, known = context.probe.take(count)
+    targets = known.outputs(context.layout.outputs or 1)
+    with context.step("tangent"):
+        kernels = context.tangent_kernels(layers, batch)
+    values: dict[int, float] = {}
+    for layer in layers:
+        if layer.name in kernels:
+            with context.step("tangent", layer):
+                kernel = kernels[layer.name]
+                values[layer.index] = _kernel_rows(
+                    context, record, layer, kernel, targets.to(kernel)
+                )
+    everywhere = context.everywhere(values)
+    with_matrix = _with_matrix(context, [la for la in layers if la.index in everywhere])
+    curve = torch.tensor([everywhere[la.index] for la in with_matrix], dtype=torch.float64)
+    if len(curve):
+        peak = math.nan if bool(curve.isnan().any()) else float(tangent.peak_layer(curve))
+        why = "the alignment of a layer is undefined"
+        record.row(None, "tangent", "peak_layer", Estimate(peak), n=count, reason=why)
+    routes = {name: parts[0].route for name, parts in kernels.coverage.items() if parts}
+    record.routes["tangent"] = {"method": "exact", "n": count, "contractions": routes}
+
+
+def _with_matrix(context: SurveyContext, layers: Sequence[Layer]) -> list[Layer]:
+    """Layers along which alignments make a curve: normalisations alone are none of them."""
+    named = dict(context.model.named_parameters())
+    found = [la for la in layers if any(named[name].ndim > 1 for name in la.owned)]
+    return found or list(layers)
+
+
+def _kernel_rows(
+    context: SurveyContext, record: RecordBuilder, layer: Layer, kernel: Tensor, targets: Tensor
+) -> float:
+    n = len(targets)
+    found = tangent.alignment_decomposition(kernel, targets)
+    value = tangent.tangent_alignment(kernel, targets)
+    null = _null(kernel, targets, context.draws.shuffled(targets), value)
+    halves = context.draws.halves(n).to(kernel.device)
+    error, method = None, "exact"
+    if len(halves) > 1:
+        draws = [tangent.tangent_alignment(kernel[h][:, :, h], targets[h]) for h in halves]
+        error, method = float(torch.stack(draws).double().std()), "half-sampling"
+    why = "the tangent kernel or the labels are constant"
+    estimate = Estimate(float(value), error, *chance(null), method)
+    record.row(layer, "tangent", "tangent_alignment", estimate, n=n, reason=why)
+    rank, correlation = Estimate(float(found.stable_rank)), Estimate(float(found.correlation))
+    record.row(layer, "tangent", "stable_rank", rank, n=n, reason=why)
+    record.row(layer, "tangent", "correlation", correlation, n=n, reason=why)
+    return float(value)
+
+
+def _null(kernel: Tensor, targets: Tensor, shuffled: Tensor, alignment: Tensor) -> Tensor | None:
+    """Alignment for permuted labels: the norms stay, the energy of the labels changes."""
+    if len(shuffled) == 0:
+        return None
+    K = kernel.flatten(2).flatten(0, 1)
+    Y = torch.cat([targets.unsqueeze(0), shuffled])
+    Y = (Y - Y.mean((1, 2), keepdim=True)).flatten(1)
+    energies = (Y * (Y @ K)).sum(1).double()
+    return alignment * energies[1:] / energies[0]
+
+
+def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]) -> None:
+    batch, known = context.examples("tangent")
+    n, targets = len(batch), known.outputs(context.layout.outputs or 1)
+    with context.step("tangent"):
+        found = context.tangent_sketch(layers, replace(batch, targets=targets))
+    label_square = (targets - targets.mean()).square().sum()
+    why = "the sketch does not resolve it: the norm of the kernel is below its noise"
+    for layer in layers:
+        if layer.name in found:
+            entry = found[layer.name]
+            resolved = ~entry.alignment.isnan()
+            value = tangent.alignment_from_norms(entry.energy, entry.norm, label_square, resolved)
+            estimate = Estimate(float(value), float(entry.error), method="sketch")
+            record.row(layer, "tangent", "tangent_alignment", estimate, n=n, reason=why)
+    shown = _with_matrix(context, [layer for layer in layers if layer.name in found])
+    places = torch.tensor([list(found).index(layer.name) for layer in shown])
+    peak = math.nan
+    if len(places):
+        covariance = found.covariance[places][:, places]
+        peak = float(tangent.peak_layer(found.curve[places], covariance))
+    why = "the sketch does not resolve which layer is the peak"
+    record.row(None, "tangent", "peak_layer", Estimate(peak), n=n, reason=why)
+    record.routes["tangent"] = {
+        "method": "sketch",
+        "n": n,
+        "sketch_vectors": context.options.sketch_vectors,
+        "missing": "stable_rank and correlation need the kernels themselves",
+    }
+
+
+def _equilibrium(context: SurveyContext, record: RecordBuilder) -> None:
+    """The layer at which forward and backward information balance, for plain ReLU stacks."""
+    depth = relu_depth(context.model)
+    batch, _ = context.examples("tangent")
+    inputs = batch.args[0] if batch.args else None
+    if depth < 2 or not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        return
+    rows = normalize(inputs.flatten(1).double(), dim=1)
+    n = len(rows)
+    cosine = float((rows.sum(0).square().sum() - n) / (n * (n - 1)))
+    value = equilibrium_layer(depth, min(max(cosine, -1.0), 1.0))
+    why = "the backward loss of information never exceeds the forward one"
+    estimate = Estimate(value, method="theory")
+    record.row(None, "tangent", "equilibrium_layer", estimate, n=n, reason=why, read_at="inputs")
+
+
+def relu_depth(model: nn.Module) -> int:
+    """Number of linear layers of a plain stack in which each but the last has a ReLU; else 0."""
+    leaves = [module for module in model.modules() if not list(module.children())]
+    kinds = [type(module) for module in leaves if not isinstance(module, _PASSIVE)]
+    linear, rest = kinds[::2], kinds[1::2]
+    plain = all(kind is nn.Linear for kind in linear) and all(kind is nn.ReLU for kind in rest)
+    return len(linear) if plain and len(linear) == len(rest) + 1 else 0
+
+
+def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]) -> None:
+    """Forward and backward kernels of linear layers, examples in class order."""
+    linear = [la for la in layers if isinstance(context.model.get_submodule(la.name), nn.Linear)]
+    widest = max((layer.width for layer in linear), default=1)
+    each = 4 * _GRADIENTS * (context.layout.outputs or 1) * max(1, widest)
+    count = min(_PICTURED, context.count("tangent"), context.plan.free_bytes // each)
+    if linear and count < 2:
+        text = "not drawn: output gradients of two examples do not fit into memory_limit"
+        record.warn(None, "tangent", "backward_kernel", text)
+        return
+    batch, known = context.probe.take(count)
+    labels = torch.zeros(len(batch), dtype=torch.long) if known.labels is None else known.labels
+    order = labels.argsort(stable=True)
+    batch, classes = batch.take(order), labels[order]
+    drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
+    for layer in context.own(drawn):
+        with context.step("tangent", layer):
+            readout = context.options.readout
+            try:
+                forward = forward_kernel(context.model, batch, layer.name, readout=readout)
+                backward = traced_backward_kernel(context.model, batch, layer.name, readout=readout)
+            except TheodoliteError:  # a layer applied to several positions has no such kernels
+                continue
+            maps = {"matrix": forward, "classes": classes}
+            record.curve(layer, "tangent", "forward_kernel", maps)
+            maps = {"matrix": backward, "classes": classes}
+            record.curve(layer, "tangent", "backward_kernel", maps)
