@@ -38,6 +38,7 @@ from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
+from theodolite.linalg import alignment_from_norms, peak_index
 
 Method = Literal["exact", "sketch"]
 
@@ -106,15 +107,9 @@ class TangentAlignments(Mapping[str, TangentAlignment]):
         Args:
             errors: By how many standard errors of the difference it must exceed every other layer.
         """
-        curve = self.curve.nan_to_num(nan=-torch.inf)
-        if curve.max() == -torch.inf:
-            return None
-        best = list(self.layers)[int(curve.argmax())]
-        for other in self.layers:
-            gap = self[best].alignment - self[other].alignment
-            if other != best and gap <= errors * self.difference_error(best, other):
-                return best if self.method == "exact" and gap == 0 else None
-        return best
+        covariance = None if self.method == "exact" else self.covariance
+        best = peak_index(self.curve, covariance, errors)
+        return None if best is None else list(self.layers)[best]
 
 
 _Moments = KernelMoments | GradientMoments
@@ -345,8 +340,8 @@ def _sketched(
     energies = stacked[:, 0, 0]
     norms, without = pair_norms(stacked[:, 1:, 1:])
     noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1)
-    replicates = energies[:, None] / (without * labels.square().sum())
-    covariance = jackknife_covariance(replicates.nan_to_num(posinf=0.0))
+    replicates = alignment_from_norms(energies[:, None], without, labels.square().sum())
+    covariance = jackknife_covariance(replicates.nan_to_num())
     return _assemble(engine.layers, "sketch", (energies, norms, noise), labels, covariance)
 
 
@@ -361,7 +356,7 @@ def _assemble(
     energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
     covariance = covariance.cpu()
     defined = (norms > _ZERO * noise) & (size > 0)
-    alignments = torch.where(defined, energies / (norms * size), torch.nan)
+    alignments = alignment_from_norms(energies, norms, size, defined)
     errors = covariance.diagonal().sqrt()
     rows = zip(layers, alignments, energies, norms, errors, strict=True)
     found = {layer: TangentAlignment(*values) for layer, *values in rows}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from theodolite._distributed import Processes
 from theodolite.engine._example_gradients import Segment
-from theodolite.linalg import SetSums, ratio_or_nan
+from theodolite.linalg import SetSums, mean_over_classes, ratio_or_nan
 
 __all__ = [
     "ClassTally",
@@ -187,7 +187,7 @@ class UnitSums:
     def within_class(self) -> Float[Tensor, "*layers"]:
         """Mean cosine of two different gradients of one class, averaged over classes."""
         m = self.counts
-        return ratio_or_nan(self.squares - m, m * (m - 1)).nanmean(-1)
+        return mean_over_classes(ratio_or_nan(self.squares - m, m * (m - 1)))
 
     def between_class(self) -> Float[Tensor, "*layers"]:
         """Mean cosine of gradients of two different classes, averaged over pairs of classes."""

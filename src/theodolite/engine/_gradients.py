@@ -28,7 +28,7 @@ from theodolite.engine.readouts import (
 )
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import UnknownNameError
-from theodolite.linalg import ratio_or_nan
+from theodolite.linalg import contrast_from_sums, mean_over_classes, ratio_or_nan
 
 __all__ = [
     "GradientAlignment",
@@ -285,13 +285,12 @@ def gradient_alignment(
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
     """The numbers that follow from the sums of one layer, or of several side by side."""
     classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
-    in_class = classes.nanmean(-1)  # over classes where it is defined
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
     return LayerGradientAlignment(
         omega=omega,
-        in_class=in_class,
-        contrast=in_class - omega,
+        in_class=mean_over_classes(classes),
+        contrast=contrast_from_sums(sums.classes, sums.overall, zero),
         classes=classes,
         weighted=sums.overall.weighted_alignment(),
         diversity=sums.overall.diversity(),

@@ -5,6 +5,7 @@ from theodolite.linalg.alignment import (
     alignment_from_norms,
     contrast_from_sums,
     mean_over_classes,
+    peak_index,
 )
 from theodolite.linalg.arrays import (
     array_function,
@@ -95,6 +96,7 @@ __all__ = [
     "mean_over_classes",
     "nan_unless",
     "numerical_rank",
+    "peak_index",
     "projections_from_gram",
     "projections_from_kernel",
     "projections_from_moments",

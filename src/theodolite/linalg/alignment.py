@@ -8,7 +8,13 @@ from torch import Tensor
 
 from theodolite.linalg.arrays import ratio_or_nan
 
-__all__ = ["SetSums", "alignment_from_norms", "contrast_from_sums", "mean_over_classes"]
+__all__ = [
+    "SetSums",
+    "alignment_from_norms",
+    "contrast_from_sums",
+    "mean_over_classes",
+    "peak_index",
+]
 
 
 @dataclass(frozen=True)
@@ -98,11 +104,11 @@ def contrast_from_sums(
 
 
 def alignment_from_norms(
-    label_energy: Float[Tensor, "*layers"],
-    kernel_norm: Float[Tensor, "*layers"],
-    label_square: Float[Tensor, "*layers"] | float,
+    label_energy: Float[Tensor, "..."],
+    kernel_norm: Float[Tensor, "..."],
+    label_square: Float[Tensor, "..."] | float,
     defined: Tensor | bool = True,
-) -> Float[Tensor, "*layers"]:
+) -> Float[Tensor, "..."]:
     r"""Tangent alignment from its three parts, however they were found; the one formula.
 
     .. math:: A = \frac{\tilde y^\top K\tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2}
@@ -121,3 +127,31 @@ def alignment_from_norms(
         [lou2022], Eq. (7).
     """
     return ratio_or_nan(label_energy, kernel_norm * label_square, defined)
+
+
+def peak_index(
+    curve: Float[Tensor, " layers"],
+    covariance: Float[Tensor, "layers layers"] | None = None,
+    errors: float = 2.0,
+) -> int | None:
+    """Index of the largest number that is defined, the first of equals; None if there is none.
+
+    Args:
+        curve: numbers of layers; nan where undefined.
+        covariance: of the errors of estimated numbers; then the largest must exceed every other.
+        errors: by how many standard errors of the difference.
+
+    Example:
+        >>> peak_index(torch.tensor([0.1, 0.3, float("nan")]))
+        1
+    """
+    defined = ~curve.isnan()
+    if not bool(defined.any()):
+        return None
+    first = int((curve == curve[defined].max()).nonzero()[0, 0])
+    if covariance is None:
+        return first
+    variance = covariance.diagonal() + covariance[first, first] - 2 * covariance[first]
+    clear = curve[first] - curve > errors * variance.clamp(min=0).sqrt()
+    clear[first] = True
+    return first if bool((clear | ~defined).all()) else None

@@ -21,6 +21,7 @@ from theodolite.linalg import (
     array_function,
     double,
     nan_unless,
+    peak_index,
     ratio_or_nan,
     safe_sqrt,
     vanishes_when_centered,
@@ -58,23 +59,14 @@ def peak_layer(
         [lou2022], Section 3.
     """
     curve = _curve(alignments)
-    defined = ~curve.isnan()
-    if not defined.any():
-        return curve.new_full((), torch.nan)
-    first = int((curve == curve[defined].max()).nonzero()[0, 0])
-    if covariance is not None:
-        S = double(covariance)
-        if S.shape != (len(curve), len(curve)):
-            raise ShapeError(
-                f"covariance: expected shape {(len(curve), len(curve))}, one row per layer, "
-                f"got {tuple(S.shape)}"
-            )
-        variance = S.diagonal() + S[first, first] - 2 * S[first]
-        clear = curve[first] - curve > errors * variance.clamp(min=0).sqrt()
-        clear[first] = True
-        if not bool((clear | ~defined).all()):
-            return curve.new_full((), torch.nan)
-    return curve.new_tensor(float(first + 1))
+    S = None if covariance is None else double(covariance)
+    if S is not None and S.shape != (len(curve), len(curve)):
+        raise ShapeError(
+            f"covariance: expected shape {(len(curve), len(curve))}, one row per layer, "
+            f"got {tuple(S.shape)}"
+        )
+    first = peak_index(curve, S, errors)
+    return curve.new_tensor(torch.nan if first is None else first + 1.0)
 
 
 @array_function
