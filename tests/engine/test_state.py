@@ -1,10 +1,18 @@
-"""Tests of the guard around measurements."""
+"""The model as it was found, in a mode that treats examples one by one; streams and memory."""
+
+import platform
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import lru_cache
 
 import pytest
 import torch
 from torch import nn
 
-from theodolite.engine.state import untouched, without_cudnn
+from theodolite.engine import state
+from theodolite.engine.state import SideStream, require_fixed_mode, untouched, without_cudnn
+from theodolite.errors import DomainError
 
 
 def test_a_nested_guard_leaves_the_rest_to_the_outer_one():
@@ -42,3 +50,127 @@ def test_cudnn_is_put_back_after_an_error():
         fail()
     assert inside == [False]
     assert torch.backends.cudnn.enabled == before
+
+
+FREE = {
+    "batch norm in evaluation mode": nn.BatchNorm1d(2).eval(),
+    "instance norm": nn.InstanceNorm1d(2).train(),
+    "dropout in evaluation mode": nn.Dropout(0.5).eval(),
+    "dropout of rate zero": nn.Dropout(0.0).train(),
+    "group norm": nn.GroupNorm(1, 2).train(),
+    "attention without dropout": nn.MultiheadAttention(2, 1).train(),
+}
+REFUSED = {
+    "batch norm in training mode": (nn.BatchNorm1d(2), "training mode"),
+    "batch norm without statistics": (
+        nn.BatchNorm1d(2, track_running_stats=False).eval(),
+        "no running statistics",
+    ),
+    "instance norm that tracks": (nn.InstanceNorm1d(2, track_running_stats=True), "update"),
+    "dropout": (nn.Dropout(0.5), "at random"),
+    "attention": (nn.MultiheadAttention(2, 1, dropout=0.1), "at random"),
+    "recurrent": (nn.LSTM(2, 2, 2, dropout=0.1), "at random"),
+}
+
+
+@pytest.mark.parametrize("module", FREE.values(), ids=FREE)
+def test_what_treats_examples_one_by_one_passes(module):
+    require_fixed_mode(nn.Sequential(module))
+
+
+@pytest.mark.parametrize(("module", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_is_refused(module, reason):
+    with pytest.raises(DomainError, match=f"'0'.*{reason}"):
+        require_fixed_mode(nn.Sequential(module))
+
+
+def test_all_culprits_are_named_at_once():
+    norms = [nn.BatchNorm1d(2) for _ in range(5)]
+    model = nn.Sequential(*norms, nn.Dropout(0.5)).train()
+    with pytest.raises(DomainError, match=r"'0', '1', '2' and 2 more.*; '5' drop out"):
+        require_fixed_mode(model)
+    assert torch.equal(norms[0].running_mean, torch.zeros(2))
+
+
+BEFORE, AFTER = "side waits for main", "main waits for side"
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """What streams were told, in order."""
+    told = []
+
+    class Stream:
+        def __init__(self, device, priority=0):
+            self.name = "side" if priority else "main"
+            told.append(f"new {self.name}")
+
+        def wait_stream(self, other):
+            told.append(f"{self.name} waits for {other.name}")
+
+    @contextmanager
+    def inside(stream):
+        told.append(f"in {stream.name}")
+        yield
+
+    main = Stream(None)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", inside)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(state, "_side_stream", lru_cache(state._side_stream.__wrapped__))
+    told.clear()
+    return told
+
+
+def test_work_aside_waits_for_what_was_asked_before_and_is_waited_for(done):
+    aside = SideStream(torch.device("cuda"))
+    done.append("products")
+    with aside.work():
+        done.append("check")
+    assert done == ["new side", BEFORE, "products", "in side", "check", AFTER]
+
+
+def test_work_that_fails_is_waited_for_too(done):
+    aside = SideStream(torch.device("cuda"))
+    with pytest.raises(ValueError, match="in the check"), aside.work():
+        raise ValueError("in the check")
+    assert done[-1] == AFTER
+
+
+def test_there_is_one_stream_for_all_work_aside(done):
+    for _ in range(3):
+        with SideStream(torch.device("cuda")).work():
+            pass
+    assert done == ["new side", *[BEFORE, "in side", AFTER] * 3]
+
+
+def test_elsewhere_work_is_done_when_it_is_asked_for(done):
+    with SideStream(torch.device("cpu")).work():
+        done.append("check")
+    assert done == ["check"]
+
+
+PROCESS = """
+import resource
+import torch
+from theodolite.engine.state import raise_trim_threshold
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = [torch.zeros(2**20) for _ in range(5)]
+    del kept
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+raise_trim_threshold()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_freed_memory_is_found_again():
+    # In a process of its own: here other tests have freed larger blocks already.
+    ran = subprocess.run(
+        [sys.executable, "-c", PROCESS], capture_output=True, text=True, check=True
+    )
+    assert int(ran.stdout) < 2000  # of 5120 pages

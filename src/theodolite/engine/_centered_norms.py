@@ -15,13 +15,6 @@ from theodolite.engine.batches import spans
 from theodolite.engine.state import available_bytes
 from theodolite.linalg import Moments, centered_square_sum
 
-__all__ = [
-    "GradientMoments",
-    "KernelMoments",
-    "gradient_rows",
-    "shorter_sides",
-]
-
 _ROWS = 1024  # rows of a block that are converted to float64 at a time
 
 
@@ -131,7 +124,7 @@ class GradientMoments:
 def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
     """Layers for which the matrix of parameters takes less time than the kernel of all examples.
 
-    One such matrix stays per layer: the smallest first, as long as they fit beside what is planned.
+    One such matrix stays per layer: the smallest first, as long as memory is left by the plan.
 
     Args:
         engine: The engine.

@@ -17,14 +17,6 @@ from theodolite._distributed import Processes
 from theodolite.engine._example_gradients import Segment
 from theodolite.linalg import SetSums, mean_over_classes, ratio_or_nan
 
-__all__ = [
-    "ClassTally",
-    "LayerSums",
-    "UnitSums",
-    "class_squares",
-    "shared_tallies",
-]
-
 K = TypeVar("K", bound=Hashable)
 
 
@@ -209,7 +201,7 @@ class LayerSums:
         overall: the same for all examples as one set.
         norms: norm of each example's gradient, in the order of the data.
         weight_norm: norm of the layer's parameters; nan where there are none.
-        units: sums of unit vectors, where they were asked for.
+        units: sums of unit vectors, where stiffness is measured.
     """
 
     classes: SetSums

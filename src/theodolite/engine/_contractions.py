@@ -207,8 +207,8 @@ def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
     torch.add(here, there, out=_both(total, axes, 0, length))
     # where nothing is added: the last lines along one axis, then the rest of those along the other
     total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
-    beside = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
-    beside[0].copy_(beside[1])
+    rest = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
+    rest[0].copy_(rest[1])
     return total
 
 

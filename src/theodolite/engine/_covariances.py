@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,18 +26,11 @@ from theodolite.engine.state import exact_arithmetic, model_device, require_fixe
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments, array_function, double
 
-__all__ = [
-    "PositionCovariance",
-    "PositionSums",
-    "input_moments",
-    "patch_covariance",
-    "patch_moments",
-    "weight_covariance",
-]
-
 _CHUNK_BYTES = 64 * 2**20
 # Below this many channels the shifted products are too narrow for the matrix units.
 _FEWEST_CHANNELS = 16
+
+_NO_BATCH = "images: expected at least one batch, got none; is the loader exhausted?"
 
 GeometryOf = Callable[[Tensor], PatchGeometry]  # of a batch of images
 
@@ -56,59 +49,15 @@ def patch_moments(
         offset = _about(chunk, shift, grid)
         summed = offset.sum(0, keepdim=True, dtype=torch.float64)
         total += grid.rows(summed).sum((0, 1))
-        scatter += _shifted_scatter(offset, grid) if shifted_products else _scatter(offset, grid)
+        if shifted_products:
+            scatter += _shifted_scatter(offset, grid)
+        else:
+            rows = grid.rows(offset).flatten(0, 1)
+            scatter += rows.mT @ rows
     count = float(len(images) * grid.positions(images.shape[2:]))
     # Float32 products are symmetric to float32 only; eigen-solvers and checks expect more.
     scatter = (scatter + scatter.mT) / 2
     return Moments(whole_shift.new_tensor(count), whole_shift, total, scatter)
-
-
-@dataclass(frozen=True)
-class PositionSums:
-    """Per position: sum and scatter of its patch about a shift, over images."""
-
-    count: int
-    shift: Float[Tensor, " d"]
-    totals: Float[Tensor, "positions d"]
-    scatters: Float[Tensor, "positions d d"]
-
-    @classmethod
-    def of(
-        cls,
-        images: Float[Tensor, "n channels *sizes"],
-        grid: PatchGeometry,
-        shift: Float[Tensor, " channels"],
-    ) -> "PositionSums":
-        """Sums of one batch, about a shift per channel."""
-        positions, d = grid.positions(images.shape[2:]), len(shift) * grid.offset_count
-        totals = images.new_zeros((positions, d), dtype=torch.float64)
-        scatters = images.new_zeros((positions, d, d), dtype=torch.float64)
-        for chunk in _chunks(images, grid, unfolds=True):
-            rows = grid.rows(_about(chunk, shift, grid)).transpose(0, 1)
-            totals += rows.sum(1, dtype=torch.float64)
-            scatters += rows.mT @ rows
-        return cls(len(images), shift.repeat_interleave(grid.offset_count), totals, scatters)
-
-    def __add__(self, other: "PositionSums") -> "PositionSums":
-        """Sums of both groups of images, which must share the shift."""
-        return PositionSums(
-            self.count + other.count,
-            self.shift,
-            self.totals + other.totals,
-            self.scatters + other.scatters,
-        )
-
-    @property
-    def mean(self) -> Float[Tensor, "positions d"]:
-        """Mean patch of each position."""
-        return self.shift + self.totals / self.count
-
-    def covariance(self, *, centered: bool, ddof: int) -> Float[Tensor, "positions d d"]:
-        """Covariance of each position about its mean, or second moment about zero."""
-        center = self.mean - self.shift if centered else -self.shift.expand_as(self.totals)
-        cross = self.totals.unsqueeze(-1) * center.unsqueeze(-2)
-        outer = center.unsqueeze(-1) * center.unsqueeze(-2)
-        return (self.scatters - cross - cross.mT + self.count * outer) / (self.count - ddof)
 
 
 def _about(images: Tensor, shift: Tensor, grid: PatchGeometry) -> Tensor:
@@ -124,11 +73,6 @@ def _chunks(images: Tensor, grid: PatchGeometry, *, unfolds: bool) -> Iterator[T
         positions = grid.positions(images.shape[2:])
         per_image = positions * images.shape[1] * grid.offset_count * images.element_size()
     yield from torch.split(images, max(1, _CHUNK_BYTES // max(per_image, 1)))
-
-
-def _scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
-    rows = grid.rows(offset).flatten(0, 1)
-    return (rows.mT @ rows).double()
 
 
 def _prefers_shifts(images: Tensor, grid: PatchGeometry) -> bool:
@@ -333,7 +277,7 @@ def patch_covariance(
 
     if per_position:
         return _per_position(tensors, geometry, centered, ddof)
-    moments = _stream_patches(tensors, geometry)
+    moments = _pooled_moments(tensors, geometry)
     _require_ddof(ddof, int(moments.count))
     return moments.covariance(centered=centered, ddof=ddof)
 
@@ -357,23 +301,14 @@ def _checked(batches: Iterable[Any]) -> Iterator[Tensor]:
         yield images
 
 
-def _stream_patches(batches: Iterable[Tensor], geometry: GeometryOf) -> Moments:
+def _pooled_moments(batches: Iterable[Tensor], geometry: GeometryOf) -> Moments:
     """Moments of the patches of all batches, about the channel means of the first."""
-    parts = (
-        patch_moments(images, geometry(images), shift) for images, shift in _with_shift(batches)
-    )
-    total = _some(next(parts, None))
-    for part in parts:
-        total = total + part
-    return total
-
-
-Sums = TypeVar("Sums", Moments, PositionSums)
-
-
-def _some(total: Sums | None) -> Sums:
+    total: Moments | None = None
+    for images, shift in _with_shift(batches):
+        part = patch_moments(images, geometry(images), shift)
+        total = part if total is None else total + part
     if total is None:
-        raise DomainError("images: expected at least one batch, got none; is the loader exhausted?")
+        raise DomainError(_NO_BATCH)
     return total
 
 
@@ -388,27 +323,37 @@ def _with_shift(batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 def _per_position(
     batches: Iterable[Tensor], geometry: GeometryOf, centered: bool, ddof: int
 ) -> PositionCovariance:
-    total: PositionSums | None = None
-    sizes = torch.Size()
+    """Sums and scatters about the channel means of the first batch, position by position."""
+    count, first = 0, torch.Size()
     positions: tuple[int, ...] = ()
+    origin = totals = scatters = torch.empty(0)
     for images, shift in _with_shift(batches):
         grid = geometry(images)
-        sizes = sizes or images.shape[2:]
-        if images.shape[2:] != sizes:
+        if not count:
+            first, positions = images.shape[2:], grid.output_size(images.shape[2:])
+            origin = shift.repeat_interleave(grid.offset_count)
+            totals = origin.new_zeros(prod(positions), len(origin))
+            scatters = origin.new_zeros(prod(positions), len(origin), len(origin))
+        if images.shape[2:] != first:
             raise ShapeError(
-                f"images: expected size {tuple(sizes)} as in the first batch, got "
+                f"images: expected size {tuple(first)} as in the first batch, got "
                 f"{tuple(images.shape[2:])}; positions can only be compared in equal images"
             )
-        positions = grid.output_size(sizes)
-        part = PositionSums.of(images, grid, shift)
-        total = part if total is None else total + part
-    sums = _some(total)
-    _require_ddof(ddof, sums.count)
-    covariance = sums.covariance(centered=centered, ddof=ddof)
+        for chunk in _chunks(images, grid, unfolds=True):
+            rows = grid.rows(_about(chunk, shift, grid)).transpose(0, 1)  # (positions, n, d)
+            totals += rows.sum(1, dtype=torch.float64)
+            scatters += rows.mT @ rows
+        count += len(images)
+    if not count:
+        raise DomainError(_NO_BATCH)
+    _require_ddof(ddof, count)
+    center = totals / count if centered else -origin.expand_as(totals)
+    cross = totals.unsqueeze(-1) * center.unsqueeze(-2)
+    outer = center.unsqueeze(-1) * center.unsqueeze(-2)
+    covariance = (scatters - cross - cross.mT + count * outer) / (count - ddof)
+    mean = origin + totals / count
     return PositionCovariance(
-        sums.count,
-        sums.mean.reshape(*positions, -1),
-        covariance.reshape(*positions, *covariance.shape[1:]),
+        count, mean.reshape(*positions, -1), covariance.reshape(*positions, *outer.shape[1:])
     )
 
 
@@ -472,7 +417,12 @@ def input_moments(
             mask = batch.mask
             with capture_inputs(plain, names, reduce):
                 batch.run(plain)
-    _require_run(names, moments)
+    silent = [name for name in names if name not in moments]
+    if silent:
+        raise DomainError(
+            f"layers: expected layers that are called in the forward pass, {silent} are not "
+            "(attention uses the weights of its projections directly); leave them out"
+        )
     return moments
 
 
@@ -495,15 +445,6 @@ def _is_matrix(module: nn.Module) -> bool:
     if isinstance(module, (nn.Linear, *_CONV)):
         return True
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
-
-
-def _require_run(names: list[str], moments: dict[str, Moments]) -> None:
-    silent = [name for name in names if name not in moments]
-    if silent:
-        raise DomainError(
-            f"layers: expected layers that are called in the forward pass, {silent} are not "
-            "(attention uses the weights of its projections directly); leave them out"
-        )
 
 
 def _moments(

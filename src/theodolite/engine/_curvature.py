@@ -39,14 +39,6 @@ from theodolite.engine.state import (
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.linalg import Eigen, symmetric_eigen, top_eigen_operator
 
-__all__ = [
-    "LayerMoments",
-    "OutputHessian",
-    "ParameterOperator",
-    "Pass",
-    "output_hessian",
-]
-
 _DENSE_BELOW = 512  # the full matrix is cheaper than ARPACK's start-up below this many parameters
 
 

@@ -24,14 +24,6 @@ from theodolite.engine.readouts import OutputChoice, Readout, read_outputs, reso
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.linalg import cross_entropy_hessian, double, squared_error_hessian
 
-__all__ = [
-    "Fisher",
-    "GaussNewton",
-    "LayerFisher",
-    "fisher",
-    "gauss_newton",
-]
-
 _BATCH_SIZE = 256
 _HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
     "cross_entropy": cross_entropy_hessian,

@@ -22,11 +22,6 @@ from theodolite.engine.state import DEFAULT_MEMORY_LIMIT, exact_arithmetic, unto
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double, double_center
 
-__all__ = [
-    "FeatureGrams",
-    "feature_grams",
-]
-
 _BATCH_SIZE = 256
 _ROWS = 512  # rows of one product inside a tile: half of the square is skipped, units stay busy
 
@@ -181,7 +176,7 @@ class _Accumulation:
         buffers = self._buffers(range(index, last), stop - start)
         for name, buffer in buffers.items():
             _fill_square(self.grams[name][start:stop, start:stop], buffer)
-        self._fill_beside(buffers, last, start, stop)
+        self._fill_later(buffers, last, start, stop)
         return last, stop
 
     def _buffers(self, batches: range, length: int) -> dict[str, Tensor]:
@@ -198,7 +193,7 @@ class _Accumulation:
             position += len(self.batches[batch])
         return buffers
 
-    def _fill_beside(self, buffers: dict[str, Tensor], last: int, start: int, stop: int) -> None:
+    def _fill_later(self, buffers: dict[str, Tensor], last: int, start: int, stop: int) -> None:
         position = stop
         for batch in range(last, len(self.batches)):
             for name, rows in self._rows(batch).items():

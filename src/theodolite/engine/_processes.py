@@ -13,11 +13,6 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.layers import Layers
 from theodolite.linalg import Moments
 
-__all__ = [
-    "shared_moments",
-    "shared_tangent_kernels",
-]
-
 
 def shared_tangent_kernels(
     model: nn.Module,
@@ -62,9 +57,9 @@ def shared_tangent_kernels(
     found: dict[str, Tensor] = {}
     for name in names:
         diagonal = processes.collect(empty if own is None else own[name], owners[name])
-        beside = processes.collect(empty if other is None else other[name], owners[name])
+        following = processes.collect(empty if other is None else other[name], owners[name])
         if owners[name] == processes.rank:
-            found[name] = ring.assemble(diagonal, beside)
+            found[name] = ring.assemble(diagonal, following)
     outputs = empty if own is None else own.outputs
     return TangentKernels(found, coverage, outputs, 0 if own is None else own.predicted_bytes)
 
@@ -94,9 +89,9 @@ class _Ring:
         last = size // 2 if size % 2 or rank < size // 2 else size // 2 - 1
         return [index for step in range(1, last + 1) for index in self._part((rank + step) % size)]
 
-    def assemble(self, diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
+    def assemble(self, diagonal: list[Tensor], following: list[Tensor]) -> Tensor:
         """One kernel from everybody's tiles."""
-        tiles = [*self._placed(diagonal, beside)]
+        tiles = [*self._placed(diagonal, following)]
         shape = list(tiles[0][2].shape)
         axis = len(shape) // 2  # (n, n) or (n, c, n, c)
         shape[0] = shape[axis] = self.count
@@ -109,14 +104,14 @@ class _Ring:
         return kernel
 
     def _placed(
-        self, diagonal: list[Tensor], beside: list[Tensor]
+        self, diagonal: list[Tensor], following: list[Tensor]
     ) -> Iterator[tuple[list[int], list[int], Tensor]]:
         for rank in range(self.processes.size):
             rows, columns = self._part(rank), self._following(rank)
             if rows:
                 yield rows, rows, diagonal[rank]
             if rows and columns:
-                yield rows, columns, beside[rank]
+                yield rows, columns, following[rank]
 
 
 def shared_moments(

@@ -1,4 +1,4 @@
-"""Inner products of rows at the precision asked for.
+"""Inner products of rows at a chosen precision.
 
 PyTorch has no product of a matrix with its own transpose in half of the operations. That of
 NumPy's BLAS is a third faster than panels of PyTorch's, and it comes out exactly symmetric. Its
@@ -15,14 +15,6 @@ import numpy as np
 import torch
 from threadpoolctl import LibController, ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
-
-__all__ = [
-    "Precision",
-    "Products",
-    "gram_into",
-    "is_gram",
-    "on_one_thread",
-]
 
 
 def on_one_thread(device: torch.device) -> bool:
@@ -81,7 +73,7 @@ class Products:
         self._precision = precision
 
     def wide(self, rows: Tensor) -> Tensor:
-        """Factors that are short beside their product, in float64 where the chip is faster so."""
+        """Factors much smaller than their product, in float64 where the chip is faster so."""
         return rows.double() if self._widens(rows) and rows.shape[-1] >= _LONG else rows
 
     def left(self, rows: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class _FixedBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        if ctx.scale is None:  # on the way back, when a GPU has more to do than to be asked
+        if ctx.scale is None:  # in the backward pass, when a GPU has work queued
             ctx.scale = _scale(*ctx.statistics)
         return gradient * ctx.scale, None
 
@@ -93,10 +93,10 @@ _CONV_DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "group
 
 
 class _FlippedKernelBackward(torch.autograd.Function):
-    """A result as it is, with a way back to the input that its own graph does not have.
+    """A result as it is, with a gradient for the input that its own graph does not have.
 
     The gradient goes on to the result's own graph as well, where weights and bias get theirs if
-    somebody asks for them. The result counts as changed in place: as a view of itself it could not
+    they need one. The result counts as changed in place: as a view of itself it could not
     be overwritten by a later operation.
     """
 
@@ -109,7 +109,7 @@ class _FlippedKernelBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        if ctx.flipped is None:  # on the way back, when a GPU has more to do than to be asked
+        if ctx.flipped is None:  # in the backward pass, when a GPU has work queued
             around = ctx.weight.flip(tuple(range(2, ctx.weight.dim())))
             ctx.flipped = around.transpose(0, 1).contiguous()
         convolve, padding, dilation = ctx.options
@@ -119,7 +119,7 @@ class _FlippedKernelBackward(torch.autograd.Function):
 def flipped_kernel_convolution(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor | None:
-    """The result of a call of a convolution on a GPU, with the faster way back to its input.
+    """The result of a call of a convolution on a GPU, with the faster backward pass to its input.
 
     Returns None where the call is another one, or has strides, groups, more padding than the
     kernel is long, a kernel of one pixel, an input without a gradient, or short numbers.

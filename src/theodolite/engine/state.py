@@ -225,14 +225,14 @@ def quiet_vmap(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., 
 
 
 class SideStream:
-    """From here on, work may go beside what is asked for later, instead of after it.
+    """From here on, work may run concurrently with what is launched later, instead of after it.
 
     Many short kernels leave a GPU empty between them. In a stream of their own they slip in between
     the blocks of longer ones, and copies to the GPU do not wait for these. Elsewhere than on CUDA,
-    work is done when it is asked for.
+    work is done at once.
 
     Args:
-        device: Where the work happens. What it needs must have been asked for by now.
+        device: Where the work happens. What it needs must have been launched by now.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -244,7 +244,7 @@ class SideStream:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Ask for work in the block; whatever is asked for after the block waits for it."""
+        """Launch work in the block; whatever is launched after the block waits for it."""
         if self._stream is None:
             yield
             return
@@ -275,7 +275,7 @@ def raise_trim_threshold() -> None:
     """Let glibc keep up to 64 MiB of what a process frees instead of handing it back.
 
     It keeps twice the size of the largest block that it has seen freed. Otherwise kernels of some
-    megabytes are handed back, and every page of the next ones is asked for and cleared anew, which
+    megabytes are handed back, and every page of the next ones is requested and cleared anew, which
     can take as long as half of the products. Other allocators have limits of their own.
     """
     torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
