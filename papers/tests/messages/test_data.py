@@ -159,7 +159,15 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
                 "d", torch.rand(5, 3), LABELS + 10**7, torch.rand(5, 3), LABELS
             ),
             DomainError,
-            "labels: expected class indices below 100000, got 10000002; relabel",
+            "y_train: expected classes numbered from 0, got a label of 10000002 among 5 examples; "
+            "relabel",
+        ),
+        (
+            lambda: datasets.Dataset(
+                "d", torch.rand(5, 3), LABELS + 110_000, torch.rand(5, 3), LABELS
+            ),
+            DomainError,
+            "labels: expected class indices below 100000, got 110002; relabel",
         ),
     ],
 )
