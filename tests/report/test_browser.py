@@ -13,8 +13,10 @@ import pytest
 from tests.report import browser as driver
 from tests.report.drawn import mismatches
 from tests.report.made_records import NASTY, history_run, survey_run
+from tests.report.paths import numbers_at
 from theodolite.records import Record, Run
 from theodolite.report import notebook_html, write_html
+from theodolite.report._numbers import shown
 from theodolite.report.pages import DARK, LIGHT
 
 pytestmark = pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {dri
 LAYERS = ("fc1", "fc2", "fc3")
 STEPS = (0, 10, 1000)
 DESKTOP, PHONE = (1280, 900), (390, 844)
+OPEN = "return [...document.querySelectorAll('.family')].filter((f) => f.open).length"
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +64,14 @@ def survey(folder):
     return write_html([survey_run(name="one survey")], folder / "survey.html")
 
 
-def fresh(browser, path, size=DESKTOP):
+def fresh(browser, path, size=DESKTOP, *, unfold=True):
+    """Load a page; sections are folded, so that figures are drawn only when they are opened."""
     browser.log()
     browser.size(*size)
     browser.open(path)
+    if unfold:
+        browser.script("document.querySelectorAll('.family').forEach((f) => { f.open = true; })")
+        browser._next_frame()
 
 
 def wait_for(condition, seconds=10):
@@ -206,17 +213,30 @@ picture.src = source.getAttribute("href") || source.getAttribute("xlink:href");
 
 
 def test_sections_fold_and_links_lead_to_them(browser, survey):
-    fresh(browser, survey)
+    fresh(browser, survey, unfold=False)
+    assert browser.script(OPEN) == 0
+    links = browser.script(
+        "return [...document.querySelectorAll('.answer .links a')].map((a) => a.hash.slice(1))"
+    )
+    assert len(links) >= 4
+    for i, target in enumerate(links):
+        browser.script("document.querySelectorAll('.family').forEach((f) => { f.open = false; })")
+        browser.script("scrollTo(0, 0)")
+        browser._next_frame()
+        browser.script(f"document.querySelectorAll('.answer .links a')[{i}].click()")
+        browser._next_frame()
+        place = f"document.getElementById('{target}')"
+        assert browser.script(f"return {place}.closest('details').open")
+        assert browser.script(f"return {place}.querySelector('.plot').offsetWidth") > 0
+        top = browser.script(f"return {place}.getBoundingClientRect().top")
+        assert 0 <= top < DESKTOP[1]
     for section in ("representation", "covariance", "kernel", "tangent", "gradient"):
         place = f"#g0-section-{section}"
         is_open = f"return document.querySelector('{place}').open"
-        browser.click(f"{place} > summary")
-        assert not browser.script(is_open)
+        before = browser.script(is_open)
         browser.script("scrollTo(0, 0)")
-        browser.click(f".contents a[href='{place}']")
-        assert browser.script(is_open)
-        assert browser.script(f"return document.querySelector('{place} .plot').offsetWidth") > 0
-        assert browser.script("return scrollY") > 0
+        browser.click(f"{place} > summary")
+        assert browser.script(is_open) != before
     browser.click("#section-about > summary")
     assert "n <= d" in browser.script("return document.querySelector('#section-about').innerText")
     assert_quiet(browser)
@@ -224,14 +244,51 @@ def test_sections_fold_and_links_lead_to_them(browser, survey):
 
 def test_comparison_shows_every_run(browser, page):
     fresh(browser, page)
-    names = browser.texts("#gall-depth-kernel .legendtext")
-    assert names == ["MLP true", "MLP shuffled", "CNN"]
+    names = browser.texts("#gall-depth-kernel .legend span")
+    assert [name.strip() for name in names] == ["MLP true", "MLP shuffled", "CNN"]
+
+
+def test_the_slider_moves_header_sentences_overview_and_figures(browser, page, runs):
+    fresh(browser, page)
+    places = {
+        "header": ".group.current .lead",
+        "sentence": ".group.current .answer .text",
+        "number": ".group.current .overview .kernel b",
+        "section": "#g0-section-kernel > summary .says",
+        "finding": "#g0-kernel-cka-target .finding",
+        "whole": "#g0-section-gradient .whole b",
+    }
+
+    def seen():
+        texts = {name: browser.texts(selector) for name, selector in places.items()}
+        sources = browser.script(
+            "return [...document.querySelectorAll('.group.current [data-source]')]"
+            ".filter((e) => e.tagName === 'B' && e.dataset.source !== 'null')"
+            ".map((e) => [e.dataset.source, e.textContent])"
+        )
+        cursor = browser.script(
+            "return document.querySelector('.group.current .cursor').getAttribute('transform')"
+        )
+        return texts | {"cursor": cursor}, sources
+
+    latest, _ = seen()
+    browser.keys(".slider.current input", driver.LEFT)
+    browser.keys(".slider.current input", driver.LEFT)
+    first, sources = seen()
+    assert all(first[name] != latest[name] for name in first), first
+    assert first["cursor"] == "translate(0,0)"
+    assert len(sources) == 2 * (4 * 3 + 1 + 2 + 5)
+    for source, text in sources:
+        assert json.loads(source)["step"] == 0
+        assert text == shown(numbers_at(runs, json.loads(source)))
+    assert mismatches(browser, runs) == []
+    assert_quiet(browser)
 
 
 def test_theme_switch_recolors_page_and_figures(browser, survey):
     fresh(browser, survey)
     colors = (
-        "const line = document.querySelector('#g0-kernel-cka-target-0 .tracet1 .js-line');"
+        "const line = document.querySelector('#g0-kernel-cka-target-0 .js-line');"
         "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]"
     )
     assert browser.script(colors) == [rgb(LIGHT["page"]), rgb(LIGHT["kernel"])]
@@ -249,16 +306,16 @@ def rgb(color):
 def test_data_can_be_downloaded_and_read_as_text(browser, survey, tmp_path):
     fresh(browser, survey)
     browser.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.click("#g0-kernel-cka-target .as-text summary")
     browser.click("#g0-kernel-cka-target .download")
     path = tmp_path / "g0-kernel-cka-target.csv"
     wait_for(path.exists)
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    mine = [row for row in rows if row["series"] == "target, one survey"]
+    mine = [row for row in rows if row["series"] == "CKA to labels"]
     record = survey_run(name="one survey").steps[0].contents["rows"]
     wanted = [row["value"] for row in record if row["measure"] == "cka_target"]
     assert [row["row"] for row in mine] == list(LAYERS)
     assert [float(row["value"]) for row in mine] == pytest.approx(wanted, rel=1e-5)
-    browser.click("#g0-kernel-cka-target .as-text summary")
     text = "return document.querySelector('#g0-kernel-cka-target textarea').value"
     assert wait_for(lambda: browser.script(text)).splitlines() == path.read_text().splitlines()
 
@@ -309,10 +366,9 @@ def test_numbers_in_the_cells_of_a_map_stay_apart_on_a_phone(browser, folder):
 
 
 def test_phone_folds_families_and_never_scrolls_sideways(browser, page):
-    fresh(browser, page, PHONE)
-    folded = "return [...document.querySelectorAll('.family')].filter(f => f.open).length"
+    fresh(browser, page, PHONE, unfold=False)
     wide = "return document.documentElement.scrollWidth - innerWidth"
-    assert browser.script(folded) == 0
+    assert browser.script(OPEN) == 0
     assert browser.script(wide) <= 0
     browser.click("#g0-section-gradient > summary")
     assert (
@@ -345,7 +401,7 @@ def test_pictures_of_eigenvectors_are_large_enough_to_see(browser, folder, size,
 
 
 def test_paper_has_every_figure(browser, small):
-    fresh(browser, small, PHONE)
+    fresh(browser, small, PHONE, unfold=False)
     undrawn = "return document.querySelectorAll('.plot:not(:has(.main-svg))').length"
     assert browser.script(undrawn) > 0
     pdf = base64.b64decode(browser.command("Page.printToPDF")["data"])
@@ -353,12 +409,7 @@ def test_paper_has_every_figure(browser, small):
     assert len(pdf) > 100_000
     assert browser.script(undrawn) == 0
     browser.settle()
-    assert (
-        browser.script(
-            "return [...document.querySelectorAll('.family')].filter(f => f.open).length"
-        )
-        == 0
-    )
+    assert browser.script(OPEN) == 0
 
 
 def test_overview_without_scripts(browser, page):

@@ -10,10 +10,10 @@ from tests.report.paths import numbers_at
 from theodolite.errors import UnknownNameError
 from theodolite.records import FAMILIES, Record, Run
 from theodolite.report import plot
-from theodolite.report._between import depth_figures
 from theodolite.report._catalog import family_figures, history_figures
-from theodolite.report._figure import states_of
+from theodolite.report._figures import states_of
 from theodolite.report._maps import step_maps
+from theodolite.report._profiles import depth_figures
 from theodolite.report._reading import groups_of
 
 RUNS = [
@@ -55,16 +55,16 @@ def same(found, wanted):
 def test_numbers_are_those_of_the_record_at_every_step(group, figure):
     for panel in figure.all_panels:
         for state in states_of(panel, group.steps)[0]:
-            for trace in state:
-                for axis, source in trace["meta"].get("source", {}).items():
-                    found = trace["error_y"]["array"] if axis == "error_y" else trace[axis]
+            for numbers in state:
+                for axis, source in numbers["meta"].get("source", {}).items():
+                    found = numbers["error" if axis == "error_y" else axis]
                     assert same(list(found), numbers_at(RUNS, source)), (panel.title, axis)
 
 
 def test_every_figure_says_how_to_read_it_and_keys_are_unique():
     seen = set()
     for group, figure in FIGURES:
-        assert len(figure.reading) > 20
+        assert len(figure.words.reading) > 20
         assert (group.index, figure.key) not in seen
         seen.add((group.index, figure.key))
 
@@ -75,25 +75,30 @@ def test_true_labels_are_drawn_for_the_run_that_has_others_and_for_no_other():
         for key in ("kernel-cka-target", "lines-kernel")
     )
     traces = profile.panels[0].draw(0)
-    names = [trace["name"] for trace in traces if not trace["meta"].get("null")]
+    names = [trace["name"] for trace in traces if not trace["meta"].get("chance")]
     runs = [run.name for run in group.runs]
+    own, true, raw = "CKA to labels", "CKA to the true labels", "CKA to the input"
     assert names == [
-        f"target, {runs[0]}", f"input, {runs[0]}",
-        f"target, {runs[1]}", f"true labels, {runs[1]}", f"input, {runs[1]}",
+        f"{own}, {runs[0]}", f"{raw}, {runs[0]}",
+        f"{own}, {runs[1]}", f"{true}, {runs[1]}", f"{raw}, {runs[1]}",
     ]  # fmt: skip
-    (drawn,) = (trace for trace in traces if trace["name"].startswith("true labels"))
+    (drawn,) = (trace for trace in traces if trace["name"].startswith(true))
     assert drawn["y"] == pytest.approx([1 / 20, 1 / 21, 1 / 22], rel=1e-4)
-    assert drawn["line"]["color"] == "ink"
+    # A color for each run, a dash for each measure, and both are in the legend.
+    second = [t for t in traces if runs[1] in t["name"] and not t["meta"].get("chance")]
+    assert len({trace["line"]["color"] for trace in second}) == 1
+    assert drawn["line"]["dash"] == "dot"
+    assert [key.name for key in profile.legend][:5] == [*runs, own, true, raw]
     for layer, panel in enumerate(steps.panels):
         lines = {trace["name"]: trace for trace in panel.draw(None)}
-        assert list(lines) == [*runs, f"true labels, {runs[1]}"]
+        assert list(lines) == [f"{own}, {runs[0]}", f"{own}, {runs[1]}", f"{true}, {runs[1]}"]
         wanted = [step / (20 + layer) for step in (1, 2, 3, 4)]
-        assert lines[f"true labels, {runs[1]}"]["y"] == pytest.approx(wanted, rel=1e-4)
-    assert all("true labels" in figure.reading for figure in (profile, steps))
+        assert lines[f"{true}, {runs[1]}"]["y"] == pytest.approx(wanted, rel=1e-4)
+    assert all("true " in figure.words.reading for figure in (profile, steps))
     untold = [history_run(name="a"), history_run(name="b", seed=3)]
     figures = {f.key: f for _, f in all_figures(untold)}
     for key in ("kernel-cka-target", "lines-kernel"):
-        assert "true labels" not in figures[key].reading
+        assert "true labels" not in figures[key].words.reading
         assert not any("true labels" in t["name"] for t in figures[key].panels[0].draw(None))
 
 
@@ -161,15 +166,15 @@ def test_a_family_of_some_steps_is_drawn_at_its_own():
 
 def test_a_map_of_estimates_tells_their_errors_and_that_the_last_is_another():
     run = history_run(steps=(0, 10, 20))
-    assert "probes" not in step_maps(groups_of([run], 60)[0], "tangent").reading
+    assert "probes" not in step_maps(groups_of([run], 60)[0], "tangent").words.reading
     for record, probes, error in zip(run.steps, (4, 4, 32), (0.1, 0.5, 0.02), strict=True):
         record.contents["config"] = record.contents["config"] | {"sketch_vectors": probes}
         for row in record.contents["rows"]:
             row.update({"method": "sketch", "error": error} if row["family"] == "tangent" else {})
     group = groups_of([run], 60)[0]
     told = "random probes, 4 (errors up to 0.500) and 32 (errors up to 0.020). The last step"
-    assert told in step_maps(group, "tangent").reading
-    assert "probes" not in step_maps(group, "kernel").reading
+    assert told in step_maps(group, "tangent").words.reading
+    assert "probes" not in step_maps(group, "kernel").words.reading
 
 
 def test_nulls_belong_to_their_own_run():
@@ -178,8 +183,8 @@ def test_nulls_belong_to_their_own_run():
         row["null_mean"] = None if row["null_mean"] is None else 0.5
     group = groups_of(runs, 60)[0]
     traces = family_figures(group, "kernel")[0].panels[0].draw(None)
-    nulls = {trace["name"]: trace["y"] for trace in traces if trace["meta"].get("null")}
-    assert nulls == {"chance, a": [0.03] * 3, "chance, b": [0.5] * 3}
+    levels = {trace["name"]: list(trace["y"]) for trace in traces if trace["meta"].get("chance")}
+    assert levels == {"chance, a": [0.03] * 3, "chance, b": [0.5] * 3}
 
 
 def test_maps_of_many_classes_name_a_few_of_them():
@@ -244,13 +249,14 @@ def test_plots_are_valid_and_their_colors_are_colors(name, theme):
 
 def test_plot_of_a_number_of_the_whole_model_is_a_line_for_each_run():
     figure = plot(RUNS[:2], "loss")
-    assert [trace.name for trace in figure.data] == ["true", "shuffled"]
+    assert [trace.name for trace in figure.data] == ["loss, true", "loss, shuffled"]
     for run, trace in zip(RUNS, figure.data, strict=False):
         rows = [
             {r["measure"]: r for r in s.contents["rows"] if r["layer"] is None} for s in run.steps
         ]
         assert list(trace.y) == pytest.approx([row["loss"]["value"] for row in rows], rel=1e-4)
-        assert list(trace.x) == [step.contents["step"] for step in run.steps]
+        assert list(trace.customdata) == [step.contents["step"] for step in run.steps]
+        assert list(trace.x) == list(range(len(run.steps)))  # steps are spread evenly
     with pytest.raises(UnknownNameError, match="'loss'"):
         plot(RUNS[2:], "loss")  # one moment has no line
 
@@ -269,3 +275,43 @@ def test_many_layers_fold_and_keep_their_first_and_last():
     figure = family_figures(group, "representation")[2]
     assert [len(figure.panels), len(figure.more)] == [8, 12]
     assert [figure.panels[0].title, figure.panels[-1].title] == ["block.0", "block.19"]
+
+
+def test_one_layer_is_drawn_over_steps_or_written_out_and_never_as_one_point():
+    over_time = {f.key: f for f in family_figures(groups_of([history_run()], 60)[0], "covariance")}
+    (panel,) = over_time["covariance-relative-misalignment"].panels
+    assert panel.layout["xaxis"]["title"]["text"] == "training step"
+    single = {f.key: f for f in family_figures(groups_of([survey_run()], 60)[0], "covariance")}
+    for key in ("covariance-relative-misalignment", "covariance-misalignment"):
+        assert single[key].panels == ()
+        assert single[key].finding(None).endswith("in fc1.")
+    for group, figure in all_figures(RUNS):
+        for panel in figure.all_panels:
+            for trace in panel.draw(group.steps[-1]):
+                lines = trace["type"] == "scatter" and "lines" in (trace["mode"] or "")
+                assert not lines or len(trace["x"]) > 1, figure.key
+
+
+def test_kernels_without_differences_are_left_out():
+    run = survey_run()
+    run.steps[0].arrays["tangent/2/backward_kernel/matrix"] = np.ones((24, 24))
+    figures = {f.key: f for f in family_figures(groups_of([run], 60)[0], "tangent")}
+    titles = [panel.title for panel in figures["tangent-backward-kernel"].panels]
+    assert titles == ["fc1", "fc2"]
+    assert len(figures["tangent-forward-kernel"].panels) == 3
+
+
+def test_lines_of_several_runs_or_measures_have_a_legend():
+    for group, figure in FIGURES:
+        traces = [t for p in figure.panels for t in p.draw(group.steps[-1])]
+        names = {t["name"] for t in traces if t["type"] == "scatter"}
+        assert len(names) < 2 or figure.legend, figure.key
+
+
+def test_a_slider_has_its_place_on_axes_of_steps():
+    group = groups_of([history_run()], 60)[0]
+    figures = {figure.key: figure for figure in history_figures(group)}
+    assert figures["steps-loss"].panels[0].cursor == [0, 1, 2, 3]
+    sparse = groups_of([sparse_run(steps=tuple(range(0, 1000, 100)))], 60)[0]
+    (panel,) = step_maps(sparse, "tangent").panels
+    assert panel.cursor == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3]

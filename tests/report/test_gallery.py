@@ -6,7 +6,7 @@ from tests.report import browser as driver
 from tests.report.made_records import survey_run
 from theodolite.errors import RecordError
 from theodolite.records import Record, save_record, save_run
-from theodolite.report import find_exhibits, write_gallery
+from theodolite.report import Exhibit, find_exhibits, write_gallery
 
 
 def study_record(seed, width, accuracy):
@@ -50,6 +50,12 @@ def test_headlines_of_a_run_are_those_of_its_last_moment(folder):
     assert exhibit.numbers["CKA to labels, last layer"] == values[-1]
 
 
+def test_a_column_of_the_last_layer_shows_it_or_nothing(folder):
+    (exhibit,) = [item for item in find_exhibits(folder) if item.folder == "surveys/one"]
+    assert exhibit.profiles["covariance"]  # of the first layer alone
+    assert "misalignment / random, last layer" not in exhibit.numbers
+
+
 def test_a_folder_without_records_is_said_so(tmp_path):
     with pytest.raises(RecordError, match="found none"):
         find_exhibits(tmp_path)
@@ -59,7 +65,7 @@ def test_a_folder_without_records_is_said_so(tmp_path):
 def test_filter_sort_and_compare(folder, tmp_path):
     page = write_gallery(find_exhibits(folder), tmp_path / "gallery.html")
     visible = (
-        "return [...document.querySelectorAll('#records tbody tr:not([hidden])')]"
+        "return [...document.querySelectorAll('#records tbody tr:not(.spacer)')]"
         ".map((r) => r.cells[3].textContent)"
     )
     with driver.running_browser(tmp_path / "profile") as window:
@@ -91,7 +97,7 @@ def test_filter_sort_and_compare(folder, tmp_path):
         )
         assert window.script(visible) == [f"sweep/seed-{k}" for k in (0, 2, 1, 9)]
         window.script(
-            "document.querySelectorAll('#records tbody tr:not([hidden]) input')"
+            "document.querySelectorAll('#records tbody tr input')"
             ".forEach((box, k) => { if (k < 2) box.click() })"
         )
         compared = (
@@ -100,4 +106,40 @@ def test_filter_sort_and_compare(folder, tmp_path):
         )
         table = {row[0]: row[1:] for row in window.script(compared)}
         assert table["accuracy"] == ["0.5", "0.7"]
+        assert window.log() == []
+
+
+@pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
+def test_a_thousand_records_load_in_three_seconds_and_rows_are_drawn_when_seen(tmp_path):
+    def made(k):
+        kind = k % 30
+        numbers = {f"number {kind}.{j}": (k * j % 97) / 97 for j in range(50)}
+        settings = {"seed": str(k), "size": "lite"}
+        return Exhibit(f"study.{kind}", "study", f"study/{k:04d}", settings, numbers)
+
+    page = write_gallery([made(k) for k in range(1000)], tmp_path / "gallery.html")
+    first = "return document.querySelector('#records tbody tr:not(.spacer)').cells[3].textContent"
+    last = (
+        "return [...document.querySelectorAll('#records tbody tr:not(.spacer)')]"
+        ".at(-1).cells[3].textContent"
+    )
+    with driver.running_browser(tmp_path / "profile") as window:
+        window.navigate(page)
+        loaded = "return performance.getEntriesByType('navigation')[0].loadEventEnd"
+        assert window.script("return document.documentElement.dataset.ready") == "yes"
+        assert window.script(loaded) < 3000
+        assert window.script("return document.getElementsByTagName('td').length") < 3000
+        assert window.script(first) == "study/0000"
+        window.script("document.getElementById('window').scrollTop = 1e6")
+        window.asynchronous("requestAnimationFrame(() => setTimeout(arguments[0], 50))")
+        assert window.script(last) == "study/0999"
+        window.script(
+            "const f = document.getElementById('filter'); f.value = 'study.7';"
+            "f.dispatchEvent(new Event('input'))"
+        )
+        assert window.script("return document.getElementById('count').value") == "34"
+        assert window.script(first) == "study/0007"
+        heads = window.texts("#records th button")
+        assert "number 7.3" in heads
+        assert "number 8.3" not in heads
         assert window.log() == []

@@ -7,6 +7,8 @@ import html
 import json
 import math
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from importlib import resources
 
@@ -220,8 +222,9 @@ def test_a_run_that_was_not_closed_shows_the_latest_numbers_of_every_family():
     overview = overview_of(groups_of([run], 60)[0])
     columns = {column.family.key: column for column in overview.columns}
     row = next(r for r in run.steps[4].contents["rows"] if r["measure"] == "tangent_alignment")
-    assert columns["tangent"].cells[0].number == shown(row["value"])
-    assert json.loads(columns["tangent"].cells[0].source)["step"] == 4
+    (reading,) = columns["tangent"].cells[0].readings
+    assert reading.number == shown(row["value"])
+    assert json.loads(reading.source)["step"] == 4
     assert columns["tangent"].sentence.endswith("; numbers of step 4.")
     assert "numbers of" not in columns["kernel"].sentence
 
@@ -260,7 +263,9 @@ def run_of(record):
 def test_families_that_did_not_run_say_why():
     record = without(survey_record(), "representation", "tangent", "gradient")
     text = page_html([run_of(record)])
-    assert text.count("Not shown: the data have no labels.") == 6
+    for title in ("Representation", "Tangent", "Gradient"):
+        assert text.count(f"{title}: not shown, the data have no labels.") == 1
+        assert f'id="g0-section-{title.lower()}"' not in text  # no section without content
     assert "g0-kernel-cka-target" in text
 
 
@@ -283,8 +288,97 @@ def test_undefined_and_infinite_numbers():
     assert "NaN" not in Parsed(text).scripts[0][1]
     (data,) = [data for attributes, data in Parsed(text).scripts if "type" in attributes]
     panel = json.loads(data)["figures"]["g0-kernel-cka-target"]["panels"][0]
-    (target,) = [t for t in panel["states"][0] if t["name"] == "target, this run"]
-    assert target["y"][1] is None
+    names = [look["name"] for look in panel["looks"]]
+    assert panel["states"][0][names.index("CKA to labels")]["y"][1] is None
+
+
+def test_everything_that_a_step_changes_is_carried(parsed, runs):
+    """Header, sentences and numbers of the table at every step, as the record has them."""
+    (data,) = [data for attributes, data in parsed.scripts if "type" in attributes]
+    payload = json.loads(data)
+    (texts,), (steps,) = payload["texts"], payload["steps"]
+    assert {"lead", "answer-task", "answer-layer", "answer-next", "says-kernel"} <= set(texts)
+    checked = 0
+    for key, entry in texts.items():
+        assert len(entry["frames"]) == len(steps)
+        if not key.startswith("cell-"):
+            continue
+        for place, frame in enumerate(entry["frames"]):
+            state = entry["states"][frame]
+            source = json.loads(state["source"])
+            assert source["step"] == place
+            assert state["parts"]["number"] == shown(numbers_at(runs, source))
+            checked += 1
+    assert checked == 2 * (4 * 3 + 1) * len(steps)
+
+
+def test_numbers_within_chance_are_grey_and_have_their_level_beside_them():
+    run = survey_run()
+    rows = {(r["layer"], r["measure"]): r for r in run.steps[0].contents["rows"]}
+    rows["fc1", "cka_target"] |= {"value": 0.05, "null_mean": 0.03, "null_sd": 0.02}
+    rows["fc2", "cka_target"] |= {"value": 0.08, "null_mean": 0.03, "null_sd": 0.02}
+    columns = {c.family.key: c for c in overview_of(groups_of([run], 60)[0]).columns}
+    readings = [cell.readings[0] for cell in columns["kernel"].cells]
+    assert [reading.within for reading in readings] == [True, False, False]
+    assert all(reading.chance == "chance 0.030" for reading in readings)
+    assert [reading.top for reading in readings] == [False, False, True]
+    assert notebook_html([run]).count('class="reading run0 within') == 1
+
+
+def test_runs_have_equal_weight():
+    runs = [survey_run(name="before"), survey_run(name="after", seed=2)]
+    text = notebook_html(runs)
+    for order in (0, 1):
+        pattern = rf'class="reading run{order}[^"]*">.*?<b data-part="number"'
+        assert len(re.findall(pattern, text)) == 4 * 3 + 1
+
+
+def test_covariance_shows_nothing_where_its_floor_forbids_a_reading():
+    run = survey_run()
+    rows = {r["measure"]: r for r in run.steps[0].contents["rows"] if r["family"] == "covariance"}
+    group = groups_of([run], 60)[0]
+    assert group.measured("covariance", "relative_misalignment") == ["fc1"]
+    rows["misalignment_floor"]["value"] = rows["random_basis_misalignment"]["value"]
+    group = groups_of([run], 60)[0]
+    assert group.measured("covariance", "relative_misalignment") == []
+    overview = overview_of(group)
+    assert "covariance" not in {column.family.key for column in overview.columns}
+    assert overview.absent[0].startswith("Covariance: not shown, too few filters")
+    assert "fc1, covariance: too few filters" in page_html([run])
+
+
+def test_a_misalignment_below_its_floor_has_a_word():
+    run = survey_run()
+    rows = {r["measure"]: r for r in run.steps[0].contents["rows"] if r["family"] == "covariance"}
+    rows["misalignment"]["value"] = 1.0
+    rows["misalignment_floor"]["value"] = 2.0
+    rows["random_basis_misalignment"]["value"] = 6.0
+    columns = {c.family.key: c for c in overview_of(groups_of([run], 60)[0]).columns}
+    assert columns["covariance"].cells[0].readings[0].chance.endswith("at its floor: fully aligned")
+
+
+def test_every_section_is_folded_and_evidence_has_a_figure(parsed):
+    folds = [a for tag, a in parsed.elements if tag == "details"]
+    assert len(folds) > 6
+    assert not any("open" in attributes for attributes in folds)
+    ids = {a["id"] for _, a in parsed.elements if "id" in a}
+    links = [a["href"][1:] for tag, a in parsed.elements if tag == "a"]
+    assert len(links) >= 3
+    assert set(links) <= ids
+
+
+def test_records_and_reports_are_read_without_torch(tmp_path):
+    save_run(survey_run(), tmp_path / "run")
+    code = (
+        "import sys; from theodolite.records import load_run; "
+        "from theodolite.report import answers, find_exhibits, write_gallery, write_html; "
+        f"run = load_run({str(tmp_path / 'run')!r}); "
+        f"write_html([run], {str(tmp_path / 'page.html')!r}); print(*answers([run])); "
+        f"write_gallery(find_exhibits({str(tmp_path)!r}), {str(tmp_path / 'all.html')!r}); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "page.html").exists()
 
 
 def test_fragment_has_no_scripts_and_no_foreign_styles():

@@ -8,11 +8,11 @@ import pytest
 from tests.report.made_records import history_run, row, sparse_run, survey_record, survey_run
 from theodolite.records import Record, Run
 from theodolite.report._numbers import shown, shown_error, spaced
+from theodolite.report._overview import whole_numbers
 from theodolite.report._reading import groups_of
 from theodolite.report._sentences import (
-    headline_sentence,
+    family_sentence,
     opening_sentence,
-    overview_sentence,
     profile_sentence,
 )
 
@@ -39,9 +39,7 @@ def group_with(*arguments, **more):
     ids=["rises", "falls", "level", "gap"],
 )
 def test_direction(values, words):
-    text = headline_sentence(
-        group_with("representation", "alignment_area", values), "representation"
-    )
+    text = family_sentence(group_with("representation", "alignment_area", values), "representation")
     assert words in text
 
 
@@ -50,34 +48,53 @@ def test_direction(values, words):
 )
 def test_misalignment_is_told_against_random_bases(value, words):
     group = group_with("covariance", "relative_misalignment", [value])
-    assert words in overview_sentence(group, "covariance")
+    assert words in family_sentence(group, "covariance")
 
 
 def test_chance_is_counted_in_its_own_standard_deviations():
     more = {"null_mean": 0.1, "null_sd": 0.05}
     group = group_with("kernel", "cka_target", [0.15, 0.19, 0.21, 0.5], **more)
-    assert "2 of 4 layers beyond chance" in overview_sentence(group, "kernel")
+    assert "2 of 4 layers beyond chance" in family_sentence(group, "kernel")
     more = {"null_mean": 1.0, "null_sd": 0.1}
     group = group_with("covariance", "relative_misalignment", [0.7, 0.9, 1.5], **more)
-    assert "1 of 3 layers beyond chance" in overview_sentence(group, "covariance")
+    assert "1 of 3 layers beyond chance" in family_sentence(group, "covariance")
 
 
 def test_a_layer_within_chance_is_not_singled_out():
     run = run_with("covariance", "relative_misalignment", [0.7, 0.01], null_mean=1.0, null_sd=0.1)
     run.head.contents["rows"][1]["null_sd"] = 0.6  # few filters
     for runs in ([run], [run, replace(run, name="other")]):
-        text = overview_sentence(groups_of(runs, 60)[0], "covariance")
-        assert text.startswith("Weights of l0 are 30% less misaligned")
+        text = family_sentence(groups_of(runs, 60)[0], "covariance")
+        assert "eights of l0 are 30% less misaligned" in text
         assert "1 of 2 layers beyond chance" in text
 
 
 def test_a_second_run_is_compared_layer_by_layer():
     first = run_with("kernel", "cka_target", [0.5, 0.5, 0.5], name="true")
     second = run_with("kernel", "cka_target", [0.4, 0.6, 0.1], name="shuffled")
-    text = overview_sentence(groups_of([first, second], 60)[0], "kernel")
+    text = family_sentence(groups_of([first, second], 60)[0], "kernel")
     assert "shuffled: lower in 2 of 3 layers" in text
-    told = headline_sentence(groups_of([first, second], 60)[0], "kernel")
-    assert told.startswith("true: CKA")  # names stay as they are
+    assert text.startswith("true: CKA")  # names stay as they are
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ([0.6, 0.7, 0.8], "higher in every layer"),
+        ([0.4, 0.3, 0.2], "lower in every layer"),
+        ([0.6, 0.7, 0.2], "higher in 2 of 3 layers"),
+        ([0.5, 0.5, 0.5], "equal in every layer"),
+    ],
+    ids=["higher", "lower", "mixed", "equal"],
+)
+def test_a_comparison_says_what_holds_not_what_does_not(other, words):
+    runs = [
+        run_with("kernel", "cka_target", values, name=name)
+        for name, values in (("a", [0.5, 0.5, 0.5]), ("b", other))
+    ]
+    text = family_sentence(groups_of(runs, 60)[0], "kernel")
+    assert f"b: {words}" in text
+    assert "no layer" not in text
 
 
 def test_a_history_tells_what_changed_most():
@@ -89,15 +106,15 @@ def test_a_history_tells_what_changed_most():
         for layer in group.layers
     }
     layer = max(changes, key=lambda name: abs(changes[name]))
-    assert f"since step 0 most changed in {layer}" in overview_sentence(group, "kernel")
+    assert f"since step 0 most changed in {layer}" in family_sentence(group, "kernel")
     assert "at 4 steps from 0 to 1000" in opening_sentence(group)
 
 
 def test_nothing_is_said_without_numbers():
     group = group_with("kernel", "cka_target", [math.nan, math.nan])
-    assert headline_sentence(group, "kernel") == ""
+    assert family_sentence(group, "kernel") == "Not shown: undefined in every layer."
     assert profile_sentence(group, "kernel", "cka_target") == ""
-    assert overview_sentence(group, "tangent") == "Not shown: not measured."
+    assert family_sentence(group, "tangent") == "Not shown: not measured."
 
 
 def test_a_measure_of_some_steps_says_where_it_is_missing():
@@ -114,7 +131,7 @@ def test_a_family_without_numbers_has_the_reason_of_a_complete_step():
     for reason, record in zip(("no targets", "at rest", "at rest"), run.steps, strict=True):
         rows = [item for item in record.contents["rows"] if item["family"] != "tangent"]
         record.contents.update(rows=rows, skipped={"tangent": reason})
-    assert overview_sentence(groups_of([run], 60)[0], "tangent") == "Not shown: no targets."
+    assert family_sentence(groups_of([run], 60)[0], "tangent") == "Not shown: no targets."
 
 
 def test_the_opening_tells_which_families_were_taken_at_some_steps():
@@ -152,10 +169,15 @@ def test_infinite_numbers_are_told():
     assert text == "Highest in l2 (30.0), lowest in l0 (10.0); infinite in l1."
 
 
-def test_balance_is_told_where_it_is_known():
+def test_numbers_of_the_whole_model_come_with_their_meaning():
     group = groups_of([survey_run()], 60)[0]
     value = group.runs[0].last.value("tangent", "equilibrium_layer", None)
-    assert f"balance at layer {shown(value)} of 3" in headline_sentence(group, "tangent")
+    ((_, numbers),) = whole_numbers(group, "tangent")
+    told = {name: (number, meaning) for name, number, _, meaning in numbers}
+    assert told["balance"][0] == shown(value)
+    assert "layers from the input" in told["balance"][1]
+    for family in ("tangent", "gradient"):
+        assert all(meaning for _, _, _, meaning in whole_numbers(group, family)[0][1])
 
 
 @pytest.mark.parametrize(
@@ -194,12 +216,12 @@ def test_spaced_keeps_both_ends(count, logarithmic):
 def test_a_family_without_its_headline_says_what_it_needs(family, measure, told):
     group = group_with(family, measure, [0.5, 0.4])
     group.runs[0].last.record.contents["data"]["task"] = "unlabeled"
-    assert overview_sentence(group, family) == f"{told}; what needs none is below."
+    assert family_sentence(group, family) == f"{told}; what needs none is below."
 
 
 def test_a_headline_that_is_undefined_everywhere_says_why():
     group = group_with("kernel", "cka_target", [math.nan, math.nan])
     for entry in group.runs[0].last.record.contents["rows"]:
         entry["reason"] = "all examples have the same label"
-    said = overview_sentence(group, "kernel")
+    said = family_sentence(group, "kernel")
     assert said == "Not shown: undefined in every layer, all examples have the same label."

@@ -1,13 +1,17 @@
 """Records to pages, plots and fragments for notebooks; a report never sees a model."""
 
+from theodolite.report import pages
+from theodolite.report._answers import Answer, answers
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
-from theodolite.report._plot import plot
-from theodolite.report._write import notebook_html, write_html
+from theodolite.report._write import notebook_html, plot, write_html
 
 __all__ = [
+    "Answer",
     "Exhibit",
+    "answers",
     "find_exhibits",
     "notebook_html",
+    "pages",
     "plot",
     "write_gallery",
     "write_html",

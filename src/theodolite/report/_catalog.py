@@ -1,20 +1,29 @@
-"""Which figures a page has for each family and over steps."""
+"""Which figures there are: those of a page by family and over steps, and one by its name."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from theodolite.errors import UnknownNameError
 from theodolite.records import FAMILIES
-from theodolite.report._between import TRUTH, balance_mark, loss_figure, step_figure
 from theodolite.report._curves import Curve, layer_panels, overlay
-from theodolite.report._figure import Figure, Words
+from theodolite.report._figures import HOUSE_STYLE, Figure, Key, Words, with_ranges
 from theodolite.report._images import eigenvector_figure
 from theodolite.report._maps import class_map, kernel_maps, step_maps
-from theodolite.report._profiles import profile_figure
+from theodolite.report._profiles import (
+    TRUTH,
+    Line,
+    balance_mark,
+    loss_figure,
+    profile_figure,
+    step_figure,
+    whole_figure,
+)
 from theodolite.report._reading import Group
-from theodolite.report._traces import Line
+from theodolite.report.pages import LIGHT, plotly_text
 
-__all__ = ["CURVES", "family_figures", "headline_figure", "history_figures"]
+__all__ = ["family_figures", "history_figures", "named_figure", "plotly_figure"]
 
-CURVES = {
+_CURVES = {
     curve.name: curve
     for curve in (
         Curve("representation", "alignment_curve", "threshold / √n", "label mass", chance=True),
@@ -22,142 +31,155 @@ CURVES = {
               logarithmic="x", marks=True, top_only=True),
         Curve("representation", "predicted_loss", "gradient-descent steps", "loss left",
               logarithmic="x"),
-        Curve("covariance", "transfer", "σ of the data", "τ of the weights", logarithmic="x",
-              smallest=1e-5),
+        Curve("covariance", "transfer", "strength σ of a data direction",
+              "weight τ put on it", logarithmic="x", smallest=1e-5),
         Curve("kernel", "spectrum", "mode", "share of the trace", logarithmic="xy", smallest=1e-8),
-        Curve("kernel", "cumulative_power", "modes", "share of the target"),
+        Curve("kernel", "cumulative_power", "modes", "share of the labels"),
     )
 }  # fmt: skip
+_KERNELS = ("forward_kernel", "backward_kernel")
+_CLASS_MAPS = ("class_contrast", "feature_class_contrast", "class_omega")
+_IMAGES = ("patch_eigenvectors", "filter_eigenvectors")
 
 _DEPTH = " Faint lines are near the input, strong ones near the output."
 _OMEGA = (
-    "Ω is 1 when all vectors are equal and 0 when they have nothing in common. Circles: examples of"
-    " one class. Dashes: all examples. The distance is what the class, not the layer, explains."
+    "Ω is 1 when all vectors point the same way and 0 when they have nothing in common. What lies"
+    " between the two is explained by the class, not by the layer."
 )
 
 
 def family_figures(group: Group, family: str) -> list[Figure]:
-    """The figures of one family, most telling first; those without numbers are left out."""
-    return _present(_BUILDERS[family](group))
+    """The figures of one family, most telling first; those without content are left out."""
+    return _with_content(group, _BUILDERS[family](group))
 
 
 def history_figures(group: Group) -> list[Figure]:
-    """Loss over steps and a layer-by-step map of each headline."""
-    gradients = step_maps(group, "gradient", "omega_contrast")
+    """Loss over steps, CKA layer by layer, and a layer-by-step map of each headline."""
     maps = [step_maps(group, family) for family in FAMILIES]
-    return _present([loss_figure(group), step_figure(group, "kernel"), *maps, gradients])
+    gradients = step_maps(group, "gradient", "omega_contrast", "gradient contrast")
+    return _with_content(
+        group, [loss_figure(group), step_figure(group, "kernel"), *maps, gradients]
+    )
 
 
-def headline_figure(group: Group, family: str) -> Figure | None:
+def _with_content(group: Group, figures: Iterable[Figure | None]) -> list[Figure]:
+    kept = (figure.with_content(group.steps) for figure in figures if figure is not None)
+    return [figure for figure in kept if figure is not None]
+
+
+def _headline(group: Group, family: str) -> Figure | None:
     """The headline of a family over layers."""
-    words = FAMILIES[family]
-    title = words.heading[0].upper() + words.heading[1:]
-    reading = f"{words.question} Every point is a layer, from input to output."
+    known = FAMILIES[family]
+    title = known.heading[0].upper() + known.heading[1:]
+    reading = known.reading
     rows = [row for run in group.runs for row in run.last.record.contents.get("rows", [])]
-    mine = [row for row in rows if row["measure"] == words.headline]
-    if any(row.get("error") is not None for row in mine):
-        reading += " Bars are standard errors."
-    if any(row.get("null_mean") is not None for row in mine):
-        reading += f" Grey: what {words.chance} give in the same run, mean ± 2 standard deviations."
-    lines = [Line(words.headline)]
+    if any(row["measure"] == known.headline and row.get("error") is not None for row in rows):
+        reading += " Thin bars are standard errors."
+    lines = [Line(known.headline, known.heading)]
+    extra, key = None, None
     if family == "kernel":
-        title = "CKA to the target and to the input"
-        reading += " Grey line: CKA to the input, how much of the raw data's geometry is left."
-        lines = [Line(words.headline, "target"), Line("cka_input", "input", color="muted")]
+        title = "CKA to labels and to the input"
+        reading += " CKA to the input: how much of the raw data's geometry is left."
+        lines.append(Line("cka_input", "CKA to the input"))
         if group.measured(family, TRUTH):
-            reading += " Dark line: CKA to the true labels, where the target has others."
-            lines.insert(1, Line(TRUTH, "true labels", color="ink", with_null=False))
-    extra = balance_mark if family == "tangent" else None
-    if extra and "equilibrium_layer" in group.whole(family):
-        reading += " Triangle: where theory puts the exact balance."
-    return profile_figure(group, family, lines, Words(title, reading), extra=extra)
+            reading += " CKA to the true labels is drawn where the run was trained on others."
+            lines.insert(1, Line(TRUTH, "CKA to the true labels", with_chance=False))
+    if family == "tangent" and "equilibrium_layer" in group.whole(family):
+        reading += " The triangle marks where, by theory, inputs and output gradients balance."
+        extra, key = balance_mark, Key("balance, by theory", LIGHT["ink"], "triangle")
+    y = "CKA" if family == "kernel" else ""
+    words = Words(title, reading)
+    return profile_figure(group, family, lines, words, y=y, extra=extra, extra_key=key)
 
 
 def _representation(group: Group) -> Iterable[Figure | None]:
-    yield headline_figure(group, "representation")
+    yield _headline(group, "representation")
     words = Words(
         "Predicted steps to halve the loss",
-        "Fewer steps: easier to read out. A gap means that a linear read-out never gets there.",
+        "Gradient-descent steps of a linear read-out. Fewer: easier to read out. A gap: it never"
+        " gets there.",
     )
-    yield profile_figure(group, "representation", [Line("predicted_steps")], words, log=True)
+    steps = Line("predicted_steps", "steps to halve the loss")
+    yield profile_figure(group, "representation", [steps], words, log=True)
     words = Words(
         "Alignment curves",
         "A curve that stays high while the threshold grows means that the labels lie on the strong"
-        " directions of the features: a linear read-out would learn them quickly. Grey, where it"
-        " is drawn: the same for shuffled labels.",
+        " directions of the features: a linear read-out would learn them quickly.",
     )
-    yield layer_panels(group, CURVES["alignment_curve"], words)
+    yield layer_panels(group, _CURVES["alignment_curve"], words)
     words = Words(
         "Label power over singular values",
         "Every mark is a direction of the features: how strong it is, and which share of the"
         " labels it carries. Marks high on the right: strong directions carry the labels.",
     )
-    yield layer_panels(group, CURVES["label_power"], words)
+    yield layer_panels(group, _CURVES["label_power"], words)
     words = Words(
         "Predicted loss of gradient descent",
         "What the alignment predicts: the loss of a linear read-out trained on the features of each"
         f" layer.{_DEPTH}",
     )
-    yield overlay(group, CURVES["predicted_loss"], words)
+    yield overlay(group, _CURVES["predicted_loss"], words)
 
 
 def _covariance(group: Group) -> Iterable[Figure | None]:
-    yield headline_figure(group, "covariance")
+    yield _headline(group, "covariance")
     lines = [
-        Line("misalignment", "layer", with_null=False),
-        Line("random_basis_misalignment", "random bases", color="muted"),
-        Line("misalignment_floor", "floor", color="muted", marks_only=True),
+        Line("misalignment", "this layer", with_chance=False),
+        Line("random_basis_misalignment", "random bases"),
+        Line("misalignment_floor", "floor", marks_only=True),
     ]
     words = Words(
         "Misalignment, random bases and floor",
-        "Strong color: the layer. Grey: random bases for the same weights. Dash: the floor, what so"
-        " many filters of a perfectly aligned layer would show by sampling alone.",
+        "Random bases: the same weights turned at random. Floor: what so many filters of a"
+        " perfectly aligned layer would show by sampling alone. Where the floor reaches the random"
+        " bases, the number says nothing and the headline leaves the layer out.",
     )
-    yield profile_figure(group, "covariance", lines, words)
+    yield profile_figure(group, "covariance", lines, words, y="misalignment")
     words = Words(
         "f(σ): weight put on each direction of the data",
-        "From left to right, directions of the data that vary more; how much weight the layer puts"
-        " on each. A random layer is flat. Directions below 10⁻⁵ of the strongest are left out.",
+        "From left to right, directions of the data that vary more (σ, their standard deviation);"
+        " upwards, how much weight the layer puts on each (τ, the standard deviation of its weights"
+        " along it). A random layer is flat. Directions below 10⁻⁵ of the strongest are left out.",
     )
-    yield layer_panels(group, CURVES["transfer"], words)
+    yield layer_panels(group, _CURVES["transfer"], words)
     yield eigenvector_figure(group)
 
 
 def _kernel(group: Group) -> Iterable[Figure | None]:
-    yield headline_figure(group, "kernel")
+    yield _headline(group, "kernel")
     words = Words(
-        "Participation ratio and modes for 95 % of the target",
-        "Strong color: effective number of directions of the features. Grey: how many it takes to"
-        " hold 95 % of the target.",
+        "Directions that a layer uses, and needs for its labels",
+        "Participation ratio: the effective number of directions of the features. Modes for 95 %:"
+        " how many of them it takes to hold 95 % of the labels.",
     )
     ratio = Line("participation_ratio", "participation ratio")
-    modes = Line("modes_to_reach", "modes for 95 %", color="muted")
-    yield profile_figure(group, "kernel", [ratio, modes], words, log=True)
+    modes = Line("modes_to_reach", "modes for 95 %")
+    yield profile_figure(group, "kernel", [ratio, modes], words, y="directions", log=True)
     words = Words(
         "Cumulative power",
-        "Share of the target within the first modes of a layer's kernel. A steep start means that"
+        "Share of the labels within the first modes of a layer's kernel. A steep start means that"
         f" few directions suffice.{_DEPTH}",
     )
-    yield overlay(group, CURVES["cumulative_power"], words)
+    yield overlay(group, _CURVES["cumulative_power"], words)
     words = Words(
         "Spectra",
         f"Eigenvalues of each layer's kernel over their sum. Steep: few directions matter.{_DEPTH}",
     )
-    yield overlay(group, CURVES["spectrum"], words)
+    yield overlay(group, _CURVES["spectrum"], words)
 
 
 def _tangent(group: Group) -> Iterable[Figure | None]:
-    yield headline_figure(group, "tangent")
+    yield _headline(group, "tangent")
     words = Words(
         "Stable rank of the layer's tangent kernel",
         "How many directions training this layer can move at once. A low rank says that the kernel"
         " has few directions to offer, good or bad.",
     )
-    yield profile_figure(group, "tangent", [Line("stable_rank")], words, log=True)
+    yield profile_figure(group, "tangent", [Line("stable_rank", "stable rank")], words, log=True)
     words = Words(
-        "Correlation with the target",
+        "Correlation with the labels",
         "Alignment is this correlation over the square root of the stable rank: a layer can be"
-        " aligned because its directions point at the target, or because it has few of them.",
+        " aligned because its directions point at the labels, or because it has few of them.",
     )
     yield profile_figure(group, "tangent", [Line("correlation")], words)
     for name, title, what in (
@@ -166,39 +188,47 @@ def _tangent(group: Group) -> Iterable[Figure | None]:
     ):
         reading = (
             f"Similarity of the layer's {what} between examples, sorted by class, at the latest"
-            " step with curves. Blocks on the diagonal: examples of one class look alike."
+            " step with curves. Blocks on the diagonal: examples of one class look alike. Layers"
+            " in which all examples are alike are left out."
         )
         yield kernel_maps(group, name, Words(title, reading))
 
 
 def _gradient(group: Group) -> Iterable[Figure | None]:
-    yield headline_figure(group, "gradient")
+    yield _headline(group, "gradient")
     for title, inside, overall in (
-        ("Ω of loss gradients", "in_class_omega", "omega"),
-        ("Ω of features", "feature_omega_in_class", "feature_omega"),
+        ("Agreement (Ω) of features", "feature_omega_in_class", "feature_omega"),
+        ("Agreement (Ω) of loss gradients", "in_class_omega", "omega"),
     ):
-        lines = [Line(inside, "within classes"), Line(overall, "all", marks_only=True)]
-        yield profile_figure(group, "gradient", lines, Words(title, _OMEGA))
-    for measure, reading in _OTHER_MEASURES.items():
-        words = Words(measure.replace("_", " ").capitalize(), reading)
-        yield profile_figure(group, "gradient", [Line(measure)], words)
+        lines = [Line(inside, "within classes"), Line(overall, "all examples", marks_only=True)]
+        yield profile_figure(group, "gradient", lines, Words(title, _OMEGA), y="Ω")
+    for measure, (title, reading) in _OTHER_MEASURES.items():
+        line = Line(measure, title.lower())
+        yield profile_figure(group, "gradient", [line], Words(title, reading))
     reading = "Ω within a class minus Ω of all pairs. Blank: the class says nothing; grey: below 0."
-    words = Words("Contrast by class, loss gradients", reading)
+    yield class_map(group, "feature_class_contrast", Words("Feature contrast by class", reading))
+    words = Words("Gradient contrast by class", "The same for loss gradients.")
     yield class_map(group, "class_contrast", words)
-    words = Words("Contrast by class, features", "The same for the features of each layer.")
-    yield class_map(group, "feature_class_contrast", words)
 
 
 _OTHER_MEASURES = {
-    "omega_contrast": "The same contrast for the loss gradients of this layer's weights.",
-    "gradient_diversity": (
-        "For comparison: 1/n when all n gradients are equal, 1 when they are orthogonal, more when"
-        " they cancel."
+    "omega_contrast": (
+        "Gradient contrast",
+        "How much more the loss gradients of one class agree than those of all examples.",
     ),
-    "stiffness": "For comparison: mean cosine of two gradients. Does a step for one help another?",
+    "gradient_diversity": (
+        "Gradient diversity",
+        "For comparison: 1/n when all n gradients are equal, 1 when they are orthogonal, more when"
+        " they cancel.",
+    ),
+    "stiffness": (
+        "Stiffness",
+        "For comparison: mean cosine of two gradients. Does a step for one help another?",
+    ),
     "gradient_confusion": (
+        "Gradient confusion",
         "For comparison: smallest inner product of two gradients. Below 0, a step for one example"
-        " hurts another."
+        " hurts another.",
     ),
 }
 
@@ -211,5 +241,83 @@ _BUILDERS: dict[str, Callable[[Group], Iterable[Figure | None]]] = {
 }
 
 
-def _present(figures: Iterable[Figure | None]) -> list[Figure]:
-    return [figure for figure in figures if figure is not None and figure.panels]
+def named_figure(group: Group, name: str, step: int | None) -> Figure:
+    """The figure of a family, a measure or a curve.
+
+    Raises:
+        UnknownNameError: If the records hold nothing of that name.
+    """
+    found = _named(group, name, step)
+    kept = found and found.with_content(group.steps)
+    if kept is None or not kept.panels:
+        raise UnknownNameError("family, measure or curve", name, _known(group))
+    return kept
+
+
+def _named(group: Group, name: str, step: int | None) -> Figure | None:
+    words = Words(name.replace("_", " "))
+    if name in FAMILIES:
+        return _headline(group, name)
+    if name in _CURVES:
+        return overlay(group, _CURVES[name], words)
+    if name in _KERNELS:
+        return kernel_maps(group, name, words)
+    if name in _CLASS_MAPS:
+        return class_map(group, name, words)
+    if name in _IMAGES:
+        return eigenvector_figure(group)
+    for family in FAMILIES:
+        if group.measured(family, name):
+            if group.is_history and len(group.runs) == 1 and step is None:
+                return step_maps(group, family, name)
+            return profile_figure(group, family, [Line(name)], words)
+        if group.is_history and name in group.whole(family):
+            return whole_figure(group, family, name, words)
+    return None
+
+
+def _known(group: Group) -> list[str]:
+    moments = [moment for run in group.runs for moment in run.moments]
+    rows = {
+        m
+        for moment in moments
+        for _, m, layer in moment.measures()
+        if layer is not None or group.is_history
+    }
+    curves = {name for moment in moments for _, name, _ in moment.curve_names()}
+    return [*FAMILIES, *sorted(rows), *sorted(curves)]
+
+
+def plotly_figure(figure: Figure, step: int | None, palette: Mapping[str, str]) -> Any:
+    """All panels of a figure as one Plotly figure, one above the other."""
+    from plotly import graph_objects as go
+    from plotly.subplots import make_subplots
+
+    panels = figure.panels
+    numbers = [[[series.at(step) for series in panel.series]] for panel in panels]
+    layouts = with_ranges(panels, numbers, shared=figure.shared)
+    titles = [plotly_text(panel.title) if panel.title else "" for panel in panels]
+    drawn = make_subplots(rows=len(panels), cols=1, subplot_titles=titles)
+    for row, (panel, layout) in enumerate(zip(panels, layouts, strict=True), start=1):
+        for trace in panel.draw(step):
+            drawn.add_trace(trace, row=row, col=1)
+        drawn.update_xaxes(layout["xaxis"], row=row, col=1)
+        drawn.update_yaxes(layout["yaxis"], row=row, col=1)
+    drawn.update_layout(
+        template=HOUSE_STYLE,
+        height=sum(panel.height for panel in panels) + 60,
+        title={"text": figure.words.title, "font": {"size": 15}},
+        margin={"l": 60, "r": 20, "t": 50, "b": 50},
+        showlegend=len(drawn.data) > 1 and drawn.data[0].type == "scatter",
+    )
+    colors = {LIGHT[name]: color for name, color in palette.items()}
+    return go.Figure(_recolored(drawn.to_plotly_json(), colors))
+
+
+def _recolored(value: Any, colors: Mapping[str, str]) -> Any:
+    """A figure's dictionaries with the colors of one palette exchanged for those of another."""
+    if isinstance(value, Mapping):
+        return {key: _recolored(item, colors) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_recolored(item, colors) for item in value]
+    return colors.get(value, value) if isinstance(value, str) else value

@@ -1,21 +1,33 @@
 """Figures of curves: one panel a layer, or one panel a run with the layers as lines."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from plotly import graph_objects as go
 
-from theodolite.report._figure import Draw, Figure, Panel, Words, axis
-from theodolite.report._numbers import spaced
+from theodolite.report._figures import (
+    Figure,
+    Key,
+    Numbers,
+    Panel,
+    Series,
+    Words,
+    array_at,
+    axes,
+    tone,
+)
+from theodolite.report._numbers import carried, spaced
 from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report._traces import Strand, Trace, curve_trace, dash_of
-from theodolite.report.pages import plain, short
+from theodolite.report.pages import LIGHT, plain, plotly_text, short
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 
 _MOST_PANELS = 8
 _MOST_POINTS = 80
+_MOST_NAMED = 8  # layers in a legend
+_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,6 @@ class Curve:
         top_only: keep the first points instead of some of all.
         smallest: share of the largest number below which a logarithmic axis leaves points out.
         chance: whether the record holds what shuffled labels give.
-        options: more settings of the vertical axis.
     """
 
     family: str
@@ -43,20 +54,31 @@ class Curve:
     top_only: bool = False
     smallest: float = 0.0
     chance: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The key of its figure."""
+        return f"{self.family}-{self.name}".replace("_", "-")
 
     def layout(self) -> dict[str, Any]:
         """Both axes."""
-        return {
-            "xaxis": axis(self.x, log="x" in self.logarithmic, tickangle=0),
-            "yaxis": axis(self.y, log="y" in self.logarithmic, **self.options),
-        }
+        return axes(self.x, self.y, log=self.logarithmic, xaxis={"tickangle": 0})
 
-    def keep(self, moment: Moment, layer: str) -> list[int] | None:
-        """The points that a page carries; None for all of them."""
+    def numbers(self, moment: Moment, layer: str, height: str = "y") -> Numbers:
+        """The points of a layer that a page carries; none where the record has no such curve."""
+        found = {role: moment.array(self.family, self.name, layer, role) for role in ("x", height)}
+        (x_name, x), (y_name, y) = (item or ("", np.array([])) for item in found.values())
+        if not len(x) or not len(y):
+            return {"x": [], "y": [], "meta": {}}
+        kept = self._kept(moment, layer)
+        points = list(range(len(x))) if kept is None else kept
+        source = {"x": array_at(moment, x_name, kept), "y": array_at(moment, y_name, kept)}
+        drawn = {"x": carried(x[points], _DIGITS), "y": carried(y[points], _DIGITS)}
+        return drawn | {"meta": {"source": source}}
+
+    def _kept(self, moment: Moment, layer: str) -> list[int] | None:
+        """Positions of the points to draw; None for all of them."""
         found = {role: moment.array(self.family, self.name, layer, role) for role in "xy"}
-        if any(item is None for item in found.values()):
-            return None
         arrays = {role: item[1] for role, item in found.items() if item is not None}
         shown = np.ones(len(arrays["x"]), dtype=bool)
         for role in self.logarithmic:
@@ -73,25 +95,34 @@ class Curve:
         return [points[i] for i in spaced(len(points), _MOST_POINTS, logarithmic=counts)]
 
 
-def layer_panels(group: Group, curve: Curve, words: Words, *, columns: int = 4) -> Figure | None:
-    """A panel for each layer, every run in its own dash; many layers fold all but eight away."""
+def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
+    """A panel for each layer, a color for each run; many layers fold all but eight away."""
     layers = group.curved(curve.family, curve.name)
     if not layers:
         return None
     panels = {
-        layer: Panel(short(layer, 32), _drawer(group, curve, layer), curve.layout(), height=220)
+        layer: Panel(short(layer, 32), _runs_of(group, curve, layer), curve.layout(), height=220)
         for layer in layers
     }
     first = [layers[i] for i in spaced(len(layers), _MOST_PANELS)]
+    several = len(group.runs) > 1
+    legend = [
+        Key(plain(run.name) if several else curve.y, tone(group, curve.family, order), mark)
+        for order, run in enumerate(group.runs)
+        if run.drawn(curve.family, curve.name)
+        for mark in ("dots" if curve.marks else "line",)
+    ]
+    if curve.chance:
+        legend.append(Key("the same for shuffled labels", LIGHT["muted"], dash="dot"))
     return Figure(
-        f"{curve.family}-{curve.name}".replace("_", "-"),
-        words.title,
-        words.reading,
+        curve.key,
+        words,
         tuple(panels[layer] for layer in first),
         tuple(panel for layer, panel in panels.items() if layer not in first),
-        columns=min(columns, len(first)),
-        shared=True,
         finding=lambda step: _kept_at(group, step),
+        legend=tuple(legend) if several or curve.chance else (),
+        columns=min(4, len(first)),
+        shared=True,
     )
 
 
@@ -101,69 +132,78 @@ def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
     if not layers:
         return None
     runs = [run for run in group.runs if run.drawn(curve.family, curve.name)]
-    titles = [plain(run.name) if len(group.runs) > 1 else "" for run in runs]
-    panels = [
-        Panel(title, _layers_of(run, curve, layers), curve.layout())
-        for title, run in zip(titles, runs, strict=True)
+    panels = tuple(
+        Panel(
+            plain(run.name) if len(group.runs) > 1 else "",
+            tuple(
+                _layer_series(run, curve, layer, (i + 1) / len(layers))
+                for i, layer in enumerate(layers)
+            ),
+            curve.layout(),
+        )
+        for run in runs
+    )
+    named = spaced(len(layers), _MOST_NAMED)
+    legend = [
+        Key(short(layers[i]), LIGHT[curve.family], opacity=_strength((i + 1) / len(layers)))
+        for i in named
     ]
     return Figure(
-        f"{curve.family}-{curve.name}".replace("_", "-"),
-        words.title,
-        words.reading,
-        tuple(panels),
+        curve.key,
+        words,
+        panels,
+        finding=lambda step: _kept_at(group, step),
+        legend=tuple(legend),
         columns=min(2, len(panels)),
         shared=True,
-        finding=lambda step: _kept_at(group, step),
     )
 
 
-def _drawer(group: Group, curve: Curve, layer: str) -> Draw:
-    def draw(step: int | None) -> list[Trace]:
-        traces: list[Trace | None] = []
-        for order, run in enumerate(group.runs):
-            moment = run.with_curves_at(step)
-            keep = curve.keep(moment, layer)
-            where = (moment, curve.family, curve.name, layer)
-            if curve.chance:
-                style = _line("muted", order, width=1.0)
-                name = f"shuffled labels, {run.name}"
-                traces.append(curve_trace(*where, Strand(name, style, keep, y_role="chance")))
-            style = _marks(curve, order) if curve.marks else _line(curve.family, order)
-            traces.append(curve_trace(*where, Strand(run.name, style, keep)))
-        return [trace for trace in traces if trace is not None]
-
-    return draw
-
-
-def _layers_of(run: RunView, curve: Curve, layers: Sequence[str]) -> Draw:
-    def draw(step: int | None) -> list[Trace]:
-        moment = run.with_curves_at(step)
-        traces = []
-        for i, layer in enumerate(layers):
-            depth = (i + 1) / len(layers)
-            line = _line(curve.family, 0, width=1 + 1.5 * depth)
-            style = line | {"opacity": round(0.3 + 0.7 * depth, 3)}
-            strand = Strand(layer, style, curve.keep(moment, layer))
-            traces.append(curve_trace(moment, curve.family, curve.name, layer, strand))
-        return [trace for trace in traces if trace is not None]
-
-    return draw
+def _runs_of(group: Group, curve: Curve, layer: str) -> tuple[Series, ...]:
+    series = []
+    for order, run in enumerate(group.runs):
+        if not run.drawn(curve.family, curve.name):
+            continue
+        color = tone(group, curve.family, order)
+        if curve.chance:
+            look = _line(f"shuffled labels, {run.name}", LIGHT["muted"], 1.0, "dot")
+            series.append(Series(look, _at_steps(run, curve, layer, "chance")))
+        look = _line(run.name, color, 2.0)
+        if curve.marks:
+            marker = {"color": color, "size": 5, "symbol": ("circle", "circle-open")[order % 2]}
+            look.update(mode="markers", marker=marker)
+        series.append(Series(look, _at_steps(run, curve, layer)))
+    return tuple(series)
 
 
-def _line(color: str, order: int, width: float = 2.0) -> dict[str, Any]:
-    shape = {"color": color, "width": round(width, 2), "dash": dash_of(order), "simplify": False}
-    return {"line": shape}
+def _layer_series(run: RunView, curve: Curve, layer: str, depth: float) -> Series:
+    look = _line(layer, LIGHT[curve.family], 1 + 1.5 * depth)
+    return Series(look.update(opacity=_strength(depth)), _at_steps(run, curve, layer))
 
 
-def _marks(curve: Curve, order: int) -> dict[str, Any]:
-    symbol = ("circle", "circle-open")[order % 2]
-    marker = {"color": curve.family, "size": 5, "symbol": symbol}
-    return {"mode": "markers", "marker": marker}
+def _strength(depth: float) -> float:
+    return round(0.25 + 0.75 * depth, 3)
+
+
+def _at_steps(
+    run: RunView, curve: Curve, layer: str, height: str = "y"
+) -> Callable[[int | None], Numbers]:
+    return lambda step: curve.numbers(run.with_curves_at(step), layer, height)
+
+
+def _line(name: str, color: str, width: float, dash: str = "solid") -> Any:
+    # Without simplify=False Plotly leaves out vertices, and what is drawn is not the record.
+    return go.Scatter(
+        mode="lines",
+        name=plotly_text(name),
+        hovertemplate="%{x:.3g}, %{y:.3g}<extra>%{fullData.name}</extra>",
+        line={"color": color, "width": round(width, 2), "dash": dash, "simplify": False},
+    )
 
 
 def _kept_at(group: Group, step: int | None) -> str:
     """Says so where curves were kept at another step than the one asked for."""
     if not group.is_history:
         return ""
-    steps = sorted({run.with_curves_at(step).step for run in group.runs})
+    steps: Sequence[int] = sorted({run.with_curves_at(step).step for run in group.runs})
     return f"Curves of step {', '.join(map(str, steps))}."

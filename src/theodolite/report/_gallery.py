@@ -1,6 +1,5 @@
 """Many records on one page: filter, sort, scatter and compare them."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,8 @@ from typing import Any
 
 from theodolite.errors import RecordError
 from theodolite.records import FAMILIES, Record, Run, latest_numbers, load_record, load_run
+from theodolite.report._numbers import carried
+from theodolite.report._reading import Moment
 from theodolite.report.pages import (
     DARK,
     LIGHT,
@@ -65,7 +66,7 @@ def find_exhibits(root: str | os.PathLike[str]) -> list[Exhibit]:
 
 
 def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> Path:
-    """Write one page that needs no other file.
+    """Write one page that needs no other file; its rows are drawn when they are seen.
 
     Returns:
         The path of the file.
@@ -77,8 +78,7 @@ def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> 
         policy=content_policy(scripts),
         scripts=scripts,
         style=style + static_text("gallery.css"),
-        columns=_columns(exhibits),
-        rows=[_row(exhibit, _columns(exhibits)) for exhibit in exhibits],
+        count=len(exhibits),
         data=json_for_html(_payload(exhibits)),
     )
     target = Path(path)
@@ -109,72 +109,45 @@ def _study(record: Record, place: str) -> Exhibit:
 
 
 def _run(run: Run, place: str) -> Exhibit:
-    head = run.head.contents
     kind = "history" if run.is_history else "survey"
     if not run.steps:
         return Exhibit(run.name or place, kind, place, damage="the history has no step yet")
-    last = latest_numbers(run).record.contents
-    data: Mapping[str, Any] = last.get("data", {})
+    moment = Moment(0, 0, latest_numbers(run).record)
+    contents = moment.record.contents
+    data: Mapping[str, Any] = contents.get("data", {})
     settings = {name: str(data[name]) for name in ("split", "label_source", "n") if name in data}
-    settings |= {"layers": str(len(last["layers"]))}
+    settings |= {"layers": str(len(contents["layers"]))}
     if run.is_history:
-        settings |= {"step": str(last["step"])}
-    profiles = {key: _profile(last, key) for key in FAMILIES}
-    shown = {key: values for key, values in profiles.items() if values}
-    numbers = {f"{FAMILIES[key].heading}, last layer": v[-1] for key, v in shown.items()}
-    numbers |= {str(row["measure"]): row["value"] for row in last["rows"] if row["layer"] is None}
-    name = run.name or str(head.get("name") or place)
-    return Exhibit(name, kind, place, settings, numbers, shown)
-
-
-def _profile(contents: Mapping[str, Any], family: str) -> list[float]:
-    headline = FAMILIES[family].headline
-    return [
-        float(row["value"])
-        for row in contents["rows"]
-        if row["family"] == family and row["measure"] == headline and row["layer"] is not None
-    ]
-
-
-def _columns(exhibits: Sequence[Exhibit]) -> list[str]:
-    settings = dict.fromkeys(name for item in exhibits for name in item.settings)
-    numbers = dict.fromkeys(name for item in exhibits for name in item.numbers)
-    return [*settings, *numbers]
-
-
-def _row(exhibit: Exhibit, columns: Sequence[str]) -> dict[str, Any]:
-    values = {**exhibit.settings, **{k: _shown(v) for k, v in exhibit.numbers.items()}}
-    return {
-        "name": plain(exhibit.name),
-        "kind": exhibit.kind,
-        "folder": plain(exhibit.folder),
-        "damage": plain(exhibit.damage) if exhibit.damage else "",
-        "cells": [plain(values[name]) if name in values else "" for name in columns],
-    }
+        settings |= {"step": str(contents["step"])}
+    layers = [layer["name"] for layer in contents["layers"]]
+    profiles, numbers = {}, {}
+    for key, family in FAMILIES.items():
+        known = [la for la in layers if moment.index(key, family.headline, la) is not None]
+        if known:
+            profiles[key] = [moment.value(key, family.headline, layer) for layer in known]
+        if known and known[-1] == layers[-1]:
+            numbers[f"{family.heading}, last layer"] = profiles[key][-1]
+    numbers |= {row["measure"]: row["value"] for row in contents["rows"] if row["layer"] is None}
+    return Exhibit(run.name or place, kind, place, settings, numbers, profiles)
 
 
 def _payload(exhibits: Sequence[Exhibit]) -> dict[str, Any]:
     return {
         "palettes": {"light": LIGHT, "dark": DARK},
-        "families": [
-            {"key": key, "title": f"{family.title}: {family.heading}"}
-            for key, family in FAMILIES.items()
-        ],
+        "families": [{"key": k, "title": f.heading} for k, f in FAMILIES.items()],
         "runs": [
             {
                 "name": plain(item.name),
+                "kind": item.kind,
+                "folder": plain(item.folder),
+                "damage": plain(item.damage) if item.damage else "",
                 "settings": {plain(k): plain(v) for k, v in item.settings.items()},
-                "numbers": {plain(k): _number(v) for k, v in item.numbers.items()},
-                "profiles": {k: [_number(v) for v in line] for k, line in item.profiles.items()},
+                "numbers": dict(
+                    zip(map(plain, item.numbers), carried(item.numbers.values(), _DIGITS),
+                        strict=True)
+                ),
+                "profiles": {k: carried(line, _DIGITS) for k, line in item.profiles.items()},
             }
             for item in exhibits
         ],
-    }
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-
-
-def _shown(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "undefined"
+    }  # fmt: skip

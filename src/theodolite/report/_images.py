@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from plotly import graph_objects as go
 
-from theodolite.report._figure import Figure, Panel, axis
+from theodolite.report._figures import Figure, Numbers, Panel, Series, Words, axes
 from theodolite.report._numbers import carried
 from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report._traces import Trace
-from theodolite.report.pages import plain
+from theodolite.report.pages import LIGHT, plain
 
 __all__ = ["eigenvector_figure"]
 
@@ -88,10 +88,12 @@ def eigenvector_figure(group: Group) -> Figure | None:
     data, weights = _subjects(group, layer)
     return Figure(
         "covariance-eigenvectors",
-        f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
-        "Upper row of each pair: directions of the data that this layer sees, strongest first."
-        f" Lower row: the same of its {weights}. Equal pictures above each other (up to sign) mean"
-        " aligned." + _guess(group, layer),
+        Words(
+            f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
+            "Upper row of each pair: directions of the data that this layer sees, strongest first."
+            f" Lower row: the same of its {weights}. Equal pictures above each other (up to sign)"
+            " mean aligned." + _guess(group, layer),
+        ),
         present,
         columns=min(2, len(panels)),
         roomy=True,
@@ -133,12 +135,19 @@ def _panel(group: Group, run: RunView, layer: str) -> Panel | None:
     note = "" if channels in {1, _COLORS} else f" (channel 1 of {channels})"
     title = (plain(run.name) if len(group.runs) > 1 else "") + note
 
-    def draw(step: int | None) -> list[Trace]:
-        return [_mosaic(run.with_curves_at(step), layer)]
+    def numbers(step: int | None) -> Numbers:
+        return _mosaic(run.with_curves_at(step), layer)
 
+    look = go.Image(colormodel="rgba256", hoverinfo="skip")
+    if channels != _COLORS:
+        scale = [[0, LIGHT["covariance"]], [0.5, LIGHT["middle"]], [1, LIGHT["ink"]]]
+        look = go.Heatmap(
+            zmin=-1, zmax=1, colorscale=scale, showscale=False, hoverongaps=False, hoverinfo="skip"
+        )
     high = (_PHONE - _LABELS - _EDGE) * grid.down / grid.across + 2 * _EDGE
     layout = _layout(grid, _subjects(group, layer))
-    return Panel(title, draw, layout, height=round(1.5 * high), aspect=_PHONE / high)
+    series = (Series(look, numbers),)
+    return Panel(title, series, layout, height=round(1.5 * high), aspect=_PHONE / high)
 
 
 def _layout(grid: _Grid, subjects: tuple[str, str]) -> dict[str, Any]:
@@ -146,50 +155,36 @@ def _layout(grid: _Grid, subjects: tuple[str, str]) -> dict[str, Any]:
     rows = [(block, kind) for block in grid.blocks for kind in (0, 1)]
     tops = [grid.place(kind, block[0])[0] for block, kind in rows]
     bare: dict[str, Any] = {"showgrid": False, "showline": False, "ticks": ""}
-    return {
-        "xaxis": axis("", range=[-0.5, grid.across - 0.5], showticklabels=False, **bare),
-        "yaxis": axis(
-            "", range=[grid.down - 0.5, -0.5], scaleanchor="x", constrain="domain", **bare,
-            tickvals=[top + (grid.height - 1) / 2 for top in tops],
-            ticktext=[f"{subjects[kind]}<br>{_numbers(block)}" for block, kind in rows],
-        ),
-        "margin": {"l": _LABELS, "r": _EDGE, "t": _EDGE, "b": _EDGE},
-    }  # fmt: skip
+    names: dict[str, Any] = {
+        "tickvals": [top + (grid.height - 1) / 2 for top in tops],
+        "ticktext": [f"{subjects[kind]}<br>{_numbers(block)}" for block, kind in rows],
+    }
+    square = {"scaleanchor": "x", "constrain": "domain"}
+    return axes(
+        "", "",
+        xaxis={"range": [-0.5, grid.across - 0.5], "showticklabels": False} | bare,
+        yaxis={"range": [grid.down - 0.5, -0.5]} | bare | names | square,
+        margin={"l": _LABELS, "r": _EDGE, "t": _EDGE, "b": _EDGE},
+    )  # fmt: skip
 
 
 def _numbers(block: range) -> str:
     return str(block[0] + 1) if len(block) == 1 else f"{block[0] + 1}–{block[-1] + 1}"
 
 
-def _mosaic(moment: Moment, layer: str) -> Trace:
+def _mosaic(moment: Moment, layer: str) -> Numbers:
     found = [moment.array("covariance", name, layer, "images") for name in _NAMES]
     known = [item for item in found if item is not None]
     keys = [key for key, _ in known]
     tiles = _Grid.of(known[0][1]).filled([_normalized(images) for _, images in known])
-    source = {
-        "run": moment.run,
-        "step": moment.position,
-        "paths": [["arrays", key] for key in keys],
-    }
-    meta = {"meta": {"tiles": source}, "hoverinfo": "skip"}
+    where = {"run": moment.run, "step": moment.position}
+    meta = {"meta": {"tiles": where | {"paths": [["arrays", key] for key in keys]}}}
     if tiles.shape[-1] == _COLORS:
         # nan marks the gaps between tiles; they show the page through a transparent pixel.
         alpha = np.where(np.isnan(tiles[..., :1]), 0, 255)
         colors = np.concatenate([np.nan_to_num(127.5 + 127.5 * tiles), alpha], axis=-1)
-        return {
-            "type": "image",
-            "colormodel": "rgba256",
-            "z": np.rint(colors).astype(int).tolist(),
-        } | meta
-    return {
-        "type": "heatmap",
-        "z": [carried(line, 3) for line in tiles[..., 0]],
-        "zmin": -1,
-        "zmax": 1,
-        "colorscale": [[0, "covariance"], [0.5, "middle"], [1, "ink"]],
-        "showscale": False,
-        "hoverongaps": False,
-    } | meta
+        return {"z": np.rint(colors).astype(int).tolist()} | meta
+    return {"z": [carried(line, 3) for line in tiles[..., 0]]} | meta
 
 
 def _normalized(images: np.ndarray) -> np.ndarray:

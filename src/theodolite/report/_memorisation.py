@@ -149,5 +149,6 @@ def _trust() -> str:
         f"wrong in {features.wrong} of {features.runs} runs with true and with shuffled labels "
         f"(95 % confidence: at most {features.at_most:.1%}), and the rule for gradients in "
         f"{gradients.wrong} of {gradients.runs} with small and with large initial scales (at most "
-        f"{gradients.at_most:.1%})"
+        f"{gradients.at_most:.1%}). All of those tasks have classes that directions of the inputs "
+        "set apart. Where none does (XOR, parity), the rule calls learning memorising"
     )

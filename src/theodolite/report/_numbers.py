@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["carried", "finite", "shown", "shown_error", "spaced"]
+__all__ = ["carried", "finite", "shown", "shown_chance", "shown_error", "spaced"]
 
 _DIGITS = 6
 # From which size on a number has how many decimals; half a unit below a power of ten rounds up.
@@ -41,6 +41,16 @@ def shown(value: int | float | None) -> str:
     else:
         text = f"{value:.{decimals}f}"
     return text.replace("-", "−")
+
+
+def shown_chance(mean: float, sd: float) -> str:
+    """A chance level; 0 where it is within one standard deviation of it.
+
+    Example:
+        >>> shown_chance(-0.0007, 0.0027), shown_chance(0.0875, 0.0005)
+        ('0', '0.087')
+    """
+    return shown(mean) if abs(mean) > sd else "0"
 
 
 def shown_error(row: Mapping[str, Any]) -> str:

@@ -1,21 +1,23 @@
 """The overview: a row for each layer, a small picture and the headline number for each family."""
 
+import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from theodolite.records import FAMILIES, Family
-from theodolite.report._numbers import finite, shown, shown_error, spaced
+from theodolite.report._numbers import finite, shown, shown_chance, shown_error, spaced
 from theodolite.report._reading import Group, RunView
-from theodolite.report._sentences import overview_sentence
-from theodolite.report._spark import Stroke, limits_of, spark
+from theodolite.report._sentences import CHANCE, family_sentence, quiet_reason
 from theodolite.report.pages import plain
 
-__all__ = ["Cell", "Column", "Overview", "overview_of", "whole_numbers"]
+__all__ = ["Cell", "Column", "Overview", "Reading", "overview_of", "readings_of", "whole_numbers"]
 
 _MOST_POINTS = 48
+_WIDTH, _HEIGHT, _EDGE = 120.0, 34.0, 3.0
 # The curve that a single survey shows for a family; the tangent family has none.
 _THUMBNAILS = {
     "representation": "alignment_curve",
@@ -25,18 +27,58 @@ _THUMBNAILS = {
 }
 # Families whose curves differ by decades between layers have a scale for each.
 _OWN_SCALE = {"covariance"}
+# Measures of the whole model: what they are called, and what they mean.
+_WHOLE = {
+    "peak_layer": ("peak layer", "the layer with the highest tangent alignment, counted from 1"),
+    "equilibrium_layer": (
+        "balance",
+        "depth, in layers from the input, at which the similarity of inputs (forward) and that of"
+        " output gradients (backward) tell examples apart equally well, by theory",
+    ),
+    "omega": (
+        "Ω, all parameters",
+        "agreement of all gradients: 1 if they point the same way, 0 if they share nothing",
+    ),
+    "in_class_omega": ("Ω within classes", "the same among examples of one class"),
+    "omega_contrast": ("gradient contrast", "Ω within classes minus Ω of all examples"),
+    "logit_omega_contrast": (
+        "logit contrast", "the same for gradients with respect to the outputs"
+    ),
+    "loss": ("loss", "mean loss on the examples of this family"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The number of one run in a cell, all of it text.
+
+    Args:
+        run: name of the run.
+        order: its place among the runs.
+        number: its value.
+        source: path of the value in the record, as JSON.
+        error: its standard error, or "".
+        chance: its chance level or why it is undefined, or "".
+        within: whether it cannot be told from chance.
+        top: whether no layer is more aligned.
+    """
+
+    run: str
+    order: int
+    number: str
+    source: str = "null"
+    error: str = ""
+    chance: str = ""
+    within: bool = False
+    top: bool = False
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One layer and family: all of it is text, except for the picture."""
+    """One layer and family: a picture, and a reading for each run; ``quiet`` says why none."""
 
     picture: str = ""
-    number: str = ""
-    source: str = ""
-    error: str = ""
-    chance: str = ""
-    others: tuple[tuple[str, str, str], ...] = ()  # run, number, source
+    readings: tuple[Reading, ...] = ()
     quiet: str = ""
 
 
@@ -51,23 +93,48 @@ class Column:
 
 @dataclass(frozen=True)
 class Overview:
-    """Layers and columns; ``note`` says what the small pictures show."""
+    """Layers and columns; ``note`` tells what the pictures show, ``absent`` what is missing."""
 
     layers: tuple[str, ...]
     columns: tuple[Column, ...]
     note: str
+    absent: tuple[str, ...] = ()
 
 
-def overview_of(group: Group) -> Overview:
-    """The overview of one group, at its latest step."""
-    columns = [_column(group, family) for family in FAMILIES.values()]
-    shown_rows = [
-        i for i in range(len(group.layers)) if any(not column.cells[i].quiet for column in columns)
-    ]
-    kept = tuple(
-        Column(c.family, tuple(c.cells[i] for i in shown_rows), c.sentence) for c in columns
+def overview_of(group: Group, step: int | None = None) -> Overview:
+    """The overview of one group at a step; families without numbers are named, not drawn."""
+    present = [f for f in FAMILIES.values() if group.measured(f.key, f.headline)]
+    columns = [_column(group, family, step) for family in present]
+    rows = [i for i in range(len(group.layers)) if any(c.cells[i].readings for c in columns)]
+    kept = tuple(Column(c.family, tuple(c.cells[i] for i in rows), c.sentence) for c in columns)
+    absent = tuple(
+        f"{f.title}: not shown, {quiet_reason(group, f.key).rstrip('.')}."
+        for f in FAMILIES.values()
+        if f not in present
     )
-    return Overview(tuple(plain(group.layers[i]) for i in shown_rows), kept, _note(group, kept))
+    return Overview(tuple(group.layers[i] for i in rows), kept, _note(group, kept), absent)
+
+
+def whole_numbers(
+    group: Group, family: str, step: int | None = None
+) -> list[tuple[str, list[tuple[str, str, str, str]]]]:
+    """Numbers of the whole model: run, then name, number, source and meaning of each."""
+    found = []
+    for run in group.runs:
+        numbers = []
+        for measure in group.whole(family):
+            moment = run.holding(step, family, measure)
+            index = moment.index(family, measure, None)
+            name, meaning = _WHOLE.get(measure, (measure.replace("_", " "), ""))
+            if index is not None:
+                value = moment.record.contents["rows"][index]["value"]
+                source = _source(run, moment.position, ["rows", index, "value"])
+                count = measure == "peak_layer" and float(value).is_integer()
+                number = f"{value:.0f}" if count else shown(value)
+                numbers.append((name, number, json.dumps(source), meaning))
+        if numbers:
+            found.append((plain(run.name), numbers))
+    return found
 
 
 def _note(group: Group, columns: Sequence[Column]) -> str:
@@ -77,75 +144,111 @@ def _note(group: Group, columns: Sequence[Column]) -> str:
     return "curve of each layer, one scale a column" + (" (covariance: its own)" if own else "")
 
 
-def _column(group: Group, family: Family) -> Column:
+def _column(group: Group, family: Family, step: int | None) -> Column:
     strokes = [_strokes(group, family, layer) for layer in group.layers]
-    bands = [_band(group.runs[0], family, layer) for layer in group.layers]
-    # On curves the null of the number would be out of place.
-    flat = group.is_history or family.key not in _THUMBNAILS
-    used = [band for band in bands if band is not None and flat]
-    common = limits_of([s for row in strokes for s in row], [v for band in used for v in band])
+    bands = [_band(group, family, layer) for layer in group.layers]
+    every = [v for band in bands for v in band or ()]
+    common = _limits([s for row in strokes for s in row], every)
     if group.is_history:
         common = (0.0, 1.0, *common[2:])
     apart = family.key in _OWN_SCALE and not group.is_history
-    limits = [limits_of(row) if apart else common for row in strokes]
-    cells = tuple(
-        _cell(group, family, layer, strokes[i], limits[i], bands[i] if flat else None)
-        for i, layer in enumerate(group.layers)
-    )
-    return Column(family, cells, overview_sentence(group, family.key))
+    cells = []
+    for layer, row, band in zip(group.layers, strokes, bands, strict=True):
+        readings = readings_of(group, family, layer, step)
+        if not readings:
+            why = {r.at(step).unreadable.get(layer, "") for r in group.runs}
+            cells.append(Cell(quiet=next(iter(filter(None, why)), "not measured here")))
+            continue
+        picture = ""
+        if any(stroke.points() for stroke in row):
+            limits = _limits(row) if apart else common
+            name = f"{family.title} of {plain(layer)}"
+            picture = _picture(row, limits, name, band, cursor=group.is_history)
+        cells.append(Cell(picture, readings))
+    return Column(family, tuple(cells), family_sentence(group, family.key, step))
 
 
-def _cell(
-    group: Group, family: Family, layer: str, strokes: Sequence[Stroke], limits: Sequence[float],
-    band: tuple[float, float] | None,
-) -> Cell:  # fmt: skip
-    run = group.runs[0]
-    numbers = [_number(view, family.key, family.headline, layer) for view in group.runs]
-    if all(number is None for number in numbers):
-        return Cell(quiet="not measured here")
-    first = numbers[0] or ("–", "")
-    moment = run.holding(None, family.key, family.headline)
-    row = moment.row(family.key, family.headline, layer) or {}
-    picture = spark(strokes, limits, band=band, label=f"{family.title} of {plain(layer)}") if any(
-        stroke.points() for stroke in strokes
-    ) else ""  # fmt: skip
-    word = "random" if family.key == "covariance" else "chance"
-    chance = f"{word} {shown(row['null_mean'])}" if finite(row.get("null_mean")) else ""
-    if not finite(row.get("value")) and row.get("reason"):
-        chance = plain(str(row["reason"]))
-    others = tuple(
-        (plain(view.name), *number)
-        for view, number in zip(group.runs[1:], numbers[1:], strict=True)
-        if number is not None
-    )
-    return Cell(picture, *first, error=shown_error(row), chance=chance, others=others)
-
-
-def whole_numbers(group: Group, family: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Numbers of the whole model at the latest step: run, then measure, number and source."""
+def readings_of(group: Group, family: Family, layer: str, step: int | None) -> tuple[Reading, ...]:
+    """A number of each run that has it at some step; a dash where this step has none."""
     found = []
-    for run in group.runs:
-        numbers = [
-            (measure.replace("_", " "), *number)
-            for measure in group.whole(family)
-            if (number := _number(run, family, measure, None)) is not None
-        ]
-        if numbers:
-            found.append((plain(run.name), numbers))
-    return found
+    for order, run in enumerate(group.runs):
+        if all(m.index(family.key, family.headline, layer) is None for m in run.moments):
+            continue
+        moment = run.holding(step, family.key, family.headline)
+        index = moment.index(family.key, family.headline, layer)
+        if index is None:
+            why = moment.unreadable.get(layer, "not measured")
+            found.append(Reading(plain(run.name), order, shown(None), chance=why))
+            continue
+        row = moment.record.contents["rows"][index]
+        level = run.chance(step, family.key, family.headline, layer)
+        within, chance = False, ""
+        if not finite(row["value"]) and row.get("reason"):
+            chance = plain(str(row["reason"]))
+        elif level is not None:
+            word = "random" if family.lower_is_aligned else "chance"
+            chance = f"{word} {shown_chance(level.mean, level.sd)}"
+            within = level.sd > 0 and abs(level.score(row["value"])) <= CHANCE
+        below = _below_floor(run, step, layer) if family.key == "covariance" else ""
+        reading = Reading(
+            plain(run.name),
+            order,
+            shown(row["value"]),
+            json.dumps(_source(run, moment.position, ["rows", index, "value"])),
+            shown_error(row),
+            ", ".join(filter(None, (chance, below))),
+            within,
+            layer == _top(group, run, family, step),
+        )
+        found.append(reading)
+    return tuple(found)
 
 
-def _number(run: RunView, family: str, measure: str, layer: str | None) -> tuple[str, str] | None:
-    moment = run.holding(None, family, measure)
-    index = moment.index(family, measure, layer)
-    if index is None:
-        return None
-    row = moment.record.contents["rows"][index]
-    source = {"run": run.index, "step": moment.position, "path": ["rows", index, "value"]}
-    return shown(row["value"]), json.dumps(source)
+def _below_floor(run: RunView, step: int | None, layer: str) -> str:
+    """A word for a misalignment below what sampling alone gives an aligned layer."""
+    moment = run.holding(step, "covariance", "relative_misalignment")
+    value, floor = (
+        moment.value("covariance", name, layer) for name in ("misalignment", "misalignment_floor")
+    )
+    return "at its floor: fully aligned" if finite(floor) and value < floor else ""
 
 
-def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:
+def _top(group: Group, run: RunView, family: Family, step: int | None) -> str | None:
+    moment = run.holding(step, family.key, family.headline)
+    values = {la: moment.value(family.key, family.headline, la) for la in group.layers}
+    known = {layer: v for layer, v in values.items() if finite(v)}
+    pick = min if family.lower_is_aligned else max
+    return pick(known, key=known.__getitem__) if len(known) > 1 else None
+
+
+def _source(run: RunView, position: Any, path: list[Any]) -> dict[str, Any]:
+    return {"run": run.index, "step": position, "path": path}
+
+
+@dataclass(frozen=True)
+class _Stroke:
+    """One line, row of bars or dot of a small picture.
+
+    Args:
+        x: positions along the picture.
+        y: the numbers; those that cannot be drawn leave a gap.
+        order: which run it belongs to.
+        kind: "line", "bars" or "dots".
+        source: path of the numbers in the record.
+    """
+
+    x: Sequence[int | float]
+    y: Sequence[int | float]
+    order: int = 0
+    kind: str = "line"
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def points(self) -> list[tuple[float, float]]:
+        pairs = zip(self.x, self.y, strict=True)
+        return [(float(x), float(y)) for x, y in pairs if finite(x) and finite(y)]
+
+
+def _strokes(group: Group, family: Family, layer: str) -> list[_Stroke]:
     if group.is_history:
         return [_over_steps(group, family, layer, order) for order in range(len(group.runs))]
     if family.key not in _THUMBNAILS:
@@ -153,7 +256,7 @@ def _strokes(group: Group, family: Family, layer: str) -> list[Stroke]:
     return [_thumbnail(run, family, layer, order) for order, run in enumerate(group.runs)]
 
 
-def _over_steps(group: Group, family: Family, layer: str, order: int) -> Stroke:
+def _over_steps(group: Group, family: Family, layer: str, order: int) -> _Stroke:
     run = group.runs[order]
     found = [m for m in run.moments if finite(m.value(family.key, family.headline, layer))]
     known = [found[i] for i in spaced(len(found), _MOST_POINTS)]
@@ -162,58 +265,113 @@ def _over_steps(group: Group, family: Family, layer: str, order: int) -> Stroke:
     steps = group.steps
     places = [steps.index(m.step) / max(1, len(steps) - 1) for m in known]
     indices = [m.index(family.key, family.headline, layer) for m in known]
-    source = {
-        "run": run.index,
-        "step": [m.position for m in known],
-        "path": ["rows", indices, "value"],
-    }
+    source = _source(run, [m.position for m in known], ["rows", indices, "value"])
     values = [m.value(family.key, family.headline, layer) for m in known]
-    return Stroke(places, values, order, "line", {"y": source})
+    return _Stroke(places, values, order, "line", {"y": source})
 
 
-def _over_layers(group: Group, family: Family, layer: str) -> list[Stroke]:
+def _over_layers(group: Group, family: Family, layer: str) -> list[_Stroke]:
     """The profile with this layer marked, for families without a curve."""
     strokes = []
+    names = group.measured(family.key, family.headline)
     for order, run in enumerate(group.runs):
-        names = group.measured(family.key, family.headline)
-        found = [
-            (i, run.last.index(family.key, family.headline, name)) for i, name in enumerate(names)
-        ]
-        known = [(i, at) for i, at in found if at is not None]
-        values = [run.last.value(family.key, family.headline, names[i]) for i, _ in known]
-        drawn = [(i, at, v) for (i, at), v in zip(known, values, strict=True) if finite(v)]
-        source = {"run": run.index, "step": run.last.position}
-        line = {"y": source | {"path": ["rows", [at for _, at, _ in drawn], "value"]}}
-        dots = [(i, at, v) for i, at, v in drawn if names[i] == layer]
-        dot = {"y": source | {"path": ["rows", [at for _, at, _ in dots], "value"]}}
-        strokes.append(Stroke([i for i, _, _ in dots], [v for _, _, v in dots], order, "dots", dot))
-        strokes.append(
-            Stroke([i for i, _, _ in drawn], [v for _, _, v in drawn], order, "line", line)
-        )
+        found = [(i, run.last.index(family.key, family.headline, n)) for i, n in enumerate(names)]
+        values = [run.last.value(family.key, family.headline, name) for name in names]
+        drawn = [(i, at, values[i]) for i, at in found if at is not None and finite(values[i])]
+        for kind, kept in (("dots", [d for d in drawn if names[d[0]] == layer]), ("line", drawn)):
+            path = ["rows", [at for _, at, _ in kept], "value"]
+            source = {"y": _source(run, run.last.position, path)}
+            x, y = [i for i, _, _ in kept], [v for _, _, v in kept]
+            strokes.append(_Stroke(x, y, order, kind, source))
     return strokes
 
 
-def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> Stroke:
+def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> _Stroke:
     moment, name = run.with_curves_at(None), _THUMBNAILS[family.key]
     x, y = (moment.array(family.key, name, layer, role) for role in ("x", "y"))
     if x is None or y is None:
-        return Stroke([], [], order)
+        return _Stroke([], [], order)
     kept = spaced(len(y[1]), _MOST_POINTS)
     positions = np.asarray(x[1], dtype=float)[kept]
     if family.key == "covariance":
         positions = np.log(np.where(positions > 0, positions, np.nan))
     if family.key == "kernel":
         positions = np.log1p(positions)
-    source = {"run": run.index, "step": moment.position, "path": ["arrays", y[0], kept]}
+    source = {"y": _source(run, moment.position, ["arrays", y[0], kept])}
     kind = "bars" if family.key == "gradient" else "line"
-    return Stroke(
-        positions.tolist(), np.asarray(y[1], dtype=float)[kept].tolist(), order, kind, {"y": source}
+    heights = np.asarray(y[1], dtype=float)[kept].tolist()
+    return _Stroke(positions.tolist(), heights, order, kind, source)
+
+
+def _band(group: Group, family: Family, layer: str) -> tuple[float, float] | None:
+    """Two standard deviations about chance, in the first run that knows it; none on curves."""
+    if not group.is_history and family.key in _THUMBNAILS:
+        return None
+    levels = (run.chance(None, family.key, family.headline, layer) for run in group.runs)
+    level = next((level for level in levels if level is not None), None)
+    return level and (level.mean - CHANCE * level.sd, level.mean + CHANCE * level.sd)
+
+
+def _limits(strokes: Sequence[_Stroke], also: Sequence[float] = ()) -> tuple[float, ...]:
+    """Left, right, bottom and top that hold every stroke, zero included."""
+    points = [point for stroke in strokes for point in stroke.points()]
+    half = 0.5 if any(stroke.kind == "bars" for stroke in strokes) else 0.0
+    xs = [x + side for x, _ in points for side in (-half, half)] or [0.0, 1.0]
+    ys = [0.0, *(y for _, y in points), *(float(v) for v in also if finite(v))]
+    left, right, bottom, top = min(xs), max(xs), min(ys), max(ys)
+    return (
+        left,
+        right if right > left else left + 1.0,
+        bottom,
+        top if top > bottom else bottom + 1.0,
     )
 
 
-def _band(run: RunView, family: Family, layer: str) -> tuple[float, float] | None:
-    row = run.holding(None, family.key, family.headline).row(family.key, family.headline, layer)
-    if row is None or not finite(row.get("null_mean")):
-        return None
-    half = 2.0 * row["null_sd"] if finite(row.get("null_sd")) else 0.0
-    return float(row["null_mean"] - half), float(row["null_mean"] + half)
+def _picture(
+    strokes: Sequence[_Stroke], limits: Sequence[float], label: str,
+    band: tuple[float, float] | None, *, cursor: bool,
+) -> str:  # fmt: skip
+    """An SVG element; every stroke carries its source and the element its limits."""
+    left, right, bottom, top = limits
+    across = (_WIDTH - 2 * _EDGE) / (right - left)
+    down = (_HEIGHT - 2 * _EDGE) / (top - bottom)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (_EDGE + (x - left) * across, _HEIGHT - _EDGE - (y - bottom) * down)
+
+    parts = []
+    if band is not None and (low := max(bottom, band[0])) < (high := min(top, band[1])):
+        upper, lower = at(0.0, high)[1], at(0.0, low)[1]
+        place = f'x="{_EDGE:g}" y="{upper:.2f}" width="{_WIDTH - 2 * _EDGE:g}"'
+        parts.append(f'<rect class="band" {place} height="{max(1.0, lower - upper):.2f}"/>')
+    zero = at(left, max(bottom, 0.0))[1]
+    parts.append(f'<path class="baseline" d="M{_EDGE:g},{zero:.2f}H{_WIDTH - _EDGE:g}"/>')
+    parts += [_drawn(stroke, at, across) for stroke in reversed(strokes)]
+    if cursor:
+        place = f'transform="translate({_WIDTH - 2 * _EDGE:g},0)"'
+        parts.append(f'<path class="cursor" {place} d="M{_EDGE:g},0V{_HEIGHT:g}"/>')
+    frame = html.escape(json.dumps([float(f"{v:.6g}") for v in limits]))
+    return (
+        f'<svg class="spark" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" '
+        f'aria-label="{html.escape(label)}" data-limits="{frame}">{"".join(parts)}</svg>'
+    )
+
+
+def _drawn(stroke: _Stroke, at: Any, across: float) -> str:
+    points = stroke.points()
+    if not points:
+        return ""
+    source = html.escape(json.dumps(stroke.source, separators=(",", ":")))
+    name = f'class="run{stroke.order % 6} {stroke.kind}" data-source="{source}"'
+    placed = [at(x, y) for x, y in points]
+    if stroke.kind == "line" and len(placed) > 1:
+        path = " ".join(f"{x:.2f},{y:.2f}" for x, y in placed)
+        return f'<polyline {name} points="{path}"/>'
+    if stroke.kind == "bars":
+        floor = at(0.0, 0.0)[1]
+        half = 0.38 * across
+        bars = "".join(
+            f"M{x - half:.2f},{floor:.2f}V{y:.2f}H{x + half:.2f}V{floor:.2f}Z" for x, y in placed
+        )
+        return f'<path {name} d="{bars}"/>'
+    return "".join(f'<circle {name} cx="{x:.2f}" cy="{y:.2f}" r="2.4"/>' for x, y in placed)

@@ -1,18 +1,22 @@
-"""Runs to one HTML file that needs nothing else."""
+"""Runs to one HTML file that needs nothing else.
+
+What a step changes on the page, apart from figures, is a ``_Varying`` text: the file shows it at
+the latest step, and the script exchanges it when the slider moves.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from theodolite.records import FAMILIES, Run
-from theodolite.report._between import depth_figures
+from theodolite.records import FAMILIES, Family, Run
+from theodolite.report._answers import QUESTIONS, Answer, group_answers
 from theodolite.report._catalog import family_figures, history_figures
-from theodolite.report._figure import Figure, panel_layout, states_of, with_ranges
+from theodolite.report._figures import HOUSE_STYLE, Figure, states_of, tone, with_ranges
 from theodolite.report._memorisation import MEANING, memorization_sentence
-from theodolite.report._overview import overview_of, whole_numbers
+from theodolite.report._overview import Overview, Reading, overview_of, readings_of, whole_numbers
+from theodolite.report._profiles import depth_figures
 from theodolite.report._reading import Group, RunView, groups_of
-from theodolite.report._sentences import headline_sentence, opening_sentence, quiet_reason
-from theodolite.report._traces import Trace
+from theodolite.report._sentences import count_of, family_sentence, opening_sentence
 from theodolite.report.pages import (
     DARK,
     LIGHT,
@@ -27,6 +31,28 @@ from theodolite.report.pages import (
 __all__ = ["fragment_html", "page_html"]
 
 _MOST_STEPS = 60
+_TOKENS = {color: name for name, color in LIGHT.items()}
+
+
+class _Varying:
+    """Texts of one group by step; equal ones are kept once."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.entries: dict[str, Any] = {}
+
+    def add(self, key: str, at: Callable[[int], Any]) -> Any:
+        """Keep what a place shows at each step; returns what it shows at the latest."""
+        states: list[Any] = []
+        frames = []
+        for step in self.group.steps:
+            value = at(step)
+            if value not in states:
+                states.append(value)
+            frames.append(states.index(value))
+        if len(states) > 1:
+            self.entries[key] = {"states": states, "frames": frames}
+        return states[frames[-1]]
 
 
 def page_html(runs: Sequence[Run], title: str = "") -> str:
@@ -35,71 +61,165 @@ def page_html(runs: Sequence[Run], title: str = "") -> str:
     views = [_group_view(group) for group in groups]
     compared = depth_figures(groups) if len(runs) > 1 else []
     comparison = [_figure_view(figure, "all", [0]) for figure in compared]
-    figures = [
-        figure for view in views for section in view["sections"] for figure in section["figures"]
-    ]
+    figures = [figure for view in views for part in view["sections"] for figure in part["figures"]]
     payload = {
-        "palettes": {"light": LIGHT, "dark": DARK},
+        "colors": {LIGHT[name]: color for name, color in DARK.items()},
+        "template": HOUSE_STYLE.to_plotly_json(),
         "steps": [group.steps for group in groups],
+        "texts": [view.pop("texts") for view in views],
         "figures": {figure["id"]: figure.pop("payload") for figure in figures + comparison},
     }
     scripts = [static_text("plotly-cartesian.min.js"), static_text("page.js")]
+    about = [_about(run) for group in groups for run in group.runs]
+    warnings = sum(len(run["warnings"]) for run in about)
+    named = ", ".join(plain(run.name) for group in groups for run in group.runs)
     return render(
         "page.html.j2",
-        title=plain(title) if title else _title(groups),
+        title=plain(title) if title else named,
         groups=views,
         comparison=comparison,
         data=json_for_html(payload),
         scripts=scripts,
         policy=content_policy(scripts),
         style=_style() + static_text("page.css"),
-        about=[_about(run) for group in groups for run in group.runs],
+        about=about,
+        noted=count_of(warnings, "warning") if warnings else "Data, settings, versions",
     )
 
 
 def fragment_html(runs: Sequence[Run]) -> str:
-    """The overview alone: no scripts, so that it shows wherever HTML does."""
-    groups = groups_of(runs, _MOST_STEPS)
+    """Sentences and overview alone: no scripts, so that it shows wherever HTML does."""
     views = [
-        {"overview": overview_of(g), "lead": opening_sentence(g), "runs": _runs(g)} for g in groups
+        {
+            "lead": opening_sentence(group),
+            "answers": [_answer_view(answer, {}) for answer in group_answers(group)],
+            "table": _table_view(group, overview_of(group), None),
+        }
+        for group in groups_of(runs, _MOST_STEPS)
     ]
     return render("fragment.html.j2", groups=views, style=_style())
 
 
 def _group_view(group: Group) -> dict[str, Any]:
-    sections = [_family_section(group, family) for family in FAMILIES]
+    texts = _Varying(group)
+    sections = [_family_section(group, family, texts) for family in FAMILIES]
+    over_steps = history_figures(group) if group.is_history else []
+    if over_steps:
+        section = _section(group, "steps", "Over training", over_steps)
+        sections.append(section | {"sentence": "The loss, and each headline by layer and step."})
     told = memorization_sentence(group)
     if told:
         section = _section(group, "memorisation", "Learning or memorising", [])
-        sections.append(section | {"meaning": MEANING, "sentence": told})
-    over_steps = history_figures(group) if group.is_history else []
-    if over_steps:
-        sections.append(_section(group, "steps", "Layers over time", over_steps))
+        sections.append(section | {"meaning": MEANING, "sentence": told, "told": True})
+    shown = [part for part in sections if part["figures"] or part["whole"] or part["told"]]
+    titles = {f["key"]: (f["title"], f["id"]) for part in shown for f in part["figures"]}
+
+    def answer_at(question: int) -> Callable[[int], Any]:
+        return lambda step: _answer_view(group_answers(group, step)[question], titles)
+
+    answers = [
+        texts.add(f"answer-{question}", answer_at(i)) for i, question in enumerate(QUESTIONS)
+    ]
     return {
         "index": group.index,
         "name": plain(group.name),
-        "lead": opening_sentence(group),
-        "overview": overview_of(group),
-        "runs": _runs(group),
-        "sections": sections,
+        "lead": texts.add("lead", lambda step: opening_sentence(group, step)),
+        "answers": answers,
+        "table": _table_view(group, overview_of(group), texts),
+        "sections": shown,
         "steps": group.steps if group.is_history else [],
-        "note": _band_note(group),
+        "texts": texts.entries,
     }
 
 
-def _family_section(group: Group, family: str) -> dict[str, Any]:
+def _answer_view(answer: Answer, titles: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """A sentence with links to those of its figures that the page has."""
+    return {
+        "key": answer.question,
+        "question": QUESTIONS[answer.question],
+        "class": f"answer {answer.certainty}",
+        "parts": {"text": answer.text, "certainty": answer.certainty, "why": answer.why},
+        "links": [titles[key] for key in dict.fromkeys(answer.evidence) if key in titles],
+    }
+
+
+def _table_view(group: Group, overview: Overview, texts: _Varying | None) -> dict[str, Any]:
+    """The overview; with ``texts``, its numbers at every step."""
+    rows = []
+    for i, layer in enumerate(overview.layers):
+        cells = []
+        for column in overview.columns:
+            cell = column.cells[i]
+            readings = [_reading_view(reading) for reading in cell.readings]
+            key = f"cell-{i}-{column.family.key}"
+            if texts is not None:
+                for place in range(len(readings)):
+                    texts.add(f"{key}-{place}", _reader(group, column.family, layer, place))
+            view = {"family": column.family, "picture": cell.picture, "quiet": cell.quiet}
+            cells.append(view | {"key": key, "readings": readings})
+        rows.append({"layer": plain(layer), "cells": cells})
+    chance = any(r.chance for c in overview.columns for cell in c.cells for r in cell.readings)
+    return {
+        "rows": rows,
+        "columns": [{"family": c.family, "sentence": c.sentence} for c in overview.columns],
+        "note": overview.note,
+        "absent": overview.absent,
+        "runs": [plain(run.name) for run in group.runs],
+        "tones": [_TOKENS[tone(group, "muted", i)] for i in range(len(group.runs))],
+        "chance": chance,
+        "band": group.is_history and chance,
+    }
+
+
+def _reader(group: Group, family: Family, layer: str, place: int) -> Callable[[int], Any]:
+    return lambda step: _reading_view(readings_of(group, family, layer, step)[place])
+
+
+def _reading_view(reading: Reading) -> dict[str, Any]:
+    marks = {"within": reading.within, "top": reading.top}
+    flags = "".join(f" {name}" for name, holds in marks.items() if holds)
+    error = f"±{reading.error}" if reading.error else ""
+    return {
+        "class": f"reading run{reading.order % 6}{flags}",
+        "parts": {"number": reading.number, "error": error, "chance": reading.chance},
+        "source": reading.source,
+        "run": reading.run,
+    }
+
+
+def _family_section(group: Group, family: str, texts: _Varying) -> dict[str, Any]:
     words = FAMILIES[family]
     section = _section(group, family, words.title, family_figures(group, family))
-    sentence = headline_sentence(group, family)
-    if not section["figures"]:
-        sentence = f"Not shown: {quiet_reason(group, family)}."
-    whole = whole_numbers(group, family)
-    told = {"meaning": words.question, "sentence": sentence.replace("..", "."), "whole": whole}
-    return section | told
+    sentence = texts.add(f"says-{family}", lambda step: family_sentence(group, family, step))
+    whole = []
+    for i, (run, numbers) in enumerate(whole_numbers(group, family)):
+        entries = []
+        for j, (name, number, source, meaning) in enumerate(numbers):
+            key = f"whole-{family}-{i}-{j}"
+            texts.add(key, _whole_reader(group, family, i, j))
+            entry = {"key": key, "name": name, "number": number, "source": source}
+            entries.append(entry | {"meaning": meaning})
+        whole.append({"run": run if len(group.runs) > 1 else "", "numbers": entries})
+    return section | {"meaning": words.question, "sentence": sentence, "whole": whole}
+
+
+def _whole_reader(group: Group, family: str, i: int, j: int) -> Callable[[int], Any]:
+    """The j-th number of the i-th run; a dash where a step has none."""
+
+    def at(step: int) -> Any:
+        found = whole_numbers(group, family, step)
+        known = i < len(found) and j < len(found[i][1])
+        _, number, source, _ = found[i][1][j] if known else ("", "–", "null", "")
+        return {"class": "value", "parts": {"number": number}, "source": source}
+
+    return at
 
 
 def _section(group: Group, key: str, title: str, figures: Sequence[Figure]) -> dict[str, Any]:
     drawn = [_figure_view(figure, str(group.index), group.steps) for figure in figures]
+    alone = [view for view in drawn if len(view["styles"]) < 2]
+    if len(alone) % 2:  # two stand side by side; the last would leave a hole
+        alone[-1]["wide"] = True
     return {
         "key": key,
         "title": title,
@@ -107,78 +227,47 @@ def _section(group: Group, key: str, title: str, figures: Sequence[Figure]) -> d
         "meaning": "",
         "sentence": "",
         "whole": [],
+        "told": False,
     }
 
 
 def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, Any]:
     """What the template needs, and under "payload" what the script draws from."""
     panels = figure.all_panels
-    drawn = [states_of(panel, steps) for panel in panels]
-    layouts = with_ranges(
-        [panel_layout(p) for p in panels], [states for states, _ in drawn], shared=figure.shared
-    )
+    states = [states_of(panel, steps) for panel in panels]
+    layouts = with_ranges(panels, [found for found, _ in states], shared=figure.shared)
     findings = [figure.finding(step) for step in steps]
-    same = len(set(findings)) == 1
+    drawn = []
+    for panel, layout, (found, frames) in zip(panels, layouts, states, strict=True):
+        looks = [series.look.to_plotly_json() for series in panel.series]
+        # Plotly puts the uid into the class of an SVG group: a drawing can be found by it.
+        named = [look | {"uid": f"t{i}"} for i, look in enumerate(looks)]
+        entry = {"layout": layout, "looks": named, "states": found, "frames": frames}
+        drawn.append(entry | {"cursor": panel.cursor})
     return {
         "id": f"g{group}-{figure.key}",
-        "title": figure.title,
-        "reading": figure.reading,
+        "key": figure.key,
+        "title": figure.words.title,
+        "reading": figure.words.reading,
         "finding": findings[-1],
+        "legend": [
+            {"name": k.name, "mark": k.mark, "dash": k.dash, "opacity": k.opacity,
+             "token": _TOKENS[k.color]}
+            for k in figure.legend
+        ],
         "titles": [panel.title for panel in figure.panels],
         "more": [panel.title for panel in figure.more],
         "styles": [panel.style for panel in panels],
         "columns": figure.columns,
         "roomy": figure.roomy,
+        "wide": False,
         "payload": {
             "group": group,
             "titles": [panel.title for panel in panels],
-            "findings": findings[-1:] if same else findings,
-            "panels": [
-                {"layout": layout, "frames": frames, **_split(states)}
-                for layout, (states, frames) in zip(layouts, drawn, strict=True)
-            ],
+            "findings": findings[-1:] if len(set(findings)) == 1 else findings,
+            "panels": drawn,
         },
-    }
-
-
-def _split(states: list[list[Trace]]) -> dict[str, Any]:
-    """Traces parted into what never changes and what a step changes."""
-    counts = {len(state) for state in states}
-    if len(states) == 1 or len(counts) != 1:
-        return {"fixed": None, "states": [_identified(state) for state in states]}
-    fixed: list[Trace] = []
-    for versions in zip(*map(_identified, states), strict=True):
-        first = versions[0]
-        fixed.append({k: v for k, v in first.items() if all(w.get(k) == v for w in versions)})
-    changing = [
-        [
-            {k: v for k, v in trace.items() if k not in kept}
-            for trace, kept in zip(_identified(state), fixed, strict=True)
-        ]
-        for state in states
-    ]
-    return {"fixed": fixed, "states": changing}
-
-
-def _identified(traces: Sequence[Trace]) -> list[Trace]:
-    """Traces whose drawing can be found: Plotly puts the uid into the class of an SVG group."""
-    return [trace | {"uid": f"t{i}"} for i, trace in enumerate(traces)]
-
-
-def _band_note(group: Group) -> str:
-    rows: Any = group.runs[0].last.record.contents.get("rows", [])
-    if all(row.get("null_mean") is None for row in rows):
-        return ""
-    whose = f" in “{plain(group.runs[0].name)}”" if len(group.runs) > 1 else ""
-    return f"Grey band: what chance gives{whose}, mean ± 2 standard deviations at the latest step."
-
-
-def _runs(group: Group) -> list[str]:
-    return [plain(run.name) for run in group.runs]
-
-
-def _title(groups: Sequence[Group]) -> str:
-    return "Theodolite: " + ", ".join(plain(run.name) for group in groups for run in group.runs)
+    }  # fmt: skip
 
 
 def _about(run: RunView) -> dict[str, Any]:
@@ -189,21 +278,32 @@ def _about(run: RunView) -> dict[str, Any]:
         for key in ("data", "config", "versions")
     }
     facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
-    warnings: Any = contents.get("warnings", [])
+    warnings = [_warning(item) for item in contents.get("warnings", [])]
+    undefined = [
+        f"{plain(row.get('layer') or 'model')}, {row['measure'].replace('_', ' ')}:"
+        f" {plain(str(row['reason']))}"
+        for row in contents.get("rows", [])
+        if row.get("reason")
+    ]
+    unreadable = [
+        f"{plain(layer)}, covariance: {why}" for layer, why in run.last.unreadable.items()
+    ]
     return {
         "name": plain(run.name),
         "facts": facts,
-        "warnings": [_warning(item) for item in warnings],
-        "undefined": _undefined(run),
+        "warnings": warnings,
+        "undefined": undefined + unreadable,
     }
 
 
 def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    texts = {
-        k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str)
-        for k, v in facts.items()
-    }
-    return [(plain(key.replace("_", " ")), plain(text)) for key, text in texts.items()]
+    found = []
+    for key, value in facts.items():
+        text = f"{value:.4g}" if isinstance(value, float) else value
+        if not isinstance(text, str):
+            text = json.dumps(text, ensure_ascii=False, default=str)
+        found.append((plain(key.replace("_", " ")), plain(text)))
+    return found
 
 
 def _warning(item: Mapping[str, Any]) -> str:
@@ -212,15 +312,6 @@ def _warning(item: Mapping[str, Any]) -> str:
     )
     count = f" ({item['count']} times)" if item.get("count", 1) > 1 else ""
     return f"{where + ': ' if where else ''}{plain(str(item.get('text', '')))}{count}"
-
-
-def _undefined(run: RunView) -> list[str]:
-    rows: Any = run.last.record.contents.get("rows", [])
-    found = [(row, plain(row.get("layer") or "model")) for row in rows if row.get("reason")]
-    return [
-        f"{layer}, {row['measure'].replace('_', ' ')}: {plain(str(row['reason']))}"
-        for row, layer in found
-    ]
 
 
 def _style() -> str:

@@ -1,5 +1,6 @@
 """Runs as figures see them: every number found by name, and with its path in the record."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from theodolite.records import FAMILIES, Record, Run
-from theodolite.report._numbers import spaced
+from theodolite.report._numbers import finite, spaced
 
-__all__ = ["Group", "Moment", "RunView", "groups_of"]
+__all__ = ["Chance", "Group", "Moment", "RunView", "groups_of"]
 
 _MOST_CURVES = 6
+_RANDOM_BASES = "random_basis_misalignment"
 
 Row = Mapping[str, Any]
 
@@ -32,8 +34,31 @@ class Moment:
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str, str | None], int]:
+        found = dict(self._every_row)
+        for layer in self.unreadable:
+            del found["covariance", "relative_misalignment", layer]
+        return found
+
+    @cached_property
+    def _every_row(self) -> dict[tuple[str, str, str | None], int]:
         rows = self.record.contents.get("rows", [])
         return {(r["family"], r["measure"], r.get("layer")): i for i, r in enumerate(rows)}
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Layers whose misalignment says nothing, and why: so few filters hide any alignment."""
+        found = {}
+        rows = self.record.contents.get("rows", [])
+        for (_, measure, layer), index in self._every_row.items():
+            if measure != "relative_misalignment" or layer is None:
+                continue
+            names = (("covariance", m, layer) for m in ("misalignment_floor", _RANDOM_BASES))
+            at = [self._every_row.get(name) for name in names]
+            floor, random = (math.nan if i is None else rows[i]["value"] for i in at)
+            spread = rows[index].get("null_sd") or 0.0
+            if finite(floor) and finite(random) and floor >= random * (1 - 2 * spread):
+                found[layer] = "too few filters: a perfectly aligned layer would look random too"
+        return found
 
     @cached_property
     def _curves(self) -> dict[tuple[str, str, str | None], Mapping[str, Any]]:
@@ -77,6 +102,19 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Chance:
+    """What chance gives a number: mean and standard deviation, and the moment they are of."""
+
+    mean: float
+    sd: float
+    moment: Moment
+
+    def score(self, value: float) -> float:
+        """Standard deviations from chance; nan where the draws do not differ."""
+        return (value - self.mean) / self.sd if self.sd else math.nan
+
+
+@dataclass(frozen=True)
 class RunView:
     """One run with the moments that a page shows."""
 
@@ -117,6 +155,35 @@ class RunView:
         known = self._holders.get((family, measure), [])
         before = [m for m in known if step is None or m.step <= step]
         return before[-1] if before else self.at(step)
+
+    def with_chance(self, step: int | None, family: str, measure: str) -> Moment:
+        """The moment whose chance levels go with the numbers of a step.
+
+        A monitor draws them at its last step; earlier steps are held against those.
+        """
+        here = self.holding(step, family, measure)
+        known = self._chance_holders.get((family, measure), [])
+        return here if any(m is here for m in known) or not known else known[-1]
+
+    @cached_property
+    def _chance_holders(self) -> dict[tuple[str, str], list[Moment]]:
+        """Moments at which chance was drawn, by family and measure."""
+        found: dict[tuple[str, str], list[Moment]] = {}
+        for moment in self.moments:
+            rows = moment.record.contents.get("rows", [])
+            drawn = [(r["family"], r["measure"]) for r in rows if finite(r.get("null_mean"))]
+            for name in dict.fromkeys(drawn):
+                found.setdefault(name, []).append(moment)
+        return found
+
+    def chance(self, step: int | None, family: str, measure: str, layer: str) -> "Chance | None":
+        """What chance gives a layer; None where it was not drawn."""
+        moment = self.with_chance(step, family, measure)
+        row = moment.row(family, measure, layer) or {}
+        if not finite(row.get("null_mean")):
+            return None
+        spread = float(row["null_sd"]) if finite(row.get("null_sd")) else 0.0
+        return Chance(float(row["null_mean"]), spread, moment)
 
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[Moment]]:

@@ -3,12 +3,33 @@
   const { palettes, families, runs } = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
   const byId = (id) => document.getElementById(id);
-  const body = document.querySelector("#records tbody");
-  const rows = [...body.rows];
   const colors = ["representation", "gradient", "kernel", "covariance", "tangent", "muted"];
   const palette = () => palettes[root.dataset.theme === "dark" ? "dark" : "light"];
-  const chosen = () => rows.filter((row) => row.querySelector("input:checked")).map((row) => Number(row.dataset.row));
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const rowHeight = 27, beyond = 12, mostColumns = 40, fullest = 0.2;
+  const fixed = { name: (run) => run.name, kind: (run) => run.kind, folder: (run) => run.folder };
+  const picked = new Set();     // positions in runs
+  let shown = runs.map((_, k) => k); // those that the filter lets through, in order
+  let columns = [];
+  let sorting = null;           // {name, down}
+  let drawn = "";
+
+  const valueOf = (run, name) => (name in fixed ? fixed[name](run) : run.settings[name] ?? run.numbers[name]);
+  const textOf = (run, name) => {
+    const value = valueOf(run, name);
+    if (value === undefined) return "";
+    return value === null ? "undefined" : typeof value === "number" ? String(Number(value.toPrecision(4))) : value;
+  };
+  const numberOf = (k, name) => {
+    const value = runs[k].numbers[name] ?? runs[k].settings[name];
+    return value === undefined || value === null || value === "" ? NaN : Number(value);
+  };
+  const words = runs.map((run) => [run.name, run.kind, run.folder, run.damage, ...Object.values(run.settings)].join(" ").toLowerCase());
+  const names = [...new Set(runs.flatMap((run) => [...Object.keys(run.settings), ...Object.keys(run.numbers)]))];
+  const measured = new Set(runs.flatMap((run) => Object.keys(run.numbers)));
+  const numeric = [...names].sort((a, b) => measured.has(b) - measured.has(a)).filter((name) => runs.some((_, k) => Number.isFinite(numberOf(k, name))));
+
+  const make = (tag, text) => { const element = document.createElement(tag); element.textContent = text; return element; };
 
   const layout = (x, y) => {
     const p = palette();
@@ -18,58 +39,69 @@
   };
   const plot = (element, traces, x, y) => Plotly.react(element, traces, layout(x, y), { displayModeBar: false, responsive: true });
 
-  const profile = (family, picked) => picked.filter((k) => runs[k].profiles[family.key]).map((k, i) => {
-    const values = runs[k].profiles[family.key];
-    const color = palette()[colors[i % colors.length]];
-    return { type: "scatter", mode: "lines+markers", name: escaped(runs[k].name), x: values.map((_, j) => j + 1), y: values, line: { color }, marker: { color, size: 5 } };
-  });
-
-  const compare = () => {
-    const picked = chosen();
-    byId("comparison").hidden = picked.length === 0;
-    const box = byId("profiles");
-    box.replaceChildren();
-    for (const family of families) {
-      const traces = profile(family, picked);
-      if (!traces.length) continue;
-      const panel = document.createElement("div");
-      const title = document.createElement("h3");
-      title.textContent = family.title;
-      const drawing = document.createElement("div");
-      drawing.className = "plot";
-      panel.append(title, drawing);
-      box.append(panel);
-      plot(drawing, traces, "layer", "");
-    }
-    const names = [...new Set(picked.flatMap((k) => [...Object.keys(runs[k].settings), ...Object.keys(runs[k].numbers)]))];
-    const table = byId("compared");
-    table.replaceChildren();
-    const line = (cells, tag) => {
-      const row = table.insertRow();
-      cells.forEach((text) => { const cell = document.createElement(tag); cell.textContent = text; row.append(cell); });
-    };
-    line(["", ...picked.map((k) => runs[k].name)], "th");
-    for (const name of names) line([name, ...picked.map((k) => runs[k].settings[name] ?? runs[k].numbers[name] ?? "")], "td");
+  // Only rows in view, and some beyond, are elements: a gallery may hold thousands of records.
+  const draw = () => {
+    const place = byId("window");
+    const tall = Math.max(place.clientHeight, 0.7 * innerHeight); // it grows with its rows
+    const first = Math.max(0, Math.floor(place.scrollTop / rowHeight) - beyond);
+    const last = Math.min(shown.length, Math.ceil((place.scrollTop + tall) / rowHeight) + beyond);
+    const state = JSON.stringify([first, last, columns, shown.slice(first, last)]);
+    if (state === drawn) return;
+    drawn = state;
+    const spacer = (count) => { const row = document.createElement("tr"); row.className = "spacer"; row.style.height = `${count * rowHeight}px`; return row; };
+    const rows = shown.slice(first, last).map((k) => {
+      const run = runs[k];
+      const row = document.createElement("tr");
+      row.dataset.row = k;
+      const cell = row.insertCell();
+      if (!run.damage) {
+        const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: picked.has(k) });
+        box.setAttribute("aria-label", `compare ${run.name}`);
+        cell.append(box);
+      }
+      for (const name of columns) {
+        if (run.damage && !(name in fixed)) continue;
+        row.append(make("td", textOf(run, name)));
+      }
+      if (run.damage) row.append(Object.assign(make("td", run.damage), { className: "damage", colSpan: Math.max(1, columns.length - 3) }));
+      return row;
+    });
+    document.querySelector("#records tbody").replaceChildren(spacer(first), ...rows, spacer(shown.length - last));
   };
 
-  const number = (k, name) => { const value = runs[k].numbers[name] ?? runs[k].settings[name]; return value === undefined || value === null || value === "" ? NaN : Number(value); };
-  const scatter = () => {
-    const [x, y] = [byId("across").value, byId("up").value];
-    const shown = rows.filter((row) => !row.hidden).map((row) => Number(row.dataset.row)).filter((k) => Number.isFinite(number(k, x)) && Number.isFinite(number(k, y)));
-    const marked = new Set(chosen());
-    const p = palette();
-    plot(byId("cloud"), [{ type: "scatter", mode: "markers", showlegend: false, x: shown.map((k) => number(k, x)), y: shown.map((k) => number(k, y)),
-      text: shown.map((k) => escaped(runs[k].name + " " + Object.entries(runs[k].settings).map(([a, b]) => a + "=" + b).join(" "))), hoverinfo: "text+x+y",
-      marker: { size: 8, opacity: 0.8, color: shown.map((k) => (marked.has(k) ? p.gradient : p.representation)) } }], x, y);
+  // Columns that hardly any of the shown records fill are left out: narrowing the filter shows them.
+  const fitColumns = () => {
+    const whole = shown.filter((k) => !runs[k].damage);
+    const filled = new Map(names.map((name) => [name, whole.filter((k) => valueOf(runs[k], name) !== undefined).length]));
+    const wanted = names.filter((name) => filled.get(name) > 0 && filled.get(name) >= fullest * whole.length);
+    columns = [...Object.keys(fixed), ...wanted.slice(0, mostColumns)];
+    const hidden = names.filter((name) => filled.get(name) > 0).length - (columns.length - 3);
+    byId("left-out").textContent = hidden > 0 ? `${hidden} more columns: narrow the filter to see them.` : "";
+    const heads = columns.map((name) => {
+      const head = document.createElement("th");
+      head.append(Object.assign(make("button", name), { type: "button" }));
+      if (sorting?.name === name) head.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
+      return head;
+    });
+    document.querySelector("#records thead tr").replaceChildren(make("th", ""), ...heads);
+  };
+
+  // Axes that no shown record has are not offered; one that was chosen gives way to the first that is there.
+  const fitAxes = () => {
+    const offered = numeric.map((name) => shown.some((k) => Number.isFinite(numberOf(k, name))));
+    const there = numeric.map((_, j) => j).filter((j) => offered[j]);
+    for (const [axis, other] of [[byId("across"), byId("up")], [byId("up"), byId("across")]]) {
+      [...axis.options].forEach((option, j) => { option.hidden = !offered[j]; });
+      if (there.length && !offered[axis.selectedIndex]) axis.selectedIndex = there.find((j) => j !== other.selectedIndex) ?? there[0];
+    }
   };
 
   const condition = (word) => {
     const match = /^(.+?)(<=|>=|=|<|>)(.+)$/.exec(word);
-    if (!match) return (row) => row.textContent.toLowerCase().includes(word.toLowerCase());
+    if (!match) return (k) => words[k].includes(word.toLowerCase());
     const [, name, sign, wanted] = match;
-    return (row) => {
-      const run = runs[Number(row.dataset.row)];
-      const all = { ...run.numbers, ...run.settings };
+    return (k) => {
+      const all = { ...runs[k].numbers, ...runs[k].settings };
       return Object.keys(all).filter((key) => key.toLowerCase().includes(name.toLowerCase())).some((key) => {
         const [a, b] = [Number(all[key]), Number(wanted)];
         if (sign === "=") return Number.isFinite(b) && all[key] !== null ? a === b : String(all[key]) === wanted;
@@ -78,54 +110,64 @@
       });
     };
   };
-  // Columns that hardly any of the shown records fill are left out: narrowing the filter shows them.
-  const heads = [...document.querySelectorAll("#records thead th")];
-  const fixed = 4, fullest = 0.2;
-  const fitColumns = () => {
-    const shown = rows.filter((row) => !row.hidden && row.cells.length === heads.length);
-    const filled = heads.map((_, j) => shown.filter((row) => row.cells[j].textContent !== "").length);
-    const wanted = heads.map((_, j) => j < fixed || (filled[j] > 0 && filled[j] >= fullest * shown.length));
-    heads.forEach((head, j) => { head.hidden = !wanted[j]; });
-    rows.filter((row) => row.cells.length === heads.length).forEach((row) => [...row.cells].forEach((cell, j) => { cell.hidden = !wanted[j]; }));
+
+  const order = (a, b) => {
+    const [x, y] = [textOf(runs[a], sorting.name), textOf(runs[b], sorting.name)];
+    if ((x === "") !== (y === "")) return x === "" ? 1 : -1;
+    const [p, q] = [Number(x), Number(y)];
+    const difference = Number.isFinite(p) && Number.isFinite(q) ? p - q : x.localeCompare(y);
+    return sorting.down ? -difference : difference;
   };
-  // Axes that no shown record has are not offered; one that was chosen gives way to the first that is there.
-  const fitAxes = () => {
-    const shown = rows.filter((row) => !row.hidden).map((row) => Number(row.dataset.row));
-    const offered = numeric.map((name) => shown.some((k) => Number.isFinite(number(k, name))));
-    const there = numeric.map((_, j) => j).filter((j) => offered[j]);
-    for (const [axis, other] of [[byId("across"), byId("up")], [byId("up"), byId("across")]]) {
-      [...axis.options].forEach((option, j) => { option.hidden = !offered[j]; });
-      if (there.length && !offered[axis.selectedIndex]) axis.selectedIndex = there.find((j) => j !== other.selectedIndex) ?? there[0];
-    }
-  };
+
   const filter = () => {
     const conditions = byId("filter").value.split(/\s+/).filter(Boolean).map(condition);
-    rows.forEach((row) => { row.hidden = !conditions.every((holds) => holds(row)); });
-    byId("count").textContent = rows.filter((row) => !row.hidden).length;
+    shown = runs.map((_, k) => k).filter((k) => conditions.every((holds) => holds(k)));
+    if (sorting) shown.sort(order);
+    byId("count").textContent = shown.length;
     fitColumns();
     fitAxes();
+    draw();
     scatter();
   };
 
-  const sort = (header) => {
-    const index = header.cellIndex;
-    const down = header.getAttribute("aria-sort") === "ascending";
-    document.querySelectorAll("#records th").forEach((th) => th.removeAttribute("aria-sort"));
-    header.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = (row) => (row.cells[index] ? row.cells[index].textContent : "");
-    const order = (a, b) => {
-      const [x, y] = [key(a), key(b)];
-      if ((x === "") !== (y === "")) return x === "" ? 1 : -1;
-      const [p, q] = [Number(x), Number(y)];
-      const difference = Number.isFinite(p) && Number.isFinite(q) ? p - q : x.localeCompare(y);
-      return down ? -difference : difference;
-    };
-    body.append(...[...rows].sort(order));
+  const profile = (family, chosen) => chosen.filter((k) => runs[k].profiles[family.key]).map((k, i) => {
+    const values = runs[k].profiles[family.key];
+    const color = palette()[colors[i % colors.length]];
+    return { type: "scatter", mode: "lines+markers", name: escaped(runs[k].name), x: values.map((_, j) => j + 1), y: values, line: { color }, marker: { color, size: 5 } };
+  });
+
+  const compare = () => {
+    const chosen = [...picked];
+    byId("comparison").hidden = chosen.length === 0;
+    const box = byId("profiles");
+    box.replaceChildren();
+    for (const family of families) {
+      const traces = profile(family, chosen).filter((trace) => trace.x.length > 1);
+      if (!traces.length) continue;
+      const panel = document.createElement("div");
+      const drawing = document.createElement("div");
+      drawing.className = "plot";
+      panel.append(make("h3", family.title), drawing);
+      box.append(panel);
+      plot(drawing, traces, "layer", "");
+    }
+    const known = [...new Set(chosen.flatMap((k) => [...Object.keys(runs[k].settings), ...Object.keys(runs[k].numbers)]))];
+    const line = (cells, tag) => { const row = document.createElement("tr"); row.append(...cells.map((text) => make(tag, text))); return row; };
+    byId("compared").replaceChildren(line(["", ...chosen.map((k) => runs[k].name)], "th"),
+      ...known.map((name) => line([name, ...chosen.map((k) => textOf(runs[k], name))], "td")));
   };
 
-  const numeric = [...new Set(runs.flatMap((run, k) => [...Object.keys(run.numbers), ...Object.keys(run.settings)].filter((name) => Number.isFinite(number(k, name)))))];
+  const scatter = () => {
+    const [x, y] = [byId("across").value, byId("up").value];
+    const points = shown.filter((k) => Number.isFinite(numberOf(k, x)) && Number.isFinite(numberOf(k, y)));
+    const p = palette();
+    plot(byId("cloud"), [{ type: "scatter", mode: "markers", showlegend: false, x: points.map((k) => numberOf(k, x)), y: points.map((k) => numberOf(k, y)),
+      text: points.map((k) => escaped(runs[k].name + " " + Object.entries(runs[k].settings).map(([a, b]) => a + "=" + b).join(" "))), hoverinfo: "text+x+y",
+      marker: { size: 8, opacity: 0.8, color: points.map((k) => (picked.has(k) ? p.gradient : p.representation)) } }], x, y);
+  };
+
   for (const [id, position] of [["across", 0], ["up", 1]]) {
-    numeric.forEach((name) => byId(id).append(new Option(name)));
+    byId(id).append(...numeric.map((name) => new Option(name)));
     byId(id).selectedIndex = Math.min(position, numeric.length - 1);
     byId(id).addEventListener("change", scatter);
   }
@@ -136,12 +178,25 @@
     compare();
     scatter();
   };
+  const repick = () => { drawn = ""; draw(); compare(); scatter(); };
   byId("theme").addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
-  byId("filter").addEventListener("input", filter);
-  byId("clear").addEventListener("click", () => { document.querySelectorAll("#records input:checked").forEach((box) => { box.checked = false; }); compare(); scatter(); });
-  body.addEventListener("change", () => { compare(); scatter(); });
-  document.querySelectorAll("#records th button").forEach((button) => button.addEventListener("click", () => sort(button.parentElement)));
-  setTheme(window.matchMedia("(prefers-color-scheme: dark)").matches);
-  fitColumns();
+  byId("filter").addEventListener("input", () => { byId("window").scrollTop = 0; filter(); });
+  byId("clear").addEventListener("click", () => { picked.clear(); repick(); });
+  byId("window").addEventListener("scroll", draw, { passive: true });
+  document.querySelector("#records tbody").addEventListener("change", ({ target }) => {
+    const k = Number(target.closest("tr").dataset.row);
+    if (target.checked) picked.add(k); else picked.delete(k);
+    compare();
+    scatter();
+  });
+  document.querySelector("#records thead").addEventListener("click", ({ target }) => {
+    if (target.tagName !== "BUTTON") return;
+    const name = target.textContent;
+    sorting = { name, down: sorting?.name === name && !sorting.down };
+    filter();
+  });
+  root.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  filter();
+  setTheme(root.dataset.theme === "dark");
   root.dataset.ready = "yes";
 })();

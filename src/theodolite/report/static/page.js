@@ -11,8 +11,9 @@
   let current = 0;
   let pending = 0;
 
-  // Names of the palette become colors here: Plotly knows no CSS variables.
+  // Figures carry the colors of the light theme: Plotly knows no CSS variables.
   function colored(value, key) {
+    if (theme === "light") return value;
     if (Array.isArray(value)) {
       const deeper = colorKeys.has(key) || (value.length > 0 && value[0] !== null
         && typeof value[0] === "object" && !Array.isArray(value[0]));
@@ -21,15 +22,28 @@
     if (value !== null && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, colored(v, k)]));
     }
-    const palette = data.palettes[theme];
-    return colorKeys.has(key) && Object.hasOwn(palette, value) ? palette[value] : value;
+    return colorKeys.has(key) && Object.hasOwn(data.colors, value) ? data.colors[value] : value;
   }
 
   function tracesOf(panel) {
     const { spec } = panel;
     const frame = spec.frames[Math.min(position[panel.group] ?? 0, spec.frames.length - 1)];
-    const state = spec.states[frame];
-    return spec.fixed === null ? state : spec.fixed.map((trace, i) => ({ ...trace, ...state[i] }));
+    return spec.looks.map((look, i) => {
+      const { error, ...numbers } = spec.states[frame][i];
+      const bars = error ? { error_y: { ...look.error_y, array: error } } : { error_y: undefined };
+      return { ...look, ...numbers, ...bars };
+    });
+  }
+
+  // Where the slider stands, on an axis of steps.
+  function cursorOf(panel) {
+    const { cursor } = panel.spec;
+    if (!cursor || cursor.length < 2) return [];
+    const x = cursor[Math.min(position[panel.group] ?? 0, cursor.length - 1)];
+    // Around the column of a map, so that its numbers stay readable.
+    const half = panel.spec.looks[0].type === "heatmap" ? 0.5 : 0;
+    return [{ type: "rect", xref: "x", yref: "paper", x0: x - half, x1: x + half, y0: 0, y1: 1, layer: "above",
+      line: { color: "#5d6670", width: half ? 1.5 : 0.5, dash: half ? "solid" : "dot" } }];
   }
 
   // Numbers in the cells of a map must not run into each other on a phone.
@@ -41,7 +55,7 @@
   function draw(panel) {
     panel.stale = false;
     panel.drawn = true;
-    const layout = colored(panel.spec.layout, "");
+    const layout = colored({ ...panel.spec.layout, template: data.template, shapes: cursorOf(panel) }, "");
     const traces = tracesOf(panel).map((trace) => fitting(trace, panel.element.clientWidth));
     return Plotly.react(panel.element, colored(traces, ""), structuredClone(layout), config);
   }
@@ -82,17 +96,46 @@
     schedule();
   }
 
+  // Text, or an element whose parts, class and links a step changes.
+  function fill(element, value) {
+    if (typeof value === "string") { element.textContent = value; return; }
+    element.className = value.class;
+    for (const [name, text] of Object.entries(value.parts)) {
+      const part = element.querySelector(`[data-part="${name}"]`);
+      part.textContent = text;
+      if (name === "number" && value.source) part.dataset.source = value.source;
+    }
+    const links = element.querySelector("[data-links]");
+    if (links) links.replaceChildren(...value.links.map(([title, id]) => linkTo(title, id)));
+  }
+
+  function linkTo(title, id) {
+    const link = document.createElement("a");
+    link.href = `#${id}`;
+    link.textContent = title;
+    return link;
+  }
+
   function showStep(group, index) {
     position[group] = index;
     const slider = document.querySelector(`.slider[data-group="${group}"]`);
     slider.querySelector("output").textContent = data.steps[group][index];
+    const article = document.querySelector(`.group[data-group="${group}"]`);
+    for (const element of article.querySelectorAll("[data-text]")) {
+      const texts = data.texts[group][element.dataset.text];
+      if (texts) fill(element, texts.states[texts.frames[index]]);
+    }
+    const last = data.steps[group].length - 1;
+    for (const cursor of article.querySelectorAll(".spark .cursor")) {
+      cursor.setAttribute("transform", `translate(${(114 * index) / last},0)`);
+    }
     for (const [id, figure] of Object.entries(data.figures)) {
       if (figure.group !== String(group)) continue;
       const text = figure.findings[Math.min(index, figure.findings.length - 1)];
       document.getElementById(id).querySelector(".finding").textContent = text;
       fillText(id);
     }
-    markStale((panel) => panel.group === group && panel.spec.states.length > 1);
+    markStale((panel) => panel.group === group && (panel.spec.states.length > 1 || panel.spec.cursor));
   }
 
   function showGroup(index) {
@@ -131,8 +174,8 @@
       return trace.z.flatMap((line, i) => line.map((value, j) => [title, trace.name ?? "",
         rows?.[i] ?? i, columns?.[j] ?? j, Array.isArray(value) ? value.join(" ") : value, "", ""]));
     }
-    return trace.x.map((x, i) => [title, trace.name ?? "", trace.customdata?.[i] ?? "", x, trace.y[i],
-      trace.error_y?.array?.[i] ?? "", trace.meta?.null ? "chance" : ""]);
+    return (trace.x ?? []).map((x, i) => [title, trace.name ?? "", trace.customdata?.[i] ?? "", x, trace.y[i],
+      trace.error_y?.array?.[i] ?? "", trace.meta?.chance ? "chance" : ""]);
   }
 
   function csvOf(id) {
@@ -146,7 +189,7 @@
 
   function fillText(id) {
     const details = document.getElementById(id).querySelector(".as-text");
-    if (details.open) details.querySelector("textarea").value = csvOf(id);
+    if (details?.open) details.querySelector("textarea").value = csvOf(id);
   }
 
   function download(id) {
@@ -186,16 +229,25 @@
       const element = document.getElementById(`${id}-${i}`);
       panels.push({ id, title: figure.titles[i], element, spec, group: Number(figure.group), stale: true, drawn: false });
     });
-    block.querySelector(".download").addEventListener("click", () => download(id));
-    block.querySelector(".as-text").addEventListener("toggle", () => fillText(id));
+    block.querySelector(".download")?.addEventListener("click", () => download(id));
+    block.querySelector(".as-text")?.addEventListener("toggle", () => fillText(id));
   }
   for (const fold of document.querySelectorAll("details:not(.as-text)")) fold.addEventListener("toggle", schedule);
   for (const button of document.querySelectorAll(".tabs button")) {
     button.addEventListener("click", () => showGroup(Number(button.dataset.group)));
   }
-  for (const link of document.querySelectorAll(".contents a")) {
-    link.addEventListener("click", () => { document.querySelector(link.getAttribute("href")).open = true; });
-  }
+  // A link to a figure opens the fold that holds it.
+  document.addEventListener("click", (event) => {
+    const target = event.target.closest?.("a[href^='#']")?.getAttribute("href").slice(1);
+    const figure = target && document.getElementById(target);
+    if (!figure) return;
+    event.preventDefault();
+    figure.closest("details").open = true;
+    figure.scrollIntoView();
+    figure.classList.remove("found");
+    requestAnimationFrame(() => figure.classList.add("found"));
+    schedule();
+  });
   for (const slider of document.querySelectorAll(".slider")) {
     const input = slider.querySelector("input");
     input.addEventListener("input", () => showStep(Number(slider.dataset.group), Number(input.value)));
@@ -206,8 +258,5 @@
   addEventListener("afterprint", afterPrint);
 
   root.classList.add("scripted");
-  if (matchMedia("(max-width: 760px)").matches) {
-    document.querySelectorAll(".family").forEach((fold) => { fold.open = false; });
-  }
   showGroup(0);
 })();
