@@ -309,7 +309,9 @@ def _band(group: Group, family: Family, layer: str) -> tuple[float, float] | Non
         return None
     levels = (run.chance(None, family.key, family.headline, layer) for run in group.runs)
     level = next((level for level in levels if level is not None), None)
-    return level and (level.mean - CHANCE * level.sd, level.mean + CHANCE * level.sd)
+    if level is None:
+        return None
+    return level.mean - CHANCE * level.sd, level.mean + CHANCE * level.sd
 
 
 def _limits(strokes: Sequence[_Stroke], also: Sequence[float] = ()) -> tuple[float, ...]:

@@ -267,7 +267,7 @@ def whole_figure(group: Group, family: str, measure: str, words: Words) -> Figur
     """A measure of the whole model over steps, one line a run; None without two steps."""
     panel = _over_steps(group, family, [Line(measure)], None)
     legend = _legend(group, family, [Line(measure, with_chance=False)])
-    return panel and Figure(f"whole-{family}", words, (panel,), legend=legend)
+    return None if panel is None else Figure(f"whole-{family}", words, (panel,), legend=legend)
 
 
 def step_figure(group: Group, family: str) -> Figure | None:
@@ -371,7 +371,7 @@ def _depth_figure(groups: Sequence[Group], family: str) -> Figure | None:
         whole = _profile_series(everyone, order, family, (0, line), layers)
         look = whole.look.update(name=plotly_text(short(run.name)))
         series.append(Series(look, _at_depth(whole, run, layers)))
-    across = {"range": [-0.05, 1.05], "tickvals": [0, 0.5, 1]}
+    across: dict[str, Any] = {"range": [-0.05, 1.05], "tickvals": [0, 0.5, 1]}
     across |= {"ticktext": ["input", "middle", "output"]}
     reading = (
         f"{words.question} Layers are spread evenly between input and output, so that networks of"
