@@ -6,7 +6,6 @@ import torch
 
 from tests.tolerances import assert_close
 from theodolite.measures.representation import (
-    one_hot_targets,
     prepare_features,
     scaled_targets,
 )
@@ -72,9 +71,3 @@ def test_numpy_targets_stay_numpy():
     scaled = scaled_targets(np.array([0.0, 10.0]))
     assert isinstance(scaled.values, np.ndarray)
     np.testing.assert_allclose(scaled.apply(np.array([5.0])), [0])
-
-
-def test_indicator_columns_and_their_means():
-    labels = torch.tensor([0, 2, 2, 0])
-    assert one_hot_targets(labels, 4).sum(0).tolist() == [2, 0, 2, 0]
-    assert_close(one_hot_targets(labels, center=True).sum(0), [0, 0, 0])

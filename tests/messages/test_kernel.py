@@ -71,7 +71,7 @@ NAN = torch.full((4, 2), torch.nan)
         (
             lambda: kernel.kernel_spectrum(torch.diag(torch.tensor([1.0, -0.5]))),
             DomainError,
-            "gram: expected a positive semi-definite matrix, got an eigenvalue of -0.5 beside 1",
+            "gram: expected a positive semi-definite matrix, got an eigenvalue of -0.5 next to 1",
         ),
         (lambda: kernel.kernel_spectrum(SKEWED), DomainError, "gram: expected a symmetric"),
         (lambda: kernel.kernel_spectrum(K, count=0), DomainError, "count: .* at least 1, got 0"),

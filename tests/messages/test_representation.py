@@ -76,7 +76,6 @@ CURVE = rep.alignment_curve(F, Y, torch.tensor([0.0, 1.0]))
         (lambda: rep.prepare_features(F / 0), DomainError, "features: expected finite"),
         (lambda: rep.prepare_features(F, normalize="l1"), DomainError, "'unit', 'max', 'none'"),
         (lambda: rep.scaled_targets(0 * Y + 5), DomainError, "two different values, got only 5.0"),
-        (lambda: rep.one_hot_targets(LABELS, 1), DomainError, "below num_classes = 1, got 1"),
         (lambda: rep.one_vs_one_curve(F, LABELS - 1), DomainError, "labels: .* at least 0, got -1"),
         (lambda: rep.one_vs_one_curve(F, LABELS[:2]), ShapeError, "features has 3, labels has 2"),
         (

@@ -139,7 +139,7 @@ def gram_sums(
     size = features.shape[1]
     columns = target_columns(targets[:1], num_classes).shape[1]
     chunks = row_chunks(features, targets)
-    # Targets beside features: a product with a few columns alone runs at memory speed.
+    # Targets next to features: a product with a few columns alone runs at memory speed.
     both = double(features[:0]).new_empty(len(chunks[0][0]), columns + size)
     sums, energy = both.new_zeros(size, columns + size), both.new_zeros(columns)
     for rows, labels in chunks:

@@ -180,7 +180,7 @@ _DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this si
 def top_eigen(matrix: Float[Tensor, "d d"], count: int) -> Eigen:
     """The ``count`` algebraically largest eigenpairs of a symmetric matrix, largest first.
 
-    Costs ``O(count d²)`` per ARPACK sweep; small problems, or a large share of the spectrum,
+    Costs ``O(count d²)`` per ARPACK iteration; small problems, or a large share of the spectrum,
     take the dense route.
     """
     size = len(matrix)

@@ -89,7 +89,7 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
         self._keep(batch if seen is None else seen + batch)
 
     def compute(self) -> Float[Tensor, "..."]:
-        """The part asked for: k values, or one."""
+        """The chosen part: k values, or one."""
         seen = self._statistics()
         if seen is None:
             shape = (self.num_classes,) if self.part == "class" else ()

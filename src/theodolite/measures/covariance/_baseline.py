@@ -264,7 +264,7 @@ def relative_misalignment(
 
 @dataclass(frozen=True)
 class MisalignmentComparison:
-    """Misalignment beside what it has to be read against, all in the same subspace."""
+    """Misalignment and what it has to be compared with, all in the same subspace."""
 
     value: Float[Tensor, "*batch"]
     baseline: Float[Tensor, "*batch draws"]  # of every random basis

@@ -152,7 +152,7 @@ class Eigenspaces:
 
 
 def grouping_tolerance(matrix: Tensor, rtol: float | None) -> float:
-    """The relative gap asked for, or the one that rounding in the matrix's dtype explains."""
+    """The given relative gap, or the one that rounding in the matrix's dtype explains."""
     if rtol is None:
         return equality_tolerance(len(matrix), eps_of(matrix))
     require_between(0.0, 1.0, rtol=rtol)

@@ -38,7 +38,7 @@ def misalignment(
     .. math:: M(A, B) = \inf_{\Sigma \text{ aligned with } A} D(\Sigma, B)
               = \sum_i \sqrt{\operatorname{tr}(B|_{V_i}) \operatorname{tr}(B^{-1}|_{V_i})} - d
 
-    with :math:`V_i` the eigenspaces of :math:`A`. Read it beside its random-basis baseline
+    with :math:`V_i` the eigenspaces of :math:`A`. Compare it with its random-basis baseline
     (:func:`random_basis_misalignment`) and its sampling floor (:func:`misalignment_floor`): the
     covariance of finitely many perfectly aligned filters does not score 0.
 
@@ -196,7 +196,7 @@ def prepared(
     ridge: float = 0.0,
     rtol: float | None = None,
 ) -> tuple[Eigenspaces, Tensor]:
-    """Eigenspaces of A and the Cholesky factor of B, both in the subspace if one is asked for."""
+    """Eigenspaces of A and the Cholesky factor of B, both in the subspace if one is given."""
     require_pair(data_covariance, weight_covariance)
     require_between(0.0, inf, open_high=True, ridge=ridge)
     B = symmetrized(weight_covariance)

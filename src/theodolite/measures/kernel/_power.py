@@ -184,10 +184,11 @@ def modes_to_reach(
     References:
         [canatar2022], Fig. 3b; the number is ours.
     """
-    values, beyond = curve, torch.nan
     if isinstance(curve, CumulativePower):
         values = curve.curve[: curve.rank + 1]
         beyond = torch.nan if curve.null_power.isnan().any() else torch.inf
+    else:
+        values, beyond = curve, torch.nan
     _require_curve(values)
     require_between(0.0, 1.0, share=share)
     reached = double(values) >= share - 8 * eps_of(values)

@@ -164,7 +164,7 @@ def gram_modes(
     if values.min() < -_NEGATIVE * peak:
         raise DomainError(
             f"{name}: expected a positive semi-definite matrix, got an eigenvalue of "
-            f"{values.min().item() * unit:.3g} beside {values.max().item() * unit:.3g}; "
+            f"{values.min().item() * unit:.3g} next to {values.max().item() * unit:.3g}; "
             "pass a kernel, e.g. features @ features.T"
         )
     kept = (values > _noise(n, eps) * peak) & ~vanishes_when_centered(K, raw, eps)

@@ -1,5 +1,6 @@
 """Rows of the family covariance."""
 
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from theodolite.measures import covariance
 from theodolite.measures.registry.measure import Invariance, Measure
+
+_row = partial(Measure, family="covariance")
 
 __all__ = ["ROWS"]
 
@@ -45,13 +48,12 @@ _OF_WEIGHTS = (
 
 
 _MISALIGNMENT: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="misalignment",
         function=covariance.misalignment,
-        family="covariance",
         inputs=PAIR,
         meaning="Distance of the weights' covariance from the nearest one that has the data's "
-        "principal directions; read it beside its random-basis baseline and its floor.",
+        "principal directions; compare it with its random-basis baseline and its floor.",
         reference="[maennel2020], Definition 2 and Proposition 2",
         range=(0.0, inf),
         larger_is_more_aligned=False,
@@ -60,10 +62,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="misalignment.subspace",
         function=covariance.misalignment,
-        family="covariance",
         inputs=PAIR,
         options={"subspace": 2},
         meaning="Misalignment in the leading directions of the data alone, for layers with fewer "
@@ -76,10 +77,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="misalignment.ridge",
         function=covariance.misalignment,
-        family="covariance",
         inputs=PAIR,
         options={"ridge": 0.1},
         meaning="Misalignment of the weights' covariance with a share of its mean variance added "
@@ -92,10 +92,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="misalignment_terms",
         function=covariance.misalignment_terms,
-        family="covariance",
         inputs=PAIR,
         values=lambda result: result.terms,
         meaning="Which principal direction of the data is misaligned, and by how much.",
@@ -107,10 +106,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="relative_misalignment",
         function=covariance.relative_misalignment,
-        family="covariance",
         inputs={**PAIR, "bases": "bases"},
         meaning="Misalignment over its mean for random bases: well below 1 where the weights know "
         "the data's directions, about 1 where they do not.",
@@ -122,10 +120,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="one_sided_misalignment.weights",
         function=covariance.one_sided_misalignment,
-        family="covariance",
         inputs=PAIR,
         options={"first": "weights"},
         meaning="Smallest divergence of the weights' Gaussian from one aligned with the data.",
@@ -137,10 +134,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="one_sided_misalignment.aligned",
         function=covariance.one_sided_misalignment,
-        family="covariance",
         inputs=PAIR,
         options={"first": "aligned"},
         meaning="Smallest divergence from the weights' Gaussian of one aligned with the data.",
@@ -152,10 +148,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="basis_misalignment",
         function=covariance.basis_misalignment,
-        family="covariance",
         inputs={"basis": "basis", "weight_covariance": "covariance"},
         meaning="Misalignment of the weights' covariance with any orthonormal basis.",
         reference="[maennel2020], Appendix A.6",
@@ -170,10 +165,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="basis_misalignment_terms",
         function=covariance.basis_misalignment_terms,
-        family="covariance",
         inputs={"basis": "basis", "weight_covariance": "covariance"},
         meaning="Which basis vector the weights' covariance is misaligned with.",
         reference="[maennel2020], Appendix A.6",
@@ -187,10 +181,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="kantorovich_bound",
         function=covariance.kantorovich_bound,
-        family="covariance",
         inputs={"weight_covariance": "covariance"},
         meaning="The largest misalignment that any basis could have with these weights.",
         reference="[maennel2020], Proposition 2 with Kantorovich's inequality",
@@ -200,10 +193,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="haar_bound",
         function=covariance.haar_bound,
-        family="covariance",
         inputs={"weight_covariance": "covariance"},
         meaning="Bound of the mean misalignment of these weights with random bases.",
         reference="[maennel2020], Figure 2 with Jensen's inequality",
@@ -213,10 +205,9 @@ _MISALIGNMENT: tuple[Measure, ...] = (
         scale=dimension,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="alignment_defect",
         function=covariance.alignment_defect,
-        family="covariance",
         inputs={"matrix": "covariance", "reference": "data_covariance"},
         meaning="How far a matrix is from being constant on each eigenspace of another.",
         reference="[maennel2020], Definition 1",
@@ -243,10 +234,9 @@ def _root_scale(weight_covariance: Tensor, **_: Any) -> float:
 
 
 _TRANSFER: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="transfer_function",
         function=covariance.transfer_function,
-        family="covariance",
         inputs={"data_covariance": "data_covariance", "weights": "weights"},
         values=lambda result: result.tau,
         meaning="Standard deviation of the weights along each principal direction of the data.",
@@ -262,10 +252,9 @@ _TRANSFER: tuple[Measure, ...] = (
         differentiable={"data_covariance": False, "weights": True},
         scale=_weights_scale,
     ),
-    Measure(
+    _row(
         name="transfer_from_covariance",
         function=covariance.transfer_from_covariance,
-        family="covariance",
         inputs=PAIR,
         values=lambda result: result.tau,
         meaning="The transfer function of weights that are known by their covariance alone.",
@@ -276,10 +265,9 @@ _TRANSFER: tuple[Measure, ...] = (
         scale=_root_scale,
         condition=weight_condition,
     ),
-    Measure(
+    _row(
         name="curve_deviation",
         function=covariance.curve_deviation,
-        family="covariance",
         inputs={"curve_1": "curve", "curve_2": "curve"},
         meaning="Difference in shape between two transfer functions.",
         reference="[maennel2020], Figures 21 and 22",
@@ -291,10 +279,9 @@ _TRANSFER: tuple[Measure, ...] = (
         ),
         differentiable={"curve_1": True, "curve_2": True},
     ),
-    Measure(
+    _row(
         name="unimodality_defect",
         function=covariance.unimodality_defect,
-        family="covariance",
         inputs={"curve": "curve"},
         meaning="Share of a transfer function that is not explained by a rise and then a fall.",
         reference="[maennel2020], Section 2.3",
@@ -337,10 +324,9 @@ def _information_of_pair(eigenvalue_1: Tensor, eigenvalue_2: Tensor, **_: Any) -
 
 
 _GAUSSIANS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="symmetric_kl",
         function=covariance.symmetric_kl,
-        family="covariance",
         inputs=TWO,
         meaning="Sum of both divergences between the Gaussians of two covariances.",
         reference="[maennel2020], Definition 2",
@@ -350,10 +336,9 @@ _GAUSSIANS: tuple[Measure, ...] = (
         scale=_pair_scale,
         condition=_pair_condition,
     ),
-    Measure(
+    _row(
         name="gaussian_kl",
         function=covariance.gaussian_kl,
-        family="covariance",
         inputs=TWO,
         meaning="Divergence of the Gaussian of one covariance from that of another.",
         reference="[maennel2020], Appendix D.4",
@@ -363,10 +348,9 @@ _GAUSSIANS: tuple[Measure, ...] = (
         scale=_pair_scale,
         condition=_pair_condition,
     ),
-    Measure(
+    _row(
         name="fisher_rao_length",
         function=covariance.fisher_rao_length,
-        family="covariance",
         inputs=TWO,
         meaning="Length of the shortest path between the Gaussians of two covariances.",
         reference="[maennel2020], Appendix D.3",
@@ -376,10 +360,9 @@ _GAUSSIANS: tuple[Measure, ...] = (
         scale=_pair_scale,
         condition=_pair_condition,
     ),
-    Measure(
+    _row(
         name="fisher_information",
         function=covariance.fisher_information,
-        family="covariance",
         inputs={"covariance": "covariance", "direction": "symmetric"},
         meaning="How much one sample tells about a change of its covariance.",
         reference="[maennel2020], Appendix D.3",
@@ -391,10 +374,9 @@ _GAUSSIANS: tuple[Measure, ...] = (
         differentiable={"covariance": True, "direction": True},
         scale=_information_scale,
     ),
-    Measure(
+    _row(
         name="rotation_information",
         function=covariance.rotation_information,
-        family="covariance",
         inputs=_EIGENVALUES,
         meaning="How much one sample tells about the angle between two eigenvectors.",
         reference="[maennel2020], Appendix D.3",
@@ -403,10 +385,9 @@ _GAUSSIANS: tuple[Measure, ...] = (
         differentiable={"eigenvalue_1": True, "eigenvalue_2": True},
         scale=_information_of_pair,
     ),
-    Measure(
+    _row(
         name="rotation_angle_deviation",
         function=covariance.rotation_angle_deviation,
-        family="covariance",
         inputs=_EIGENVALUES,
         options={"count": 100},
         meaning="Standard deviation of the angle of an eigenvector measured from samples.",
@@ -417,10 +398,9 @@ _GAUSSIANS: tuple[Measure, ...] = (
         scale=_information_of_pair,
         condition=_relative_gap,
     ),
-    Measure(
+    _row(
         name="rotation_length",
         function=covariance.rotation_length,
-        family="covariance",
         inputs={"angle": "curve", **_EIGENVALUES},
         meaning="How far a rotation moves a Gaussian, in units in which samples can tell.",
         reference="[maennel2020], Appendix D.3",
@@ -444,10 +424,9 @@ def _smallest_gap(eigenvalues: Tensor, **_: Any) -> float:
 
 
 _EIGENVECTORS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="eigenvector_overlap",
         function=covariance.eigenvector_overlap,
-        family="covariance",
         inputs=TWO,
         values=lambda result: result.ranked,
         meaning="Agreement of eigenvectors of equal rank between two covariances.",
@@ -462,10 +441,9 @@ _EIGENVECTORS: tuple[Measure, ...] = (
         ),
         differentiable={"covariance_1": False, "covariance_2": False},
     ),
-    Measure(
+    _row(
         name="eigenvector_overlap.best",
         function=covariance.eigenvector_overlap,
-        family="covariance",
         inputs=TWO,
         values=lambda result: result.best,
         meaning="Agreement of each eigenvector with the best match in another covariance, which "
@@ -479,10 +457,9 @@ _EIGENVECTORS: tuple[Measure, ...] = (
         ),
         differentiable={"covariance_1": False, "covariance_2": False},
     ),
-    Measure(
+    _row(
         name="subspace_overlap",
         function=covariance.subspace_overlap,
-        family="covariance",
         inputs=TWO,
         options={"indices": (0, 1)},
         meaning="Agreement of the subspaces that eigenvectors of some ranks span.",
@@ -495,10 +472,9 @@ _EIGENVECTORS: tuple[Measure, ...] = (
         ),
         differentiable={"covariance_1": False, "covariance_2": False},
     ),
-    Measure(
+    _row(
         name="predicted_overlap_loss",
         function=covariance.predicted_overlap_loss,
-        family="covariance",
         inputs={"eigenvalues": "eigenvalues"},
         options={"count_1": 100, "count_2": 200},
         meaning="Loss of agreement between eigenvectors that sampling alone explains.",
@@ -508,10 +484,9 @@ _EIGENVECTORS: tuple[Measure, ...] = (
         differentiable={"eigenvalues": True},
         condition=_smallest_gap,
     ),
-    Measure(
+    _row(
         name="match_eigenvectors",
         function=covariance.match_eigenvectors,
-        family="covariance",
         inputs=PAIR,
         values=lambda result: result.quality,
         meaning="How much of each leading eigenvector of the weights a few eigenvectors of the "
@@ -526,10 +501,9 @@ _EIGENVECTORS: tuple[Measure, ...] = (
 
 
 _ACTIVATIONS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="activation_fractions",
         function=covariance.activation_fractions,
-        family="covariance",
         inputs={"activations": "features"},
         values=lambda result: result.mean,
         meaning="Share of pairs of neuron and example in which the neuron is active.",
@@ -541,10 +515,9 @@ _ACTIVATIONS: tuple[Measure, ...] = (
         ),
         differentiable={"activations": False},
     ),
-    Measure(
+    _row(
         name="activation_fractions.neurons",
         function=covariance.activation_fractions,
-        family="covariance",
         inputs={"activations": "features"},
         values=lambda result: result.neurons,
         meaning="Share of examples that activate each neuron.",
@@ -556,10 +529,9 @@ _ACTIVATIONS: tuple[Measure, ...] = (
         ),
         differentiable={"activations": False},
     ),
-    Measure(
+    _row(
         name="activation_fractions.examples",
         function=covariance.activation_fractions,
-        family="covariance",
         inputs={"activations": "features"},
         values=lambda result: result.examples,
         meaning="Share of neurons that each example activates.",
@@ -568,10 +540,9 @@ _ACTIVATIONS: tuple[Measure, ...] = (
         invariances=(Invariance("scale", ("activations",)),),
         differentiable={"activations": False},
     ),
-    Measure(
+    _row(
         name="activation_fractions.dead",
         function=covariance.activation_fractions,
-        family="covariance",
         inputs={"activations": "features"},
         values=lambda result: result.dead,
         meaning="Share of neurons that no example activates.",

@@ -1,5 +1,6 @@
 """Rows of the family ``gradient``."""
 
+from functools import partial
 from math import inf
 
 from torch import Tensor
@@ -22,6 +23,8 @@ from theodolite.measures.gradient import (
     within_class_stiffness,
 )
 from theodolite.measures.registry.measure import Invariance, Measure
+
+_row = partial(Measure, family="gradient")
 
 _VECTORS = {"vectors": "vectors"}
 _CLASSES = {"vectors": "vectors", "labels": "labels"}
@@ -62,10 +65,9 @@ def _relative_norm_scale(gradient: Tensor, weight: Tensor) -> float:
 
 
 ROWS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="vector_alignment",
         function=vector_alignment,
-        family="gradient",
         inputs=_VECTORS,
         meaning="How far the gradients (or features) of all examples point the same way.",
         reference="[mehta2021], Eq. (2)-(4)",
@@ -74,10 +76,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_SET,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="weighted_alignment",
         function=weighted_alignment,
-        family="gradient",
         inputs=_VECTORS,
         meaning="Mean cosine between examples, long vectors counting for more.",
         reference="[mehta2021], Eq. (3) with an unbiased denominator",
@@ -86,10 +87,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_SET,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="class_alignment",
         function=class_alignment,
-        family="gradient",
         inputs=_CLASSES,
         meaning="How far the gradients of the examples of one class point the same way.",
         reference="[mehta2021], Eq. (5)",
@@ -98,10 +98,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_LABELED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="in_class_alignment",
         function=in_class_alignment,
-        family="gradient",
         inputs=_CLASSES,
         meaning="Alignment within classes: high when learning one example helps its class mates.",
         reference="[mehta2021], Eq. (6)",
@@ -110,10 +109,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_RENAMED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="alignment_contrast",
         function=alignment_contrast,
-        family="gradient",
         inputs=_CLASSES,
         meaning="In-class alignment above that of all pairs: what the classes add.",
         reference="[mehta2021], Eq. (6) minus Eq. (2)",
@@ -122,10 +120,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_RENAMED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="class_alignment_matrix",
         function=class_alignment_matrix,
-        family="gradient",
         inputs=_CLASSES,
         meaning="Which classes pull the network the same way and which against each other.",
         reference="[mehta2021], Eq. (5) between classes",
@@ -134,10 +131,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_LABELED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="gradient_diversity",
         function=gradient_diversity,
-        family="gradient",
         inputs=_VECTORS,
         meaning="How much the examples' gradients differ: 1/n when equal, 1 when orthogonal.",
         reference="[yin2018]",
@@ -148,10 +144,9 @@ ROWS: tuple[Measure, ...] = (
         scale=_diversity_scale,
         condition=_cancellation,
     ),
-    Measure(
+    _row(
         name="cosine_stiffness",
         function=cosine_stiffness,
-        family="gradient",
         inputs=_VECTORS,
         meaning="Mean cosine between the gradients of two examples.",
         reference="[fort2019]",
@@ -160,10 +155,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_SET,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="stiffness_matrix",
         function=stiffness_matrix,
-        family="gradient",
         inputs=_CLASSES,
         meaning="Mean cosine between the gradients of two classes.",
         reference="[fort2019]",
@@ -172,10 +166,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_LABELED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="within_class_stiffness",
         function=within_class_stiffness,
-        family="gradient",
         inputs=_CLASSES,
         meaning="Mean cosine between the gradients of two examples of the same class.",
         reference="[fort2019]",
@@ -184,10 +177,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_RENAMED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="between_class_stiffness",
         function=between_class_stiffness,
-        family="gradient",
         inputs=_CLASSES,
         meaning="Mean cosine between the gradients of examples of different classes.",
         reference="[fort2019]",
@@ -196,10 +188,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_RENAMED,
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="gradient_confusion",
         function=gradient_confusion,
-        family="gradient",
         inputs=_VECTORS,
         meaning="The most contrary pair of examples: negative when a step for one hurts another.",
         reference="[sankararaman2020]",
@@ -213,10 +204,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable=_SMOOTH,
         scale=_largest_product,
     ),
-    Measure(
+    _row(
         name="confusion_of_gram",
         function=confusion_of_gram,
-        family="gradient",
         inputs={"gram": "gram"},
         meaning="The most contrary pair of examples, from their matrix of inner products.",
         reference="[sankararaman2020]",
@@ -225,10 +215,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"gram": True},
         scale=_largest_entry,
     ),
-    Measure(
+    _row(
         name="relative_norm",
         function=relative_norm,
-        family="gradient",
         inputs={"gradient": "features", "weight": "features"},
         meaning="Length of the gradient relative to the weight: small where training is lazy.",
         reference="[mehta2021], Figure 2(b)",

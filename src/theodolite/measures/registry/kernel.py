@@ -1,5 +1,6 @@
 """Rows of the family kernel: angles between two kernels, then what is read off spectra."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from theodolite.linalg import centered_products, double, double_center
 from theodolite.measures import kernel
 from theodolite.measures.registry.measure import Invariance, Measure
+
+_row = partial(Measure, family="kernel")
 
 __all__ = []
 
@@ -21,10 +24,9 @@ def _largest(**arguments: Any) -> float:
 
 
 SPECTRAL_ROWS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="kernel_spectrum",
         function=kernel.kernel_spectrum,
-        family="kernel",
         inputs={"gram": "gram"},
         meaning="How the variance of a kernel spreads over its modes, largest first.",
         reference="[canatar2022], Eq. (1)",
@@ -37,10 +39,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         scale=_largest,
         values=lambda result: result.eigenvalues,
     ),
-    Measure(
+    _row(
         name="linear_spectrum",
         function=kernel.linear_spectrum,
-        family="kernel",
         inputs={"features": "features"},
         meaning="How the variance of a layer spreads over its modes, largest first.",
         reference="[canatar2022], Eq. (1)",
@@ -54,10 +55,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         values=lambda result: result.eigenvalues,
     ),
     *(
-        Measure(
+        _row(
             name=f"cumulative_power{suffix}",
             function=kernel.cumulative_power,
-            family="kernel",
             inputs={"kernel": "gram", "targets": "targets"},
             meaning="Share of the target that the leading modes of a kernel carry"
             + (", output by output." if suffix else "."),
@@ -77,10 +77,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         )
         for suffix in ("", ".per_class")
     ),
-    Measure(
+    _row(
         name="modes_to_reach",
         function=kernel.modes_to_reach,
-        family="kernel",
         inputs=CURVE,
         meaning="Number of leading modes that carry most (by default 95 %) of the target.",
         reference="[canatar2022], Fig. 3b",
@@ -88,10 +87,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         larger_is_more_aligned=False,
         differentiable={"curve": False},
     ),
-    Measure(
+    _row(
         name="power_area",
         function=kernel.power_area,
-        family="kernel",
         inputs=CURVE,
         meaning="How early over all modes the target is carried; one half is chance.",
         reference="[canatar2022], Eq. (3)",
@@ -99,10 +97,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         larger_is_more_aligned=True,
         differentiable={"curve": True},
     ),
-    Measure(
+    _row(
         name="power_evenness",
         function=kernel.power_evenness,
-        family="kernel",
         inputs=CURVE,
         meaning="How far the leading modes are from sharing the classes evenly; 0 after collapse.",
         reference="[canatar2022], Fig. 3b",
@@ -111,10 +108,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         differentiable={"curve": True},
         options={"num_classes": 2},
     ),
-    Measure(
+    _row(
         name="spectral_gap",
         function=kernel.spectral_gap,
-        family="kernel",
         inputs={"eigenvalues": "eigenvalues"},
         meaning="How sharply the spectrum breaks off after as many modes as classes.",
         reference="[canatar2022], Fig. 3a",
@@ -124,10 +120,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         differentiable={"eigenvalues": True},
         options={"num_classes": 2},
     ),
-    Measure(
+    _row(
         name="participation_ratio",
         function=kernel.participation_ratio,
-        family="kernel",
         inputs={"gram": "gram"},
         meaning="Effective number of modes that share the variance of a kernel.",
         reference="[canatar2022], Fig. 3a",
@@ -141,10 +136,9 @@ SPECTRAL_ROWS: tuple[Measure, ...] = (
         scale=lambda gram: float(len(gram)),
     ),
     *(
-        Measure(
+        _row(
             name=f"correlation_table{suffix}",
             function=kernel.correlation_table,
-            family="kernel",
             inputs={"rows": "targets", "columns": "other_features"},
             meaning=f"{noun} correlation over runs of some quantities with others.",
             reference="[canatar2022], Table I",
@@ -211,10 +205,9 @@ def _debiasing(**arguments: Any) -> float:
 
 
 ROWS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="kta",
         function=kernel.kta,
-        family="kernel",
         inputs=GRAMS,
         meaning="How similar two kernels are, their constant parts included.",
         reference="[canatar2022], Eq. (4)",
@@ -223,10 +216,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=(*ON_GRAMS, Invariance("scale", ("gram_a",)), Invariance("scale", ("gram_b",))),
         differentiable={"gram_a": True, "gram_b": True},
     ),
-    Measure(
+    _row(
         name="linear_kta",
         function=kernel.linear_kta,
-        family="kernel",
         inputs=FEATURES,
         meaning="How similar the kernels of two sets of features are, their means included.",
         reference="[canatar2022], Eq. (4)",
@@ -236,10 +228,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"features_a": True, "features_b": True},
     ),
     *(
-        Measure(
+        _row(
             name=f"cka{suffix}",
             function=kernel.cka,
-            family="kernel",
             inputs=GRAMS,
             meaning=f"How similar two kernels are up to constants ({word} estimator).",
             reference="[kornblith2019], Eq. (3)",
@@ -259,10 +250,9 @@ ROWS: tuple[Measure, ...] = (
         for suffix, word, low in (("", "debiased", -1.0), (".biased", "plug-in", 0.0))
     ),
     *(
-        Measure(
+        _row(
             name=f"linear_cka{suffix}",
             function=kernel.linear_cka,
-            family="kernel",
             inputs=FEATURES,
             meaning=f"How similar two layers see the examples to each other ({word} estimator).",
             reference="[kornblith2019], Eq. (3)",
@@ -276,10 +266,9 @@ ROWS: tuple[Measure, ...] = (
         for suffix, word, low in (("", "debiased", -1.0), (".biased", "plug-in", 0.0))
     ),
     *(
-        Measure(
+        _row(
             name=f"target_cka{suffix}",
             function=kernel.target_cka,
-            family="kernel",
             inputs={"features": "features", "labels": "labels"},
             meaning=f"How far a layer's geometry is that of the classes ({word} estimator).",
             reference="[canatar2022], Sec. III",
@@ -300,10 +289,9 @@ ROWS: tuple[Measure, ...] = (
         for suffix, word, low in (("", "debiased", -1.0), (".biased", "plug-in", 0.0))
     ),
     *(
-        Measure(
+        _row(
             name=f"hsic{suffix}",
             function=kernel.hsic,
-            family="kernel",
             inputs=GRAMS,
             meaning=f"How much two kernels covary over the examples ({word} estimator).",
             reference="[song2012], Eq. (5)" if low < 0 else "[song2012], Eq. (4)",
@@ -321,10 +309,9 @@ ROWS: tuple[Measure, ...] = (
         for suffix, word, low in (("", "unbiased", -float("inf")), (".biased", "plug-in", 0.0))
     ),
     *(
-        Measure(
+        _row(
             name=f"linear_hsic{suffix}",
             function=kernel.linear_hsic,
-            family="kernel",
             inputs=FEATURES,
             meaning=f"How much two sets of features covary, squared ({word} estimator).",
             reference="[song2012], Eq. (5)" if low < 0 else "[song2012], Eq. (4)",

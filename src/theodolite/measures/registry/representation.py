@@ -1,5 +1,6 @@
 """Rows of the family ``representation``."""
 
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -22,6 +23,7 @@ from theodolite.measures.representation import (
     top_share,
 )
 
+_row = partial(Measure, family="representation")
 _SMOOTH = {"features": True, "targets": True}
 _CURVE = {**_SMOOTH, "thresholds": False}
 _BASIS = (
@@ -81,10 +83,9 @@ def _closest_pair(features: Tensor, targets: Tensor) -> float:
 
 
 ROWS: tuple[Measure, ...] = (
-    Measure(
+    _row(
         name="representation_alignment",
         function=representation_alignment,
-        family="representation",
         inputs={"features": "features", "targets": "targets", "threshold": "threshold"},
         meaning="Label mass that a linear read-out learns fast: on directions of large variance.",
         reference="[imani2022], Eq. (2)",
@@ -94,10 +95,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable=_SMOOTH,
         scale=_energy,
     ),
-    Measure(
+    _row(
         name="alignment_curve",
         function=alignment_curve,
-        family="representation",
         inputs={"features": "features", "targets": "labels", "thresholds": "shares"},
         meaning="Share of the label mass at or above each singular value over the root of n.",
         reference="[imani2022], Eq. (2)",
@@ -112,10 +112,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"features": True, "thresholds": False},
         values=lambda curve: curve.values,
     ),
-    Measure(
+    _row(
         name="alignment_curve.absolute",
         function=alignment_curve,
-        family="representation",
         inputs={"features": "features", "targets": "target_vector", "thresholds": "thresholds"},
         meaning="Label mass at or above each singular value: the later it drops, the better.",
         reference="[imani2022], Eq. (2)",
@@ -127,10 +126,9 @@ ROWS: tuple[Measure, ...] = (
         scale=_energy,
         values=lambda curve: curve.values,
     ),
-    Measure(
+    _row(
         name="alignment_curve.relative",
         function=alignment_curve,
-        family="representation",
         inputs={"features": "features", "targets": "target_vector", "thresholds": "shares"},
         meaning="Share of the label mass over singular values in units of the largest.",
         reference="[imani2022], Eq. (2)",
@@ -141,10 +139,9 @@ ROWS: tuple[Measure, ...] = (
         options={"rows": "none", "scale": "relative"},
         values=lambda curve: curve.values,
     ),
-    Measure(
+    _row(
         name="alignment_area",
         function=alignment_area,
-        family="representation",
         inputs={"features": "features", "targets": "target_vector"},
         meaning="Label alignment: area under the curve, 1 if one direction explains everything.",
         reference="[imani2022], Eq. (2)",
@@ -153,10 +150,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=(*_ROW_WISE, *_SCALE_FREE),
         differentiable=_SMOOTH,
     ),
-    Measure(
+    _row(
         name="alignment_area.absolute",
         function=alignment_area,
-        family="representation",
         inputs={"features": "features", "targets": "targets"},
         meaning="Area under the absolute curve of features as they are.",
         reference="[imani2022], Eq. (2)",
@@ -167,10 +163,9 @@ ROWS: tuple[Measure, ...] = (
         options={"rows": "none", "normalized": False},
         scale=_area_scale,
     ),
-    Measure(
+    _row(
         name="neighbour_accuracy",
         function=neighbour_accuracy,
-        family="representation",
         inputs={"features": "features", "labels": "labels"},
         meaning="Share of examples whose nearest neighbours have their class.",
         reference="[cover1967nearest]",
@@ -179,10 +174,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_READ_OUT,
         differentiable={"features": False},
     ),
-    Measure(
+    _row(
         name="readout_accuracy",
         function=readout_accuracy,
-        family="representation",
         inputs={"features": "features", "labels": "labels"},
         meaning="Share of examples that a linear read-out of all the others gets right.",
         reference="[allen1974prediction]",
@@ -191,10 +185,9 @@ ROWS: tuple[Measure, ...] = (
         invariances=_READ_OUT,
         differentiable={"features": False},
     ),
-    Measure(
+    _row(
         name="alignment_second_moment",
         function=alignment_second_moment,
-        family="representation",
         inputs={"features": "features", "targets": "targets"},
         meaning="Label mass weighted by variance: the numerator of kernel-target alignment.",
         reference="[imani2022], Eq. (2)",
@@ -204,10 +197,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable=_SMOOTH,
         scale=_second_moment_scale,
     ),
-    Measure(
+    _row(
         name="top_share",
         function=top_share,
-        family="representation",
         inputs={"features": "features", "targets": "target_vector"},
         meaning="Share of the label mass on the few directions of largest variance.",
         reference="[imani2022], Figure 2",
@@ -217,10 +209,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable=_SMOOTH,
         options={"count": 3},
     ),
-    Measure(
+    _row(
         name="chance_curve",
         function=chance_curve,
-        family="representation",
         inputs={"features": "features", "targets": "targets", "thresholds": "shares"},
         meaning="The alignment curve that shuffled labels would have on average.",
         reference="[imani2022], Figure 2",
@@ -235,10 +226,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"features": False, "targets": False, "thresholds": False},
         values=lambda curve: curve.values,
     ),
-    Measure(
+    _row(
         name="one_vs_one_curve",
         function=one_vs_one_curve,
-        family="representation",
         inputs={"features": "features", "labels": "labels", "thresholds": "thresholds"},
         meaning="Mean normalised alignment curve over all tasks that tell two classes apart.",
         reference="[imani2022], Figure 14",
@@ -248,10 +238,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"features": True, "thresholds": False},
         values=lambda average: average.mean,
     ),
-    Measure(
+    _row(
         name="one_vs_one_difference",
         function=one_vs_one_difference,
-        family="representation",
         inputs={
             "features": "features",
             "other_features": "other_features",
@@ -270,10 +259,9 @@ ROWS: tuple[Measure, ...] = (
         differentiable={"features": True, "other_features": True, "thresholds": False},
         values=lambda average: average.mean,
     ),
-    Measure(
+    _row(
         name="picard_ratios",
         function=picard_ratios,
-        family="representation",
         inputs={"features": "features", "targets": "target_vector"},
         meaning="How far the weight of each direction must travel to fit the labels.",
         reference="[hansen1990]",

@@ -21,7 +21,6 @@ from theodolite.measures.representation._curve import (
 from theodolite.measures.representation._features import (
     PreparedFeatures,
     ScaledTargets,
-    one_hot_targets,
     prepare_features,
     scaled_targets,
 )
@@ -55,7 +54,6 @@ __all__ = [
     "dominance_fraction",
     "label_projections",
     "neighbour_accuracy",
-    "one_hot_targets",
     "one_vs_one_curve",
     "one_vs_one_difference",
     "picard_ratios",
@@ -81,7 +79,6 @@ HELPERS: tuple[str, ...] = (
     "curve_from_projections",
     "dominance_fraction",
     "label_projections",
-    "one_hot_targets",
     "prepare_features",
     "scaled_targets",
     "top_share_from_projections",

@@ -145,7 +145,7 @@ def representation_alignment(
     Range: [0, :math:`\|y\|^2`].
     Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
         zero columns; the sign of the targets.
-    Undefined (``nan``): a threshold that the route asked for does not resolve.
+    Undefined (``nan``): a threshold that the given route does not resolve.
 
     Args:
         features: :math:`\Phi`, prepared with :func:`prepare_features`.
@@ -250,7 +250,7 @@ class AlignmentCurve:
 def grid_of(
     thresholds: Tensor | None, scale: Scale, count: int, like: Tensor, rtol: float = 0.0
 ) -> Grid:
-    """The thresholds asked for, or 200 equispaced points up to the largest possible value."""
+    """The given thresholds, or 200 equispaced points up to the largest possible value."""
     if thresholds is None:
         top = count**0.5 if scale == "absolute" else 1.0
         grid = torch.linspace(0, top, _GRID_POINTS, dtype=torch.float64)
@@ -288,7 +288,7 @@ def alignment_curve(
         columns; the sign of the targets; scaling of any row (``rows="unit"``); joint rotation of
         the examples (``rows="none"``).
     Undefined (``nan``): targets of zeros where values are shares; features of zeros in the scale
-        ``"relative"``; thresholds that the route asked for does not resolve.
+        ``"relative"``; thresholds that the given route does not resolve.
 
     Args:
         features: :math:`\Phi`, one row per example.

@@ -44,7 +44,7 @@ class Targets(NamedTuple):
 
 
 def read_features(features: Tensor, targets: Tensor, rows: Rows = "none") -> Tensor:
-    """Features with rows of the length asked for; finiteness is seen where they are summed."""
+    """Features with rows of the given length; finiteness is seen where they are summed."""
     require_axes(2, features=features)
     require_nonempty(features=features, targets=targets)
     require_same_length(features=features, targets=targets)
@@ -188,29 +188,3 @@ def scaled_targets(targets: Float[Tensor, "n *c"]) -> ScaledTargets:
         )
     slope = 2 / (high - low)
     return ScaledTargets(slope * (wide - low) - 1, slope, -1 - slope * low)
-
-
-@array_function
-def one_hot_targets(
-    labels: Integer[Tensor, " n"], num_classes: int | None = None, *, center: bool = False
-) -> Float[Tensor, "n k"]:
-    """Class labels as indicator columns, optionally with their column means removed.
-
-    Args:
-        labels: class of each example, from 0.
-        num_classes: number of columns; one more than the largest label by default.
-        center: subtract each column's mean, so that class sizes do not align with a mean feature.
-
-    Raises:
-        DomainError: If a label is negative, or not below ``num_classes``.
-
-    Example:
-        >>> one_hot_targets(torch.tensor([0, 1]), center=True).tolist()
-        [[0.5, -0.5], [-0.5, 0.5]]
-
-    References:
-        [imani2022], Eq. (2), summed over columns.
-    """
-    classes = require_labels(labels, num_classes)
-    columns = torch.nn.functional.one_hot(labels.long(), classes).double()
-    return center_columns(columns) if center else columns

@@ -37,7 +37,7 @@ def neighbour_accuracy(
     Invariant to: rotations, shifts and a common scale of the features; renaming of classes that
     keeps their order.
     Undefined (``nan``): only one class.
-    Cost: O(n^2 d) time, 32 MiB beside the features.
+    Cost: O(n^2 d) time, 32 MiB besides the features.
 
     Args:
         features: one row per example.
@@ -58,11 +58,11 @@ def neighbour_accuracy(
     """
     classes = _require_examples(features, labels)
     require_count(1, neighbours=neighbours)
-    if labels.unique().numel() < 2:
+    if torch.unique(labels).numel() < 2:
         return double(features).new_tensor(torch.nan)
     n, rows = len(labels), _centred(features)
     count, right = min(neighbours, n - 1), 0
-    for own in torch.arange(n, device=labels.device).split(max(1, _ENTRIES // n)):
+    for own in torch.split(torch.arange(n, device=labels.device), max(1, _ENTRIES // n)):
         distances = torch.cdist(rows[own], rows)
         distances[torch.arange(len(own), device=own.device), own] = torch.inf
         nearest = labels[distances.topk(count, largest=False).indices].long()
@@ -108,7 +108,7 @@ def readout_accuracy(
         [allen1974prediction], the PRESS statistic.
     """
     classes = _require_examples(features, labels)
-    if labels.unique().numel() < 2:
+    if torch.unique(labels).numel() < 2:
         return double(features).new_tensor(torch.nan)
     n = len(labels)
     targets = functional.one_hot(labels.long(), classes).double()

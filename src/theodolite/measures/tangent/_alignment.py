@@ -84,7 +84,7 @@ def operator_alignment(
               \qquad K \to (H \otimes I_c) K (H \otimes I_c), \; Y \to HY,
               \; H = I - \tfrac1n 11^\top
 
-    A kernel of the form :math:`k \otimes I_c`, blind to which output is asked for, reaches at most
+    A kernel of the form :math:`k \otimes I_c`, blind to which output is meant, reaches at most
     :math:`1/\sqrt c`. For one output this is the kernel alignment (centred: CKA).
 
     Range: [0, 1] for positive semi-definite kernels, [-1, 1] for symmetric ones.

@@ -144,7 +144,7 @@ def best_iteration_bound(
 def iteration_bounds(
     projections: LabelProjections, reduction: float, step_size: float, threshold: float
 ) -> IterationBounds:
-    r"""Every bound on the steps to a reduction beside the exact count.
+    r"""Every bound on the steps to a reduction, and the exact count.
 
     ``exact <= ceil(sharp) <= ceil(paper)`` and ``exact <= ceil(best) <= ceil(paper)``.
 

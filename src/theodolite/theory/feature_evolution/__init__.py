@@ -1,7 +1,7 @@
 """How tangent features evolve in training: optimal feature evolution and what it predicts.
 
 Steps of OFE and GOFE on tensors, Theorem A checked on a given network, predictions of the layer
-alignments one step ahead, and the measured change of features beside its prediction.
+alignments one step ahead, and the measured change of features next to its prediction.
 """
 
 from theodolite.theory.feature_evolution._steps import (

@@ -160,7 +160,7 @@ def feature_update_correlation(
 
     High early in training if logits are small. With an ordinary initialisation of a deep ReLU
     network the value is dominated by sign flips; therefore the flip-free value, in which the
-    change is :math:`H_{\tilde Y}\,\Delta\theta`, and the number of flips are given beside it.
+    change is :math:`H_{\tilde Y}\,\Delta\theta`, and the number of flips are given with it.
 
     Args:
         before: The network at step t.

@@ -5,7 +5,7 @@ With He initialisation (weight variance 2 / fan-in) the correlation of two pre-a
 digit of ``1 - c``. All iterations here therefore run on the angle ``t = arccos c``.
 
 The network is ``z_1 = W_1 x``, ``z_l = W_l relu(z_{l-1})`` for ``l = 2 .. L``, weights of variance
-2 / fan-in (He), no biases except, where asked for, one of the given variance in layer 1.
+2 / fan-in (He), no biases except, if a variance is given, one in layer 1.
 """
 
 import math

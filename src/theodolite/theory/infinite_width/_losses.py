@@ -1,7 +1,7 @@
 """How fast input geometry is forgotten, forward and backward, and where the two balance.
 
 A *small* loss of order ``r_n`` means that much was forgotten: it is the distance from the limit
-that is left. The exact values here stand beside the rates that they follow.
+that is left. Exact values and the rates that they follow.
 """
 
 import math

@@ -175,7 +175,7 @@ def sin_bound(
     References:
         [mehta2021], Theorem 1 and appendix B.
         Differs from paper: the last step of the published proof replaces :math:`\|\Delta\|` by the
-        larger :math:`\|x-y\|`, the wrong direction; the printed form is kept beside the others.
+        larger :math:`\|x-y\|`, the wrong direction; the printed form is kept with the others.
     """
     require_inputs(x, y, sigma)
     require_choice(_BOUNDS, form=form)
