@@ -8,7 +8,7 @@ STUDY = find_study("canatar2022.fig1-6-table1")
 _LAYERS = np.arange(10) / 9
 
 
-def made_run(point, noise, size="paper", **changes):
+def made_run(point, noise, size="reduced", **changes):
     """One run; ``changes`` replaces numbers and arrays."""
     momentum, augmented = point["momentum"] > 0, point["augmentation"]
     last = 0.72 + 0.23 * momentum + 0.02 * augmented + 0.01 * noise
@@ -40,7 +40,7 @@ def made_run(point, noise, size="paper", **changes):
     return Result(numbers, arrays, {}, point, 101, size)
 
 
-def made_grid(size="paper", change=lambda point: {}):
+def made_grid(size="reduced", change=lambda point: {}):
     """All 48 runs; ``change(point)`` gives what is replaced in the run of a point."""
     generator = np.random.default_rng(0)
     points = STUDY.points_at(size)

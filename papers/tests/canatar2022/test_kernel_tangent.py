@@ -120,7 +120,7 @@ def drawn_run(setting, value):
         curves |= {f"{key}_{name}": np.full((3, 2), value) for key in ("eigenvalues", "power")}
         curves[f"accuracy_{name}"] = np.full(3, value)
     curves |= {"epochs": np.arange(3), "accuracy_epochs": np.arange(3), "modes": np.array([1, 2])}
-    return Result({}, curves, {}, {"setting": setting}, 101, "paper")
+    return Result({}, curves, {}, {"setting": setting}, 101, "published")
 
 
 @pytest.mark.parametrize(

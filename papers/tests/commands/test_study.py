@@ -27,7 +27,8 @@ def test_the_list_cuts_no_name_in_a_narrow_window(monkeypatch):
 def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     printed = call("study", "run", FIG4, "--size", "smoke", "--results", tmp_path).stdout
-    lines = printed.splitlines()
+    size, *lines = printed.splitlines()
+    assert size == "smoke: points 100 of 1,000 (0.1)"
     assert len(lines) == 2 * len(all_studies()[FIG4].claims)
     assert all(line.startswith("          seed 0: ") for line in lines[1::2])
 

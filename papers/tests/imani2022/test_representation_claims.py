@@ -188,9 +188,9 @@ def test_fig14_with_both_networks(below, natural, curves, accuracy):
     mean[1, :below] = -0.1
     runs = _two_networks((natural, 0.91, 0.831, 0.928), mean)
     study = figs14_15_21.STUDY
-    assert status(study, "curves", runs, "paper") == curves
-    assert status(study, "accuracy", runs, "paper") == accuracy
-    assert status(study, "depth", runs, "paper") == "holds"  # a claim about the ResNet alone
+    assert status(study, "curves", runs, "reduced") == curves
+    assert status(study, "accuracy", runs, "reduced") == accuracy
+    assert status(study, "depth", runs, "reduced") == "holds"  # a claim about the ResNet alone
 
 
 def test_fig14_prints_all_eight_accuracies():

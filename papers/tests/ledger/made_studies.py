@@ -38,7 +38,8 @@ def made_study(**changes):
         "configs": {"smoke": Config(), "lite": Config()},
         "claims": (Claim("imani2022.made.above", "the value is above 102", above),),
         "draw": draw,
-        "not_run": {"paper": "there is no such experiment"},
+        "stand_in": {"lite": "made up"},
+        "not_run": {"published": "there is no such experiment"},
     }
     return Study(**(settings | changes))
 

@@ -15,13 +15,16 @@ from theodolite_papers.ledger import (
     Trial,
     _runs,
     all_studies,
+    claims_hash,
     find_study,
     judge_claim,
     judge_study,
     load_results,
     outcome,
     run_study,
+    withdraw_study,
 )
+from theodolite_papers.ledger._runs import withdrawn_verdicts
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +67,32 @@ class TestVerdicts:
         assert judge_claim(claim, "lite", Results(runs)).status == "holds"
 
     def test_numbers_without_a_verdict_where_a_size_does_not_judge(self):
-        claim = replace(made_study().claims[0], sizes=("paper",))
+        claim = replace(made_study().claims[0], sizes=("reduced",))
         assert judge_claim(claim, "lite", results_of(1)).status == "reported"
+
+    @pytest.mark.parametrize(
+        ("values", "scope", "share"),
+        [
+            ((103, 104), "run", 1.0),
+            ((1, 104), "run", 0.25),  # both draws must be the seed that holds
+            ((1, 104), "all", 0.25),  # the smallest of both decides
+            ((1, 2, 104), "all", 1 / 27),
+            ((104,), "all", None),
+            ((104,) * 7, "all", 1.0),  # beyond five seeds draws are random
+        ],
+    )
+    def test_seeds_drawn_again(self, values, scope, share):
+        claim = replace(made_study().claims[0], scope=scope)
+        verdict = judge_claim(claim, "lite", results_of(*values))
+        assert verdict.seeds == len(values)
+        assert verdict.resampled == (None if share is None else pytest.approx(share))
+
+    def test_a_seed_drawn_twice_counts_as_two(self):
+        seen = []
+        claim = Claim("x", "seeds", lambda runs: outcome(bool(seen.append(len(runs.by_seed())))),
+                      scope="all")  # fmt: skip
+        judge_claim(claim, "lite", results_of(1, 2, 3))
+        assert set(seen) == {3}
 
     def test_undecided_is_neither(self):
         claim = Claim("x", "cannot be told", lambda _: outcome(None, value=float("nan")))
@@ -80,7 +107,30 @@ class TestRuns:
         assert results["value"].tolist() == [101, 102, 103, 104, 105]
         assert results.array("curve").shape == (5, 2)
         record = json.loads((tmp_path / study.id / "lite/seed-101/record.json").read_text())
-        assert record["contents"]["config"] == {"scale": 1.0, "repeats": 1}
+        contents = record["contents"]
+        assert contents["config"] == {"scale": 1.0, "repeats": 1}
+        assert contents["device"].startswith("cpu")
+        assert contents["threads"] >= 1
+        assert contents["claims"] == claims_hash(study)
+        assert isinstance(contents["commit"], str)
+
+    def test_another_sentence_is_another_hash(self):
+        study = made_study()
+        other = made_study(claims=(replace(study.claims[0], text="the value is above 103"),))
+        assert claims_hash(study) != claims_hash(other) != ""
+
+    def test_withdrawn_records_and_verdicts_stay_visible(self, tmp_path, findable):
+        study = findable(made_study())
+        run_study(study, results=tmp_path)
+        folder = withdraw_study(study, "lite", "another threshold", tmp_path)
+        assert len(list(folder.glob("seed-*/record.json"))) == 5
+        assert len(load_results(tmp_path, study, "lite")) == 0
+        (kept,) = withdrawn_verdicts(tmp_path)
+        assert kept["text"] == "the value is above 102"
+        assert kept["reason"] == "another threshold"
+        assert kept["verdict"].startswith("mixed (5 seeds")
+        with pytest.raises(StudyError, match="no records"):
+            withdraw_study(study, "lite", "again", tmp_path)
 
     def test_a_second_run_makes_only_what_is_missing(self, tmp_path, findable):
         seeds = []
@@ -171,7 +221,7 @@ class TestChecks:
     def test_another_config_is_refused_and_kept(self, tmp_path, findable):
         run_study(findable(made_study()), results=tmp_path, seeds=[101])
         changed = findable(made_study(configs={"lite": Config(scale=3.0)}))
-        with pytest.raises(RecordError, match="another config"):
+        with pytest.raises(RecordError, match=r"another config.*study withdraw"):
             run_study(changed, results=tmp_path)
         assert load_results(tmp_path, changed, "lite")["value"].tolist() == [101]
 

@@ -9,6 +9,7 @@ import pytest
 from papers.tests.ledger.made_studies import Config, made_study
 from tests.report import browser as driver
 from theodolite_papers.ledger import (
+    LARGE,
     PAPERS,
     Bars,
     Heat,
@@ -25,10 +26,12 @@ from theodolite_papers.ledger import (
     judge_study,
     load_results,
     run_study,
+    settings_of,
     write_ledger,
 )
 from theodolite_papers.ledger._pages import ledger_markdown
 from theodolite_papers.ledger._panels import plotly_panel
+from theodolite_papers.ledger._published import is_as_published
 from theodolite_papers.ledger._runs import plain_config
 
 RECORDS = Path(__file__).parents[2] / "records"
@@ -49,14 +52,16 @@ def made_ledger(tmp_path, monkeypatch):
 def test_the_table_holds_claim_numbers_and_verdict(made_ledger):
     text = (made_ledger.parent / "README.md").read_text()
     (row,) = [line for line in text.splitlines() if "above 102" in line]
-    assert "| lite | 5 | value 103 (101 to 105) | mixed |" in row
-    assert "there is no such experiment | not run |" in text
+    support = "mixed (5 seeds, holds in 8 % of resamples), on a stand-in |"
+    assert f"| lite | value 103 (101 to 105) | {support}" in row
+    assert "- lite. 5 seeds, 5 runs. Stand-in: made up" in text
+    assert "- published. Not run: there is no such experiment" in text
     assert "studies, each counted at the largest size that judged it: 1 mixed." in text
     assert "came out differently" not in text
 
 
 def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkeypatch):
-    configs = {"lite": Config(), "paper": Config(scale=2.0)}
+    configs = {"lite": Config(), "reduced": Config(scale=2.0)}
     study = made_study(configs=configs, not_run={})
     monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
@@ -65,7 +70,10 @@ def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkey
     (chapter,) = [chapter for chapter in _pages.chapters(tmp_path) if chapter.entries]
     assert chapter.counts() == {"holds": 1}
     assert chapter.differing() == 1
-    assert "Of these, 1 came out differently at a smaller size." in ledger_markdown([chapter])
+    text = ledger_markdown([chapter])
+    assert "Of these, 1 came out differently at a smaller size." in text
+    assert "1 of the verdicts rest on one seed." in text
+    assert "holds (1 seed)" in text
 
 
 def test_a_published_number_stands_beside_ours():
@@ -95,8 +103,8 @@ def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
         )
         assert window.script(choose, "fails") == [0, []]
         assert window.script(choose, "mixed") == [1, ["lite"]]
-        assert window.script(choose, "not run") == [1, ["paper"]]
-        assert window.script(choose, "")[1] == ["lite", "paper"]
+        assert window.script(choose, "not run") == [1, ["published"]]
+        assert window.script(choose, "")[1] == ["lite", "published"]
         window.script("document.getElementById('theme').click()")
         assert window.script("return document.documentElement.dataset.theme") in ("dark", "light")
         assert window.log() == []
@@ -175,9 +183,7 @@ class TestCommitted:
 
     @pytest.mark.parametrize("study", STUDIES, ids=[study.id for study in STUDIES])
     def test_records_are_those_of_the_present_config(self, study):
-        for size in ("lite", "paper"):
-            if size not in study.configs:
-                continue
+        for size in study.configs:
             for run in load_results(RECORDS, study, size):
                 assert run.config == plain_config(study.config_at(size, run.point))
 
@@ -190,6 +196,13 @@ class TestCommitted:
         assert set(runs.by_seed()) == set(study.seeds_at("lite"))
         assert min(study.seeds_at("lite")) > 100
         assert judge_study(study, "lite", runs)
+
+    @pytest.mark.parametrize("study", STUDIES, ids=[study.id for study in STUDIES])
+    def test_the_name_of_a_size_follows_from_the_settings(self, study):
+        """Published is what meets every setting that the paper prints, and nothing else."""
+        large = [size for size in study.configs if size in LARGE]
+        assert {s: s == "published" for s in large} == {s: is_as_published(study, s) for s in large}
+        assert settings_of(study, "smoke")
 
     def test_the_committed_table_is_what_the_records_say(self):
         assert (RECORDS / "README.md").read_text() == ledger_markdown(_pages.chapters(RECORDS))

@@ -143,7 +143,7 @@ def test_sweeps_count_groups_over_their_seeds(gain, verdict):
     assert status("fig12", "often", runs) == verdict
     assert status("fig12", "six-of-eight", runs) == verdict
     assert status("fig12", "all-layers", runs) == verdict
-    assert status("fig12", "resnet", runs, "paper") == "undecided"
+    assert status("fig12", "resnet", runs, "reduced") == "undecided"
 
 
 @pytest.mark.parametrize(("gains", "most", "every"), [
@@ -155,9 +155,9 @@ def test_half_of_the_residual_networks_are_not_most(gains, most, every):
     starts = [(f"{labels}_{start}", start != "scratch")
               for labels in ("real", "random") for start in ("scratch", "one", "all")]  # fmt: skip
     groups = [{name: 0.5 + gain * moved for name, moved in starts} for gain in gains]
-    runs = made(*groups, points=points, size="paper")
-    assert status("fig12", "resnet", runs, "paper") == most
-    assert status("fig14", "resnet", runs, "paper") == every
+    runs = made(*groups, points=points, size="reduced")
+    assert status("fig12", "resnet", runs, "reduced") == most
+    assert status("fig14", "resnet", runs, "reduced") == every
 
 
 @pytest.mark.parametrize(("early", "verdict"), [(0.2, "holds"), (0.45, "fails")])

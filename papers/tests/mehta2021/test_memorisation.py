@@ -109,7 +109,7 @@ def test_the_report_quotes_the_validation():
 
 def test_the_report_quotes_the_validation_of_gradients():
     records = Path(__file__).parents[2] / "records"
-    sizes = [load_results(records, figs1_2.STUDY, size) for size in ("lite", "paper")]
+    sizes = [load_results(records, figs1_2.STUDY, size) for size in ("lite", "reduced")]
     wrong, total = figs1_2.extreme_errors(Results((*sizes[0], *sizes[1])))
     assert figs1_2.CONTRAST == GRADIENT_THRESHOLD
     assert (total, wrong) == (GRADIENT_VALIDATION.runs, GRADIENT_VALIDATION.wrong)

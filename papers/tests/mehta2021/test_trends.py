@@ -51,7 +51,7 @@ def test_accuracy_falls(accuracy, holds):
 
 @pytest.mark.parametrize(
     ("size", "share", "holds"),
-    [("lite", 0.99, True), ("lite", 0.98, False), ("paper", 0.99, False)],
+    [("lite", 0.99, True), ("lite", 0.98, False), ("reduced", 0.99, False)],
 )
 def test_fits(size, share, holds):
     assert fits(results(size, train=[1, 1, 1, share])).holds is holds

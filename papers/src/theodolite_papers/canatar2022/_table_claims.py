@@ -7,7 +7,7 @@ from torch import Tensor
 from theodolite.measures.kernel import correlation_table
 from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED
-from theodolite_papers.ledger import Outcome, Results, outcome
+from theodolite_papers.ledger import LARGE, Outcome, Results, outcome
 
 __all__ = ["CLAIMS", "COLUMNS", "PUBLISHED", "ROWS", "coefficients"]
 
@@ -179,7 +179,7 @@ CLAIMS = (
         "of the five factors momentum correlates most with last-layer CKA on both sets, "
         "significantly at 5 %",
         _momentum_first,
-        sizes=("paper",),
+        sizes=LARGE,
         published={"cka_train": 0.936, "cka_test": 0.823},
     ),
     grid_claim(
@@ -195,14 +195,14 @@ CLAIMS = (
         "of the five factors augmentation correlates most with test accuracy, and more than with "
         "last-layer CKA on the training set",
         _augmentation_first,
-        sizes=("paper",),
+        sizes=LARGE,
         published={"accuracy": 0.806, "cka_train": 0.162},
     ),
     grid_claim(
         "table1-weak",
         "skip and batch size do not correlate with test accuracy at 5 %",
         _weak_factors,
-        sizes=("paper",),
+        sizes=LARGE,
         published={"skip": -0.024, "batch_size": -0.247},
         fragile="large batches take fewer steps at equal epochs, so that short training makes them "
         "worse",
@@ -211,7 +211,7 @@ CLAIMS = (
         "table1-average",
         "layer-averaged CKA correlates more with test accuracy than last-layer CKA, on both sets",
         _average_better,
-        sizes=("paper",),
+        sizes=LARGE,
         published={
             "average_train_max": 0.828,
             "last_train": 0.528,
@@ -226,7 +226,7 @@ CLAIMS = (
         "last-layer CKA on the test set correlates more with test accuracy than on the training "
         "set",
         _test_better,
-        sizes=("paper",),
+        sizes=LARGE,
         published={"cka_test": 0.850, "cka_train": 0.528},
     ),
     grid_claim(

@@ -25,7 +25,10 @@ __all__ = [
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Results = Annotated[Path, typer.Option(help="Folder of result records, one per run.")]
-Size = Annotated[str, typer.Option(help="smoke (seconds), lite (minutes) or paper (as published).")]
+Size = Annotated[
+    str,
+    typer.Option(help="smoke (seconds), lite (minutes), reduced or published (the paper's)."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="Id, such as imani2022.fig7.", show_default=False)
@@ -82,6 +85,20 @@ def check(
     show_verdicts(study, size, results, json_)
 
 
+@study_app.command("withdraw")
+def withdraw(
+    study: StudyName,
+    reason: Annotated[str, typer.Option(help="What changes, for the ledger.")],
+    size: Size = "lite",
+    results: Results = _FOLDER,
+) -> None:
+    """Set records aside before a claim or a setting changes; the ledger keeps their verdicts."""
+    from theodolite_papers.ledger import withdraw_study
+
+    require_folder(results)
+    typer.echo(f"withdrawn {withdraw_study(study, size, reason, results)}")
+
+
 @study_app.command("ledger")
 def ledger(
     results: Annotated[Path, typer.Option(help="Folder of result records, one per run.")] = Path(
@@ -109,7 +126,7 @@ def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
     if json_:
         print_json([verdict_document(verdict) for verdict in verdicts])
     else:
-        print_verdicts(verdicts)
+        print_verdicts(found, size, verdicts)
 
 
 def seeds_from(text: str) -> list[int] | None:

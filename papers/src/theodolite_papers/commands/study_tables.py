@@ -12,7 +12,7 @@ _STYLES = {"holds": "green", "fails": "red", "mixed": "yellow"}
 
 def study_document(study: Study) -> dict[str, Any]:
     """A study as JSON shows it."""
-    from theodolite_papers.ledger import plain_config
+    from theodolite_papers.ledger import plain_config, settings_of
 
     return {
         "id": study.id,
@@ -21,7 +21,11 @@ def study_document(study: Study) -> dict[str, Any]:
         "sizes": {size: plain_config(config) for size, config in study.configs.items()},
         "seeds": {size: list(study.seeds_at(size)) for size in study.configs},
         "points": {size: len(study.points_at(size)) for size in study.configs},
+        "settings": {
+            size: [vars(setting) for setting in settings_of(study, size)] for size in study.configs
+        },
         "stand_in": dict(study.stand_in),
+        "remarks": dict(study.remarks),
         "not_run": dict(study.not_run),
         "claims": [{"id": claim.id, "text": claim.text} for claim in study.claims],
     }
@@ -34,9 +38,11 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "text": verdict.claim.text,
         "size": verdict.size,
         "status": verdict.status,
-        "judgments": {
-            label: {"holds": judgment.holds, "numbers": dict(judgment.numbers)}
-            for label, judgment in verdict.outcomes.items()
+        "seeds": verdict.seeds,
+        "resampled": verdict.resampled,
+        "outcomes": {
+            label: {"holds": one.holds, "numbers": dict(one.numbers)}
+            for label, one in verdict.outcomes.items()
         },
     }
 
@@ -57,19 +63,22 @@ def print_studies(studies: Sequence[Study]) -> None:
     Console().print(table)
 
 
-def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Each claim with its verdict and the numbers that decided."""
+def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict]) -> None:
+    """The size with its ratios and stand-in, then each claim with what decided; one seed is dim."""
     from rich.console import Console
     from rich.text import Text
 
+    from theodolite_papers.ledger import size_text
+
     console = Console()
+    console.print(Text(size_text(study, size), style="bold"), soft_wrap=True)
+    if size in study.stand_in:
+        console.print(Text(f"stand-in: {study.stand_in[size]}"), soft_wrap=True)
     for verdict in verdicts:
-        style = _STYLES.get(verdict.status, "bold")
-        console.print(
-            Text(f"{verdict.status:9s}", style=style), Text(verdict.claim.text), soft_wrap=True
-        )
-        for label, judgment in verdict.outcomes.items():
-            numbers = Text(f"          {label}: {_numbers(judgment.numbers)}", style="dim")
+        style = "dim" if verdict.seeds == 1 else _STYLES.get(verdict.status, "bold")
+        console.print(Text(str(verdict), style=style), Text(verdict.claim.text), soft_wrap=True)
+        for label, one in verdict.outcomes.items():
+            numbers = Text(f"          {label}: {_numbers(one.numbers)}", style="dim")
             console.print(numbers, soft_wrap=True)
 
 

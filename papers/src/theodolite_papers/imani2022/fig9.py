@@ -149,7 +149,7 @@ STUDY = Study(
     configs={
         "smoke": LabelsFromSpectrum(steps=1000),
         "lite": LabelsFromSpectrum(),
-        "paper": LabelsFromSpectrum("ct_position", rows=1000),
+        "published": LabelsFromSpectrum("ct_position", rows=1000),
     },
     claims=(
         Claim(
@@ -169,5 +169,5 @@ STUDY = Study(
         "lite": "features drawn with the singular values that the figure shows (115, 70, 30), "
         "not normalised, as in the figure"
     },
-    not_run={"paper": "the CT position table cannot be had here; the loader reads the UCI file"},
+    not_run={"published": "CT position cannot be had here; the loader reads the UCI file"},
 )

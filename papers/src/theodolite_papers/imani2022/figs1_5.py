@@ -27,6 +27,7 @@ from theodolite_papers.imani2022._networks import (
 )
 from theodolite_papers.lab.data import load_ct_position, peaks
 from theodolite_papers.ledger import (
+    LARGE,
     Claim,
     Line,
     Measured,
@@ -233,7 +234,7 @@ def _claims() -> tuple[Claim, ...]:
               "tenth of the root of n", _kept, sizes=("lite",)),
         Claim(f"{id_}.kept-at-8", "the network's features keep more than half of the label mass "
               "at threshold 8 (1000 examples)", between({"network": "kept_at_8_network"}, low=0.5),
-              sizes=("paper",)),
+              sizes=LARGE),
     )  # fmt: skip
 
 
@@ -247,7 +248,7 @@ STUDY = Study(
             train=40, test=40, features=48, network_epochs=20, rbf_epochs=3, steps=500
         ),
         "lite": ThreeFeatures(),
-        "paper": ThreeFeatures(
+        "published": ThreeFeatures(
             "ct_position", 1000, 1000, 1024, network_epochs=1000, rbf_epochs=200, steps=10_000
         ),
     },
@@ -255,5 +256,5 @@ STUDY = Study(
     draw=draw,
     stand_in={"lite": "peaks P(A,B,C) with labels on [-1, 1], 300 examples and 320 features, for "
               "the CT position table"},
-    not_run={"paper": "the CT position table cannot be had here; the loader reads the UCI file"},
+    not_run={"published": "CT position cannot be had here; the loader reads the UCI file"},
 )  # fmt: skip

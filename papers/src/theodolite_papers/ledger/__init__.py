@@ -1,6 +1,7 @@
 """The papers' experiments as runnable, checked studies, and the ledger of their claims."""
 
 from theodolite_papers.ledger._claims import (
+    LARGE,
     Check,
     Claim,
     Measured,
@@ -23,14 +24,25 @@ from theodolite_papers.ledger._claims import (
 )
 from theodolite_papers.ledger._pages import write_ledger
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
+from theodolite_papers.ledger._published import (
+    Origin,
+    Setting,
+    differences,
+    origin_of,
+    settings_of,
+    size_text,
+)
 from theodolite_papers.ledger._runs import (
     SweepSettings,
     SweepTracker,
+    claims_hash,
     judge_study,
     load_results,
+    note_withdrawn,
     plain_config,
     run_study,
     sweep_study,
+    withdraw_study,
 )
 from theodolite_papers.ledger._study import (
     PAPERS,
@@ -44,6 +56,7 @@ from theodolite_papers.ledger._study import (
 )
 
 __all__ = [
+    "LARGE",
     "PAPERS",
     "SIZES",
     "Bars",
@@ -53,12 +66,14 @@ __all__ = [
     "Heat",
     "Line",
     "Measured",
+    "Origin",
     "Outcome",
     "Panel",
     "Paper",
     "Points",
     "Result",
     "Results",
+    "Setting",
     "Study",
     "SweepSettings",
     "SweepTracker",
@@ -67,7 +82,9 @@ __all__ = [
     "Verdict",
     "all_studies",
     "between",
+    "claims_hash",
     "correlation_interval",
+    "differences",
     "find_study",
     "in_order",
     "judge_claim",
@@ -76,14 +93,19 @@ __all__ = [
     "load_results",
     "mean_and_error",
     "named",
+    "note_withdrawn",
+    "origin_of",
     "outcome",
     "pearson",
     "plain_config",
     "provided",
     "run_study",
+    "settings_of",
+    "size_text",
     "smallest",
     "spearman",
     "sweep_study",
+    "withdraw_study",
     "within",
     "write_ledger",
 ]

@@ -8,8 +8,9 @@ a claim is to apply its check to every part of the results that it is about, whi
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations_with_replacement, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from theodolite.errors import UnknownNameError
 from theodolite.measures.kernel import correlation_table
 
 __all__ = [
+    "LARGE",
     "Check",
     "Claim",
     "Measured",
@@ -45,6 +47,7 @@ __all__ = [
 Number = float | int | np.number[Any]
 Numbers = Sequence[float] | np.ndarray
 Scope = Literal["run", "seed", "all"]
+LARGE = ("reduced", "published")  # sizes on the paper's own data
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,11 @@ class Result(Measured):
     Args:
         point: settings of a sweep; empty if nothing was swept.
         seed: of the run.
-        size: "smoke", "lite" or "paper".
+        size: "smoke", "lite", "reduced" or "published".
         seconds: how long it took by the clock.
         processor_seconds: how long its process computed on the CPU; nan if not known.
         config: every setting, as plain data.
+        claims: digest of the study's claims when it was made; empty in records before 0.2.0.
     """
 
     point: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +85,7 @@ class Result(Measured):
     seconds: float = 0.0
     processor_seconds: float = math.nan
     config: Mapping[str, Any] = field(default_factory=dict)
+    claims: str = ""
 
     def __getitem__(self, name: str) -> float:
         """One number."""
@@ -170,7 +175,7 @@ class Claim:
     text: str
     check: Check
     scope: Scope = "run"
-    sizes: tuple[str, ...] = ("lite", "paper")
+    sizes: tuple[str, ...] = ("lite", *LARGE)
     published: Mapping[str, Number] = field(default_factory=dict)
     fragile: str = ""
 
@@ -182,12 +187,26 @@ class Verdict:
     Args:
         status: "holds", "fails", "mixed" (over seeds), "undecided", "reported" or "not run".
         outcomes: label of the runs ("seed 101") -> outcome.
+        seeds: number of seeds behind it.
+        resampled: share of resamples of the seeds, with replacement, on which the claim holds; None
+            for one seed, or where nothing was decided.
     """
 
     claim: Claim
     size: str
     status: str
     outcomes: Mapping[str, Outcome]
+    seeds: int = 0
+    resampled: float | None = None
+
+    def __str__(self) -> str:
+        """``holds (5 seeds, 100 % of resamples)``, ``fails (1 seed)``."""
+        if self.status not in ("holds", "fails", "mixed"):
+            return self.status
+        parts = [f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"]
+        if self.resampled is not None:
+            parts.append(f"holds in {100 * self.resampled:.0f} % of resamples")
+        return f"{self.status} ({', '.join(parts)})"
 
 
 def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:
@@ -213,7 +232,45 @@ def judge_claim(claim: Claim, size: str, results: Results) -> Verdict:
         status = "holds" if found == {True} else "fails"
     else:
         status = "mixed" if {True, False} <= found else "undecided"
-    return Verdict(claim, size, status, outcomes)
+    decided = status in ("holds", "fails", "mixed")
+    share = _resampled(claim, results) if decided else None
+    return Verdict(claim, size, status, outcomes, len(results.by_seed()), share)
+
+
+def _resampled(claim: Claim, results: Results) -> float | None:
+    """How often a claim holds when as many seeds are drawn with replacement.
+
+    Up to five seeds every draw is counted with its probability; beyond, 200 are drawn.
+    """
+    parts = list(results.by_seed().values())
+    count = len(parts)
+    if count < 2:
+        return None
+    if claim.scope != "all":
+        held = [all(claim.check(part).holds for _, part in _parts(claim.scope, p)) for p in parts]
+        return float(np.mean(held)) ** count
+    if count <= _ENUMERATED:
+        draws = list(combinations_with_replacement(range(count), count))
+        ways = [
+            math.factorial(count) / math.prod(math.factorial(draw.count(k)) for k in set(draw))
+            for draw in draws
+        ]
+    else:
+        generator = np.random.default_rng(0)
+        draws = [tuple(generator.integers(0, count, count).tolist()) for _ in range(_DRAWS)]
+        ways = [1.0] * _DRAWS
+    held = [bool(claim.check(_drawn(parts, draw)).holds) for draw in draws]
+    return float(np.average(held, weights=ways))
+
+
+def _drawn(parts: Sequence[Results], draw: Sequence[int]) -> Results:
+    """The runs of the drawn seeds; a seed that was drawn twice counts as two."""
+    return Results(
+        tuple(replace(run, seed=k) for k, place in enumerate(draw) for run in parts[place])
+    )
+
+
+_ENUMERATED, _DRAWS = 5, 200
 
 
 def _parts(scope: Scope, results: Results) -> list[tuple[str, Results]]:
@@ -356,6 +413,12 @@ def _correlation(first: Numbers, second: Numbers, method: Literal["pearson", "sp
     return float(correlation_table(a[keep], b[keep], method).coefficients[0, 0])
 
 
+@cache
+def _draws_of(groups: int, draws: int) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    return np.array([generator.choice(groups, groups) for _ in range(draws)])
+
+
 def correlation_interval(
     first: np.ndarray, second: np.ndarray, groups: np.ndarray, draws: int = 1000
 ) -> tuple[float, float, float]:
@@ -364,12 +427,15 @@ def correlation_interval(
     Networks of one group (a seed) share their data and their first draw, so that they are not
     independent. One group has no interval: its ends are nan.
     """
-    generator = np.random.default_rng(0)
     names = np.unique(groups)
-    found = []
-    for _ in range(draws if len(names) > 1 else 0):
-        chosen = generator.choice(names, len(names))
-        rows = np.concatenate([np.flatnonzero(groups == name) for name in chosen])
-        found.append(pearson(first[rows], second[rows]))
-    low, high = np.nanquantile(found, [0.025, 0.975]) if found else (np.nan, np.nan)
+    if len(names) < 2:
+        return pearson(first, second), math.nan, math.nan
+    keep = np.isfinite(first) & np.isfinite(second)
+    x, y, member = first[keep], second[keep], groups[keep][:, None] == names
+    # Of every group the sums that a correlation needs; a draw adds those of its groups.
+    moments = member.T.astype(float) @ np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], 1)
+    n, sx, sy, sxx, syy, sxy = moments[_draws_of(len(names), draws)].sum(1).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (n * sxy - sx * sy) / np.sqrt((n * sxx - sx**2) * (n * syy - sy**2))
+    low, high = np.nanquantile(found, [0.025, 0.975])
     return pearson(first, second), float(low), float(high)

@@ -1,4 +1,4 @@
-"""The ledger: every claim at every size with what was measured, as a page and as a table."""
+"""The ledger: every claim at every size with what was measured, as a page and as tables."""
 
 import math
 import os
@@ -19,9 +19,15 @@ from theodolite.report.pages import (
     plain,
     static_text,
 )
-from theodolite_papers.ledger._claims import Results, Verdict, judge_claim
+from theodolite_papers.ledger._claims import LARGE, Results, Verdict, judge_claim
 from theodolite_papers.ledger._panels import plotly_panel
-from theodolite_papers.ledger._runs import load_results, own_results
+from theodolite_papers.ledger._published import SOURCES, origin_of, size_text
+from theodolite_papers.ledger._runs import (
+    claims_hash,
+    load_results,
+    own_results,
+    withdrawn_verdicts,
+)
 from theodolite_papers.ledger._study import PAPERS, Erratum, Paper, Study, all_studies
 
 __all__ = [
@@ -36,7 +42,15 @@ __all__ = [
     "write_ledger",
 ]
 
-_JUDGED = ("lite", "paper")
+_JUDGED = ("lite", *LARGE)
+_WORDS = {
+    "holds": "on every seed; where the claim is about means over seeds, there",
+    "fails": "on no seed; where the claim is about means over seeds, not there",
+    "mixed": "holds on some seeds and fails on others",
+    "undecided": "the runs cannot decide it, or its premise did not come about",
+    "reported": "numbers without a verdict at this size",
+    "not run": "no records",
+}
 
 
 @dataclass(frozen=True)
@@ -57,28 +71,50 @@ class Spread:
 
 @dataclass(frozen=True)
 class Sized:
-    """A study at one size: its runs out of those planned, and the verdicts on its claims."""
+    """A study at one size: its runs out of those planned, and the verdicts on its claims.
+
+    Args:
+        size: its name.
+        text: the name with the ratios of its settings to the paper's.
+        stand_in: what stands in for the paper's data, network or setting.
+        remark: what the paper leaves open, or why there are no records.
+        results: the runs.
+        planned: number of runs that the size consists of.
+        verdicts: one for each claim.
+    """
 
     size: str
-    results: Results
-    verdicts: tuple[Verdict, ...]
+    text: str
+    stand_in: str
     remark: str
+    results: Results
     planned: int
+    verdicts: tuple[Verdict, ...]
 
     @property
     def seeds(self) -> int:
         """Number of seeds."""
         return len(self.results.by_seed())
 
-    @property
-    def seconds(self) -> float:
-        """Time of all runs together, by the clock."""
-        return math.fsum(run.seconds for run in self.results)
+    def provenance(self, study: Study) -> str:
+        """Whether the records tell of other claims than those that are judged."""
+        changed = {run.claims for run in self.results} - {"", claims_hash(study)}
+        return "Claims of this study have changed since some of these runs" if changed else ""
 
-    @property
-    def processor_seconds(self) -> float:
-        """Time that all runs computed on the CPU; nan where a record does not tell."""
-        return math.fsum(run.processor_seconds for run in self.results)
+    def verdict_text(self, verdict: Verdict) -> str:
+        """The verdict with its seeds and resamples, and whether it rests on a stand-in."""
+        decided = verdict.status in ("holds", "fails", "mixed")
+        return f"{verdict}, on a stand-in" if decided and self.stand_in else str(verdict)
+
+    def description(self) -> str:
+        """Size with ratios, runs, stand-in and remark, as one line."""
+        if not len(self.results):
+            return f"{self.text}. Not run: {self.remark}"
+        done, seeds = len(self.results), f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+        runs = f"{done} runs" if done == self.planned else f"{done} of {self.planned} runs"
+        parts = [f"{self.text}. {seeds}, {runs}"]
+        parts += [f"Stand-in: {self.stand_in}"] if self.stand_in else []
+        return ". ".join([*parts, self.remark] if self.remark else parts)
 
 
 @dataclass(frozen=True)
@@ -94,6 +130,17 @@ class Entry:
         done = [sized for sized in self.sizes if len(sized.results)]
         return done[-1] if done else None
 
+    def judged(self, claim: int) -> list[Verdict]:
+        """Verdicts on a claim, of the sizes that judge it, smallest first."""
+        verdicts = [sized.verdicts[claim] for sized in self.sizes if len(sized.results)]
+        return [verdict for verdict in verdicts if verdict.status != "reported"]
+
+    def final_status(self, claim: int) -> str:
+        """The status of a claim at the largest size that judged it."""
+        judged = self.judged(claim)
+        was_run = any(len(sized.results) for sized in self.sizes)
+        return judged[-1].status if judged else ("reported" if was_run else "not run")
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -102,17 +149,24 @@ class Chapter:
     paper: Paper
     entries: tuple[Entry, ...]
     errata: tuple[Erratum, ...]
+    withdrawn: tuple[Mapping[str, Any], ...] = ()
 
     def counts(self) -> Mapping[str, int]:
         """Status -> number of claims, each at its largest size that was run."""
-        statuses = [_final_status(entry, k) for entry in self.entries
-                    for k in range(len(entry.study.claims))]  # fmt: skip
+        statuses = [entry.final_status(k) for entry, k in self._claims()]
         return {status: statuses.count(status) for status in dict.fromkeys(sorted(statuses))}
 
     def differing(self) -> int:
         """Number of claims that came out differently at the sizes that judged them."""
-        return sum(len(set(_judged_statuses(entry, k))) > 1
-                   for entry in self.entries for k in range(len(entry.study.claims)))  # fmt: skip
+        return sum(len({v.status for v in entry.judged(k)}) > 1 for entry, k in self._claims())
+
+    def on_one_seed(self) -> int:
+        """Number of claims that hold or fail at their largest size on a single seed."""
+        last = [entry.judged(k)[-1:] for entry, k in self._claims()]
+        return sum(v.seeds == 1 and v.status in ("holds", "fails") for found in last for v in found)
+
+    def _claims(self) -> list[tuple[Entry, int]]:
+        return [(entry, k) for entry in self.entries for k in range(len(entry.study.claims))]
 
 
 def chapters(root: str | os.PathLike[str]) -> list[Chapter]:
@@ -122,14 +176,40 @@ def chapters(root: str | os.PathLike[str]) -> list[Chapter]:
         RecordError: If a record is damaged; the message names its folder.
     """
     studies = all_studies().values()
+    withdrawn = withdrawn_verdicts(root)
     return [
         Chapter(
             paper,
             tuple(_entry(root, study) for study in studies if study.paper == paper.key),
             errata_of(paper),
+            tuple(one for one in withdrawn if one["claim"].split(".")[0] == paper.key),
         )
         for paper in PAPERS.values()
     ]
+
+
+def _entry(root: str | os.PathLike[str], study: Study) -> Entry:
+    sizes = [s for s in _JUDGED if s in study.configs or s in study.not_run]
+    return Entry(study, tuple(_sized(root, study, size) for size in sizes))
+
+
+def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
+    results, text = Results(()), size
+    if size in study.configs:
+        results = own_results(study, size, load_results(root, study, size))
+        text = size_text(study, size)
+    remark = study.remarks.get(size, "")
+    if not len(results):
+        remark = study.not_run.get(size, f"no records; run 'theodolite study run {study.id}'")
+    return Sized(
+        size,
+        text,
+        study.stand_in.get(size, ""),
+        remark,
+        results,
+        len(study.points_at(size)) * len(study.seeds_at(size)),
+        tuple(judge_claim(claim, size, results) for claim in study.claims),
+    )
 
 
 def errata_of(paper: Paper) -> tuple[Erratum, ...]:
@@ -140,57 +220,16 @@ def errata_of(paper: Paper) -> tuple[Erratum, ...]:
 
 def spread_of(verdict: Verdict) -> list[Spread]:
     """The numbers that were judged: middle value and range over the outcomes."""
-    names = dict.fromkeys(name for j in verdict.outcomes.values() for name in j.numbers)
+    names = dict.fromkeys(name for one in verdict.outcomes.values() for name in one.numbers)
     spreads = []
     for name in names:
-        values = np.array([j.numbers.get(name, math.nan) for j in verdict.outcomes.values()])
+        values = np.array([o.numbers.get(name, math.nan) for o in verdict.outcomes.values()])
         finite = values[np.isfinite(values)]
         low, middle, high = np.quantile(finite, [0, 0.5, 1]) if len(finite) else [math.nan] * 3
         printed = verdict.claim.published.get(name)
         published = None if printed is None else float(printed)
         spreads.append(Spread(name, float(middle), float(low), float(high), published))
     return spreads
-
-
-def _entry(root: str | os.PathLike[str], study: Study) -> Entry:
-    return Entry(study, tuple(_sized(root, study, s) for s in _JUDGED if _is_shown(study, s)))
-
-
-def _is_shown(study: Study, size: str) -> bool:
-    return size in study.configs or size in study.not_run
-
-
-def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
-    results = Results(())
-    if size in study.configs:
-        results = own_results(study, size, load_results(root, study, size))
-    verdicts = tuple(judge_claim(claim, size, results) for claim in study.claims)
-    remark = study.stand_in.get(size, "")
-    if not len(results):
-        remark = study.not_run.get(size, f"no records; run 'theodolite study run {study.id}'")
-    planned = len(study.points_at(size)) * len(study.seeds_at(size))
-    return Sized(size, results, verdicts, remark, planned)
-
-
-def _final_status(entry: Entry, claim: int) -> str:
-    judged = _judged_statuses(entry, claim)
-    was_run = any(len(sized.results) for sized in entry.sizes)
-    return judged[-1] if judged else ("reported" if was_run else "not run")
-
-
-def _judged_statuses(entry: Entry, claim: int) -> list[str]:
-    run = [sized.verdicts[claim].status for sized in entry.sizes if len(sized.results)]
-    return [status for status in run if status != "reported"]
-
-
-_WORDS = {
-    "holds": "on every seed; where the claim is about means over seeds, there",
-    "fails": "on no seed; where the claim is about means over seeds, not there",
-    "mixed": "holds on some seeds and fails on others",
-    "undecided": "the runs cannot decide it",
-    "reported": "numbers without a verdict at this size",
-    "not run": "no records",
-}
 
 
 def write_ledger(results: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
@@ -212,7 +251,7 @@ def write_ledger(results: str | os.PathLike[str], folder: str | os.PathLike[str]
 
 
 def ledger_markdown(book: Sequence[Chapter]) -> str:
-    """Every claim of every paper in one table per paper."""
+    """Every claim of every paper, in one table per study."""
     lines = [
         "# Ledger",
         "",
@@ -220,43 +259,76 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
         "ledger` from the records beside it, together with the page `index.html`, which has "
         "the pictures and is not kept in the repository.",
         "Numbers are the middle value over the seeds (smallest to largest); a claim that fails "
-        "stays, with what was measured.",
+        "stays, with what was measured. Behind a verdict stand the number of seeds and how often "
+        "the claim holds when as many seeds are drawn again with replacement; a verdict on one "
+        "seed has no such number and is weak evidence.",
+        _provenance(book),
         "",
         "| verdict | meaning |",
         "|---|---|",
         *(f"| {status} | {words} |" for status, words in _WORDS.items()),
+        "",
+        "| claim | is |",
+        "|---|---|",
+        *(f"| {source} | {words} |" for source, words in SOURCES.items()),
     ]
     for chapter in book:
-        lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", _tally(chapter), ""]
-        lines += ["| study | shows | claim | size | runs | measured | verdict |",
-                  "|---|---|---|---|---|---|---|"]  # fmt: skip
-        lines += [row for entry in chapter.entries for row in _markdown_rows(entry)]
+        lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", _tally(chapter)]
+        for entry in chapter.entries:
+            lines += _markdown_study(entry)
+        if chapter.withdrawn:
+            lines += ["", "Withdrawn: verdicts on claims or settings that have changed since.", ""]
+            lines += ["| claim as it was | size | verdict then | reason |", "|---|---|---|---|"]
+            lines += [
+                _row([one["text"], one["size"], one["verdict"], f"{one['reason']} ({one['date']})"])
+                for one in chapter.withdrawn
+            ]
         if chapter.errata:
-            lines += ["", "| erratum | the paper says | what is true, or was chosen |",
-                      "|---|---|---|"]  # fmt: skip
-            lines += [f"| {e.id} | {_cell(e.printed)} | {_cell(e.true)} |" for e in chapter.errata]
+            lines += ["", "| erratum | the paper says | what is true, or was chosen |"]
+            lines += ["|---|---|---|"]
+            lines += [_row([e.id, e.printed, e.true]) for e in chapter.errata]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_rows(entry: Entry) -> list[str]:
-    study, rows = entry.study, []
+def _provenance(book: Sequence[Chapter]) -> str:
+    """For which records it can be shown that claims were fixed before the run."""
+    sizes = [sized for chapter in book for entry in chapter.entries for sized in entry.sizes]
+    runs = [run for sized in sizes for run in sized.results]
+    hashed = sum(bool(run.claims) for run in runs)
+    return (
+        f"Of {len(runs)} records {hashed} carry the commit, the device and a digest of the claims "
+        "at the time of the run. For the others, made before version 0.2.0, it cannot be shown "
+        "that "
+        "claims and thresholds were fixed before the run; some of these studies were run again "
+        "where networks had not learned what they should."
+    )
+
+
+def _markdown_study(entry: Entry) -> list[str]:
+    study = entry.study
+    lines = ["", f"### {study.id}: {study.title}", "", f"Shows {', '.join(study.shows)}.", ""]
     for sized in entry.sizes:
-        if not len(sized.results):
-            cells = [study.id, ", ".join(study.shows), f"all {len(study.claims)} claims",
-                     sized.size, "0", sized.remark, "not run"]  # fmt: skip
-            rows.append(_row(cells))
-            continue
+        told = [part for part in (sized.description(), sized.provenance(study)) if part]
+        lines.append(f"- {_cell('. '.join(told))}")
+    done = [sized for sized in entry.sizes if len(sized.results)]
+    if not done:
+        return [*lines, "", f"{len(study.claims)} claims: not run."]
+    lines += ["", "| claim | whose | size | measured | verdict |", "|---|---|---|---|---|"]
+    for sized in done:
         for verdict in sized.verdicts:
             measured = ", ".join(_spread_text(spread) for spread in spread_of(verdict))
-            cells = [study.id, ", ".join(study.shows), verdict.claim.text, sized.size,
-                     _runs_text(sized), measured, verdict.status]  # fmt: skip
-            rows.append(_row(cells))
-    return rows
+            whose = _origin_text(study, verdict.claim.id)
+            text = sized.verdict_text(verdict)
+            lines.append(_row([verdict.claim.text, whose, sized.size, measured, text]))
+    return lines
 
 
-def _runs_text(sized: Sized) -> str:
-    done = len(sized.results)
-    return f"{done}" if done == sized.planned else f"{done} of {sized.planned}"
+def _origin_text(study: Study, claim: str) -> str:
+    origin = origin_of(study, claim)
+    if origin is None:
+        return ""
+    text = f"{origin.source}, {origin.section}" if origin.section else origin.source
+    return f"{text}: {origin.note}" if origin.note else text
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -281,6 +353,8 @@ def _tally(chapter: Chapter) -> str:
     )
     if differing := chapter.differing():
         text += f" Of these, {differing} came out differently at a smaller size."
+    if single := chapter.on_one_seed():
+        text += f" {single} of the verdicts rest on one seed."
     return text
 
 
@@ -303,6 +377,8 @@ def _page(book: Sequence[Chapter]) -> str:
     return environment.from_string(_file("templates/ledger.html.j2")).render(
         chapters=views,
         words=_WORDS,
+        sources=SOURCES,
+        provenance=_provenance(book),
         policy=content_policy(scripts),
         scripts=scripts,
         data=json_for_html({"palettes": {"light": LIGHT, "dark": DARK}, "figures": figures}),
@@ -315,55 +391,54 @@ def _chapter_view(chapter: Chapter, figures: dict[str, Any]) -> dict[str, Any]:
         "paper": chapter.paper,
         "tally": _tally(chapter),
         "errata": chapter.errata,
+        "withdrawn": chapter.withdrawn,
         "entries": [_entry_view(entry, figures) for entry in chapter.entries],
     }
 
 
 def _entry_view(entry: Entry, figures: dict[str, Any]) -> dict[str, Any]:
-    drawn = entry.drawn
-    panels = [] if drawn is None else [plotly_panel(p) for p in entry.study.draw(drawn.results)]
-    figures[entry.study.id] = panels
+    drawn, study = entry.drawn, entry.study
+    panels = [] if drawn is None else [plotly_panel(p) for p in study.draw(drawn.results)]
+    figures[study.id] = panels
     return {
-        "study": entry.study,
+        "study": study,
         "drawn": None if drawn is None else drawn.size,
         "panels": [plain(panel["title"]) for panel in panels],
-        "sizes": [_sized_view(sized) for sized in entry.sizes],
-    }
-
-
-def _sized_view(sized: Sized) -> dict[str, Any]:
-    return {
-        "size": sized.size,
-        "seeds": sized.seeds,
-        "runs": len(sized.results),
-        "planned": sized.planned,
-        "seconds": _duration(sized),
-        "remark": sized.remark,
-        "verdicts": [
+        "sizes": [
             {
-                "claim": verdict.claim,
-                "status": verdict.status,
-                "numbers": [_spread_view(spread) for spread in spread_of(verdict)],
+                "size": sized.size,
+                "runs": len(sized.results),
+                "description": sized.description(),
+                "seconds": _duration(sized.results),
+                "verdicts": [
+                    {
+                        "claim": verdict.claim,
+                        "whose": _origin_text(study, verdict.claim.id),
+                        "status": verdict.status,
+                        "support": sized.verdict_text(verdict).removeprefix(verdict.status),
+                        "weak": verdict.seeds == 1,
+                        "numbers": [_spread_view(spread) for spread in spread_of(verdict)],
+                    }
+                    for verdict in sized.verdicts
+                ],
             }
-            for verdict in sized.verdicts
+            for sized in entry.sizes
         ],
     }
 
 
-def _duration(sized: Sized) -> str:
-    text = f"{sized.seconds:.0f} s by the clock"
-    if sized.processor_seconds >= 0:
-        text += f" ({sized.processor_seconds:.0f} s of processor time)"
-    return text
+def _duration(results: Results) -> str:
+    text = f"{math.fsum(run.seconds for run in results):.0f} s by the clock"
+    processor = math.fsum(run.processor_seconds for run in results)
+    return f"{text} ({processor:.0f} s of processor time)" if processor >= 0 else text
 
 
 def _spread_view(spread: Spread) -> dict[str, str]:
+    low, high = _number(spread.low), _number(spread.high)
     return {
         "name": spread.name.replace("_", " "),
         "middle": _number(spread.middle),
-        "range": f"{_number(spread.low)} to {_number(spread.high)}"
-        if spread.high > spread.low
-        else "",
+        "range": f"{low} to {high}" if spread.high > spread.low else "",
         "published": "" if spread.published is None else _number(spread.published),
         "difference": "" if spread.difference is None else _number(spread.difference),
     }

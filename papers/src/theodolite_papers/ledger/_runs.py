@@ -1,15 +1,18 @@
 """Running studies: one record per run, resumable at any time; verdicts from the records."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import json
 import math
 import os
 import platform
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, runtime_checkable
@@ -44,15 +47,20 @@ from theodolite_papers.ledger._study import Study, Trial, find_study
 __all__ = [
     "SweepSettings",
     "SweepTracker",
+    "claims_hash",
     "judge_study",
     "load_results",
+    "note_withdrawn",
     "own_results",
     "plain_config",
     "run_study",
     "sweep_study",
+    "withdraw_study",
+    "withdrawn_verdicts",
 ]
 
 ENGINES = ("auto", "ray", "processes")
+WITHDRAWN = "withdrawn.json"
 _ERROR = "error.txt"  # of a run that failed, where its record would be
 
 
@@ -70,7 +78,7 @@ def run_study(
 
     Args:
         study: a study, or its id.
-        size: "smoke", "lite" or "paper".
+        size: "smoke", "lite", "reduced" or "published".
         results: folder of records; one per run, written when the run is done.
         seeds: other seeds than the study's own.
         workers: processes of one thread each; 1 runs here.
@@ -140,11 +148,20 @@ def _jobs(
 
 
 @dataclass(frozen=True)
-class Seconds:
-    """How long a run took by the clock, and how long its process computed on the CPU."""
+class Conditions:
+    """How a run was made.
+
+    Args:
+        wall: seconds by the clock.
+        processor: seconds that its process computed on the CPU.
+        device: where networks were trained, with its name.
+        threads: of the process.
+    """
 
     wall: float
     processor: float
+    device: str
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -154,7 +171,7 @@ class _Measure:
     results: str
     device: str
 
-    def __call__(self, job: Job, report: Report) -> tuple[Measured, Seconds]:
+    def __call__(self, job: Job, report: Report) -> tuple[Measured, Conditions]:
         study = find_study(job.study)
         folder = job_folder(self.results, job) / "checkpoints"
         trial = Trial(
@@ -168,7 +185,32 @@ class _Measure:
             torch.manual_seed(job.seed)
             measured = study.measure(study.config_at(job.size, job.point), trial)
         wall, processor = time.perf_counter() - start, time.process_time() - start_processor
-        return measured, Seconds(wall, processor)
+        device = _device_name(trial.device)
+        return measured, Conditions(wall, processor, device, torch.get_num_threads())
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({platform.processor() or platform.machine()})"
+
+
+@cache
+def commit() -> str:
+    """The commit of the checkout that the laboratory runs from; empty where it is installed."""
+    here = Path(__file__).parent
+    words = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty"]
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
+
+
+def claims_hash(study: Study) -> str:
+    """Digest of a study's claims: their names, sentences, scopes and sizes."""
+    lines = [f"{c.id}|{c.scope}|{','.join(c.sizes)}|{c.text}" for c in study.claims]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def job_folder(root: str | os.PathLike[str], job: Job) -> Path:
@@ -205,14 +247,15 @@ class RunFolder:
         wanted = plain_config(self.study.config_at(job.size, job.point))
         if record.contents["config"] != wanted:
             raise RecordError(
-                f"{folder}: made with another config than {self.study.id} has now; delete it to "
-                "run that seed again, or keep results of both in different folders (--results)"
+                f"{folder}: made with another config than {self.study.id} has now; withdraw it "
+                f"('theodolite study withdraw {self.study.id}'), or keep results of both in "
+                "different folders (--results)"
             )
         return _result(record)
 
-    def save(self, job: Job, made: tuple[Measured, Seconds]) -> None:
+    def save(self, job: Job, made: tuple[Measured, Conditions]) -> None:
         """Write the record of a run; its checkpoints and an earlier error go."""
-        measured, seconds = made
+        measured, conditions = made
         contents = {
             "kind": "study",
             "study": self.study.id,
@@ -222,9 +265,13 @@ class RunFolder:
             "config": plain_config(self.study.config_at(job.size, job.point)),
             "numbers": dict(measured.numbers),
             "notes": dict(measured.notes),
-            "seconds": seconds.wall,
-            "processor_seconds": seconds.processor,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "seconds": conditions.wall,
+            "processor_seconds": conditions.processor,
+            "date": _today(),
+            "commit": commit(),
+            "device": conditions.device,
+            "threads": conditions.threads,
+            "claims": claims_hash(self.study),
             "versions": {
                 "theodolite": __version__,
                 "torch": torch.__version__,
@@ -304,7 +351,71 @@ def _result(record: Record) -> Result:
         seconds=float(contents.get("seconds", 0.0)),
         processor_seconds=float(contents.get("processor_seconds", math.nan)),
         config=contents["config"],
+        claims=str(contents.get("claims", "")),
     )
+
+
+def withdraw_study(
+    study: Study | str, size: str, reason: str, results: str | os.PathLike[str]
+) -> Path:
+    """Set the records of a study aside, with the verdicts that they had.
+
+    To be called before a claim or a setting changes that was judged. The records move to
+    ``STUDY/withdrawn/SIZE-DATE``; ``withdrawn.json`` keeps every verdict for the ledger.
+
+    Returns:
+        The folder that has the records now.
+
+    Raises:
+        StudyError: If there is nothing to withdraw, or it was done today.
+        UnknownNameError: If there is no such study or size.
+    """
+    found = find_study(study) if isinstance(study, str) else study
+    runs = load_results(results, found, size)
+    if not len(runs):
+        raise StudyError(f"{found.id}: there are no records of size {size} in {results}")
+    target = Path(results) / found.id / "withdrawn" / f"{size}-{_today()}"
+    if target.exists():
+        raise StudyError(f"{target}: exists already; records of {found.id} were withdrawn today")
+    note_withdrawn(results, judge_study(found, size, runs), reason)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(Path(results) / found.id / size, target)
+    return target
+
+
+def note_withdrawn(
+    results: str | os.PathLike[str], verdicts: Sequence[Verdict], reason: str
+) -> None:
+    """Keep verdicts that no longer count, with the sentences that they were about."""
+    kept = withdrawn_verdicts(results)
+    for verdict in verdicts:
+        outcomes = {
+            label: {k: v if math.isfinite(v) else None for k, v in one.numbers.items()}
+            for label, one in verdict.outcomes.items()
+        }
+        kept.append(
+            {
+                "claim": verdict.claim.id,
+                "text": verdict.claim.text,
+                "size": verdict.size,
+                "verdict": str(verdict),
+                "numbers": outcomes,
+                "reason": reason,
+                "date": _today(),
+            }
+        )
+    text = json.dumps(kept, indent=1, ensure_ascii=False, allow_nan=False)
+    (Path(results) / WITHDRAWN).write_text(text + "\n", encoding="utf-8")
+
+
+def withdrawn_verdicts(results: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Verdicts that no longer count, oldest first."""
+    file = Path(results) / WITHDRAWN
+    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 @runtime_checkable
@@ -355,7 +466,7 @@ def sweep_study(
 
     Args:
         study: a study, or its id.
-        size: "smoke", "lite" or "paper".
+        size: "smoke", "lite", "reduced" or "published".
         results: folder of records; one per point and seed.
         settings: engine, resources, and another space than the declared one.
         tracker: is told of every run, those of an earlier call that it does not have included,
@@ -383,7 +494,7 @@ def sweep_study(
             if stored is not None and not tracker.has_run(run_label(job.seed, job.point)):
                 _log(tracker, found, job, stored.numbers, stored.seconds)
 
-    def keep(job: Job, made: tuple[Measured, Seconds]) -> None:
+    def keep(job: Job, made: tuple[Measured, Conditions]) -> None:
         folder.save(job, made)
         if tracker is not None:
             _log(tracker, found, job, made[0].numbers, made[1].wall)

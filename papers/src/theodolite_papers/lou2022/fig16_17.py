@@ -11,7 +11,17 @@ from theodolite.interventions import (
 from theodolite.sweeps import Space
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Softmax, evaluate
-from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
+from theodolite_papers.ledger import (
+    LARGE,
+    Claim,
+    Measured,
+    Outcome,
+    Panel,
+    Results,
+    Study,
+    Trial,
+    outcome,
+)
 from theodolite_papers.lou2022._hierarchy import (
     alignments,
     as_array,
@@ -161,7 +171,7 @@ STUDY = Study(
             depth=4, width=16, examples=200, probe=20, epochs=1, layer_epochs=1, held_out=40
         ),
         "lite": LayerWise(),
-        "paper": LayerWise(
+        "published": LayerWise(
             data="mnist",
             examples=50_000,
             width=256,
@@ -175,14 +185,14 @@ STUDY = Study(
     spaces={
         "smoke": Space({"network": ["layer-wise 16", _END_TO_END]}),
         "lite": Space({"network": ["layer-wise 32", "layer-wise 128", _END_TO_END]}),
-        "paper": Space(
+        "published": Space(
             {
                 "data": ["mnist", "cifar10"],
                 "network": [_END_TO_END, "layer-wise 256", "layer-wise 32", "layer-wise 1024"],
             }
         ),
     },
-    seeds={"paper": (101,)},
+    seeds={"published": (101,)},
     claims=(
         Claim(
             "lou2022.fig16-17.peaks",
@@ -198,7 +208,7 @@ STUDY = Study(
             "largest alignment",
             _on_each(_plateau),
             scope="seed",
-            sizes=("paper",),
+            sizes=LARGE,
         ),
         Claim(
             "lou2022.fig16-17.lower",
@@ -224,7 +234,10 @@ STUDY = Study(
     draw=draw,
     stand_in={
         "lite": "8x8 digits, widths 32 and 128, at most 30 epochs per layer",
-        "paper": "depth, batch size and stopping rule are not given: 10 layers, 128, at most 15 "
+    },
+    remarks={
+        "published": "depth, batch size and stopping rule are not given: 10 layers, 128, at most "
+        "15 "
         "epochs per layer; both data sets have all three widths",
     },
 )

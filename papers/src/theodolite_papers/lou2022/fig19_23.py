@@ -17,6 +17,7 @@ from theodolite.measures.tangent import (
 from theodolite.sweeps import Space
 from theodolite_papers.lab.data import corrupted_labels
 from theodolite_papers.ledger import (
+    LARGE,
     Check,
     Claim,
     Line,
@@ -184,7 +185,7 @@ STUDY = Study(
     configs={
         "smoke": Noisy(depth=4, width=16, examples=200, probe=10, epochs=1, eigenvalues=40),
         "lite": Noisy(depth=8, width=96, epochs=80),
-        "paper": Noisy(
+        "published": Noisy(
             data="cifar10",
             architecture="vgg19",
             fast=0.02,
@@ -194,8 +195,8 @@ STUDY = Study(
             probe=100,
         ),
     },
-    spaces={size: Space({"net": _NETS}) for size in ("smoke", "lite", "paper")},
-    seeds={"paper": (101,)},
+    spaces={size: Space({"net": _NETS}) for size in ("smoke", "lite", "published")},
+    seeds={"published": (101,)},
     claims=(
         Claim(
             "lou2022.fig19-23.decay",
@@ -221,7 +222,7 @@ STUDY = Study(
             "test accuracy: clean and fast > clean and slow > noisy",
             _order("test_accuracy", *_NETS),
             scope="seed",
-            sizes=("paper",),
+            sizes=LARGE,
             published={"blue": 90.59, "orange": 83.07, "green": 70.41},
         ),
         Claim(
@@ -253,7 +254,7 @@ STUDY = Study(
             "lou2022.fig19-23.fisher-flatter",
             "and it varies less over the layers",
             _flatter,
-            sizes=("paper",),
+            sizes=LARGE,
         ),
         Claim(
             "lou2022.fig19-23.fisher-order",
@@ -271,7 +272,10 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits, fully connected, 8 layers of width 96, to training loss 0.05; rates "
         "0.03 and 0.005 for 0.02 and 0.001",
-        "paper": "to training loss 0.1, at most 30 epochs, without augmentation; 100 images for "
+    },
+    remarks={
+        "published": "to training loss 0.1, at most 30 epochs, without augmentation; 100 images "
+        "for "
         "the kernels",
     },
 )

@@ -122,7 +122,7 @@ STUDY = Study(
             depth=4, width=16, examples=200, probe=20, total=4, first=2, learning_rate=0.003
         ),
         "lite": GradientSteps(learning_rate=0.003),
-        "paper": GradientSteps(
+        "reduced": GradientSteps(
             data="mnist",
             width=256,
             learning_rate=0.003,
@@ -135,11 +135,11 @@ STUDY = Study(
     spaces={
         "smoke": Space({"architecture": ["ffnn"]}),
         "lite": Space({"architecture": ["ffnn", "small_conv"]}),
-        "paper": Space(
+        "reduced": Space(
             {"architecture": ["ffnn", "vgg19"], "data": ["mnist", "fashion_mnist", "cifar10"]}
         ),
     },
-    seeds={"paper": (101, 102, 103)},
+    seeds={"reduced": (101, 102, 103)},
     claims=(
         Claim(
             "lou2022.fig6.close",
@@ -154,6 +154,9 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits; fully connected of width 64, and 9 convolutions of 16 channels with "
         "batch norm in evaluation mode",
-        "paper": "architectures and data are not named: a fully connected network and VGG19",
+    },
+    not_run={"published": "the paper does not name its networks and data"},
+    remarks={
+        "reduced": "architectures and data are not named: a fully connected network and VGG19",
     },
 )

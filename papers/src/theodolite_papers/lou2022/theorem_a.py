@@ -167,7 +167,7 @@ STUDY = Study(
     configs={
         "smoke": Homogeneous(examples=2, depth=3, width=4),
         "lite": Homogeneous(),
-        "paper": Homogeneous(examples=10, depth=10, width=24),
+        "reduced": Homogeneous(examples=10, depth=10, width=24),
     },
     claims=(
         Claim(
@@ -200,4 +200,5 @@ STUDY = Study(
         ),
     ),
     draw=draw,
+    not_run={"published": "the statement has no experiment in the paper"},
 )

@@ -108,7 +108,7 @@ def draw(runs: Results) -> list[Panel]:
     """Both eigenvectors of every estimate on the circle, one panel per setting."""
     run = runs.first
     angles = run.arrays["angles"].astype(np.float64)
-    config = STUDY.configs["paper"]
+    config = STUDY.configs["lite"]
     panels = []
     for row, samples in enumerate(config.samples):
         for column, value in enumerate(config.lambdas):
@@ -126,7 +126,7 @@ STUDY = Study(
     title="How well the direction of an eigenvector can be estimated",
     shows=("Figure 19",),
     measure=measure,
-    configs={"smoke": Angles(repetitions=50), "lite": Angles(), "paper": Angles()},
+    configs={"smoke": Angles(repetitions=50), "lite": Angles()},
     claims=(
         Claim(
             f"{_ID}.diagonal",
@@ -144,5 +144,6 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    stand_in={"paper": "400 repetitions, not 50; the middle lambda is not printed, 2.51 is ours"},
+    stand_in={"lite": "the middle lambda is not printed: 2.51 is ours"},
+    not_run={"published": "50 repetitions, as printed, estimate a deviation to 10 % only"},
 )

@@ -203,7 +203,7 @@ STUDY = Study(
             judged=2,
             labels="random",
         ),
-        "paper": TaskSwitch(),
+        "published": TaskSwitch(),
     },
     claims=(
         Claim(
@@ -234,7 +234,9 @@ STUDY = Study(
     stand_in={
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "the narrow network of Figure 8 (16 units) on 500 + 500 images averaged to 8x8",
-        "paper": "hyper-parameters are those of Figure 2 (not printed), 25,000 examples a half",
     },
-    not_run={"paper": "256 filters in three convolutions: hours; for a cluster"},
+    remarks={
+        "published": "hyper-parameters are those of Figure 2 (not printed), 25,000 examples a half",
+    },
+    not_run={"published": "256 filters in three convolutions: hours; for a cluster"},
 )

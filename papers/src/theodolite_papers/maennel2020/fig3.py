@@ -214,7 +214,7 @@ STUDY = Study(
             side=3,
         ),
         "lite": PooledFilters(_LITE, runs=4, leading=5, residual=False, side=3),
-        "paper": PooledFilters(FilterTraining(epochs=1800, learning_rate=0.005)),
+        "published": PooledFilters(FilterTraining(epochs=1800, learning_rate=0.005)),
     },
     claims=(
         Claim(
@@ -250,5 +250,5 @@ STUDY = Study(
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "four runs of the small network of Figure 2, 3x3 filters, the leading five",
     },
-    not_run={"paper": "70 wide residual networks of 1800 epochs: for a cluster"},
+    not_run={"published": "70 wide residual networks of 1800 epochs: for a cluster"},
 )

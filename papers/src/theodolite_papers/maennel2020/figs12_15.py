@@ -8,6 +8,7 @@ import numpy as np
 
 from theodolite.sweeps import LogUniform, Space, point_name
 from theodolite_papers.ledger import (
+    LARGE,
     Claim,
     Line,
     Measured,
@@ -308,17 +309,17 @@ def _cifar(name: str, figure: str, lite: Space) -> Study:
         title=f"Sweep over transfer settings, CIFAR {name[-1].upper()}",
         shows=(figure,),
         measure=measure_group,
-        configs={"smoke": _SMOKE, "lite": _LITE, "paper": Group()},
+        configs={"smoke": _SMOKE, "lite": _LITE, "published": Group()},
         claims=_cifar_claims(study, name == "cifar_a"),
         draw=partial(draw, figure=figure),
-        seeds={"lite": (101, 102), "paper": tuple(range(101, 101 + sweep.seeds))},
-        spaces={"smoke": replace(lite, samples=2), "lite": lite, "paper": sweep_space(name)},
+        seeds={"lite": (101, 102), "published": tuple(range(101, 101 + sweep.seeds))},
+        spaces={"smoke": replace(lite, samples=2), "lite": lite, "published": sweep_space(name)},
         stand_in={
             "smoke": "8x8 digits in the place of CIFAR-10",
             "lite": "8 groups of Simple CNNs on 500 + 500 images averaged to 8x8; two seeds a "
             "group, as in the paper",
         },
-        not_run={"paper": f"{sweep.models} networks of 200 epochs: for a cluster"},
+        not_run={"published": f"{sweep.models} networks of 200 epochs: for a cluster"},
     )
 
 
@@ -327,17 +328,17 @@ def _cifar_claims(study: str, is_a: bool) -> tuple[Claim, ...]:
     none = "in the test plot no group improves"
     most = partial(_residual, everyone=False)
     claims = (
-        ("often", _OFTEN, _very_often, ("lite", "paper")),
+        ("often", _OFTEN, _very_often, ("lite", *LARGE)),
         ("six-of-eight", _SIX, _six_of_eight, ("lite",)),
-        ("all-layers", _ALL, _all_beats_one, ("lite", "paper")),
-        ("test", vgg if is_a else none, partial(_vgg_test, some=is_a), ("paper",)),
+        ("all-layers", _ALL, _all_beats_one, ("lite", *LARGE)),
+        ("test", vgg if is_a else none, partial(_vgg_test, some=is_a), LARGE),
         (
             "vgg-cluster",
             "VGG16 alone has test areas above 0.7 from scratch",
             _vgg_cluster,
-            ("paper",),
+            LARGE,
         ),
-        ("resnet", f"most {_BELOW}", most, ("paper",)),
+        ("resnet", f"most {_BELOW}", most, LARGE),
     )
     return tuple(
         Claim(f"{study}.{name}", text, check, "all", at) for name, text, check, at in claims
@@ -347,10 +348,10 @@ def _cifar_claims(study: str, is_a: bool) -> tuple[Claim, ...]:
 def _imagenet(name: str, figure: str) -> Study:
     sweep, study = TRANSFER_SWEEPS[name], _id(figure)
     everyone = partial(_residual, everyone=True)
-    claims = [Claim(f"{study}.resnet", f"all {_BELOW}", everyone, "all", ("paper",))]
+    claims = [Claim(f"{study}.resnet", f"all {_BELOW}", everyone, "all", LARGE)]
     if name == "imagenet_b":
         text = "no other architecture shows positive transfer in the training plots"
-        claims.append(Claim(f"{study}.others", text, _no_other, "all", ("paper",)))
+        claims.append(Claim(f"{study}.others", text, _no_other, "all", LARGE))
     paper = Group(
         upstream_epochs=100,
         downstream=Stage(sweep.downstream_examples, 1000, epochs=sweep.downstream_epochs),
@@ -363,15 +364,15 @@ def _imagenet(name: str, figure: str) -> Study:
         title=f"Sweep over transfer settings, ImageNet {name[-1].upper()}",
         shows=(figure,),
         measure=measure_group,
-        configs={"smoke": small, "paper": paper},
+        configs={"smoke": small, "published": paper},
         claims=tuple(claims),
         draw=partial(draw, figure=figure),
-        seeds={"paper": tuple(range(101, 101 + sweep.seeds))},
-        spaces={"paper": sweep_space(name)},
+        seeds={"published": tuple(range(101, 101 + sweep.seeds))},
+        spaces={"published": sweep_space(name)},
         stand_in={"smoke": "8x8 digits in the place of ImageNet"},
         not_run={
             "lite": "not reproducible at this scale; see Figures 12 and 13",
-            "paper": "ImageNet cannot be had here; the loader reads a folder of that name",
+            "published": "ImageNet cannot be had here; the loader reads a folder of that name",
         },
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    LARGE,
     Claim,
     Line,
     Measured,
@@ -117,7 +118,7 @@ def draw(runs: Results) -> list[Panel]:
 
 def _claim(name: str, text: str, run: str, sign: int) -> Claim:
     check = partial(_gain, run=run, sign=sign)
-    return Claim(f"{_ID}.{name}", text, check, "all", ("paper",))
+    return Claim(f"{_ID}.{name}", text, check, "all", LARGE)
 
 
 _TINY = Transfer(
@@ -136,7 +137,7 @@ STUDY = Study(
     measure=measure,
     configs={
         "smoke": LargeTransfers(fig16=_TINY, fig17=_TINY, fig18=_TINY),
-        "paper": LargeTransfers(),
+        "published": LargeTransfers(),
     },
     claims=(
         _claim("resnet", "Figure 16: pre-training accelerates ResNet18", "fig16", 1),
@@ -144,14 +145,14 @@ STUDY = Study(
         _claim("vgg-hurt", "Figure 18: it hurts VGG16 with both kinds of labels", "fig18", -1),
     ),
     draw=draw,
-    seeds={"paper": (101, 102)},
-    spaces={"paper": Space({"run": list(_RUNS)})},
+    seeds={"published": (101, 102)},
+    spaces={"published": Space({"run": list(_RUNS)})},
     stand_in={
         "smoke": "8x8 digits and a small network in the place of ImageNet and the paper's",
-        "paper": "init scale 1 in Figure 16 (the values stand only in the figure)",
     },
+    remarks={"published": "init scale 1 in Figure 16 (the values stand only in the figure)"},
     not_run={
         "lite": "not reproducible at small scale; Figures 6 and 8 show both signs",
-        "paper": "ImageNet cannot be had here; the loader reads a folder of that name",
+        "published": "ImageNet cannot be had here; the loader reads a folder of that name",
     },
 )

@@ -178,7 +178,7 @@ STUDY = Study(
             batch_size=32,
             first_scale=0.3,
         ),
-        "paper": Ladder(),
+        "published": Ladder(),
     },
     claims=(
         Claim(
@@ -211,7 +211,7 @@ STUDY = Study(
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "256 images of 15x15, 64 filters, first layer at 0.3 of the usual scale: a change "
         "of setting",
-        "paper": "filters, learning rate, examples and length are ours (not printed)",
     },
-    not_run={"paper": "no time on an accelerator so far"},
+    remarks={"published": "filters, learning rate, examples and length are ours (not printed)"},
+    not_run={"published": "no time on an accelerator so far"},
 )

@@ -137,7 +137,7 @@ STUDY = Study(
     configs={
         "smoke": TwoHalves(Images("digits"), 3, 100),
         "lite": TwoHalves(images_per_half=10_000),
-        "paper": TwoHalves(),
+        "published": TwoHalves(),
     },
     claims=(
         Claim(
@@ -170,7 +170,7 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    seeds={"paper": (101,)},
+    seeds={"published": (101,)},
     stand_in={
         "smoke": "3x3 patches of 8x8 digits",
         "lite": "a random third of each half",

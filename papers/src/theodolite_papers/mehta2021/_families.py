@@ -8,6 +8,7 @@ import numpy as np
 from theodolite.measures.gradient import is_extreme_memorization
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    LARGE,
     Check,
     Claim,
     Line,
@@ -23,11 +24,11 @@ from theodolite_papers.ledger import (
 from theodolite_papers.mehta2021._scales import Scales, measure_scales
 
 __all__ = [
-    "PAPER",
     "PART",
-    "PART_TEXT",
+    "PUBLISHED",
     "SIX_PANELS",
     "SMOKE",
+    "UNTIL_FIT",
     "Family",
     "accuracy_claim",
     "accuracy_falls",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 _RISE = 0.02  # of an accuracy, by which a sequence may rise and still count as falling
-_FIT = {"paper": 1.0}  # elsewhere 0.99: small runs are short
+_FIT = dict.fromkeys(LARGE, 1.0)  # elsewhere 0.99: small runs are short
 
 
 def values(run: Result, name: str) -> np.ndarray:
@@ -278,7 +279,7 @@ def scale_panels(figure: str, runs: Results, names: Sequence[str]) -> list[Panel
 
 
 SMOKE = Scales(hidden=(32,), sigmas=(0.01, 0.1, 1.0), steps=20, points=3, probe=50)
-PAPER = Scales(
+PUBLISHED = Scales(
     data="cifar10",
     hidden=(1024,),
     rate=0.01,
@@ -289,8 +290,8 @@ PAPER = Scales(
     until_fit=True,
 )
 # A part of the data that every network learns to the last example long before the steps end.
-PART = replace(PAPER, data="cifar10_20k", steps=60_000, points=24)
-PART_TEXT = "20,000 training images of CIFAR-10, so that every network learns them all"
+PART = replace(PUBLISHED, data="cifar10_20k", steps=60_000, points=24)
+UNTIL_FIT = "a run ends when every network has learnt its training set"
 SIX_PANELS = (
     *("hidden", "hidden_contrast", "top", "test", "train"),
     *("representation", "representation_contrast", "logit"),
@@ -306,12 +307,13 @@ class Family:
         title: of the study.
         shows: its figures.
         lite: settings of the small version; smoke takes its activation and loss.
-        paper: settings of the published one.
+        large: settings of the reduced size, and of the published one unless that has its own.
         sets: size -> data sets.
+        published: settings of the published size, where they differ.
         claims: about it.
         panels: quantities that are drawn.
         lite_data: what stands in for the paper's data in the small version.
-        paper_data: the same of the published size.
+        large_remark: what the paper leaves open.
         not_run: why there are no records of the published size.
     """
 
@@ -319,12 +321,13 @@ class Family:
     title: str
     shows: tuple[str, ...]
     lite: Scales
-    paper: Scales
+    large: Scales
     sets: dict[str, list[str]]
     claims: tuple[Claim, ...]
+    published: Scales | None = None
     panels: tuple[str, ...] = SIX_PANELS
     lite_data: str = ""
-    paper_data: str = ""
+    large_remark: str = ""
     not_run: str = ""
 
 
@@ -342,20 +345,20 @@ def family_study(family: Family) -> Study:
         hidden=SMOKE.hidden * len(family.lite.hidden),
         first_rate=family.lite.first_rate,
     )
+    large = {size: family.large for size in LARGE if size in family.sets}
+    if family.published is not None:
+        large["published"] = family.published
     return Study(
         id=family.id,
         title=family.title,
         shows=family.shows,
         measure=measure_scales,
-        configs={"smoke": smoke, "lite": family.lite, "paper": family.paper},
+        configs={"smoke": smoke, "lite": family.lite, **large},
         spaces={size: Space({"data": sets}) for size, sets in family.sets.items()},
         claims=family.claims,
         draw=draw,
-        seeds={"paper": (101, 102, 103)},
-        stand_in={
-            size: text
-            for size, text in (("lite", family.lite_data), ("paper", family.paper_data))
-            if text
-        },
-        not_run={"paper": family.not_run} if family.not_run else {},
+        seeds=dict.fromkeys(LARGE, (101, 102, 103)),
+        stand_in={"lite": family.lite_data} if family.lite_data else {},
+        remarks=dict.fromkeys(large, family.large_remark),
+        not_run={"published": family.not_run} if family.not_run else {},
     )

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from theodolite_papers.ledger import Claim, Outcome, Results, outcome
-from theodolite_papers.mehta2021._families import PAPER, Family, family_study, never_fits, values
+from theodolite_papers.mehta2021._families import (
+    PUBLISHED,
+    Family,
+    family_study,
+    never_fits,
+    values,
+)
 from theodolite_papers.mehta2021._scales import Scales
 
 __all__ = ["STUDY"]
@@ -38,8 +44,8 @@ STUDY = family_study(
             steps=1000,
             points=8,
         ),
-        paper=replace(PAPER, activation="sin", first_rate=0.0, steps=200_000, until_fit=False),
-        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
+        large=replace(PUBLISHED, activation="sin", first_rate=0.0, steps=200_000, until_fit=False),
+        sets={"smoke": ["digits"], "lite": ["cifar8"], "published": ["cifar10"]},
         claims=(
             Claim(
                 f"{_ID}.train",

@@ -13,6 +13,7 @@ from theodolite.sweeps import Space
 from theodolite_papers.lab.models import conv_net, densenet121, mlp, resnet50
 from theodolite_papers.lab.training import Recipe, Softmax, TrainingState, train
 from theodolite_papers.ledger import (
+    LARGE,
     Check,
     Claim,
     Line,
@@ -277,7 +278,7 @@ STUDY = Study(
             data="digits", hidden=16, steps=10, label_steps=10, points=3, probe=50
         ),
         "lite": Architectures(),
-        "paper": Architectures(
+        "reduced": Architectures(
             data="cifar10_10k",
             label_data="cifar10_10k",
             hidden=1024,
@@ -288,11 +289,25 @@ STUDY = Study(
             points=30,
             probe=500,
         ),
+        "published": Architectures(
+            data="cifar10",
+            label_data="cifar10",
+            hidden=1024,
+            rate=0.01,
+            batch_size=256,
+            steps=100_000,
+            label_steps=100_000,
+            points=30,
+            probe=500,
+        ),
     },
     spaces={
         "smoke": Space({"case": ["mlp", "true", "shuffled"]}),
         "lite": Space({"case": ["mlp", "small_convnet", "true", "shuffled"]}),
-        "paper": Space({"case": ["mlp", "convnet", "resnet50", "densenet121", "shuffled"]}),
+        **{
+            size: Space({"case": ["mlp", "convnet", "resnet50", "densenet121", "shuffled"]})
+            for size in LARGE
+        },
     },
     claims=(
         Claim(
@@ -331,13 +346,18 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    seeds={"paper": (101,)},
+    seeds={"reduced": (101,)},
     stand_in={
         "lite": "architectures on CIFAR-10 shrunk to 16x16, 200 + 200 images of each class, a "
         "small ConvNet and no deep nets; labels on 8x8 digits; rate 0.05, batches of 64",
-        "paper": "10,000 training images of CIFAR-10; each run ends at 100 % training accuracy, at "
-        "most after 20,000 steps (deep nets: 2,000); the deep nets have ImageNet stems. ResNet-50 "
-        "got to a training accuracy of 0.989 at best, but its alignment is that of the last "
-        "measurement, right after an epoch's incomplete batch of 16 images, with 0.73",
     },
+    remarks={
+        "reduced": "each run ends at 100 % training accuracy, at most after 20,000 steps (deep "
+        "nets: "
+        "2,000); the deep nets have ImageNet stems. ResNet-50 got to a training accuracy of 0.989 "
+        "at "
+        "best, but its alignment is that of the last measurement, right after an epoch's "
+        "incomplete batch of 16 images, with 0.73",
+    },
+    not_run={"published": "no accelerator time so far; the reduced size has 10,000 images"},
 )

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from theodolite_papers.mehta2021._families import (
-    PAPER,
+    PUBLISHED,
+    UNTIL_FIT,
     Family,
     accuracy_claim,
     family_study,
@@ -16,7 +17,6 @@ __all__ = ["STUDIES"]
 
 _PANELS = ("test", "train", "representation", "representation_contrast")
 _WEAK = "expected, but weak in the last hidden layer: the upper layers learn"
-_PAPER = "a run ends when every network has learnt its training set"
 
 _SIN = Family(
     id="mehta2021.fig11",
@@ -30,8 +30,8 @@ _SIN = Family(
         steps=1000,
         points=8,
     ),
-    paper=replace(PAPER, activation="sin", hidden=(1024, 1024, 1024)),
-    sets={"smoke": ["digits"], "lite": ["digits"], "paper": ["cifar10"]},
+    large=replace(PUBLISHED, activation="sin", hidden=(1024, 1024, 1024)),
+    sets={"smoke": ["digits"], "lite": ["digits"], "published": ["cifar10"]},
     claims=(
         accuracy_claim("mehta2021.fig11", 0.2),
         memorization_claim("mehta2021.fig11"),
@@ -39,7 +39,7 @@ _SIN = Family(
     ),
     panels=_PANELS,
     lite_data="8x8 digits, 256 units in each hidden layer, sigma from 0.01 to 1",
-    paper_data=_PAPER,
+    large_remark=UNTIL_FIT,
     not_run="not run yet; other experiments on CIFAR-10 went first",
 )
 
@@ -55,8 +55,8 @@ _RELU = Family(
         steps=2000,
         points=8,
     ),
-    paper=replace(PAPER, activation="relu", hidden=(1024, 1024, 1024)),
-    sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
+    large=replace(PUBLISHED, activation="relu", hidden=(1024, 1024, 1024)),
+    sets={"smoke": ["digits"], "lite": ["cifar8"], "published": ["cifar10"]},
     claims=(
         accuracy_claim("mehta2021.fig18", 0.03),
         replace(representation_claim("mehta2021.fig18"), fragile=_WEAK),
@@ -64,7 +64,7 @@ _RELU = Family(
     panels=_PANELS,
     lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 192 units in each hidden "
     "layer; sigmas of 0.01, 0.036, 0.1 and 0.36",
-    paper_data=_PAPER,
+    large_remark=UNTIL_FIT,
     not_run="not run yet; other experiments on CIFAR-10 went first",
 )
 

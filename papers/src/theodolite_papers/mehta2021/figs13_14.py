@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from theodolite_papers.mehta2021._families import PAPER, Family, family_study, standard_claims
+from theodolite_papers.mehta2021._families import PUBLISHED, Family, family_study, standard_claims
 from theodolite_papers.mehta2021._scales import Scales
 
 __all__ = ["STUDY"]
@@ -15,8 +15,8 @@ STUDY = family_study(
         title="ReLU networks with softmax over scales of initialisation, other data",
         shows=("Figure 13", "Figure 14"),
         lite=Scales(activation="relu", sigmas=(0.001, 0.01, 0.1), steps=1200, points=12),
-        paper=replace(PAPER, activation="relu"),
-        sets={"smoke": ["mixture50"], "lite": ["mixture50"], "paper": ["cifar100", "svhn"]},
+        large=replace(PUBLISHED, activation="relu"),
+        sets={"smoke": ["mixture50"], "lite": ["mixture50"], "published": ["cifar100", "svhn"]},
         claims=standard_claims(_ID, 0.04),
         lite_data="50 Gaussian classes in 64 dimensions, 20 + 20 examples of each, for CIFAR-100; "
         "sigma up to 0.1, where the fall saturates on these data",

@@ -6,7 +6,14 @@ from dataclasses import replace
 from theodolite.data import Dataset
 from theodolite_papers.lab.training import DivergenceError
 from theodolite_papers.ledger import Claim, Measured, Outcome, Results, Trial, outcome, spearman
-from theodolite_papers.mehta2021._families import PART, Family, accuracy_claim, family_study, values
+from theodolite_papers.mehta2021._families import (
+    PART,
+    PUBLISHED,
+    Family,
+    accuracy_claim,
+    family_study,
+    values,
+)
 from theodolite_papers.mehta2021._scales import Scales, courses, measure_scales, standardized_set
 
 __all__ = ["STUDY"]
@@ -68,7 +75,7 @@ STUDY = replace(
             title="ReLU networks with squared loss over scales of initialisation",
             shows=("Figure 19", "Figure 20", "Figure 21"),
             lite=Scales(activation="relu", loss="squared", sigmas=_SIGMAS, steps=1500, points=10),
-            paper=replace(
+            large=replace(
                 PART,
                 activation="relu",
                 loss="squared",
@@ -76,7 +83,20 @@ STUDY = replace(
                 sigmas=_SIGMAS,
                 steps=30_000,
             ),
-            sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10_20k"]},
+            published=replace(
+                PUBLISHED,
+                activation="relu",
+                loss="squared",
+                hidden=(2048,),
+                sigmas=_SIGMAS,
+                steps=200_000,
+            ),
+            sets={
+                "smoke": ["digits"],
+                "lite": ["cifar8"],
+                "reduced": ["cifar10_20k"],
+                "published": ["cifar10", "cifar100", "svhn"],
+            },
             claims=(
                 accuracy_claim(_ID, 0.02),
                 *(
@@ -96,8 +116,8 @@ STUDY = replace(
             ),
             lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, "
             "rate 0.1",
-            paper_data="20,000 training images of CIFAR-10 (Figure 19), 30,000 instead of 200,000 "
-            "steps; CIFAR-100 and SVHN could not be had",
+            not_run="CIFAR-100 and SVHN are not at hand; put their .npz files into the data folder "
+            "and run it",
         )
     ),
     measure=measure,

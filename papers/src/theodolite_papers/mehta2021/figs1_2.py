@@ -4,6 +4,7 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    LARGE,
     Claim,
     Outcome,
     Panel,
@@ -15,7 +16,8 @@ from theodolite_papers.ledger import (
     spearman,
 )
 from theodolite_papers.mehta2021._families import (
-    PAPER,
+    PUBLISHED,
+    UNTIL_FIT,
     accuracy_claim,
     alignment_claim,
     fit_claim,
@@ -197,20 +199,25 @@ STUDY = Study(
     configs={
         "smoke": Scales(hidden=(64,), steps=30, points=4, probe=50),
         "lite": _LITE,
-        "paper": PAPER,
+        "reduced": PUBLISHED,
+        "published": PUBLISHED,
     },
     spaces={
         "smoke": Space({"data": ["digits"]}),
         "lite": Space({"data": ["digits", "cifar8", "fashion14"]}),
-        "paper": Space({"data": ["cifar10"]}),
+        "reduced": Space({"data": ["cifar10"]}),
+        "published": Space({"data": ["cifar10", "cifar100", "svhn"]}),
     },
     claims=_CLAIMS,
     draw=draw,
-    seeds={"paper": (101, 102, 103)},
+    seeds=dict.fromkeys(LARGE, (101, 102, 103)),
     stand_in={
         "lite": "8x8 digits, CIFAR-10 shrunk to 8x8 and Fashion-MNIST shrunk to 14x14 (200 + 200 "
         "images of each class) for CIFAR-10, CIFAR-100 and SVHN; 256 hidden units, rate 0.1",
-        "paper": "CIFAR-10 alone in Figure 1(b); a run ends when every network has learnt its "
-        "training set, at most after 100,000 steps; Figure 1(c) is Figure 5(b)",
+    },
+    remarks={"reduced": f"{UNTIL_FIT}, at most after 100,000 steps; Figure 1(c) is Figure 5(b)"},
+    not_run={
+        "published": "CIFAR-100 and SVHN are not at hand; put their .npz files into the data "
+        "folder and run it"
     },
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from theodolite_papers.ledger import Claim
 from theodolite_papers.mehta2021._families import (
-    PAPER,
+    PUBLISHED,
     Family,
     family_study,
     never_fits,
@@ -22,8 +22,14 @@ STUDY = family_study(
         title="Linear networks over scales of initialisation",
         shows=("Figure 22", "Figure 23", "Figure 24"),
         lite=Scales(activation="linear", sigmas=(0.001, 0.01, 0.1, 1.0), steps=1200, points=12),
-        paper=replace(PAPER, activation="linear", steps=20_000, points=24),
-        sets={"smoke": ["digits"], "lite": ["cifar8"], "paper": ["cifar10"]},
+        large=replace(PUBLISHED, activation="linear", steps=20_000, points=24),
+        published=replace(PUBLISHED, activation="linear", steps=200_000),
+        sets={
+            "smoke": ["digits"],
+            "lite": ["cifar8"],
+            "reduced": ["cifar10"],
+            "published": ["cifar10", "cifar100", "svhn"],
+        },
         claims=(
             *standard_claims(_ID, 0.03, ("hidden", "top", "rep")),
             Claim(f"{_ID}.train", "no training accuracy reaches 1", never_fits),
@@ -34,7 +40,7 @@ STUDY = family_study(
         ),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "
         "0.1; sigma up to 1",
-        paper_data="CIFAR-10 (Figure 22) alone: CIFAR-100 and SVHN could not be had; 20,000 "
-        "instead of 200,000 steps",
+        not_run="CIFAR-100 and SVHN are not at hand; put their .npz files into the data folder and "
+        "run it",
     )
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from theodolite_papers.mehta2021._families import (
-    PAPER,
+    PUBLISHED,
     Family,
     family_study,
     memorization_claim,
@@ -22,8 +22,8 @@ STUDY = family_study(
         title="Sin networks over scales of initialisation, other data",
         shows=("Figure 6", "Figure 7"),
         lite=Scales(activation="sin", sigmas=(0.001, 0.01, 0.1, 1.0), steps=1200, points=12),
-        paper=replace(PAPER, activation="sin"),
-        sets={"smoke": ["mixture50"], "lite": ["mixture50"], "paper": ["cifar100", "svhn"]},
+        large=replace(PUBLISHED, activation="sin"),
+        sets={"smoke": ["mixture50"], "lite": ["mixture50"], "published": ["cifar100", "svhn"]},
         claims=(
             *standard_claims(_ID, 0.05, ("fit", "hidden", "top")),
             memorization_claim(_ID),

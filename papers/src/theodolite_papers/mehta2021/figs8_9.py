@@ -6,6 +6,7 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    LARGE,
     Claim,
     Line,
     Measured,
@@ -18,7 +19,7 @@ from theodolite_papers.ledger import (
     mean_and_error,
     outcome,
 )
-from theodolite_papers.mehta2021._families import PAPER
+from theodolite_papers.mehta2021._families import PUBLISHED
 from theodolite_papers.mehta2021._scales import Scales, chance_of, courses, standardized_set
 
 __all__ = ["STUDY", "FirstRates"]
@@ -81,7 +82,7 @@ def _large(runs: Results) -> Outcome:
 def _range(runs: Results) -> Outcome:
     run = runs.first
     train, rates = _values(run, "train", _LARGE), run.arrays["rate"]
-    fit = train >= (1.0 if run.size == "paper" else 0.99)
+    fit = train >= (1.0 if run.size in LARGE else 0.99)
     decades = np.log10(rates[fit].max() / rates[fit].min()) if fit.any() else 0.0
     return outcome(decades >= 3 and train[-1] < 0.9, decades=decades, train_at_largest=train[-1])
 
@@ -124,12 +125,12 @@ STUDY = Study(
         "lite": FirstRates(
             Scales(hidden=(512,), steps=1000, points=4), (1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2)
         ),
-        "paper": FirstRates(PAPER, (1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1)),
+        "published": FirstRates(PUBLISHED, (1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1)),
     },
     spaces={
         "smoke": Space({"data": ["digits"]}),
         "lite": Space({"data": ["digits"]}),
-        "paper": Space({"data": ["cifar10"]}),
+        "published": Space({"data": ["cifar10"]}),
     },
     claims=(
         Claim(
@@ -150,9 +151,9 @@ STUDY = Study(
         ),
     ),
     draw=draw,
-    seeds={"paper": (101,)},
+    seeds={"published": (101,)},
     stand_in={
         "lite": "8x8 digits, 512 hidden units, rate 0.1 and first-layer rates of 0.001 to 100",
     },
-    not_run={"paper": "not run yet; other experiments on CIFAR-10 went first"},
+    not_run={"published": "not run yet; other experiments on CIFAR-10 went first"},
 )

@@ -1,0 +1,190 @@
+"""What a paper prints about its experiments, beside what is run here.
+
+Every paper's folder has a ``published.toml``. A study is a table in it, by the second part of its
+id. Its settings say what the paper has and where ours stands::
+
+    [fig2.settings]
+    "training images" = { paper = 10000, ours = "train" }
+    "epochs" = { paper = 1000, ours = "training.epochs" }
+    "network" = { paper = "ResNet101", here = "MobileNetV2" }
+
+``paper`` is missing where the paper does not say. ``ours`` is a path of fields of the config, or
+``seeds``; ``here`` is our value in words, or a table from sizes to values. From these follow the
+ratios that the ledger prints, and whether a size may be called "published": every printed setting
+is met, and there is one. ``[fig2.claims]`` says whose a claim is, and the paper's section::
+
+    "order" = { source = "paper", section = "3.2" }
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from theodolite_papers.ledger._study import Study
+
+__all__ = [
+    "SOURCES",
+    "Difference",
+    "Origin",
+    "Setting",
+    "differences",
+    "is_as_published",
+    "origin_of",
+    "settings_of",
+    "size_text",
+]
+
+SOURCES = {
+    "paper": "the paper's own statement",
+    "weakened": "the paper's statement with a margin, summary or restriction of ours",
+    "ours": "not stated in the paper",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose claim it is.
+
+    Args:
+        source: a key of ``SOURCES``.
+        section: of the paper, or its figure or table.
+        note: what was weakened, or why.
+    """
+
+    source: str
+    section: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not the paper's."""
+
+    name: str
+    ours: Any
+    paper: Any
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the paper's, of numbers."""
+        if isinstance(self.ours, str) or isinstance(self.paper, (str, bool)):
+            return None
+        if isinstance(self.ours, (int, float)) and isinstance(self.paper, (int, float)):
+            return self.ours / self.paper
+        return None
+
+    def __str__(self) -> str:
+        """``epochs 300 of 1,000 (0.3)``, or ``network MobileNetV2 for ResNet101``."""
+        if self.ratio is None:
+            some = isinstance(self.paper, list) and set(map(str, _listed(self.ours))) < set(
+                map(str, self.paper)
+            )
+            between = "of" if some else "for"
+            return f"{self.name} {_words(self.ours)} {between} {_words(self.paper)}"
+        return f"{self.name} {_words(self.ours)} of {_words(self.paper)} ({self.ratio:.2g})"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a study at one size.
+
+    Args:
+        name: of the setting.
+        ours: its value here; several where points of the study differ in it.
+        paper: the paper's; None where it is not printed.
+    """
+
+    name: str
+    ours: Any
+    paper: Any
+
+
+def settings_of(study: Study, size: str) -> list[Setting]:
+    """The settings of a study at one size beside the paper's."""
+    table = _table(study).get("settings", {})
+    return [
+        Setting(name, _ours(study, size, entry), entry.get("paper"))
+        for name, entry in table.items()
+    ]
+
+
+def differences(study: Study, size: str) -> list[Difference]:
+    """The settings in which a size is not as published."""
+    return [
+        Difference(setting.name, setting.ours, setting.paper)
+        for setting in settings_of(study, size)
+        if setting.paper is not None and not _same(setting.ours, setting.paper)
+    ]
+
+
+def is_as_published(study: Study, size: str) -> bool:
+    """Whether every setting that the paper prints is met; not where it prints none."""
+    printed = [setting for setting in settings_of(study, size) if setting.paper is not None]
+    return bool(printed) and not differences(study, size)
+
+
+def size_text(study: Study, size: str) -> str:
+    """The size with its ratios: ``reduced (epochs 300 of 1,000 (0.3))``."""
+    found = differences(study, size)
+    if found:
+        return f"{size}: {'; '.join(str(one) for one in found)}"
+    if size in ("reduced", "published") and not is_as_published(study, size):
+        return f"{size}: settings are ours, the paper prints none"
+    return size
+
+
+def origin_of(study: Study, claim: str) -> Origin | None:
+    """Whose a claim is, by its id; None where the paper's table does not say."""
+    entry = _table(study).get("claims", {}).get(claim.removeprefix(f"{study.id}."))
+    return None if entry is None else Origin(**entry)
+
+
+def _table(study: Study) -> Mapping[str, Any]:
+    return _tables(study.paper).get(study.id.split(".", 1)[1], {})
+
+
+@cache
+def _tables(paper: str) -> Mapping[str, Any]:
+    file = resources.files(f"theodolite_papers.{paper}").joinpath("published.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _ours(study: Study, size: str, entry: Mapping[str, Any]) -> Any:
+    if "here" in entry:
+        here = entry["here"]
+        return here.get(size, entry.get("paper")) if isinstance(here, Mapping) else here
+    path = entry["ours"]
+    if path == "seeds":
+        return len(study.seeds_at(size))
+    found: list[Any] = []
+    for point in study.points_at(size):
+        value = study.config_at(size, point)
+        for name in path.split("."):
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        value = list(value) if isinstance(value, tuple) else value
+        if value not in found:
+            found.append(value)
+    return found[0] if len(found) == 1 else found
+
+
+def _same(ours: Any, paper: Any) -> bool:
+    if isinstance(paper, list):
+        return sorted(map(str, _listed(ours))) == sorted(map(str, paper))
+    return bool(ours == paper)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_words(one) for one in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
