@@ -13,7 +13,15 @@ from theodolite.engine._covariances import (
     patch_covariance,
     weight_covariance,
 )
-from theodolite.engine._curvature import LayerMoments, OutputHessian, output_hessian
+from theodolite.engine._curvature import (
+    Fisher,
+    GaussNewton,
+    LayerFisher,
+    OutputHessian,
+    fisher,
+    gauss_newton,
+    output_hessian,
+)
 from theodolite.engine._features import (
     FeatureChunk,
     Features,
@@ -24,13 +32,6 @@ from theodolite.engine._features import (
     features,
     require_pool,
 )
-from theodolite.engine._fisher import (
-    Fisher,
-    GaussNewton,
-    LayerFisher,
-    fisher,
-    gauss_newton,
-)
 from theodolite.engine._gradients import (
     GradientAlignment,
     GradientSums,
@@ -39,6 +40,7 @@ from theodolite.engine._gradients import (
     gradient_sums,
 )
 from theodolite.engine._grams import FeatureGrams, feature_grams
+from theodolite.engine._operators import LayerMoments
 from theodolite.engine._plan import ContractionSizes, contraction_costs
 from theodolite.engine._processes import shared_moments, shared_tangent_kernels
 from theodolite.engine._tangents import (

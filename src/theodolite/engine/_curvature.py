@@ -1,240 +1,219 @@
-"""Symmetric matrices over the parameters of a model, given by their products with vectors.
+"""Curvature of the loss: Fisher information, Gauss-Newton matrix and output Hessian, per layer.
 
-The first of them is the curvature of a model's outputs: the part of the loss Hessian that the
-Gauss-Newton matrix leaves. Products with a vector cost about two backward passes; the matrix is
-never formed.
+For the usual losses the Fisher information is the Gauss-Newton matrix. In output space it is a
+matrix over examples and outputs, from tangent kernels; in parameter space an operator, whose
+products take two backward passes. The Hessian of the loss in the outputs is analytic. What the
+Gauss-Newton matrix leaves of the loss Hessian is the curvature of the outputs themselves.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, final
 
-import numpy as np
 import torch
-from jaxtyping import Float, Shaped
-from scipy.sparse.linalg import LinearOperator
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from theodolite.checks import require_finite
-from theodolite.engine.batches import Batch, iterate_batches
-from theodolite.engine.layers import Layers, Ownership, own_parameters, unwrap
-from theodolite.engine.readouts import (
-    Loss,
-    Readout,
-    per_example_loss,
-    read_outputs,
-    resolve_readout,
-)
-from theodolite.engine.state import (
-    exact_arithmetic,
-    model_device,
-    require_fixed_mode,
-    untouched,
-    without_cudnn,
-)
-from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.linalg import Eigen, symmetric_eigen, top_eigen_operator
+from theodolite.checks import require_choice, require_finite
+from theodolite.engine._example_gradients import Segment, example_gradients
+from theodolite.engine._operators import ParameterOperator, Pass, flat, weighted_passes
+from theodolite.engine._runs import ModelRecorder
+from theodolite.engine._tangents import tangent_kernels
+from theodolite.engine.batches import Batch
+from theodolite.engine.layers import Layers
+from theodolite.engine.readouts import Loss, OutputChoice, Readout, per_example_loss
+from theodolite.engine.state import exact_arithmetic, untouched
+from theodolite.linalg import cross_entropy_hessian, double, squared_error_hessian
 
-_DENSE_BELOW = 512  # the full matrix is cheaper than ARPACK's start-up below this many parameters
+_HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cross_entropy": cross_entropy_hessian,
+    "squared_error": squared_error_hessian,
+}
 
 
 @dataclass(frozen=True)
-class Pass:
-    """Some examples and what each of their outputs is weighed with."""
+class LayerFisher:
+    r"""Fisher information of one layer in output space, :math:`G = S^{1/2} K S^{1/2}`.
 
-    batch: Batch
-    weights: Tensor
-
-
-@dataclass(frozen=True)
-class LayerMoments:
-    r"""Moments :math:`m_p = \mathrm{tr}(M_l H^p)` of one layer, p = 2, 3, 4.
+    The matrix and its numbers are measures of the two fields: ``fisher_gram(kernel, hessian)``,
+    ``fisher_stable_rank`` and ``fisher_correlation`` of :mod:`theodolite.measures.tangent`.
 
     Args:
-        values: the three moments.
-        errors: their standard errors over random probes; zero when exact.
+        kernel: :math:`K`, the tangent kernel.
+        hessian: :math:`S`, one block per example, of the mean loss.
     """
 
-    values: Float[Tensor, " 3"]
-    errors: Float[Tensor, " 3"]
+    kernel: Float[Tensor, "n c n c"]
+    hessian: Float[Tensor, "n c c"]
 
-    @property
-    def mean_eigenvalue(self) -> Float[Tensor, ""]:
-        """``m_3 / m_2``: eigenvalues weighted by their squares and their share in the layer."""
-        return self.values[1] / self.values[0]
+    def trace(self) -> Float[Tensor, ""]:
+        """Sum of the eigenvalues of the Fisher matrix."""
+        blocks = double(self.kernel).diagonal(dim1=0, dim2=2)  # (c, c, n), one per example
+        return (blocks.permute(2, 0, 1) * double(self.hessian)).sum()
 
 
-class ParameterOperator(ABC):
-    """A symmetric matrix over all chosen parameters; vectors are flat, in order of registration."""
+@dataclass(frozen=True)
+class Fisher(Mapping[str, LayerFisher]):
+    """Layer -> Fisher information; ``total`` for all layers together."""
 
-    def __init__(
-        self, model: nn.Module, owned: Ownership, passes: Sequence[Pass], readout: Readout
-    ) -> None:
-        self._model, self._owned, self._readout = model, owned, readout
-        self._passes = list(passes)
-        self._tensors = list(owned.parameters.values())
-        sizes = [tensor.numel() for tensor in self._tensors]
-        self.shape = (sum(sizes), sum(sizes))
-        ends = list(accumulate(sizes, initial=0))
-        self._spans = {
-            name: slice(ends[index], ends[index + 1]) for index, name in enumerate(owned.parameters)
+    layers: Mapping[str, LayerFisher]
+    total: LayerFisher
+    outputs: Float[Tensor, "n c"]
+
+    def __getitem__(self, layer: str) -> LayerFisher:
+        return self.layers[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+
+def fisher(
+    model: nn.Module,
+    inputs: Any,
+    layers: Layers = "*",
+    *,
+    loss: str = "cross_entropy",
+    **options: Any,
+) -> Fisher:
+    r"""Fisher information of every layer, in output space.
+
+    .. math:: I_l = \Psi_l S \Psi_l^\top, \qquad G_l = S^{1/2} K_l S^{1/2}
+
+    The model Fisher (expectation over predicted labels) on these inputs, not the matrix of outer
+    products of observed gradients. Matrices are as large as examples times outputs, squared; for
+    more examples, or products in parameter space, see :func:`gauss_newton`.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        inputs: as for :func:`tangent_kernels`.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        loss: ``"cross_entropy"`` (outputs are logits) or ``"squared_error"``, both means over
+            examples.
+        **options: of :func:`tangent_kernels`: ``readout``, ``params``, ``batch_size``,
+            ``memory_limit``, ``dtype``, ``batch_fn``, ``check``.
+
+    Example:
+        >>> found = fisher(nn.Linear(2, 3), torch.randn(4, 2))
+        >>> found[""].kernel.shape, found[""].hessian.shape
+        (torch.Size([4, 3, 4, 3]), torch.Size([4, 3, 3]))
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_choice(tuple(_HESSIANS), loss=loss)
+    kernels = tangent_kernels(model, inputs, layers, "full", **options)
+    hessian = _HESSIANS[loss](kernels.outputs.detach())
+    found = {name: LayerFisher(kernel, hessian) for name, kernel in kernels.items()}
+    return Fisher(found, LayerFisher(kernels.total, hessian), kernels.outputs)
+
+
+@final
+class GaussNewton(ParameterOperator):
+    r"""The matrix :math:`\Psi S \Psi^\top` over all parameters as a linear operator.
+
+    Vectors are flat, parameters in order of registration. Built by :func:`gauss_newton`.
+    """
+
+    def _products(self, outputs: Tensor, one: Pass, columns: Sequence[Tensor]) -> Iterator[Tensor]:
+        dummy = torch.zeros_like(outputs, requires_grad=True)
+        pulled = self._gradient(outputs, dummy, keep=True, create=True)  # linear in the dummy
+        for column in columns:
+            pairs = zip(pulled, self._pieces(column), strict=True)
+            inner = torch.stack([(grad * piece).sum() for grad, piece in pairs]).sum()
+            (pushed,) = torch.autograd.grad(inner, dummy, retain_graph=True)  # Psi^T v
+            weighted = (one.weights @ pushed.unsqueeze(2)).squeeze(2)
+            yield flat(self._gradient(outputs, weighted, keep=True))
+
+    def layer_traces(self) -> dict[str, Float[Tensor, ""]]:
+        r"""Trace of each layer's block, exact: c backward passes, no gradient of an example kept.
+
+        .. math:: \mathrm{tr}\,I_l = \sum_{x,i} \|\nabla_{\theta_l} (S_x^{1/2} f(x))_i\|^2
+        """
+        recorder = ModelRecorder(self._model, self._owned, self._readout, OutputChoice("full"))
+        totals = dict.fromkeys(self._owned.parameters, torch.zeros((), dtype=torch.float64))
+        with untouched(self._model), exact_arithmetic(self._tensors[0].device):
+            for one in self._passes:
+                for name, value in self._pass_traces(recorder, one):
+                    totals[name] = totals[name].to(value.device) + value
+        return {
+            layer: torch.stack([totals[name].cpu() for name in names]).sum()
+            for layer, names in self._owned.layers.items()
         }
 
-    @abstractmethod
-    def _products(self, outputs: Tensor, one: Pass, columns: Sequence[Tensor]) -> Iterator[Tensor]:
-        """What the examples of one pass add to the product with each vector."""
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers, in order of registration."""
-        return tuple(self._owned.layers)
-
-    def restrict(self, vectors: Shaped[Tensor, "p *k"], layer: str) -> Tensor:
-        """The entries that belong to one layer."""
-        if layer not in self._owned.layers:
-            raise UnknownNameError("layer", layer, self._owned.layers)
-        return torch.cat([vectors[self._spans[name]] for name in self._owned.layers[layer]])
-
-    def __matmul__(self, vectors: Float[Tensor, "p *k"]) -> Float[Tensor, "p *k"]:
-        """Product with one flat vector, or with several side by side."""
-        if vectors.ndim not in (1, 2) or len(vectors) != self.shape[0]:
-            raise ShapeError(
-                f"vectors: expected one entry per parameter, {self.shape[0]}, got shape "
-                f"{tuple(vectors.shape)}"
+    def _pass_traces(self, recorder: ModelRecorder, one: Pass) -> Iterator[tuple[str, Tensor]]:
+        run = recorder.run(one.batch)
+        roots = _roots(one.weights)
+        edges = [edge for use in run.uses for edge in use.edges]
+        for index in range(roots.shape[1]):
+            arrived = torch.autograd.grad(
+                run.outputs,
+                edges,
+                roots[:, index].contiguous(),
+                retain_graph=True,
+                allow_unused=True,
             )
-        columns = vectors.to(self._tensors[0]).reshape(len(vectors), -1).unbind(1)
-        sums = torch.zeros(len(columns), self.shape[0]).to(self._tensors[0])
-        with self._running():
-            for one in self._passes:
-                products = self._products(self._outputs(one.batch), one, columns)
-                for row, product in zip(sums, products, strict=True):
-                    row += product
-        return sums.mT.reshape(vectors.shape)
+            for name, grads in example_gradients(run.uses, arrived, self._owned, len(one.batch)):
+                yield name, grads.reduce((), _discard).sum()
 
-    def _outputs(self, batch: Batch) -> Tensor:
-        return read_outputs(batch.run(self._model), batch, self._readout)
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        recurrent = any(isinstance(module, nn.RNNBase) for module in self._model.modules())
-        # Neither fused attention nor cuDNN's recurrent cells can be differentiated twice.
-        with (
-            untouched(self._model),
-            exact_arithmetic(self._tensors[0].device),
-            sdpa_kernel(SDPBackend.MATH),
-            without_cudnn() if recurrent else nullcontext(),
-        ):
-            yield
+def _discard(_parts: list[Segment], _sums: Tensor) -> None:
+    """Sums are not needed here."""
 
-    def to_dense(self) -> Float[Tensor, "p p"]:
-        """The matrix itself; sensible for a few thousand parameters."""
-        dense = self @ torch.eye(self.shape[0]).to(self._tensors[0])
-        return (dense + dense.mT) / 2
 
-    def linear_operator(self) -> LinearOperator:
-        """For SciPy: NumPy vectors in float64 in and out."""
+def _roots(hessian: Float[Tensor, "n c c"]) -> Float[Tensor, "n c c"]:
+    """Symmetric roots of positive semi-definite blocks."""
+    values, vectors = torch.linalg.eigh(double(hessian))
+    root = (vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)) @ vectors.mT
+    return root.to(hessian)
 
-        def matvec(vector: np.ndarray) -> np.ndarray:
-            tensor = torch.from_numpy(np.ascontiguousarray(vector, dtype=np.float64)).flatten()
-            return (self @ tensor).double().cpu().numpy()
 
-        return LinearOperator(self.shape, matvec=matvec, rmatvec=matvec, dtype=np.dtype("float64"))
+def gauss_newton(
+    model: nn.Module,
+    inputs: Any,
+    layers: Layers = "*",
+    *,
+    loss: str = "cross_entropy",
+    params: Any = None,
+    readout: str | Readout | None = None,
+    batch_size: int | None = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+) -> GaussNewton:
+    r"""The Gauss-Newton matrix of the mean loss, :math:`\Psi S \Psi^\top`, as an operator.
 
-    def top_eigenpairs(self, count: int) -> Eigen:
-        """The ``count`` eigenvalues that are largest in absolute value, with their eigenvectors."""
-        if self.shape[0] <= max(_DENSE_BELOW, count + 1):
-            values, vectors = symmetric_eigen(self.to_dense())
-            order = values.abs().argsort(descending=True)[:count]
-            return Eigen(values[order], vectors[:, order])
-        device = self._tensors[0].device
-        return top_eigen_operator(
-            lambda vector: self @ vector, self.shape[0], count, which="LM", device=device
+    For the cross-entropy and the squared error it is the Fisher information. Memory grows with the
+    parameters and one batch, not with the data or the number of outputs squared.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        inputs: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: layers for traces, energies and moments; the matrix covers all parameters chosen.
+        loss: ``"cross_entropy"`` (outputs are logits) or ``"squared_error"``.
+        params: which trainable parameters count; None takes all.
+        readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
+        batch_size: examples in one pass; None takes 256.
+        batch_fn: turns an item of the data into a batch.
+
+    Example:
+        >>> matrix = gauss_newton(nn.Linear(2, 3), torch.randn(4, 2))
+        >>> (matrix @ torch.ones(9)).shape
+        torch.Size([9])
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_choice(tuple(_HESSIANS), loss=loss)
+
+    def blocks(batches: Sequence[Batch], outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return torch.split(_HESSIANS[loss](torch.cat([*outputs])), [*map(len, batches)])
+
+    return GaussNewton(
+        *weighted_passes(
+            model, inputs, blocks, layers, params, readout, batch_size, batch_fn=batch_fn
         )
-
-    def by_layer(self, vectors: Float[Tensor, "p k"]) -> tuple[Float[Tensor, "p k"], list[int]]:
-        """Entries layer after layer, and the number of each: arguments of ``layer_energy``.
-
-        Raises:
-            DomainError: If the layers overlap or leave parameters out: shares would not add up.
-        """
-        names = [name for layer in self.layers for name in self._owned.layers[layer]]
-        if sorted(names) != sorted(self._spans):
-            raise DomainError(
-                "layers: expected each parameter in exactly one layer, got layers that overlap or "
-                'leave some out; use layers="*", or params= to leave parameters out altogether'
-            )
-        parts = [self.restrict(vectors, layer) for layer in self.layers]
-        return torch.cat(parts), [len(part) for part in parts]
-
-    def layer_moments(
-        self, layer: str, probes: int | None = None, generator: torch.Generator | None = None
-    ) -> LayerMoments:
-        r"""Second, third and fourth moment of one layer, two products per probe.
-
-        Args:
-            layer: a name of :attr:`layers`.
-            probes: number of random sign vectors on the layer (Hutchinson); None takes one unit
-                vector per parameter of the layer, which is exact.
-            generator: of the random signs, on the CPU.
-        """
-        indices = self.restrict(torch.arange(self.shape[0]), layer)
-        samples = torch.stack(
-            [self._probe(probe) for probe in self._signs(indices, probes, generator)]
-        )
-        if probes is None:
-            return LayerMoments(samples.sum(0), torch.zeros_like(samples[0]))
-        spread = samples.std(0) if probes > 1 else torch.full_like(samples[0], torch.nan)
-        return LayerMoments(samples.mean(0), spread / probes**0.5)
-
-    def _signs(
-        self, indices: Tensor, count: int | None, generator: torch.Generator | None
-    ) -> Iterator[Tensor]:
-        for position in range(len(indices) if count is None else count):
-            probe = torch.zeros(self.shape[0])
-            if count is None:
-                probe[indices[position]] = 1.0
-            else:
-                signs = torch.randint(2, (len(indices),), generator=generator)
-                probe[indices] = 2.0 * signs - 1.0
-            yield probe
-
-    def _probe(self, probe: Tensor) -> Tensor:
-        once = self @ probe
-        twice = self @ once
-        a, b = once.double(), twice.double()
-        return torch.stack([a @ a, a @ b, b @ b])
-
-    def _pieces(self, vector: Tensor) -> list[Tensor]:
-        """A flat vector cut into the shapes of the parameters."""
-        pieces = torch.split(vector, [tensor.numel() for tensor in self._tensors])
-        pairs = zip(pieces, self._tensors, strict=True)
-        return [piece.view_as(tensor) for piece, tensor in pairs]
-
-    def _gradient(
-        self, values: Tensor, weights: Tensor | None, *, keep: bool, create: bool = False
-    ) -> list[Tensor]:
-        return list(
-            torch.autograd.grad(
-                values,
-                self._tensors,
-                grad_outputs=weights,
-                retain_graph=keep,
-                create_graph=create,
-                materialize_grads=True,
-            )
-        )
-
-
-def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors one after the other, detached."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-_BATCH_SIZE = 256
+    )
 
 
 @final
@@ -314,22 +293,18 @@ def output_hessian(
     References:
         [lou2022], Appendix B.4, the decomposition of the loss Hessian.
     """
-    plain = unwrap(model)
-    require_fixed_mode(plain)
-    owned = own_parameters(plain, layers, params)
-    read = resolve_readout(readout)
     losses_of = per_example_loss(loss)
-    device = model_device(plain)
-    with untouched(plain), exact_arithmetic(device):
-        options: dict[str, Any] = {"targets": targets, "batch_fn": batch_fn, "device": device}
-        batches = list(iterate_batches(inputs, batch_size=batch_size or _BATCH_SIZE, **options))
+
+    def slopes(batches: Sequence[Batch], outputs: Sequence[Tensor]) -> list[Tensor]:
         count = sum(map(len, batches))
-        passes = []
-        for batch in batches:
-            with torch.no_grad():
-                outputs = read_outputs(batch.run(plain), batch, read)
-            require_finite(outputs=outputs)
-            leaf = outputs.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(losses_of(leaf, batch).sum() / count, leaf)
-            passes.append(Pass(batch, slope))
-    return OutputHessian(plain, owned, passes, read)
+        found: list[Tensor] = []
+        for batch, values in zip(batches, outputs, strict=True):
+            require_finite(outputs=values)
+            leaf = values.detach().requires_grad_()
+            found += torch.autograd.grad(losses_of(leaf, batch).sum() / count, leaf)
+        return found
+
+    options = {"targets": targets, "batch_fn": batch_fn}
+    return OutputHessian(
+        *weighted_passes(model, inputs, slopes, layers, params, readout, batch_size, **options)
+    )
