@@ -8,7 +8,7 @@ branches, the end of the model) is where the chain ends; the features are read a
 normalisation or activation. A layer whose output branches before that is read at its output.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -139,7 +139,8 @@ class LayerFollower(TorchFunctionMode):
         super().__init__()
         self.parameters: set[int] = set()
         self._chains: dict[str, _Chain] = {}  # of the last call of every layer
-        self._known = WeakTensorKeyDictionary()  # tensor -> [(chain, index of its node)]
+        # tensor -> (chain, index of its node), for every chain that it belongs to
+        self._known: MutableMapping[Tensor, list[tuple[_Chain, int]]] = WeakTensorKeyDictionary()
         self._reached = reached
         self._inside = 0  # modules that count as one operation
 
