@@ -284,3 +284,11 @@ def test_inputs_in_a_plane_have_no_negative_variances():
     assert len(curve["x"]) == 24
     assert (curve["x"] >= 0).all()
     assert not math.isnan(value(found, "relative_misalignment", "0"))
+
+
+def test_modes_to_reach_counts_modes_of_the_layer():
+    """Three units cannot hold 95 % of labels that are drawn at random: no number of modes does."""
+    model, x = mlp((6, 3, 3)).eval(), blobs(200)[0]
+    labels = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0))
+    found = th.survey(model, (x, labels), families=["kernel"])
+    assert value(found, "modes_to_reach", "0") == math.inf

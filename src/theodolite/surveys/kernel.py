@@ -158,8 +158,9 @@ def _spectrum_rows(
     record.curve(layer, "kernel", "spectrum", shares, x="mode", y="share of the trace")
     if columns is None:
         return
-    power = kernel.cumulative_power(spectrum, columns.to(values.device)).curve
-    modes, area = float(kernel.modes_to_reach(power)), float(kernel.power_area(power))
+    found = kernel.cumulative_power(spectrum, columns.to(values.device))
+    power = found.curve
+    modes, area = float(kernel.modes_to_reach(found)), float(kernel.power_area(power))
     record.row(layer, "kernel", "modes_to_reach", Estimate(modes), n=n, reason=why)
     record.row(layer, "kernel", "power_area", Estimate(area), n=n, reason=why)
     shown = {"x": torch.arange(len(power[: _SHOWN + 1])), "y": power[: _SHOWN + 1]}
