@@ -65,11 +65,13 @@ def cases(device: str) -> dict[str, tuple[Metric, Callable]]:
     fine = torch.tensor([1e-6], device=device, dtype=torch.float64)
     made = {
         "CovarianceState": metrics.CovarianceState(),
-        "RepresentationAlignment, Gram": metrics.RepresentationAlignment(CLASSES, levels),
-        "RepresentationAlignment, pairs": metrics.RepresentationAlignment(
-            CLASSES, levels, pairs=True
+        "RepresentationAlignment, Gram": metrics.RepresentationAlignment(
+            CLASSES, levels, rows="none"
         ),
-        "RepresentationAlignment, QR": metrics.RepresentationAlignment(CLASSES, fine),
+        "RepresentationAlignment, pairs": metrics.RepresentationAlignment(
+            CLASSES, levels, rows="none", pairs=True
+        ),
+        "RepresentationAlignment, QR": metrics.RepresentationAlignment(CLASSES, fine, rows="none"),
         "TargetCKA": metrics.TargetCKA(CLASSES),
         "PairCKA (halves of the columns)": metrics.PairCKA(),
         "VectorAlignment": metrics.VectorAlignment(CLASSES),

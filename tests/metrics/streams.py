@@ -73,7 +73,7 @@ def _representation(pairs, method="auto"):
     def build(data, **kwargs):
         levels = torch.from_numpy(thresholds(data))
         return metrics.RepresentationAlignment(
-            CLASSES, levels, pairs=pairs, method=method, **kwargs
+            CLASSES, levels, rows="none", pairs=pairs, method=method, **kwargs
         )
 
     def expected(data):
@@ -87,7 +87,8 @@ def _representation(pairs, method="auto"):
 
 def _fine_representation():
     def build(data, **kwargs):
-        return metrics.RepresentationAlignment(CLASSES, torch.from_numpy(_tiny(data)), **kwargs)
+        levels = torch.from_numpy(_tiny(data))
+        return metrics.RepresentationAlignment(CLASSES, levels, rows="none", **kwargs)
 
     def feed(part):
         return torch.from_numpy(_graded(part)), part.labels

@@ -209,7 +209,7 @@ def test_collections_share_updates_where_states_are_equal(generator):
     together = MetricCollection(
         {
             **{
-                name: metrics.RepresentationAlignment(2, level, scale="absolute")
+                name: metrics.RepresentationAlignment(2, level, rows="none", scale="absolute")
                 for name, level in levels.items()
             },
             "class": metrics.VectorAlignment(2),
@@ -236,7 +236,7 @@ def test_routes_equal_the_singular_value_decomposition(method, generator):
     features = torch.randn(80, 6, dtype=torch.float64, generator=generator)
     labels = torch.randint(0, 3, (80,), generator=generator)
     levels = torch.from_numpy(reference.gaps(features.numpy(), labels.numpy(), 3, False))
-    metric = metrics.RepresentationAlignment(3, levels, method=method)
+    metric = metrics.RepresentationAlignment(3, levels, rows="none", method=method)
     for part in torch.split(torch.arange(80), 13):
         metric.update(features[part], labels[part])
     curve = representation.alignment_curve(features, labels, levels, rows="none", route="svd")
@@ -250,7 +250,7 @@ def test_every_pair_of_classes_from_one_pass(generator):
     features = torch.randn(60, 5, dtype=torch.float64, generator=generator)
     labels = torch.randint(0, 3, (60,), generator=generator)
     levels = torch.linspace(0.05, 1.5, 9, dtype=torch.float64)
-    metric = metrics.RepresentationAlignment(4, levels, pairs=True)
+    metric = metrics.RepresentationAlignment(4, levels, rows="none", pairs=True)
     metric.update(features[:20], labels[:20])
     metric.update(features[20:], labels[20:])
     values = metric.compute()
@@ -271,7 +271,7 @@ def test_route_is_chosen_by_the_smallest_threshold(generator):
     spectrum = torch.linalg.svdvals(features) / 200**0.5
     for position, route in ((2, "gram"), (8, "qr")):
         level = (spectrum[position - 1] * spectrum[position]).sqrt().reshape(1)
-        metric = metrics.RepresentationAlignment(2, level)
+        metric = metrics.RepresentationAlignment(2, level, rows="none")
         for part in torch.split(torch.arange(200), 25):
             metric.update(features[part], labels[part])
         expected = reference.alignment_curve(
@@ -287,7 +287,7 @@ def test_route_changes_in_the_middle_of_a_stream(generator):
     features[100:] *= 1e4
     spectrum = torch.linalg.svdvals(features)
     level = (spectrum[4] * spectrum[5]).sqrt().reshape(1)
-    metric = metrics.RepresentationAlignment(2, level, scale="absolute")
+    metric = metrics.RepresentationAlignment(2, level, rows="none", scale="absolute")
     routes = []
     for part in torch.split(torch.arange(200), 50):
         metric.update(features[part], labels[part])
@@ -303,12 +303,12 @@ def test_gram_and_triangle_shards_merge(generator):
     level = torch.tensor([1e-2], dtype=torch.float64)
     for pairs in (False, True):
         shards = [
-            metrics.RepresentationAlignment(3, level, pairs=pairs, method=method)
+            metrics.RepresentationAlignment(3, level, rows="none", pairs=pairs, method=method)
             for method in ("gram", "qr")
         ]
         shards[0].update(features[:70], labels[:70])
         shards[1].update(features[70:], labels[70:])
-        whole = metrics.RepresentationAlignment(3, level, pairs=pairs)
+        whole = metrics.RepresentationAlignment(3, level, rows="none", pairs=pairs)
         whole.update(features, labels)
         expected = whole.compute()
         assert whole.route == "gram"
@@ -322,7 +322,7 @@ def test_gram_and_triangle_shards_merge(generator):
 def test_a_gram_that_cannot_know_says_so(generator):
     features, labels = graded(generator, low=-10), torch.zeros(200, dtype=torch.long)
     level = torch.linalg.svdvals(features)[-1:] / 2
-    metric = metrics.RepresentationAlignment(1, level, scale="absolute", method="gram")
+    metric = metrics.RepresentationAlignment(1, level, rows="none", scale="absolute", method="gram")
     metric.update(features, labels)
     assert metric.compute().isnan().all()
 
@@ -334,7 +334,9 @@ def test_a_gram_knows_nothing_below_its_floor(generator):
     for smallest, known in ((1e-7, False), (1e-6, True)):
         features = basis * torch.tensor([1.0, 0.5, smallest])
         level = torch.tensor([smallest / 2], dtype=torch.float64)
-        metric = metrics.RepresentationAlignment(2, level, scale="absolute", method="gram")
+        metric = metrics.RepresentationAlignment(
+            2, level, rows="none", scale="absolute", method="gram"
+        )
         metric.update(features, labels)
         assert metric.compute().isfinite() == known
 
@@ -342,7 +344,6 @@ def test_a_gram_knows_nothing_below_its_floor(generator):
 @pytest.mark.parametrize("scale", ["absolute", "normalized", "relative"])
 def test_scales_and_default_thresholds(scale, generator):
     features = torch.randn(50, 4, dtype=torch.float64, generator=generator)
-    features = features / features.norm(dim=1, keepdim=True)
     labels = torch.randint(0, 2, (50,), generator=generator)
     metric = metrics.RepresentationAlignment(2, scale=scale)
     metric.update(features[:30], labels[:30])

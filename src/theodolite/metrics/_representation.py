@@ -36,7 +36,7 @@ from theodolite.linalg import (
     svd_projections,
     symmetric_eigen,
 )
-from theodolite.measures.representation import curve_from_projections
+from theodolite.measures.representation import curve_from_projections, prepare_features
 from theodolite.metrics._streaming import (
     StreamingMetric,
     floating,
@@ -281,8 +281,9 @@ class RepresentationAlignment(StreamingMetric[Groups]):
     .. math:: A(\Phi, Y, \tau) = \sum_{i:\,\sigma_i \ge \tau} \|u_i^\top Y\|^2
 
     with one-hot :math:`Y`, or, with ``pairs``, the labels +1 and -1 of every pair of classes, all
-    from one pass. Features come prepared (rows normalised, bias column appended), which
-    :func:`~theodolite.measures.representation.prepare_features` does row by row.
+    from one pass. With its defaults this is
+    :func:`~theodolite.measures.representation.alignment_curve` of the whole stream. A bias column
+    is appended by :func:`~theodolite.measures.representation.prepare_features`.
 
     Statistics are float64 Gram matrices about the first batch's mean, O(d²) (with pairs O(k d²)).
     As soon as the smallest threshold falls below what these resolve to 1e-9, the stream continues
@@ -297,6 +298,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         num_classes: Number of classes :math:`k`.
         thresholds: :math:`\tau` in units of the scale; by default 200 points, as in
             :func:`~theodolite.measures.representation.alignment_curve`.
+        rows: ``"unit"`` divides each row by its own length, ``"none"`` takes rows as they are.
         scale: ``"normalized"``: share of the label mass over singular values divided by the root
             of n; ``"absolute"``; ``"relative"``: in units of the largest singular value.
         pairs: All pairs of classes instead of the one-hot targets.
@@ -321,6 +323,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         num_classes: int,
         thresholds: Float[Tensor, " t"] | None = None,
         *,
+        rows: Literal["unit", "none"] = "unit",
         scale: Scale = "normalized",
         pairs: bool = False,
         method: Method = "auto",
@@ -328,6 +331,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
     ) -> None:
         super().__init__(**kwargs)
         require_count(1, num_classes=num_classes)
+        require_choice(("unit", "none"), rows=rows)
         require_choice(("absolute", "normalized", "relative"), scale=scale)
         require_choice(("auto", "gram", "qr"), method=method)
         if thresholds is not None:
@@ -336,6 +340,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
             require_nonnegative(thresholds=thresholds)
         self.num_classes = num_classes
         self.thresholds = thresholds
+        self.rows: Literal["unit", "none"] = rows
         self.scale: Scale = scale
         self.pairs = pairs
         self.method: Method = method
@@ -359,12 +364,15 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         if len(features) == 0:
             return
         require_labels(labels, self.num_classes)
-        self._keep(self._extended(self._statistics(), floating(features), labels))
+        seen, rows = self._statistics(), floating(features)
+        require_width(None if seen is None else seen.width, features=rows)
+        if self.rows == "unit":
+            rows = prepare_features(rows).features
+        self._keep(self._extended(seen, rows, labels))
 
     def _extended(self, seen: Groups | None, features: Tensor, labels: Tensor) -> Groups:
         """Statistics with one more batch, as triangles once thresholds ask for them."""
         groups = (self.num_classes, self.num_classes if self.pairs else 1)
-        require_width(None if seen is None else seen.width, features=features)
         if seen is None and self.method == "qr":
             seen = GroupTriangles.empty(groups, features.shape[1], double(features[:0]).device)
         if isinstance(seen, GroupTriangles):
@@ -442,7 +450,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
     def _to_tensors(self, statistics: Groups) -> Sequence[Tensor]:
         # The threshold marks the state as this metric's: a MetricCollection lets metrics of equal
         # states share one update, and one of a finer threshold must change its route by itself.
-        mark = statistics.counts.new_tensor(self._smallest())
+        mark = statistics.counts.new_tensor([self._smallest(), self.rows == "unit"])
         if isinstance(statistics, GroupTriangles):
             return statistics.counts, statistics.stack, mark
         parts = (statistics.counts, statistics.shift, statistics.totals, statistics.scatters)
