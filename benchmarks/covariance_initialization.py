@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from theodolite.interventions import covariance_init_, eigenvector_init_
+from theodolite.interventions import covariance_init_
 from theodolite_papers.lab.models import simple_cnn_pooled
 
 SETS = ("fashion_mnist", "cifar10")
@@ -35,20 +35,16 @@ def start_he(net, images, generator):
 
 
 def start_covariance(net, images, generator):
-    return covariance_init_(net, images, generator=generator)
+    return covariance_init_(net, images, filters="sampled", generator=generator)
 
 
 def start_covariance_f1(net, images, generator):
-    return covariance_init_(net, images, tau="f1", generator=generator)
+    return covariance_init_(net, images, filters="sampled", tau="f1", generator=generator)
 
 
 def start_eigenvector(net, images, generator):
-    """Layers with more filters than dimensions (9 for grey images) are sampled instead."""
-    for name in ("conv1", "conv2", "conv3"):
-        rows = net.get_submodule(name).weight.flatten(1)
-        init = eigenvector_init_ if len(rows) <= rows.shape[1] else covariance_init_
-        init(net, images, [name], generator=generator)
-    return net
+    """The default: layers with more filters than dimensions (9 for grey images) are sampled."""
+    return covariance_init_(net, images, generator=generator)
 
 
 STARTS = {

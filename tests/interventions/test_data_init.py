@@ -1,9 +1,13 @@
 """Initialisation from data: covariances, eigenvectors, order of layers, norms."""
 
+from copy import deepcopy
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tests import networks
 from tests.reference import interventions as reference
@@ -294,10 +298,55 @@ def test_given_and_measured_covariances_mix():
     assert not torch.equal(net[2].weight, old)
 
 
+def test_the_default_is_what_the_benchmark_shows_to_work_best():
+    """Eigenvectors in layers with no more filters than directions, samples in the others."""
+    images = correlated_images().float()
+    torch.manual_seed(0)
+    default = nn.Sequential(
+        nn.Conv2d(images.shape[1], 4, 3), nn.ReLU(), nn.Conv2d(4, 40, 3), nn.Flatten()
+    )
+    literal = deepcopy(default)
+    covariance_init_(default, images, generator=seeded())
+    generator = seeded()
+    eigenvector_init_(literal, images, ["0"], generator=generator)
+    covariance_init_(literal, images, ["2"], filters="sampled", generator=generator)
+    assert literal[2].weight[0].numel() < 40
+    assert all(
+        torch.equal(a, b) for a, b in zip(default.parameters(), literal.parameters(), strict=True)
+    )
+
+
+def test_the_way_to_make_filters_can_be_chosen():
+    images = correlated_images().float()
+    torch.manual_seed(0)
+    sampled, vectors = small_cnn().float(), small_cnn().float()
+    eigen = deepcopy(vectors)
+    covariance_init_(sampled, images, "0", filters="sampled", generator=seeded())
+    covariance_init_(vectors, images, "0", filters="eigenvectors", generator=seeded())
+    eigenvector_init_(eigen, images, "0", generator=seeded())
+    assert torch.equal(vectors[0].weight, eigen[0].weight)
+
+    def overlap(net):
+        rows = functional.normalize(net[0].weight.detach().flatten(1))
+        return (rows @ rows.T - torch.eye(len(rows))).abs().max()
+
+    assert overlap(vectors) < 1e-5 < 0.1 < overlap(sampled)
+    with pytest.raises(ShapeError, match="layer '0': "):
+        covariance_init_(
+            nn.Sequential(nn.Linear(3, 9), nn.Linear(9, 2)),
+            torch.randn(50, 3),
+            filters="eigenvectors",
+        )
+
+
 # --- any model --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("init", [covariance_init_, eigenvector_init_])
+@pytest.mark.parametrize(
+    "init",
+    [covariance_init_, partial(covariance_init_, filters="sampled"), eigenvector_init_],
+    ids=["default", "sampled", "eigenvectors"],
+)
 def test_a_users_own_network_is_filled_in_running_order(init):
     """Registration order is reversed; the second layer must see the new first one."""
     torch.manual_seed(0)

@@ -96,6 +96,7 @@ class Attention(nn.Module):
         (lambda: eigenvector_init_(zeros(), X), DomainError, ["'fc1'", "replaced", "all zero"]),
         (lambda: covariance_init_(net(), 0 * X, tau=lambda s: s), DomainError, ["data constant?"]),
         (lambda: covariance_init_(net()), DomainError, ["images", "None", "covariances"]),
+        (lambda: covariance_init_(net(), X, filters="drawn"), DomainError, ["filters", "'auto'"]),
         (lambda: covariance_init_(net(), iter([])), ShapeError, ["at least one batch"]),
         (lambda: covariance_init_(normed(), X), DomainError, ["re-parametrised", "remove"]),
         (lambda: covariance_init_(nn.ReLU(), X), DomainError, ["ReLU has none"]),

@@ -125,7 +125,7 @@ class Workshop:
         data = self.data[0][:5000].to(self._trial.device)
         generator = self._trial.generator(3)
         if rule == "sampled":
-            return covariance_init_(model, data, layers, generator=generator)
+            return covariance_init_(model, data, layers, filters="sampled", generator=generator)
         options = _options(rule, self._config.middle)
         return eigenvector_init_(model, data, layers, generator=generator, **options)
 
