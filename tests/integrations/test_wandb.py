@@ -45,7 +45,8 @@ def records_of(folder):
     from wandb.proto import wandb_internal_pb2
 
     (path,) = folder.rglob("run-*.wandb")
-    for _ in range(300):  # a process of its own writes the log, and finish does not wait for it
+    hopeless = time.monotonic() + 600
+    while time.monotonic() < hopeless:  # a process of its own writes; finish does not wait for it
         records = []
         for chunk in chunks_of(path.read_bytes()):
             record = wandb_internal_pb2.Record()
