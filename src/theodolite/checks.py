@@ -198,8 +198,8 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", start=1)}
 
 
-def size_in_bytes(size: float | str, name: str = "memory_limit") -> int:
-    """``4GB``, ``512MiB`` or a number, as bytes.
+def size_in_bytes(size: int | float | str | None, name: str = "memory_limit") -> int | None:
+    """``4GB``, ``512MiB`` or a number, as bytes; None stays None.
 
     Raises:
         DomainError: If it is none of these, or not positive.
@@ -208,7 +208,9 @@ def size_in_bytes(size: float | str, name: str = "memory_limit") -> int:
         >>> size_in_bytes("4GB"), size_in_bytes("1.5 MiB"), size_in_bytes(1e6)
         (4000000000, 1572864, 1000000)
     """
-    text = str(size).strip().upper() if isinstance(size, str) else f"{float(size):.0f}"
+    if size is None:
+        return None
+    text = size.strip().upper() if isinstance(size, str) else f"{float(size):.0f}"
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text)
     if isinstance(size, bool) or found is None or found[2] not in _UNITS or not float(found[1]):
         raise DomainError(f"{name}: expected a size such as '4GB' or '512MiB', got {size!r}")

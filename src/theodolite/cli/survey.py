@@ -137,7 +137,6 @@ def survey(  # one parameter per option is how typer reads a command
 
     Prints one row per layer with the headline number of each family.
     """
-    from theodolite.checks import size_in_bytes
     from theodolite.cli.data import (
         DataSource,
         in_precision_of,
@@ -158,7 +157,7 @@ def survey(  # one parameter per option is how typer reads a command
         "image_shape": _image_sides(image_shape),
         "sizes": None if examples is None else _sizes(examples, SIZES),
         "permutations": permutations,
-        "memory_limit": None if memory_limit is None else size_in_bytes(memory_limit),
+        "memory_limit": memory_limit,
         "seed": seed,
         **keyword_arguments("--option", option or ()),
     }

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from theodolite._distributed import ALONE, Processes
-from theodolite.checks import require_choice, require_count, require_labels, require_nonempty
+from theodolite.checks import (
+    require_choice,
+    require_count,
+    require_labels,
+    require_nonempty,
+    size_in_bytes,
+)
 from theodolite.engine._centered_norms import (
     GradientMoments,
     KernelMoments,
@@ -128,7 +134,7 @@ def tangent_alignments(
     probes: int = 32,
     readout: str | Readout | None = None,
     params: Parameters = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
     batch_size: int | None = None,
     dtype: torch.dtype | None = None,
@@ -160,7 +166,7 @@ def tangent_alignments(
         probes: Number of probes of the sketch, at least 3; errors fall as its inverse.
         readout: See :func:`tangent_kernels`.
         params: Which trainable parameters count.
-        memory_limit: Bytes; None for nine tenths of what is free.
+        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
         batch_fn: Turns an item of ``inputs`` into a batch.
         batch_size: Examples per forward pass; None to choose.
         dtype: Dtype of products; None for that of the outputs.
@@ -192,7 +198,7 @@ def tangent_alignments(
         readout=readout,
         params=params,
         dtype=dtype,
-        memory_limit=memory_limit,
+        memory_limit=size_in_bytes(memory_limit),
         batch_size=batch_size,
         precision=precision,
     )

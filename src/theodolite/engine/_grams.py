@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from theodolite.checks import size_in_bytes
 from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.layers import Layers
@@ -64,7 +65,7 @@ def feature_grams(
     center: bool = False,
     dtype: torch.dtype | None = None,
     batch_size: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     **options: Any,
 ) -> FeatureGrams:
     r"""Gram matrices :math:`K = F F^\top` of the features of layers over all the data.
@@ -82,8 +83,8 @@ def feature_grams(
             product, so that a large mean costs no digits.
         dtype: of the products; None keeps that of the features.
         batch_size: examples in one forward pass; None takes 256.
-        memory_limit: bytes that buffers of features may take; None takes half of what is free on
-            the GPU, 2 GiB on the CPU.
+        memory_limit: bytes that buffers of features may take, or a size such as "4GB"; None takes
+            half of what is free on the GPU, 2 GiB on the CPU.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
@@ -103,7 +104,7 @@ def feature_grams(
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
         work = _Accumulation(reader, batches, dtype, center)
-        tiles = work.run(_limit(memory_limit, reader.device))
+        tiles = work.run(_limit(size_in_bytes(memory_limit), reader.device))
         grams = work.grams
     if center:
         grams = {name: double_center(double(gram)) for name, gram in grams.items()}

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from theodolite.checks import size_in_bytes
 from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._factors import OuterFactors
@@ -131,7 +132,7 @@ def tangent_kernels(
     inputs: Any,
     layers: Layers = "*",
     outputs: Outputs = "full",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     *,
     other: Any = None,
     targets: Any = None,
@@ -161,7 +162,7 @@ def tangent_kernels(
         outputs: ``"full"`` for (n, c, n, c); ``"trace"`` for the sum over outputs, (n, n);
             ``"diagonal"`` for each output with itself, (c, n, n); an index for one output, (n, n);
             or a loss(outputs, targets) with one value per example, (n, n).
-        memory_limit: Bytes; None for nine tenths of what is free.
+        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
         other: A second set of inputs, for the kernel between the two: (n, c, m, c) and so on.
         targets: Targets for the loss, where ``inputs`` holds none.
         readout: ``"last"``, ``"mean"``, ``"cls"`` for outputs (n, T, c), or a function of
@@ -200,7 +201,7 @@ def tangent_kernels(
         readout=readout,
         params=params,
         dtype=dtype,
-        memory_limit=memory_limit,
+        memory_limit=size_in_bytes(memory_limit),
         batch_size=batch_size,
         precision=precision,
         check=check,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from theodolite._distributed import Group, Processes
-from theodolite.checks import require_choice, require_count
+from theodolite.checks import require_choice, require_count, size_in_bytes
 from theodolite.engine import Batch, Layers, Pool, Read, Readout, require_pool
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES as FAMILY_TABLE
@@ -88,7 +88,7 @@ class SurveyOptions:
         stiffness: whether to add up gradients of unit length too.
         heat_maps: whether to draw forward and backward kernels.
         most_layers: with more layers than this, blocks stand for the layers inside them.
-        memory_limit: bytes that buffers may take.
+        memory_limit: bytes that buffers may take, or a size such as "4GB".
         device: where the inputs should lie; None for that of the model.
         batch_size: examples in one pass.
         batch_fn: turns an item of the data into a batch.
@@ -122,7 +122,7 @@ class SurveyOptions:
     stiffness: bool = True
     heat_maps: bool = True
     most_layers: int = 40
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None
     device: torch.device | str | None = None
     batch_size: int = 256
     batch_fn: Callable[[Any], Batch] | None = None
@@ -155,6 +155,7 @@ class SurveyOptions:
         require_count(0, permutations=self.permutations, half_samples=self.half_samples)
         if self.pool is not None:
             require_pool(self.pool)
+        object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
 
     @classmethod
     def monitor(cls, **changes: Any) -> "SurveyOptions":

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from theodolite._distributed import Processes
+from theodolite.checks import size_in_bytes
 from theodolite.engine import available_bytes
 from theodolite.errors import MemoryLimitError
 from theodolite.surveys.layers import Layout
@@ -76,7 +77,7 @@ class SurveyPlan:
             MemoryLimitError: If one example, or the probe, does not fit.
         """
         # The same in every process: they must choose the same sizes.
-        limit = options.memory_limit or min(processes.gather(_default_limit(probe)))
+        limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
         tensors = (v for v in tree_leaves(probe.batch.args) if isinstance(v, Tensor))
         probe_bytes = sum(tensor.nbytes for tensor in tensors)
         single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
