@@ -16,8 +16,7 @@ from tests.report.made_records import NASTY, history_run, survey_run
 from tests.report.paths import numbers_at
 from theodolite.records import Record, Run
 from theodolite.report import notebook_html, write_html
-from theodolite.report._numbers import shown
-from theodolite.report.pages import DARK, LIGHT
+from theodolite.report.pages import DARK, LIGHT, shown
 
 pytestmark = pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
 

@@ -24,10 +24,10 @@ from tests.report.made_records import (
 from tests.report.paths import numbers_at
 from theodolite.records import Record, Run, load_run, save_run
 from theodolite.report import notebook_html, write_html
-from theodolite.report._numbers import shown
 from theodolite.report._overview import overview_of
 from theodolite.report._page import page_html
 from theodolite.report._reading import groups_of
+from theodolite.report.pages import shown
 
 
 class Parsed(HTMLParser):
@@ -343,8 +343,8 @@ def test_covariance_shows_nothing_where_its_floor_forbids_a_reading():
     assert group.measured("covariance", "relative_misalignment") == []
     overview = overview_of(group)
     assert "covariance" not in {column.family.key for column in overview.columns}
-    assert overview.absent[0].startswith("Covariance: not shown, too few filters")
-    assert "fc1, covariance: too few filters" in page_html([run])
+    assert overview.absent[0].startswith("Covariance: not shown, cannot be read")
+    assert "fc1, covariance: cannot be read" in page_html([run])
 
 
 def test_a_misalignment_below_its_floor_has_a_word():

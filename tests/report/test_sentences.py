@@ -7,7 +7,6 @@ import pytest
 
 from tests.report.made_records import history_run, row, sparse_run, survey_record, survey_run
 from theodolite.records import Record, Run
-from theodolite.report._numbers import shown, shown_error, spaced
 from theodolite.report._overview import whole_numbers
 from theodolite.report._reading import groups_of
 from theodolite.report._sentences import (
@@ -15,6 +14,7 @@ from theodolite.report._sentences import (
     opening_sentence,
     profile_sentence,
 )
+from theodolite.report.pages import shown, shown_error, spaced
 
 
 def run_with(family, measure, values, name="", **more):

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from theodolite.records import FAMILIES, Run
-from theodolite.report._numbers import finite, shown, shown_chance
 from theodolite.report._reading import Group, RunView, groups_of
 from theodolite.report._sentences import (
     CHANCE,
@@ -19,7 +18,7 @@ from theodolite.report._sentences import (
     scores_of,
     values_of,
 )
-from theodolite.report.pages import plain
+from theodolite.report.pages import finite, plain, shown, shown_chance
 
 __all__ = ["QUESTIONS", "Answer", "answers", "group_answers"]
 
@@ -178,7 +177,7 @@ def _task(group: Group, step: int | None) -> Answer:
     evidence = (profile.figure, "steps-loss")
     if profile.is_chance(last):
         text = f"The network {lacks}: {number}."
-        return Answer("task", text, "clear" if profile.scores[last] < 1 else "open", why, evidence)
+        return Answer("task", text, "likely" if profile.scores[last] < 1 else "open", why, evidence)
     share = _loss_share(run, step)
     if share is not None and share[0] >= share[1]:
         text = (
@@ -208,6 +207,8 @@ def _fit(run: RunView, step: int | None) -> str:
 
 def _loss_share(run: RunView, step: int | None) -> tuple[float, float] | None:
     contents = run.at(step).record.contents
+    if contents.get("data", {}).get("task") not in {None, "classification", "sequence"}:
+        return None
     classes = contents.get("data", {}).get("num_classes")
     known = contents.get("config", {}).get("loss") in {None, "default", "cross_entropy"}
     loss = run.holding(step, "gradient", "loss").value("gradient", "loss", None)
@@ -281,7 +282,7 @@ def _held_out_pairs(group: Group, step: int | None) -> list[_Pair]:
             continue
         own = _Profile.of(group, run, "kernel", step)
         other = _Profile.of(group, others[0], "kernel", step)
-        if own.values and own.last in other.values and own.values[own.last] > 0:
+        if own.values and own.last in other.values and not own.is_chance(own.last):
             pairs.append(_Pair(run.name, own, other))
     return pairs
 
@@ -289,12 +290,14 @@ def _held_out_pairs(group: Group, step: int | None) -> list[_Pair]:
 def _kept_held_out(pairs: Sequence[_Pair]) -> Answer:
     """What the last layer knows of its training labels holds elsewhere, or does not."""
     ranked = sorted(pairs, key=lambda pair: pair.kept, reverse=True)
-    pair = ranked[-1]
-    layer = pair.own.last
-    text = " ".join(p.words for p in (ranked if len(ranked) < 3 else (ranked[0], pair)))
-    certainty, why = _apart(pair.own, pair.other, layer)
-    why = f"measured on both kinds of examples; {why}"
-    return Answer("task", text, certainty, why, ("lines-kernel", pair.own.figure))
+    text = " ".join(pair.words for pair in (ranked if len(ranked) < 3 else (ranked[0], ranked[-1])))
+    spreads = [p.spreads.get(p.last) for pair in ranked for p in (pair.own, pair.other)]
+    known = [spread for spread in spreads if spread is not None]
+    evidence = ("lines-kernel", ranked[0].own.figure)
+    if len(known) < len(spreads):
+        return Answer("task", text, "likely", "measured on both kinds of examples", evidence)
+    why = f"measured on both kinds of examples; chance moves these numbers by {shown(max(known))}"
+    return Answer("task", text, "clear", why, evidence)
 
 
 def _layer(group: Group, step: int | None) -> Answer:
@@ -321,7 +324,9 @@ def _layer(group: Group, step: int | None) -> Answer:
         (layer,) = layers
         name = f"{layer_words(layer)}{', the last layer,' if layer == group.layers[-1] else ''}"
         verb = "is" if len(known) == 1 else "are"
-        text = f"{name} carries the task{who}: {told[layer]} {verb} highest there"
+        share = _loss_share(run, step)
+        does = "carries the task" if share is None or share[0] < share[1] else "shows most of it"
+        text = f"{name} {does}{who}: {told[layer]} {verb} highest there"
         certainty, why = "likely", "the one measure of labels that was taken"
         if len(known) > 1:
             certainty, why = "clear", f"{len(known)} of {len(known)} measures agree"

@@ -7,8 +7,7 @@ from theodolite.errors import UnknownNameError
 from theodolite.records import FAMILIES
 from theodolite.report._curves import Curve, layer_panels, overlay
 from theodolite.report._figures import HOUSE_STYLE, Figure, Key, Words, with_ranges
-from theodolite.report._images import eigenvector_figure
-from theodolite.report._maps import class_map, kernel_maps, step_maps
+from theodolite.report._maps import class_map, eigenvector_figure, kernel_maps, step_maps
 from theodolite.report._profiles import (
     TRUTH,
     Line,

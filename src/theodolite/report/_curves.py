@@ -18,9 +18,8 @@ from theodolite.report._figures import (
     axes,
     tone,
 )
-from theodolite.report._numbers import carried, spaced
 from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report.pages import LIGHT, plain, plotly_text, short
+from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, spaced
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 

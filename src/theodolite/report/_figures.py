@@ -19,9 +19,8 @@ from typing import Any
 
 from plotly import graph_objects as go
 
-from theodolite.report._numbers import finite
 from theodolite.report._reading import Group, Moment
-from theodolite.report.pages import LIGHT, plotly_text, short
+from theodolite.report.pages import LIGHT, finite, plotly_text, short
 
 __all__ = [
     "HOUSE_STYLE",

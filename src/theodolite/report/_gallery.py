@@ -8,11 +8,11 @@ from typing import Any
 
 from theodolite.errors import RecordError
 from theodolite.records import FAMILIES, Record, Run, latest_numbers, load_record, load_run
-from theodolite.report._numbers import carried
 from theodolite.report._reading import Moment
 from theodolite.report.pages import (
     DARK,
     LIGHT,
+    carried,
     content_policy,
     css_variables,
     json_for_html,

@@ -3,10 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from theodolite.report._numbers import finite, shown
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import paragraph
-from theodolite.report.pages import plain
+from theodolite.report.pages import finite, plain, shown
 
 __all__ = [
     "GRADIENT_THRESHOLD",

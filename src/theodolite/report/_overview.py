@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from theodolite.records import FAMILIES, Family
-from theodolite.report._numbers import finite, shown, shown_chance, shown_error, spaced
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import CHANCE, family_sentence, quiet_reason
-from theodolite.report.pages import plain
+from theodolite.report.pages import finite, plain, shown, shown_chance, shown_error, spaced
 
 __all__ = ["Cell", "Column", "Overview", "Reading", "overview_of", "readings_of", "whole_numbers"]
 
@@ -198,7 +197,7 @@ def readings_of(group: Group, family: Family, layer: str, step: int | None) -> t
             shown_error(row),
             ", ".join(filter(None, (chance, below))),
             within,
-            layer == _top(group, run, family, step),
+            not within and layer == _top(group, run, family, step),
         )
         found.append(reading)
     return tuple(found)
@@ -253,7 +252,7 @@ def _strokes(group: Group, family: Family, layer: str) -> list[_Stroke]:
         return [_over_steps(group, family, layer, order) for order in range(len(group.runs))]
     if family.key not in _THUMBNAILS:
         return _over_layers(group, family, layer)
-    return [_thumbnail(run, family, layer, order) for order, run in enumerate(group.runs)]
+    return [_thumbnail(group, family, layer, order) for order in range(len(group.runs))]
 
 
 def _over_steps(group: Group, family: Family, layer: str, order: int) -> _Stroke:
@@ -286,7 +285,8 @@ def _over_layers(group: Group, family: Family, layer: str) -> list[_Stroke]:
     return strokes
 
 
-def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> _Stroke:
+def _thumbnail(group: Group, family: Family, layer: str, order: int) -> _Stroke:
+    run, alone = group.runs[order], len(group.runs) == 1
     moment, name = run.with_curves_at(None), _THUMBNAILS[family.key]
     x, y = (moment.array(family.key, name, layer, role) for role in ("x", "y"))
     if x is None or y is None:
@@ -298,7 +298,7 @@ def _thumbnail(run: RunView, family: Family, layer: str, order: int) -> _Stroke:
     if family.key == "kernel":
         positions = np.log1p(positions)
     source = {"y": _source(run, moment.position, ["arrays", y[0], kept])}
-    kind = "bars" if family.key == "gradient" else "line"
+    kind = "bars" if family.key == "gradient" and alone else "line"
     heights = np.asarray(y[1], dtype=float)[kept].tolist()
     return _Stroke(positions.tolist(), heights, order, kind, source)
 

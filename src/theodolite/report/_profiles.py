@@ -21,10 +21,9 @@ from theodolite.report._figures import (
     step_axis,
     tone,
 )
-from theodolite.report._numbers import carried, finite, shown, spaced
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import loss_sentence, numbers_sentence, profile_sentence
-from theodolite.report.pages import LIGHT, plain, plotly_text, short
+from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
 
 __all__ = [
     "TRUTH",

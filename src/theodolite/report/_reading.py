@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from theodolite.records import FAMILIES, Record, Run
-from theodolite.report._numbers import finite, spaced
+from theodolite.report.pages import finite, spaced
 
 __all__ = ["Chance", "Group", "Moment", "RunView", "groups_of"]
 
@@ -46,7 +46,7 @@ class Moment:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Layers whose misalignment says nothing, and why: so few filters hide any alignment."""
+        """Layers whose misalignment says nothing, and why: its floor is as high as random bases."""
         found = {}
         rows = self.record.contents.get("rows", [])
         for (_, measure, layer), index in self._every_row.items():
@@ -57,7 +57,7 @@ class Moment:
             floor, random = (math.nan if i is None else rows[i]["value"] for i in at)
             spread = rows[index].get("null_sd") or 0.0
             if finite(floor) and finite(random) and floor >= random * (1 - 2 * spread):
-                found[layer] = "too few filters: a perfectly aligned layer would look random too"
+                found[layer] = "cannot be read: a perfectly aligned layer would look as random"
         return found
 
     @cached_property

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from theodolite.records import FAMILIES
-from theodolite.report._numbers import finite, shown
 from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report.pages import plain
+from theodolite.report.pages import finite, plain, shown
 
 __all__ = [
     "CHANCE",
@@ -103,17 +103,13 @@ def loss_sentence(group: Group) -> str:
 
 def opening_sentence(group: Group, step: int | None = None) -> str:
     """What was measured, on what, and when."""
-    run = group.runs[0]
-    data = run.at(step).record.contents.get("data", {})
-    of = f" of {plain(group.name)}" if len(group.runs) == 1 and run.run.name else ""
+    named = len(group.runs) == 1 and group.runs[0].run.name
+    of = f" of {plain(group.name)}" if named else ""
     pieces = [f"{count_of(len(group.layers), 'layer')}{of}"]
-    examples = data.get("probe") or data.get("n")
+    data = [run.at(step).record.contents.get("data", {}) for run in group.runs]
+    examples = list(dict.fromkeys(filter(None, map(_examples, data))))
     if examples:
-        split = {"train": "training"}.get(data.get("split"), data.get("split"))
-        kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
-        labels = data.get("label_source")
-        told = f" ({plain(labels)} labels)" if labels not in {None, "given"} else ""
-        pieces.append(f"measured on {examples}{kind} examples{told}")
+        pieces.append(f"measured on {' and '.join(examples[:3])}")
     if group.is_history:
         steps = group.steps
         pieces.append(f"at {len(steps)} steps from {steps[0]} to {steps[-1]}")
@@ -122,6 +118,16 @@ def opening_sentence(group: Group, step: int | None = None) -> str:
     if len(group.runs) > 1:
         text += f" {len(group.runs)} runs side by side."
     return text + _losses(group, step)
+
+
+def _examples(data: Mapping[str, Any]) -> str:
+    """How many examples of which kind, and whose labels."""
+    count = data.get("probe") or data.get("n")
+    split = {"train": "training"}.get(data.get("split", ""), data.get("split"))
+    kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
+    labels = data.get("label_source")
+    told = f" ({plain(labels)} labels)" if labels not in {None, "given"} else ""
+    return f"{count}{kind} examples{told}" if count else ""
 
 
 def _some_steps(run: RunView) -> str:
