@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
-from theodolite.surveys import features
+from theodolite.surveys import context
 
 
 class Answer(nn.Module):
@@ -76,7 +76,7 @@ def test_layers_that_are_too_wide_to_keep(monkeypatch):
     options = {"every": 1, "families": "gradient"}
     wide = mlp((6, 40, 40))
     kept = th.Monitor(wide, (x, y), **options).step(0)
-    monkeypatch.setattr(features, "_KEPT", 0)
+    monkeypatch.setattr(context, "_KEPT", 0)
     again = th.Monitor(wide, (x, y), options={"batch_size": 7}, **options).step(0)
     expected = functional.cross_entropy(wide(x), y).item()
     assert kept.estimate("loss").value == pytest.approx(expected, rel=1e-5)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         SIZES,
         Loss,
         SurveyOptions,
-        device_of,
     )
     from theodolite.surveys.probe import Probe, draw_probe
     from theodolite.surveys.results import Comparison, History, Shown, Survey, compare, load
@@ -33,7 +32,6 @@ __all__ = [
     "Survey",
     "SurveyOptions",
     "compare",
-    "device_of",
     "draw_probe",
     "load",
     "survey",
@@ -43,7 +41,7 @@ __all__ = [
 # Module -> its public names; the same imports stand under TYPE_CHECKING above.
 _HOMES = {
     "monitor": ("Monitor",),
-    "options": ("FAMILIES", "MONITOR_SIZES", "SIZES", "Loss", "SurveyOptions", "device_of"),
+    "options": ("FAMILIES", "MONITOR_SIZES", "SIZES", "Loss", "SurveyOptions"),
     "probe": ("Probe", "draw_probe"),
     "results": ("Comparison", "History", "Shown", "Survey", "compare", "load"),
     "run": ("survey", "versions"),

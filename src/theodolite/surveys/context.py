@@ -4,9 +4,10 @@ Families see a single model and a single probe. That several processes share the
 alone: each collector gives a process what belongs to its own layers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -19,9 +20,12 @@ from theodolite.engine import (
     Batch,
     GradientAlignment,
     OutputReader,
+    Pool,
     TangentAlignments,
     TangentKernels,
     exact_arithmetic,
+    feature_grams,
+    features,
     gradient_alignment,
     input_moments,
     iterate_batches,
@@ -32,26 +36,98 @@ from theodolite.engine import (
     tangent_alignments,
 )
 from theodolite.errors import MemoryLimitError
-from theodolite.linalg import Moments
-from theodolite.surveys.features import (
-    Collected,
-    LayerFeatures,
-    read_features,
-    spectrum_features,
-)
+from theodolite.linalg import Moments, eps_of
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, Loss, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
-from theodolite.surveys.probe import Probe
+from theodolite.surveys.probe import Probe, Targets
 from theodolite.surveys.progress import Progress
 from theodolite.surveys.record import RecordBuilder
-from theodolite.surveys.targets import Targets
 
-__all__ = ["Draws", "SurveyContext"]
+__all__ = [
+    "Draws",
+    "LayerFeatures",
+    "SurveyContext",
+    "input_features",
+    "side_by_side",
+    "why_undefined",
+]
 
 _SUMS = 20  # float32 copies of the parameters: sums over examples and unit vectors, in float64
 _GRADIENTS = 4  # copies of an example's gradient
 _KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
+_SMALL = 512  # examples
+_STACKED = 2**23  # bytes of inner products that are worked on side by side
+_KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
+
+
+@dataclass(frozen=True)
+class LayerFeatures:
+    """Features of one layer: themselves where they are narrow, else their inner products.
+
+    Args:
+        width: number of features.
+        rows: the features.
+        products: inner products of all pairs of examples, where the features were not kept.
+        rounding: of the dtype the features came in, where the products are finer.
+    """
+
+    width: int
+    rows: Float[Tensor, "n d"] | None = None
+    products: Float[Tensor, "n n"] | None = None
+    rounding: float | None = None
+
+    @property
+    def _kept(self) -> Tensor:
+        kept = self.products if self.rows is None else self.rows
+        assert kept is not None
+        return kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def eps(self) -> float:
+        """Rounding of the dtype in which the features came."""
+        return eps_of(self._kept) if self.rounding is None else self.rounding
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "n n"]:
+        """Inner products of all pairs of examples, in float64."""
+        if self.products is not None:
+            return self.products.double()
+        assert self.rows is not None
+        wide = self.rows.double()
+        return wide @ wide.mT
+
+    def lengths(self) -> Float[Tensor, " n"]:
+        """Norm of every example's features, in float64."""
+        if self.rows is not None:
+            return self.rows.double().norm(dim=1)
+        return self.gram.diagonal().clamp(min=0.0).sqrt()
+
+    def take(self, indices: Tensor) -> "LayerFeatures":
+        """Some of the examples."""
+        if self.rows is not None and (self.width < len(self) or "gram" not in vars(self)):
+            return LayerFeatures(self.width, self.rows[indices.to(self.rows.device)])
+        where = indices.to(self.gram.device)
+        return LayerFeatures(self.width, None, self.gram[where][:, where], self.eps)
+
+    def first(self, count: int) -> "LayerFeatures":
+        """The first examples; what follows from them is remembered only while it is small."""
+        if count < len(self):
+            return self.take(torch.arange(count))
+        if count <= _SMALL:
+            return self
+        return LayerFeatures(self.width, self.rows, self.products, self.rounding)
+
+    def settled(self) -> "LayerFeatures":
+        """Few examples on a GPU move to the CPU, which decomposes small matrices faster."""
+        if self._kept.device.type == "cpu" or len(self) > _SMALL:
+            return self
+        if self.rows is not None and self.width <= len(self):
+            return LayerFeatures(self.width, self.rows.cpu())
+        return LayerFeatures(self.width, None, self.gram.cpu(), self.eps)
 
 
 @dataclass(frozen=True)
@@ -108,13 +184,13 @@ class SurveyContext:
         layout: the layers.
         options: what the user chose.
         plan: what the code chose.
-        loss: with one number per example.
         draws: permutations and half-samples.
-        progress: is told what is being done.
+        progress: is told what is being done, where somebody watches.
         record: is told how long it takes.
         processes: those that take part.
         remembered: what later measurements of the same model may use again.
-        collected: features and outputs, once :meth:`collect_features` was called.
+        collected: layer -> its features, once :meth:`collect_features` was called.
+        answers: the model's outputs, where that pass has read them.
     """
 
     model: nn.Module
@@ -123,13 +199,13 @@ class SurveyContext:
     layout: Layout
     options: SurveyOptions
     plan: SurveyPlan
-    loss: Loss
     draws: Draws
-    progress: Progress
+    progress: Progress | None
     record: RecordBuilder
     processes: Processes = ALONE
     remembered: dict[str, Any] = field(default_factory=dict)
-    collected: dict[str, Collected] = field(default_factory=dict)
+    collected: dict[str, LayerFeatures] = field(default_factory=dict)
+    answers: list[Tensor] = field(default_factory=list)
 
     def count(self, family: str) -> int:
         """Examples that a family takes."""
@@ -142,7 +218,8 @@ class SurveyContext:
     @contextmanager
     def step(self, stage: str, layer: Layer | None = None) -> Iterator[None]:
         """One piece of work, timed and told."""
-        self.progress.begin(stage, "" if layer is None else layer.name)
+        if self.progress is not None:
+            self.progress.begin(stage, "" if layer is None else layer.name)
         with self.record.timed(stage):
             yield
 
@@ -157,42 +234,102 @@ class SurveyContext:
         return dict(sorted(item for part in parts for item in part.items()))
 
     def collect_features(self) -> None:
-        """Read the features of this process's layers, as many examples as any family takes.
+        """Read the features of all layers, as many examples as any family takes, in a pass or two.
 
-        Where the loss is wanted and the model gives rows, its outputs come from the same pass.
+        Features of layers wider than the probe are kept only if all of them fit into little
+        memory. Several processes get those of their own layers: kept features come from
+        everybody's part of the probe, what is wider is multiplied out by its owner. Where the loss
+        is wanted and the model gives rows, its outputs come from the same pass.
         """
         readers = set(FEATURE_READERS) & set(self.options.families)
         batch, _ = self.examples(max(sorted(readers), key=self.count))
-        wanted = "gradient" in readers and self.layout.outputs is not None
-        self.collected["probe"] = read_features(
-            self.model,
-            batch,
-            self.layout.with_features(),
-            self.options,
-            self.plan,
-            self.processes,
-            self._reader() if wanted else None,
-        )
+        layers, pool = self.layout.with_features(), self.options.pool or "flatten"
+        wide = [layer for layer in layers if pool == "flatten" and layer.width > len(batch)]
+        most = min(_KEPT, self.plan.free_bytes // 4)
+        if 4 * len(batch) * sum(layer.width for layer in wide) <= most:
+            wide = []
+        narrow = [layer for layer in layers if layer not in wide]
+        found: dict[str, LayerFeatures] = {}
+        if narrow:
+            wanted = "gradient" in readers and self.layout.outputs is not None
+            reader = self._reader() if wanted else None
+            rows = self._shared_rows(batch, narrow, pool, reader)
+            found |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
+        own = self.own(wide)
+        if own:
+            limit = self.plan.free_bytes // 2
+            size = limit // (8 * sum(layer.width for layer in own))
+            grams = feature_grams(
+                self.model,
+                batch,
+                [layer.name for layer in own],
+                pool,
+                read={layer.name: layer.point for layer in own},
+                batch_size=max(1, min(self.plan.batch_size, size)),
+                memory_limit=limit,
+            )
+            found |= {name: LayerFeatures(grams.widths[name], None, grams[name]) for name in grams}
+        order = [layer.name for layer in layers if layer.name in found]
+        self.collected.update({name: found[name].settled() for name in order})
 
     def features(self, family: str) -> Iterator[tuple[Layer, LayerFeatures]]:
         """Features of this process's layers on the examples of a family."""
-        for name, entry in self.collected["probe"].features.items():
+        for name, entry in self.collected.items():
             yield self.layout[name], entry.first(self.count(family))
 
     def spectrum_features(self) -> Iterator[tuple[Layer, LayerFeatures]]:
-        """Features of this process's layers as spectra want them, on those of the kernel family."""
+        """Features for spectra: maps by their largest value per channel, vectors as they are."""
+        if self.options.pool is not None:
+            yield from self.features("kernel")
+            return
         batch, _ = self.examples("kernel")
-        pooled = spectrum_features(
-            self.model,
-            batch,
-            self.layout.with_features(),
-            self.options,
-            self.plan,
-            self.processes,
-            {layer.name: entry for layer, entry in self.features("kernel")},
-        )
+        known = {layer.name: (layer, entry) for layer, entry in self.features("kernel")}
+        pooled = {name: _largest(entry, layer) for name, (layer, entry) in known.items()}
+        lacking = [name for name, entry in pooled.items() if entry is None]
+        everywhere = {name for names in self.processes.gather(lacking) for name in names}
+        missing = [layer for layer in self.layout.layers if layer.name in everywhere]
+        if missing:
+            rows = self._shared_rows(batch, missing, "max")
+            pooled |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
         for name, entry in pooled.items():
-            yield self.layout[name], entry.first(len(batch))
+            if entry is not None:
+                yield self.layout[name], entry.first(len(batch))
+
+    def _shared_rows(
+        self, batch: Batch, layers: Sequence[Layer], pool: Pool, outputs: OutputReader | None = None
+    ) -> dict[str, Tensor]:
+        """Features of this process's layers, to which all processes contribute some examples.
+
+        The model's outputs, where they are read, stay in the first process.
+        """
+        processes, part = self.processes, self.processes.part(len(batch))
+        own: Mapping[str, Tensor] = {}
+        answers: Tensor | None = None
+        with processes.together():
+            if part.stop > part.start:
+                own = found = features(
+                    self.model,
+                    batch if processes.alone else batch.take(part),
+                    [layer.name for layer in layers],
+                    pool,
+                    read={layer.name: layer.point for layer in layers},
+                    batch_size=self.plan.batch_size,
+                    outputs=outputs,
+                )
+                answers = found.outputs
+        if processes.alone:
+            self.answers.extend([] if answers is None else [answers])
+            return dict(own)
+        nothing = next(self.model.parameters(), torch.empty(0)).new_empty(0)
+        kept: dict[str, Tensor] = {}
+        for layer in layers:
+            parts = processes.collect(own.get(layer.name, nothing), processes.owner(layer.index))
+            if parts:
+                kept[layer.name] = _rejoined(parts)
+        if outputs is not None:
+            parts = processes.collect(nothing if answers is None else answers, 0)
+            self.answers.extend([_rejoined(parts)] if parts else [])
+        return kept
 
     def _reader(self) -> OutputReader:
         readout = resolve_readout(self.options.readout)
@@ -204,9 +341,8 @@ class SurveyContext:
         Where that pass has none, because all layers are so wide that it kept their inner products
         only, the model runs again.
         """
-        collected = self.collected.get("probe")
-        if collected is not None and collected.outputs is not None:
-            return collected.outputs[: len(batch)]
+        if self.answers:
+            return self.answers[0][: len(batch)]
         parts = iterate_batches(batch, batch_size=self.plan.batch_size)
         read = self._reader()
         with torch.no_grad(), exact_arithmetic(next(self.model.parameters()).device):
@@ -245,7 +381,7 @@ class SurveyContext:
             processes=self.processes,
         )
 
-    def gradient_sums(self, layers: Sequence[Layer]) -> GradientAlignment:
+    def gradient_sums(self, layers: Sequence[Layer], loss: Loss) -> GradientAlignment:
         """Sums of the gradients of single examples, within classes and overall.
 
         Raises:
@@ -255,7 +391,7 @@ class SurveyContext:
         return gradient_alignment(
             self.model,
             batch,
-            loss=self.loss,
+            loss=loss,
             labels=targets.labels,
             layers={layer.name: layer.owned for layer in layers},
             readout=self.options.readout,
@@ -317,5 +453,55 @@ class SurveyContext:
 
     def _within(self, share: float, what: str = "") -> None:
         """How far a long pass is; several processes are not at the same place."""
-        if self.processes.alone:
+        if self.progress is not None and self.processes.alone:
             self.progress.within(share, what)
+
+
+def _largest(entry: LayerFeatures, layer: Layer) -> LayerFeatures | None:
+    """Vectors as they are, kept maps by their largest value; None where the model must run."""
+    shape = layer.shape or ()
+    if len(shape) < 2:
+        return entry
+    if entry.rows is None or len(shape) < 3:  # (tokens, channels) and (channels, steps) look alike
+        return None
+    rows = entry.rows.reshape(len(entry), shape[0], -1).amax(2)
+    return LayerFeatures(rows.shape[1], rows)
+
+
+def _rejoined(parts: Sequence[Tensor]) -> Tensor:
+    """The examples of all processes, of which some may have had none."""
+    return torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
+
+
+def side_by_side(
+    entries: Iterable[tuple[Layer, LayerFeatures]],
+) -> Iterator[list[tuple[Layer, LayerFeatures]]]:
+    """Layers whose inner products are small enough to be worked on together.
+
+    A call for a stack of small matrices costs what one for a single matrix does.
+    """
+    group: list[tuple[Layer, LayerFeatures]] = []
+    for layer, entry in entries:
+        fits = (len(group) + 1) * 8 * len(entry) ** 2 <= _STACKED
+        if group and not fits:
+            yield group
+            group = []
+        group.append((layer, entry))
+    if group:
+        yield group
+
+
+def input_features(batch: Batch) -> LayerFeatures | None:
+    """The inputs as features; None where they are not numbers with one row per example."""
+    values = [*batch.args, *batch.kwargs.values()]
+    first = values[0] if values else None
+    if not isinstance(first, Tensor) or first.is_nested or not first.is_floating_point():
+        return None
+    rows = first.flatten(1)
+    return LayerFeatures(rows.shape[1], rows)
+
+
+def why_undefined(gram: Float[Tensor, "n n"], otherwise: str) -> str:
+    """Why a number of features is undefined: a diverged run first of all."""
+    finite = bool(gram.isfinite().all())
+    return otherwise if finite else "the features are not finite: the run has diverged"

@@ -18,9 +18,9 @@ from theodolite.errors import MemoryLimitError
 from theodolite.measures import gradient
 from theodolite.measures.gradient import SetSums
 from theodolite.records import Estimate
-from theodolite.surveys.context import SurveyContext
-from theodolite.surveys.features import LayerFeatures, side_by_side, why_undefined
+from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.loss import example_loss
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["measure_feature_contrast", "measure_gradient"]
@@ -132,7 +132,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     layers = context.layout.with_parameters()
     batch, targets = context.examples("gradient")
     with context.step("gradient"):
-        found = context.gradient_sums(layers)
+        found = context.gradient_sums(layers, example_loss(context))
     pairs = _pairs(context, record, layers)
     record.section()
     for layer in context.own(layers):
@@ -182,7 +182,7 @@ def _pairs(
     with context.step("gradient"):
         try:
             with context.processes.together():
-                return context.tangent_kernels(layers, batch, context.loss)
+                return context.tangent_kernels(layers, batch, example_loss(context))
         except MemoryLimitError as error:
             record.warn(None, "gradient", "gradient_confusion", f"not measured: {error}")
             return None

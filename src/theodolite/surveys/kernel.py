@@ -14,9 +14,9 @@ from torch import Tensor
 from theodolite.measures import kernel
 from theodolite.measures.kernel import CenteredGrams
 from theodolite.records import Estimate
-from theodolite.surveys.context import SurveyContext
-from theodolite.surveys.features import (
+from theodolite.surveys.context import (
     LayerFeatures,
+    SurveyContext,
     input_features,
     side_by_side,
     why_undefined,

@@ -162,7 +162,7 @@ def survey_layers(
     """
     by_default = layers is None or layers == "*"
     blocks = _blocks(model)
-    if not by_default:
+    if layers is not None and layers != "*":
         names = select_layers(model, layers)
     elif layers is None and len(_owners(model, matrices=True)) > most:
         outside = [name for name in _owners(model) if _enclosing(name, blocks) is None]

@@ -15,10 +15,10 @@ from torch import nn
 
 from theodolite._distributed import Processes
 from theodolite.checks import require_count
-from theodolite.engine import Layers, Read, Readout, untouched, unwrap
+from theodolite.engine import Layers, Read, Readout, model_device, untouched, unwrap
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import Record, Run, save_run, save_step
-from theodolite.surveys.options import FAMILIES, Loss, SurveyOptions, device_of, group_of
+from theodolite.surveys.options import FAMILIES, Loss, SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import draw_probe
 from theodolite.surveys.results import History, Survey
@@ -129,7 +129,7 @@ class Monitor:
             )
             self._cadence = Cadence.of(cadence, every, self._options.families)
             self._options.require_common(self._processes, call="Monitor", **self._schedule())
-            place = device_of(unwrap(model), self._options.device)
+            place = self._options.device or model_device(unwrap(model))
             drawn = draw_probe(probe, self._options, self._processes, device=place, truth=truth)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
 

@@ -21,7 +21,6 @@ __all__ = [
     "SIZES",
     "Loss",
     "SurveyOptions",
-    "device_of",
     "group_of",
 ]
 
@@ -271,14 +270,6 @@ def _text(value: Any) -> Any:
     if callable(value):
         return str(getattr(value, "__name__", type(value).__name__))
     return [str(item) for item in value]
-
-
-def device_of(model: torch.nn.Module, device: torch.device | str | None) -> torch.device:
-    """Where a model's inputs should lie."""
-    if device is not None:
-        return torch.device(device)
-    tensors = [*model.parameters(), *model.buffers()]
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 def group_of(options: "SurveyOptions | Mapping[str, Any] | None") -> Group:

@@ -12,8 +12,7 @@ from torch import Tensor
 from theodolite.linalg import LabelProjections, projections_from_kernel
 from theodolite.measures import representation
 from theodolite.records import Estimate
-from theodolite.surveys.context import SurveyContext
-from theodolite.surveys.features import LayerFeatures
+from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
@@ -96,6 +95,14 @@ def label_projections(features: LayerFeatures, columns: Tensor) -> list[LabelPro
     ]
 
 
+def _mean(permuted: list[LabelProjections]) -> LabelProjections:
+    """The projections if every direction had its mean mass over permutations."""
+    mass = torch.stack([entry.mass.sum(1) for entry in permuted]).mean(0)
+    residual = torch.stack([entry.residual.sum() for entry in permuted]).mean(0)
+    coefficients = mass.sqrt().unsqueeze(1)
+    return replace(permuted[0], coefficients=coefficients, residual=residual.reshape(1))
+
+
 def _stacked(values: list[Tensor]) -> Tensor | None:
     return torch.stack(values) if values else None
 
@@ -124,11 +131,10 @@ def _steps(found: LabelProjections) -> float:
 def _curves(
     record: RecordBuilder, layer: Layer, found: LabelProjections, permuted: list[LabelProjections]
 ) -> None:
-    curve = representation.curve_from_projections(found, scale="normalized")
+    curve = representation.curve_from_projections(found)
     arrays = {"x": curve.thresholds, "y": curve.values}
     if permuted:
-        curves = [representation.curve_from_projections(p, scale="normalized") for p in permuted]
-        arrays["chance"] = torch.stack([entry.values for entry in curves]).mean(0)
+        arrays["chance"] = representation.curve_from_projections(_mean(permuted)).values
     labels = {"x": "threshold / √n", "y": "share of the label mass", "chance": "shuffled labels"}
     record.curve(layer, "representation", "alignment_curve", arrays, **labels)
     energy = found.energy.sum()

@@ -6,6 +6,8 @@ family that cannot be measured says why, and the others go on.
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import nn
 
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
-from theodolite.engine import Layers, Read, Readout, untouched, unwrap
+from theodolite.engine import Layers, Read, Readout, model_device, untouched, unwrap
 from theodolite.errors import (
     CaptureError,
     DomainError,
@@ -32,12 +34,11 @@ from theodolite.surveys.covariance import (
 from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
 from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
-from theodolite.surveys.loss import example_loss, measure_loss, require_example_loss
+from theodolite.surveys.loss import measure_loss, require_example_loss
 from theodolite.surveys.options import (
     FEATURE_READERS,
     Loss,
     SurveyOptions,
-    device_of,
     group_of,
 )
 from theodolite.surveys.plan import SurveyPlan, trim_memory
@@ -143,7 +144,7 @@ def survey(
         chosen.require_common(processes, call="survey")
         inner = unwrap(model)
         with untouched(inner):
-            everything, place = reusable(data), device_of(inner, chosen.device)
+            everything, place = reusable(data), chosen.device or model_device(inner)
             probe = draw_probe(
                 everything, chosen, processes, targets=targets, device=place, truth=truth
             )
@@ -189,8 +190,12 @@ def measure_model(
         layout = _layout(inner, probe, options, memory)
         plan = plan.fitted(options, layout, probe, processes)
         draws = Draws.of(len(probe), options.permutations, options.half_samples, options.seeded(1))
-        with shown_progress(progress if processes.rank == 0 else False) as show:
-            costs = stage_costs(inner, layout, probe, options, plan) if progress else {}
+        with ExitStack() as stack:
+            watched: Progress | None = None
+            if progress and processes.rank == 0:
+                show = stack.enter_context(shown_progress(progress))
+                costs = stage_costs(inner, layout, probe, options, plan)
+                watched = Progress(show, costs, len(layout.layers))
             context = SurveyContext(
                 inner,
                 data,
@@ -198,9 +203,8 @@ def measure_model(
                 layout,
                 options,
                 plan,
-                example_loss(probe.targets.kind, options.loss),
                 draws,
-                Progress(show, costs, len(layout.layers)),
+                watched,
                 record,
                 processes,
                 memory,
@@ -247,7 +251,7 @@ def _measure_families(context: SurveyContext, record: RecordBuilder) -> None:
     unread: str | None = None  # why there are no features
     if readers:
         with context.step("features"):
-            unread = _tried(context, lambda: context.collect_features())
+            unread = _tried(context, context.collect_features)
         trim_memory(context.options)
     for family in families:
         record.section()
@@ -258,7 +262,7 @@ def _measure_families(context: SurveyContext, record: RecordBuilder) -> None:
         if why is None and family in ("representation", "kernel"):
             why = unread
         if why is None:
-            why = _tried(context, lambda family=family: _FAMILIES[family](context, record))
+            why = _tried(context, partial(_FAMILIES[family], context, record))
         if why is not None:
             record.skipped[family] = why
         trim_memory(context.options)
@@ -269,11 +273,11 @@ def _measure_always(
 ) -> None:
     """What is cheap of the gradient family, also where gradients are not due, or fail."""
     if inapplicable is None:
-        why = _tried(context, lambda: measure_loss(context, record))
+        why = _tried(context, partial(measure_loss, context, record))
         if why is not None:
             record.warn(None, "gradient", "loss", f"not measured: {why}")
     record.section()
-    why = unread or _tried(context, lambda: measure_feature_contrast(context, record))
+    why = unread or _tried(context, partial(measure_feature_contrast, context, record))
     if why is not None:
         record.warn(None, "gradient", "feature_omega_contrast", f"not measured: {why}")
 
@@ -335,8 +339,8 @@ def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) 
     if "tangent" in wants or ("gradient" in wants and targets.labels is not None):
         assert layout.outputs is not None  # they would not apply
         targets.outputs(layout.outputs)
-    if "gradient" in wants and layout.sample is not None:
-        require_example_loss(context.loss, layout.sample, context.probe.batch)
+    if "gradient" in wants:
+        require_example_loss(context)
     if "covariance" in wants:
         require_image_shape(context)
 

@@ -1,0 +1,84 @@
+"""What fails in one family is its reason; the others are measured."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import flop_counter
+
+import theodolite as th
+from tests.survey.subjects import blobs, mlp
+from theodolite.surveys import context
+from theodolite.surveys.layers import count_operations
+
+FAILING = {
+    "features": ("features", ("representation", "kernel")),
+    "covariances": ("input_moments", ("covariance",)),
+    "kernels": ("shared_tangent_kernels", ("tangent", "gradient")),
+    "gradients": ("gradient_alignment", ("gradient",)),
+}
+
+
+def broken(*_args, **_options):
+    raise IndexError("list index out of range")
+
+
+@pytest.mark.parametrize(("function", "families"), FAILING.values(), ids=FAILING.keys())
+def test_a_survey_goes_on(monkeypatch, function, families):
+    monkeypatch.setattr(context, function, broken)
+    found = th.survey(mlp(), blobs(), permutations=2)
+    why = "IndexError: list index out of range"
+    assert found.record.contents["skipped"] == dict.fromkeys(families, why)
+    measured = set(found.to_frame().family)
+    assert measured == set(th.survey(mlp(), blobs()).to_frame().family) - {*families} | {"gradient"}
+    assert f"{families[0]}: not measured, {why}" in found.summary()
+
+
+@pytest.mark.parametrize(("function", "families"), FAILING.values(), ids=FAILING.keys())
+def test_a_monitor_goes_on(monkeypatch, function, families):
+    options = {"tangent": "exact", "deep_covariance": True}
+    monitor = th.Monitor(mlp(), blobs(), every=1, cadence=1, options=options)
+    monitor.step(0)
+    monkeypatch.setattr(context, function, broken)
+    skipped = monitor.step(1).record.contents["skipped"]
+    expected = set(families) - ({"gradient"} if function == "shared_tangent_kernels" else set())
+    assert set(skipped) == expected  # a monitor compares no pairs of gradients
+    assert monitor.history.steps == [0, 1]
+
+
+def test_features_that_fail_are_told_beside_the_loss(monkeypatch):
+    monkeypatch.setattr(context, "features", broken)
+    found = th.survey(mlp(), blobs(), families="gradient", permutations=0)
+    texts = {w["measure"]: w["text"] for w in found.record.contents["warnings"]}
+    assert texts["feature_omega_contrast"] == "not measured: IndexError: list index out of range"
+    assert {"loss", "omega_contrast"} <= set(found.to_frame().measure)
+
+
+def test_operations_that_cannot_be_counted_are_left_out(monkeypatch):
+    def uncountable(*_args, **_options):
+        raise AssertionError("sdpa_flop_count")
+
+    registry = dict.fromkeys(flop_counter.flop_registry, uncountable)
+    monkeypatch.setattr("theodolite.surveys.layers.flop_registry", registry)
+    with count_operations(5) as found:
+        mlp()(torch.randn(5, 6))
+    assert (found.products, found.total > 0) == (0, True)
+    assert th.survey(mlp(), blobs(), families="kernel").record.contents["skipped"] == {}
+
+
+class Attention(nn.Module):
+    """Fewer heads for keys and values than for queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.head = nn.Linear(6, 8), nn.Linear(6, 4), nn.Linear(8, 3)
+
+    def forward(self, x):
+        q = self.query(x).reshape(len(x), 4, 1, 2)
+        k = self.key(x).reshape(len(x), 2, 1, 2)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+        return self.head(mixed.flatten(1))
+
+
+def test_grouped_queries_are_surveyed():
+    found = th.survey(Attention(), blobs(), permutations=0)
+    assert found.record.contents["skipped"] == {}
