@@ -32,7 +32,7 @@ def trained(inputs, labels, activation="relu", sigma=0.05):
 
 def told(net, inputs, labels):
     found = theodolite.survey(
-        net, (inputs, labels), families="gradient", options={"split": "train"}
+        net, (inputs, labels), families="gradient", read="raw", options={"split": "train"}
     )
     return memorization_sentence(groups_of([found.run], 60)[0])
 
@@ -61,9 +61,16 @@ def test_a_monitored_run_says_it_too(images, tmp_path):
     inputs, labels = images
     net = trained(inputs, labels)
     with theodolite.Monitor(
-        net, (inputs, labels), folder=tmp_path, families=("gradient",)
+        net, (inputs, labels), folder=tmp_path, families=("gradient",), read="raw"
     ) as watch:
         watch.step(0)
         watch.step(1)
     run = theodolite.load(tmp_path).run
     assert "Looks like" in memorization_sentence(groups_of([run], 60)[0])
+
+
+def test_features_read_elsewhere_get_no_verdict(images):
+    inputs, labels = images
+    found = theodolite.survey(mlp([64, 32, 10]), (inputs, labels), families="gradient")
+    text = memorization_sentence(groups_of([found.run], 60)[0])
+    assert text.startswith("No verdict: features were read after relu, and the rules were chosen")

@@ -28,9 +28,9 @@ Read = Literal["next", "raw"]
 _Kind = Literal["output", "activation", "normalization", "arithmetic", "neutral"]
 
 _ACTIVATIONS = frozenset({
-    "celu", "clamp", "clamp_max", "clamp_min", "clip", "elu", "gelu", "glu", "hardshrink",
+    "celu", "clamp", "clamp_max", "clamp_min", "clip", "cos", "elu", "gelu", "glu", "hardshrink",
     "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "maximum", "minimum",
-    "mish", "prelu", "relu", "relu6", "rrelu", "selu", "sigmoid", "silu", "softplus",
+    "mish", "prelu", "relu", "relu6", "rrelu", "selu", "sigmoid", "silu", "sin", "softplus",
     "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "where",
 })  # fmt: skip
 _NORMALIZATIONS = frozenset({

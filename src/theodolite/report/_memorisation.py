@@ -24,6 +24,7 @@ _FEATURES, _GRADIENTS = "feature_omega_contrast", "omega_contrast"
 THRESHOLD = 0.038
 # First layer's contrast of gradients below which examples of a class teach each other nothing.
 GRADIENT_THRESHOLD = 0.01
+_CALIBRATED = "own output"  # where the features were read that the rules were chosen on
 _FITTED = 0.25  # of the loss of guessing; the rule is for networks that fit their training set
 
 
@@ -74,6 +75,12 @@ def _verdict(group: Group, run: RunView, step: int | None) -> str:
     layers = [name for name in group.layers if finite(moment.value(_FAMILY, _FEATURES, name))]
     if len(layers) < 2:
         return ""
+    row = moment.row(_FAMILY, _FEATURES, layers[0]) or {}
+    if row.get("read_at") not in (None, _CALIBRATED):
+        return (
+            f"no verdict: features were read {plain(row['read_at'])}, and the rules were chosen "
+            'and validated on layers\' own outputs; survey with read="raw" for a verdict'
+        )
     loss = moment.value(_FAMILY, "loss", None)
     guessing = _guessing(moment)
     if finite(loss) and guessing is not None and loss > _FITTED * guessing:
