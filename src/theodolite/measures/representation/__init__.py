@@ -25,7 +25,12 @@ from theodolite.measures.representation._features import (
     scaled_targets,
 )
 from theodolite.measures.representation._projections import label_projections
-from theodolite.measures.representation._readouts import neighbour_accuracy, readout_accuracy
+from theodolite.measures.representation._readouts import (
+    neighbour_accuracy,
+    neighbour_accuracy_of_gram,
+    readout_accuracy,
+    readout_accuracy_of_gram,
+)
 from theodolite.measures.representation._summaries import (
     alignment_area,
     alignment_second_moment,
@@ -54,11 +59,13 @@ __all__ = [
     "dominance_fraction",
     "label_projections",
     "neighbour_accuracy",
+    "neighbour_accuracy_of_gram",
     "one_vs_one_curve",
     "one_vs_one_difference",
     "picard_ratios",
     "prepare_features",
     "readout_accuracy",
+    "readout_accuracy_of_gram",
     "representation_alignment",
     "scaled_targets",
     "top_share",
@@ -79,7 +86,9 @@ HELPERS: tuple[str, ...] = (
     "curve_from_projections",
     "dominance_fraction",
     "label_projections",
+    "neighbour_accuracy_of_gram",
     "prepare_features",
+    "readout_accuracy_of_gram",
     "scaled_targets",
     "top_share_from_projections",
 )

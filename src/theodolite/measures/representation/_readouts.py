@@ -1,5 +1,7 @@
 """Read-outs judged without held-out data: each example is predicted from all the others."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
@@ -12,8 +14,10 @@ from theodolite.checks import (
     require_labels,
     require_nonempty,
     require_same_length,
+    require_square,
+    require_symmetric,
 )
-from theodolite.linalg import array_function, double, thin_svd
+from theodolite.linalg import array_function, double, double_center, symmetric_eigen, thin_svd
 
 _ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
 # Ridges that compete, in units of the mean eigenvalue of the centred kernel.
@@ -37,7 +41,7 @@ def neighbour_accuracy(
     Invariant to: rotations, shifts and a common scale of the features; renaming of classes that
     keeps their order.
     Undefined (``nan``): only one class.
-    Cost: O(n^2 d) time, 32 MiB besides the features.
+    Cost: O(n^2 d) time, 32 MiB beside the features.
 
     Args:
         features: one row per example.
@@ -56,20 +60,56 @@ def neighbour_accuracy(
     References:
         [cover1967nearest].
     """
-    classes = _require_examples(features, labels)
+    _require_examples(features, labels)
+    rows = _centred(features)
+
+    def products(own: Tensor) -> Tensor:
+        return rows[own] @ rows.mT
+
+    return _share_of_neighbours(products, rows.square().sum(1), labels, neighbours)
+
+
+@array_function
+def neighbour_accuracy_of_gram(
+    gram: Float[Tensor, "n n"], labels: Integer[Tensor, " n"], neighbours: int = 5
+) -> Float[Tensor, ""]:
+    """:func:`neighbour_accuracy` from the inner products of all pairs of examples.
+
+    Args:
+        gram: inner products of features.
+        labels: class of each example.
+        neighbours: how many vote.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> neighbour_accuracy_of_gram(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1]), 2).item()
+        1.0
+
+    References:
+        [cover1967nearest].
+    """
+    _require_gram(gram, labels)
+    inner = double_center(double(gram))
+    return _share_of_neighbours(lambda own: inner[own], inner.diagonal(), labels, neighbours)
+
+
+def _share_of_neighbours(
+    products: Callable[[Tensor], Tensor], squares: Tensor, labels: Tensor, neighbours: int
+) -> Tensor:
+    """The vote, with squared distances from inner products, some rows at a time."""
     require_count(1, neighbours=neighbours)
-    if torch.unique(labels).numel() < 2:
-        return double(features).new_tensor(torch.nan)
-    n, rows = len(labels), _centred(features)
-    count, right = min(neighbours, n - 1), 0
+    names, classes = torch.unique(labels, return_inverse=True)
+    if len(names) < 2:
+        return squares.new_tensor(torch.nan)
+    n, right = len(labels), 0
     for own in torch.split(torch.arange(n, device=labels.device), max(1, _ENTRIES // n)):
-        distances = torch.cdist(rows[own], rows)
+        distances = squares[own].unsqueeze(1) + squares - 2 * products(own)
         distances[torch.arange(len(own), device=own.device), own] = torch.inf
-        nearest = labels[distances.topk(count, largest=False).indices].long()
-        votes = functional.one_hot(nearest, classes).sum(1).double()
-        votes += 0.5 * functional.one_hot(nearest[:, 0], classes)
-        right += int((votes.argmax(1) == labels[own]).sum())
-    return rows.new_tensor(right / n)
+        nearest = classes[distances.topk(min(neighbours, n - 1), largest=False).indices]
+        votes = functional.one_hot(nearest, len(names)).sum(1).double()
+        votes += 0.5 * functional.one_hot(nearest[:, 0], len(names))
+        right += int((votes.argmax(1) == classes[own]).sum())
+    return squares.new_tensor(right / n)
 
 
 @array_function
@@ -107,14 +147,43 @@ def readout_accuracy(
     References:
         [allen1974prediction], the PRESS statistic.
     """
-    classes = _require_examples(features, labels)
-    if torch.unique(labels).numel() < 2:
-        return double(features).new_tensor(torch.nan)
-    n = len(labels)
-    targets = functional.one_hot(labels.long(), classes).double()
-    centred = targets - targets.mean(0)
+    _require_examples(features, labels)
     left, values, _ = thin_svd(_centred(features))
-    eigenvalues, parts = values.square(), left.mT @ centred
+    return _share_of_readout(left, values.square(), labels)
+
+
+@array_function
+def readout_accuracy_of_gram(
+    gram: Float[Tensor, "n n"], labels: Integer[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    """:func:`readout_accuracy` from the inner products of all pairs of examples.
+
+    Args:
+        gram: inner products of features.
+        labels: class of each example.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> readout_accuracy_of_gram(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1])).item()
+        1.0
+
+    References:
+        [allen1974prediction].
+    """
+    _require_gram(gram, labels)
+    found = symmetric_eigen(double_center(double(gram)))
+    return _share_of_readout(found.vectors, found.values.clamp_min(0.0), labels)
+
+
+def _share_of_readout(left: Tensor, eigenvalues: Tensor, labels: Tensor) -> Tensor:
+    """From the eigenvectors of the centred kernel, one fit per ridge."""
+    names, classes = torch.unique(labels, return_inverse=True)
+    if len(names) < 2:
+        return left.new_tensor(torch.nan)
+    n = len(labels)
+    targets = functional.one_hot(classes, len(names)).double()
+    centred = targets - targets.mean(0)
+    parts = left.mT @ centred
     errors, predictions = [], []
     for ridge in _RIDGES:
         kept = eigenvalues / (eigenvalues + ridge * eigenvalues.sum() / n).clamp_min(1e-300)
@@ -124,16 +193,22 @@ def readout_accuracy(
         errors.append(residuals.square().sum())
         predictions.append((targets - residuals).argmax(1))
     best = int(torch.stack(errors).argmin())
-    return (predictions[best] == labels).double().mean()
+    return (predictions[best] == classes).double().mean()
 
 
-def _require_examples(features: Tensor, labels: Tensor) -> int:
+def _require_examples(features: Tensor, labels: Tensor) -> None:
     require_axes(2, features=features)
     require_nonempty(features=features)
     require_same_length(features=features, labels=labels)
     require_count(2, examples=len(features))
     require_finite(features=features)
-    return require_labels(labels)
+    require_labels(labels)
+
+
+def _require_gram(gram: Tensor, labels: Tensor) -> None:
+    require_square(gram=gram)
+    require_symmetric(gram=gram)
+    _require_examples(gram, labels)
 
 
 def _centred(features: Tensor) -> Tensor:
