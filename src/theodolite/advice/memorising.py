@@ -134,8 +134,8 @@ CALIBRATION = Calibration(
     learning=(85, 2),
     memorising=(135, 0),
     undecided=232,
-    domain="small dense, residual and convolutional classifiers on generated, tabular, text and "
-    "image tasks of kinds that the rule was not chosen on, with 0 to 100 % of the labels redrawn",
+    domain="small classifiers of generated, tabular, text and image tasks, with 0 to 100 % of the "
+    "labels redrawn",
 )
 
 
@@ -270,4 +270,4 @@ def _undecided(because: str) -> LabelVerdict:
 
 
 def _trust(answer: Answer) -> str:
-    return f"{CALIBRATION.error(answer)} of a calibration on {CALIBRATION.domain}"
+    return f"{CALIBRATION.error(answer)} of its calibration: {CALIBRATION.domain}"

@@ -66,7 +66,12 @@ def summary_text(
     for name in (layer["name"] for layer in contents["layers"]):
         table.append([name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)])
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = [title, *(_line(row, widths) for row in table)]
+    told = [
+        line
+        for answer in contents.get("answers", ())
+        for line in (answer["sentence"], f"    how sure: {answer['sure']}")
+    ]
+    lines = [*told, *[""] * bool(told), title, *(_line(row, widths) for row in table)]
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
     lines += _notes(contents["warnings"])
     return "\n".join(line.rstrip() for line in lines)

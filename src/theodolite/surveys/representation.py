@@ -13,6 +13,7 @@ from theodolite.linalg import LabelProjections, projections_from_kernel
 from theodolite.measures import representation
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext
+from theodolite.surveys.fit import measure_readouts
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
@@ -25,12 +26,15 @@ _LONGEST = 5.0  # decades of steps of the predicted loss
 
 def measure_representation(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of all layers."""
-    columns = context.examples("representation")[1].columns
+    targets = context.examples("representation")[1]
+    columns = targets.columns
     assert columns is not None  # the family would not apply
     shuffled = context.draws.shuffled(columns)
     for layer, features in context.features("representation"):
         with context.step("representation", layer):
             _layer_rows(context, record, layer, features, columns, shuffled)
+            if targets.labels is not None and context.plan.curves:
+                measure_readouts(record, layer, features, targets.labels)
     record.routes["representation"] = {
         "method": "exact",
         "n": len(columns),

@@ -25,12 +25,14 @@ from theodolite.errors import (
     TheodoliteError,
 )
 from theodolite.records import Record
+from theodolite.surveys.answers import answers_of
 from theodolite.surveys.context import Draws, SurveyContext
 from theodolite.surveys.covariance import (
     matrix_layers,
     measure_covariance,
     require_image_shape,
 )
+from theodolite.surveys.fit import measure_fit
 from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
 from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
@@ -67,6 +69,7 @@ def survey(
     data: Any,
     targets: Any = None,
     *,
+    held_out: Any = None,
     truth: Any = None,
     families: str | Sequence[str] | None = None,
     layers: Layers | None = None,
@@ -97,6 +100,8 @@ def survey(
         data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these;
             of a model with several inputs ((first, second), targets), or a mapping by their names.
         targets: of the same examples, where the data holds none.
+        held_out: examples that the model was not trained on, in any form that ``data`` takes: then
+            the survey says what is learned and what is memorised.
         truth: true labels of the same examples in the order of the data, where the targets are
             others, such as shuffled ones; gives ``cka_truth`` beside ``cka_target``.
         families: which families to measure, as in :class:`SurveyOptions`; all by default.
@@ -148,8 +153,17 @@ def survey(
             probe = draw_probe(
                 everything, chosen, processes, targets=targets, device=place, truth=truth
             )
+            others = None
+            if held_out is not None:
+                others = draw_probe(held_out, chosen, processes, device=place)
             record = measure_model(
-                inner, everything, probe, chosen, processes=processes, progress=progress
+                inner,
+                everything,
+                probe,
+                chosen,
+                held_out=others,
+                processes=processes,
+                progress=progress,
             )
     return Survey(record, writes=processes.rank == 0)
 
@@ -161,6 +175,7 @@ def measure_model(
     options: SurveyOptions,
     plan: SurveyPlan | None = None,
     *,
+    held_out: Probe | None = None,
     processes: Processes,
     step: int | None = None,
     progress: ProgressBar = False,
@@ -174,6 +189,7 @@ def measure_model(
         probe: the examples.
         options: what the user chose.
         plan: what is taken this time, where that is not everything.
+        held_out: examples that the model was not trained on.
         processes: those that take part.
         step: of the training.
         progress: see :func:`survey`.
@@ -209,7 +225,7 @@ def measure_model(
                 processes,
                 memory,
             )
-            _measure_families(context, record)
+            _measure_families(context, record, held_out)
         for family, note in plan.notes.items():
             record.warn(None, family, "examples", note)
     record.complete()
@@ -241,7 +257,9 @@ def _layout(
     return known[1]
 
 
-def _measure_families(context: SurveyContext, record: RecordBuilder) -> None:
+def _measure_families(
+    context: SurveyContext, record: RecordBuilder, held_out: Probe | None
+) -> None:
     families = context.options.families
     reasons = {family: _inapplicable(context, family) for family in families}
     _require_options(context, reasons)
@@ -265,6 +283,11 @@ def _measure_families(context: SurveyContext, record: RecordBuilder) -> None:
             why = _tried(context, partial(_FAMILIES[family], context, record))
         if why is not None:
             record.skipped[family] = why
+        elif family == "representation" and context.plan.curves:
+            record.section()
+            why = _tried(context, lambda: measure_fit(context, record, held_out))
+            if why is not None:
+                record.warn(None, family, "accuracy", f"not measured: {why}")
         trim_memory(context.options)
 
 
@@ -357,6 +380,7 @@ def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> 
         "data": _data(context),
         "layers": [layer.describe() for layer in context.layout.layers],
         "rows": record.rows,
+        "answers": [],
         "curves": record.curves,
         "skipped": record.skipped,
         "warnings": record.warnings,
@@ -369,6 +393,7 @@ def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> 
         for index, row in enumerate(record.rows)
         if row["reason"] is not None
     }
+    contents["answers"] = answers_of(contents)
     return Record(contents, record.arrays, reasons)
 
 

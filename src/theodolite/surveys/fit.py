@@ -1,0 +1,86 @@
+"""How well the model fits, and how much of that its inputs and layers hold without it.
+
+Reads features, inputs and outputs. Every example is predicted from all the others, so that nothing
+needs held-out data; where there is some, the model's accuracy on it stands beside that in training.
+"""
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from theodolite.engine import Batch, iterate_batches, read_outputs, resolve_readout
+from theodolite.measures import representation
+from theodolite.records import Estimate
+from theodolite.surveys.context import LayerFeatures, SurveyContext, input_features
+from theodolite.surveys.layers import Layer
+from theodolite.surveys.probe import Probe
+from theodolite.surveys.record import RecordBuilder
+
+__all__ = ["measure_fit", "measure_readouts"]
+
+_READOUT = 500  # examples of a layer's read-out: an eigenvalue problem of that size per layer
+
+
+def measure_readouts(
+    record: RecordBuilder, layer: Layer, features: LayerFeatures, labels: Tensor
+) -> None:
+    """What neighbours and a linear read-out in a layer say of an example from all the others."""
+    if not bool(features.gram.isfinite().all()):
+        return
+    labels = labels.to(features.gram.device)
+    value = representation.neighbour_accuracy_of_gram(features.gram, labels)
+    estimate = _accuracy(float(value), labels)
+    record.row(layer, "representation", "neighbour_accuracy", estimate, n=len(labels))
+    few = features.first(min(_READOUT, len(labels)))
+    value = representation.readout_accuracy_of_gram(few.gram, labels[: len(few)])
+    estimate = _accuracy(float(value), labels[: len(few)])
+    record.row(layer, "representation", "readout_accuracy", estimate, n=len(few))
+
+
+def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
+    """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples."""
+    batch, targets = context.examples("representation")
+    if context.processes.rank != 0 or targets.labels is None or context.layout.outputs is None:
+        return
+    rows = {"accuracy": _right(context.outputs(batch), targets.labels)}
+    inputs = input_features(batch)
+    if inputs is not None and bool(inputs.gram.isfinite().all()):
+        labels = targets.labels.to(inputs.gram.device)
+        near = representation.neighbour_accuracy_of_gram(inputs.gram, labels)
+        line = representation.readout_accuracy_of_gram(inputs.gram, labels)
+        rows |= {"input_neighbour_accuracy": float(near), "input_readout_accuracy": float(line)}
+    for measure, value in rows.items():
+        read_at = "outputs" if measure == "accuracy" else "inputs"
+        estimate = _accuracy(value, targets.labels)
+        record.row(
+            None, "representation", measure, estimate, n=len(targets.labels), read_at=read_at
+        )
+    if held_out is not None and held_out.targets.labels is not None:
+        labels = held_out.targets.labels
+        value = _right(_outputs(context, held_out.batch), labels)
+        estimate = _accuracy(value, labels)
+        record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
+
+
+def _outputs(context: SurveyContext, batch: Batch) -> Tensor:
+    readout = resolve_readout(context.options.readout)
+    with torch.no_grad():
+        parts = [
+            read_outputs(part.run(context.model), part, readout)
+            for part in iterate_batches(batch, batch_size=context.plan.batch_size)
+        ]
+    return torch.cat(parts)
+
+
+def _right(outputs: Tensor, labels: Tensor) -> float:
+    """Share of examples whose largest output, or the sign of the only one, is their class."""
+    told = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
+    return (told.cpu() == labels).double().mean().item()
+
+
+def _accuracy(value: float, labels: Tensor) -> Estimate:
+    """A share of examples with its standard error, beside guessing the largest class."""
+    n, chance = len(labels), float(labels.unique(return_counts=True)[1].max()) / len(labels)
+    spread = sqrt(chance * (1 - chance) / n)
+    return Estimate(value, sqrt(max(value * (1 - value), 0.0) / n), chance, spread, "binomial")
