@@ -57,7 +57,9 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
 
 
 def test_summary_has_a_line_per_layer(found):
-    lines = found.summary().splitlines()
+    told, table = found.summary().split("\n\n", 1)
+    assert told.startswith("Layer ")  # which layer carries the task, then what to do
+    lines = table.splitlines()
     assert lines[0] == "cnn: 40 of 40 examples, classification, labels true"
     assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "3", "7"]
     assert repr(found).startswith("Survey(4 layers, 40 examples: representation")

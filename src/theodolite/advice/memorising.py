@@ -85,6 +85,7 @@ class LabelVerdict:
         because: the numbers behind it.
         sure: how far to trust it, and for what domain that was measured.
         advice: what to do or look at.
+        measured: whether held-out data decided.
     """
 
     answer: Answer
@@ -92,6 +93,7 @@ class LabelVerdict:
     because: str
     sure: str
     advice: str
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
             f"than guessing ({evidence.chance:.0%})"
         )
     share, spread = evidence.share(held_out.accuracy), 2 * error / evidence.fit
-    learned, memorised = max(held_out.accuracy - evidence.chance, 0.0), evidence.fit
+    learned = max(held_out.accuracy - evidence.chance, 0.0)
     memorised = max(evidence.accuracy - max(held_out.accuracy, evidence.chance), 0.0)
     because = (
         f"beyond guessing ({evidence.chance:.0%}), {learned:.0%} of the examples are learned (they "
@@ -189,7 +191,8 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
             "The network learns its task: most of what it fits carries over to new examples.",
             because,
             sure,
-            "Compare layers below to see where the task is carried.",
+            "Compare layers to see where the task is carried.",
+            measured=True,
         )
     if share + spread < _LEARNING:
         return LabelVerdict(
@@ -198,6 +201,7 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
             because,
             sure,
             _TRY,
+            measured=True,
         )
     return LabelVerdict(
         "undecided",
@@ -205,6 +209,7 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
         because,
         sure,
         _TRY,
+        measured=True,
     )
 
 

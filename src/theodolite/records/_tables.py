@@ -69,7 +69,7 @@ def summary_text(
     told = [
         line
         for answer in contents.get("answers", ())
-        for line in (answer["sentence"], f"    how sure: {answer['sure']}")
+        for line in (answer["text"], f"    {answer['certainty']}: {answer['why']}")
     ]
     lines = [*told, *[""] * bool(told), title, *(_line(row, widths) for row in table)]
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]

@@ -1,7 +1,7 @@
 """Three sentences about a survey that a person can act on, from its rows alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -15,26 +15,24 @@ _CALIBRATED = 100  # examples at least: the verdict was calibrated on 105 and mo
 
 @dataclass(frozen=True)
 class Answer:
-    """A sentence with what it rests on.
+    """A sentence with what it rests on; docs/records.md has the layout.
 
     Args:
-        question: that it answers.
-        sentence: the answer.
-        sure: how sure that is.
-        because: the numbers behind it.
-        family: where the evidence is.
-        measure: which of its numbers.
+        question: "task", "layer" or "next".
+        text: the answer.
+        certainty: "clear", "likely" or "open".
+        why: what that rests on: error rates, numbers.
+        evidence: keys of the figures of a report that show it.
     """
 
     question: str
-    sentence: str
-    sure: str
-    because: str
-    family: str
-    measure: str
+    text: str
+    certainty: str
+    why: str
+    evidence: tuple[str, ...]
 
 
-def answers_of(contents: Mapping[str, Any]) -> list[dict[str, str]]:
+def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the network does with its task, which layer carries it, what to do; plain data.
 
     Args:
@@ -43,19 +41,19 @@ def answers_of(contents: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"]]
     verdict = _verdict(rows, contents["data"], layers)
-    carrier = _carrier(rows, layers)
-    found = []
-    if verdict is not None:
-        question = "What does the network do with this task?"
-        because = verdict.because
-        found.append(
-            Answer(question, verdict.sentence, verdict.sure, because, "representation", "accuracy")
-        )
-    if carrier is not None:
-        found.append(carrier)
-    if found:
-        found.append(_next(rows, layers, verdict, carrier))
-    return [asdict(answer) for answer in found]
+    found = [_task(verdict), _carrier(rows, layers), _next(rows, layers, verdict)]
+    return [{**vars(a), "evidence": list(a.evidence)} for a in found if a is not None]
+
+
+def _task(verdict: LabelVerdict | None) -> Answer | None:
+    if verdict is None:
+        return None
+    certainty = "open" if verdict.answer == "undecided" else "likely"
+    if verdict.measured:
+        certainty = "clear" if verdict.answer != "undecided" else "likely"
+    why = f"{verdict.sure}; {verdict.because}"
+    evidence = ("representation-readout-accuracy", "gradient-feature-omega-contrast")
+    return Answer("task", verdict.sentence, certainty, why, evidence)
 
 
 def _verdict(
@@ -67,9 +65,8 @@ def _verdict(
         return None
     shape, held_out = data.get("input_shape"), rows.get((None, "held_out_accuracy"))
     near, line = (rows.get((None, f"input_{kind}_accuracy")) for kind in ("neighbour", "readout"))
-    first = next(
-        (rows[n, "neighbour_accuracy"] for n in layers if (n, "neighbour_accuracy") in rows), None
-    )
+    in_layers = (rows.get((name, "neighbour_accuracy")) for name in layers)
+    first = next((row for row in in_layers if row is not None), None)
     size = 1
     for length in shape or ():
         size *= length
@@ -91,69 +88,57 @@ def _verdict(
 
 
 def _carrier(rows: Mapping[tuple[str | None, str], Row], layers: Sequence[str]) -> Answer | None:
-    """The layer whose linear read-out tells the classes best, and those that are as good."""
-    known = {
-        name: rows[name, "readout_accuracy"]
-        for name in layers
-        if (name, "readout_accuracy") in rows
-    }
-    finite = {name: row for name, row in known.items() if isfinite(row["value"])}
+    """The first layer whose linear read-out tells the classes as well as that of any other."""
+    known = {name: rows.get((name, "readout_accuracy")) for name in layers}
+    finite = {name: row for name, row in known.items() if row and isfinite(row["value"])}
     if not finite:
         return None
-    best = max(finite, key=lambda name: finite[name]["value"])
-    top = finite[best]
-    chance, spread = top["null_mean"], top["null_sd"]
-    question, measure = "Which layer carries it?", "readout_accuracy"
-    points, n = 200 * top["error"], top["n"]
-    sure = f"± {points:.0f} points (two standard errors of {n} examples, each left out in turn)"
-    because = ", ".join(f"{_name(name)} {row['value']:.0%}" for name, row in finite.items())
-    if top["value"] < chance + 3 * spread:
-        sentence = "No layer carries the task: linear read-outs of all of them are at chance."
-        because = f"guessing {chance:.0%}; {because}"
-        return Answer(question, sentence, sure, because, "representation", measure)
-    near = 2 * max(top["error"], 0.25 / n**0.5)
-    equal = [name for name in finite if finite[name]["value"] >= top["value"] - near]
+    best = max(finite.values(), key=lambda row: row["value"])
+    chance, n = best["null_mean"], best["n"]
+    each = ", ".join(f"{_name(name)} {row['value']:.0%}" for name, row in finite.items())
+    why = f"± {200 * best['error']:.0f} points with {n} examples, each left out in turn; {each}"
+    evidence = ("representation-readout-accuracy", "kernel-cka-target")
+    if best["value"] < chance + 3 * best["null_sd"]:
+        text = "No layer carries the task: linear read-outs of all of them are at chance."
+        return Answer("layer", text, "likely", f"guessing {chance:.0%}; {why}", evidence)
+    near = 2 * max(best["error"], 0.25 / n**0.5)
+    equal = [name for name in finite if finite[name]["value"] >= best["value"] - near]
     first, others = equal[0], ""
     if len(equal) > 1:
         verb = "is" if len(equal) == 2 else "are"
         others = f"; {_listed(equal[1:])} {verb} no better within the error"
-    sentence = (
+    text = (
         f"Layer {_name(first)} carries it: a linear read-out of it, fitted to the other examples, "
         f"gets {finite[first]['value']:.0%} right (guessing {chance:.0%}){others}."
     )
-    return Answer(question, sentence, sure, because, "representation", measure)
+    certainty = "clear" if best["value"] > chance + 5 * best["null_sd"] else "likely"
+    return Answer("layer", text, certainty, why, evidence)
 
 
 def _next(
     rows: Mapping[tuple[str | None, str], Row],
     layers: Sequence[str],
     verdict: LabelVerdict | None,
-    carrier: Answer | None,
-) -> Answer:
-    """What to do: the verdict's advice, or where to read out, or which layer would move."""
-    question = "What to do next?"
+) -> Answer | None:
+    """What to do: the verdict's advice, or which layer moves the outputs towards the labels."""
     if verdict is not None and verdict.answer != "learning":
-        sure = "as sure as the first answer"
-        because = verdict.because
-        return Answer(question, verdict.advice, sure, because, "representation", "accuracy")
+        why = "follows from the first answer"
+        return Answer("next", verdict.advice, "likely", why, ("gradient-feature-omega-contrast",))
     found = {name: rows.get((name, "tangent_alignment")) for name in layers}
     tangent = {name: row for name, row in found.items() if row and isfinite(row["value"])}
     if not tangent:
-        advice = "Compare layers in the table." if verdict is None else verdict.advice
-        because = "" if carrier is None else carrier.because
-        sure = "see the table"
-        return Answer(question, advice, sure, because, "representation", "readout_accuracy")
+        return None
     peak = max(tangent, key=lambda name: tangent[name]["value"])
     value, chance = tangent[peak]["value"], tangent[peak]["null_mean"]
-    sentence = (
+    text = (
         f"To change what it does with least effort, train layer {_name(peak)}: a small step there "
         "moves the outputs most towards the labels."
     )
     if chance is not None and value <= chance + 2 * (tangent[peak]["null_sd"] or 0.0):
-        sentence = "No layer stands out as the one to train: tangent alignments are within chance."
-    because = ", ".join(f"{_name(name)} {row['value']:.3g}" for name, row in tangent.items())
-    sure = "a description of this moment, not a forecast"
-    return Answer(question, sentence, sure, because, "tangent", "tangent_alignment")
+        text = "No layer stands out as the one to train: tangent alignments are within chance."
+    each = ", ".join(f"{_name(name)} {row['value']:.3g}" for name, row in tangent.items())
+    why = f"describes this moment, and is no forecast; tangent alignment {each}"
+    return Answer("next", text, "likely", why, ("tangent-tangent-alignment",))
 
 
 def _name(layer: str) -> str:

@@ -56,6 +56,8 @@ class Monitor:
             small); one number for all. By default 1 for what is named, be it steps or
             families; with all families at a number of steps 8 for representation, tangent and
             gradient (the loss and Omega of features are always taken) and 16 for curves.
+        held_out: examples that the model is not trained on: each measurement with curves then says
+            what is learned and what is memorised.
         truth: true labels of the probe's examples in the order given, where the probe has others,
             such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
         families: which families to measure.
@@ -94,6 +96,7 @@ class Monitor:
         every: Every = 100,
         *,
         cadence: int | Mapping[str, int] | None = None,
+        held_out: Any = None,
         truth: Any = None,
         families: str | Sequence[str] | None = None,
         layers: Layers | None = None,
@@ -132,6 +135,9 @@ class Monitor:
             place = self._options.device or model_device(unwrap(model))
             drawn = draw_probe(probe, self._options, self._processes, device=place, truth=truth)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
+            self._held_out = None
+            if held_out is not None:
+                self._held_out = draw_probe(held_out, self._options, self._processes, device=place)
 
     def step(self, step: int) -> Survey | None:
         """Call after every training step; measures where one is due.
@@ -220,6 +226,7 @@ class Monitor:
                 self._probe,
                 options,
                 plan,
+                held_out=self._held_out,
                 processes=self._processes,
                 step=step,
                 remembered=self._remembered,
