@@ -158,9 +158,8 @@ def _task(group: Group, step: int | None) -> Answer:
         return _kept_held_out(pairs)
     first = [profiles[0] for run in group.runs if (profiles := _profiles(group, run, step))]
     if not first:
-        reason = quiet_reason(group, "kernel").rstrip(".")
-        text = f"Nothing here speaks about labels: {reason}."
-        return Answer("task", text, "open", "no family that reads labels was measured")
+        text = "What the network does with a task cannot be told: no number here reads labels."
+        return Answer("task", text, "open", quiet_reason(group, "kernel").rstrip("."))
     if len(first) > 1:
         return _differing(first)
     profile, run = first[0], first[0].run
@@ -305,7 +304,8 @@ def _layer(group: Group, step: int | None) -> Answer:
     found = {run.index: _profiles(group, run, step) for run in group.runs}
     run = next((r for r in group.runs if found[r.index]), None)
     if run is None:
-        return Answer("layer", "No layer can be named.", "open", "no number reads the labels")
+        text = "No layer can be named without labels."
+        return Answer("layer", text, "open", "no number here reads them")
     profiles = found[run.index]
     evidence = tuple(p.figure for p in profiles)
     tops = {p.family: p.top for p in profiles}
@@ -331,8 +331,8 @@ def _layer(group: Group, step: int | None) -> Answer:
         if len(known) > 1:
             certainty, why = "clear", f"{len(known)} of {len(known)} measures agree"
     else:
-        parts = [f"{layer_words(layer)} by {words}" for layer, words in told.items()]
-        text = f"No single layer carries the task{who}: highest is {', '.join(parts)}"
+        parts = _listed(f"{words} in {layer_words(layer)}" for layer, words in told.items())
+        text = f"No single layer carries the task{who}: highest are {parts}"
         certainty, why = "open", "the measures disagree about the layer"
     text += _early(known[0]) + _other_layers(group, run, found, step)
     return Answer("layer", f"{text}.", certainty, why, evidence)

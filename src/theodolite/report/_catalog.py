@@ -77,8 +77,10 @@ def _headline(group: Group, family: str) -> Figure | None:
     lines = [Line(known.headline, known.heading)]
     extra, key = None, None
     if family == "kernel":
-        title = "CKA to labels and to the input"
-        reading += " CKA to the input: how much of the raw data's geometry is left."
+        labeled = bool(group.measured(family, known.headline))
+        title = "CKA to labels and to the input" if labeled else "CKA to the input"
+        left = "CKA to the input: how much of the raw data's geometry is left."
+        reading = f"{reading} {left}" if labeled else left
         lines.append(Line("cka_input", "CKA to the input"))
         if group.measured(family, TRUTH):
             reading += " CKA to the true labels is drawn where the run was trained on others."

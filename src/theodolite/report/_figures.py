@@ -13,7 +13,7 @@ Looks carry the colors of the light palette; a page exchanges them for those of 
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,8 +43,8 @@ __all__ = [
 ]
 
 _NARROW = 1.5  # decades with too few powers of ten to read
+_LINEAR = 0.7  # decades: below a factor of five a logarithmic axis has too few round numbers
 _MOST_DECADES = 3.5  # that each have their label
-_FEWEST_TICKS = 2
 _WIDEST = 520  # pixels across a panel that grows
 _RUN_TONES = ("representation", "gradient", "kernel", "covariance", "tangent", "muted")
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
@@ -285,7 +285,7 @@ def with_ranges(
     ]
 
 
-def _ranged(settings: dict[str, Any], numbers: Iterable[Numbers], name: str) -> dict[str, Any]:
+def _ranged(settings: dict[str, Any], numbers: Sequence[Numbers], name: str) -> dict[str, Any]:
     if "range" in settings:
         return settings
     values = [v for entry in numbers for v in _extent(entry, name)]
@@ -296,6 +296,8 @@ def _ranged(settings: dict[str, Any], numbers: Iterable[Numbers], name: str) -> 
     if not values:
         return settings | {"range": [0, 1]}
     low, high = min(values), max(values)
+    if settings["type"] == "log" and high - low < _LINEAR:
+        return _ranged(settings | {"type": "linear", "nticks": 5}, numbers, name)
     pad = 0.06 * (high - low) or 0.5
     bottom = low if name == "y" and low == 0 and settings["type"] != "log" else low - pad
     limits: dict[str, Any] = {"range": [float(f"{bottom:.6g}"), float(f"{high + pad:.6g}")]}
@@ -307,13 +309,10 @@ def _ranged(settings: dict[str, Any], numbers: Iterable[Numbers], name: str) -> 
 
 
 def _ticks(low: float, high: float) -> dict[str, Any]:
-    """1, 2 and 5 times powers of ten, written out; three places where there are too few."""
+    """1, 2 and 5 times powers of ten, written out."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     inside = [value for value in values if low <= math.log10(value) <= high]
-    if len(inside) < _FEWEST_TICKS:
-        places = [low + share * (high - low) for share in (0.1, 0.5, 0.9)]
-        inside = sorted({float(f"{10**place:.3g}") for place in places})
     return {"tickvals": inside, "ticktext": [f"{value:g}" for value in inside]}
 
 
