@@ -35,6 +35,7 @@ __all__ = [
     "top_eigen",
     "top_eigen_operator",
 ]
+_DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this size
 
 
 class Eigen(NamedTuple):
@@ -172,9 +173,6 @@ def _first_that_converges(
         if all(bool(part.detach().isfinite().all()) for part in parts):
             return parts
     raise RuntimeError("no eigenvalue driver converged, not even LAPACK's") from failure
-
-
-_DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this size
 
 
 def top_eigen(matrix: Float[Tensor, "d d"], count: int) -> Eigen:

@@ -25,6 +25,8 @@ from theodolite.metrics._streaming import (
     require_width,
 )
 
+_FIELDS = len(fields(HsicSums))
+
 
 @dataclass(frozen=True)
 class CkaSums:
@@ -131,9 +133,6 @@ def _rounding(*features: Tensor) -> Tensor:
     single = torch.finfo(torch.float32).eps
     like = double(features[0][:0])
     return like.new_tensor(min(single, eps_of(*features)))
-
-
-_FIELDS = len(fields(HsicSums))
 
 
 class _StreamingCKA(StreamingMetric[CkaSums]):

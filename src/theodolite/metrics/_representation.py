@@ -47,6 +47,9 @@ from theodolite.metrics._streaming import (
 
 _EPS = torch.finfo(torch.float64).eps
 _FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resolve nothing below
+Method = Literal["auto", "gram", "qr"]
+Scale = Literal["absolute", "normalized", "relative"]
+_GRID_POINTS = 200  # of the measure's default grid
 
 
 @dataclass(frozen=True)
@@ -267,12 +270,6 @@ def _root(matrix: Tensor) -> Tensor:
     """``E`` with ``E.T @ E = matrix`` for a positive semi-definite matrix up to rounding."""
     values, vectors = symmetric_eigen(matrix)
     return values.clamp(min=0).sqrt().unsqueeze(1) * vectors.mT
-
-
-Method = Literal["auto", "gram", "qr"]
-Scale = Literal["absolute", "normalized", "relative"]
-
-_GRID_POINTS = 200  # of the measure's default grid
 
 
 class RepresentationAlignment(StreamingMetric[Groups]):

@@ -20,6 +20,8 @@ from theodolite.checks import require_finite
 from theodolite.errors import DtypeError, ShapeError
 from theodolite.linalg import double
 
+S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups together
+
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
     """One float64 vector: its length, that of the header, all shapes, all entries."""
@@ -56,9 +58,6 @@ def _split(entries: Tensor, header: list[int]) -> list[Tensor]:
         position += 1 + axes
     parts = torch.split(entries, [prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups together
 
 
 class StreamingMetric(Metric, Generic[S]):

@@ -43,6 +43,8 @@ __all__ = [
     "power_shortcut",
     "spectral_alignment",
 ]
+Samples = int | float | Float[Tensor, "*p"]
+_HALVINGS = 80  # geometric bisection over 300 decades to the last bit
 
 
 @array_function
@@ -242,11 +244,6 @@ def _unstacked(predictions: Tensor, targets: Tensor) -> Tensor:
     if predictions.shape[-1] == outputs:
         return predictions
     return predictions.reshape(*predictions.shape[:-2], -1, outputs)
-
-
-Samples = int | float | Float[Tensor, "*p"]
-
-_HALVINGS = 80  # geometric bisection over 300 decades to the last bit
 
 
 @dataclass(frozen=True)

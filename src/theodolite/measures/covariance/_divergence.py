@@ -17,6 +17,8 @@ from theodolite.measures.covariance._matrices import (
     symmetrized,
 )
 
+Numbers = Float[Tensor, "*batch"] | float
+
 
 @array_function
 def symmetric_kl(
@@ -212,9 +214,6 @@ def _minus_log1p(x: Tensor, near: Tensor) -> Tensor:
     for order in range(9, 1, -1):  # x^2/2 - x^3/3 + ...; the next term is below eps
         series = (-1) ** order / order + series * small
     return series * small.square()
-
-
-Numbers = Float[Tensor, "*batch"] | float
 
 
 @array_function

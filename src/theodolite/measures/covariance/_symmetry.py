@@ -24,6 +24,8 @@ from theodolite.measures.covariance._matrices import (
     require_square_stack,
 )
 
+Train = Callable[[Tensor, Tensor], Sequence[Tensor]]
+
 
 def haar_basis(size: int, generator: torch.Generator | None) -> Tensor:
     """One draw from O(size), in float64 on the generator's device (default: CPU)."""
@@ -139,9 +141,6 @@ def _group_element(spaces: Eigenspaces, generator: torch.Generator | None) -> Te
         for group in spaces.groups
     ]
     return torch.cat(turned, 1) @ V.mT
-
-
-Train = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from theodolite.measures.kernel._linear import (
 )
 
 _BLOCK_BYTES = 256 * 2**20  # centred rows of all the kernels together
+Estimator = Literal["debiased", "biased"]
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,6 @@ def _constant_part(means: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     r"""Squared norm of :math:`v1^\top + 1v^\top + m11^\top`, from the means of the rows."""
     n, mean = len(means), means.mean()
     return 2 * n * (means - mean).square().sum() + (n * mean).square()
-
-
-Estimator = Literal["debiased", "biased"]
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ _ALIGNMENT = 128  # GPU matrix kernels are built for multiples of it
 
 Pairs = Sequence[tuple[int, int]]
 Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
+_FEW_CLASSES = 128  # up to here a product beats sums by index, which contend for the same rows
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,6 @@ def _tile_positions(n: int, kernels: int) -> Iterator[tuple[slice, slice]]:
     for index, top in enumerate(edges):
         for left in edges[index:]:
             yield top, left
-
-
-_FEW_CLASSES = 128  # up to here a product beats sums by index, which contend for the same rows
 
 
 class LabelKernel(NamedTuple):

@@ -31,6 +31,8 @@ from theodolite.linalg import (
 from theodolite.measures.kernel._grams import target_matrix
 from theodolite.measures.kernel._spectrum import KernelSpectrum, gram_modes
 
+_SLACK = 1e-5  # rounding of curves that were kept in float32
+
 
 @dataclass(frozen=True)
 class CumulativePower:
@@ -134,9 +136,6 @@ def _curve(
     modes = spectrum.count - spectrum.rank
     steps = torch.arange(1, modes + 1).to(curve).unsqueeze(1) / max(modes, 1)
     return torch.cat([curve, curve[-1] + null * steps]), null
-
-
-_SLACK = 1e-5  # rounding of curves that were kept in float32
 
 
 def _require_curve(curve: Tensor) -> None:

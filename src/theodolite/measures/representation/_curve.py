@@ -33,6 +33,7 @@ from theodolite.measures.representation._projections import (
 )
 
 Scale = Literal["absolute", "normalized", "relative"]
+_GRID_POINTS = 200
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,6 @@ def _steps(projections: LabelProjections, rtol: float) -> AlignmentSteps:
     centers = sigma.new_zeros(len(sizes)).index_add(0, index, sigma) / sizes
     masses = mass.new_zeros(len(sizes)).index_add(0, index, mass)
     return AlignmentSteps(centers, masses, double(projections.residual).sum())
-
-
-_GRID_POINTS = 200
 
 
 @dataclass(frozen=True)

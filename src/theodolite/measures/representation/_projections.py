@@ -30,6 +30,11 @@ from theodolite.linalg import (
 from theodolite.measures.representation._features import Targets, read_features, read_targets
 
 _TIE = 1e-8  # relative gap below which a divided difference is replaced by the derivative
+RouteChoice = Literal["auto", "svd", "gram", "dual", "qr"]
+ROUTES = ("auto", "svd", "gram", "dual", "qr")
+_SMALL = 2**16  # entries of features: below, the accurate route costs next to nothing
+_SVD_BELOW = 2**20  # entries: above, tall features are triangularised chunk by chunk first
+_SMALLEST_TRACE = 1e-280  # squares of such features have begun to vanish
 
 
 class Filter(NamedTuple):
@@ -90,14 +95,6 @@ def _scaled_differences(sigma: Tensor, values: Tensor, slopes: Tensor) -> Tensor
     rises = (values.unsqueeze(1) - values) * (sigma / top) / top
     mean_slope = (slopes.unsqueeze(1) + slopes) / 2
     return torch.where(tied, mean_slope, rises / torch.where(tied, torch.ones_like(gaps), gaps))
-
-
-RouteChoice = Literal["auto", "svd", "gram", "dual", "qr"]
-
-ROUTES = ("auto", "svd", "gram", "dual", "qr")
-_SMALL = 2**16  # entries of features: below, the accurate route costs next to nothing
-_SVD_BELOW = 2**20  # entries: above, tall features are triangularised chunk by chunk first
-_SMALLEST_TRACE = 1e-280  # squares of such features have begun to vanish
 
 
 @array_function

@@ -27,6 +27,9 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 
+_EQUILIBRIUM_EXPONENT = 3 / 5  # Corollary 1
+_EPS = torch.finfo(torch.float64).eps
+
 
 @array_function
 def peak_layer(
@@ -172,10 +175,6 @@ def _curve(alignments: Tensor) -> Tensor:
 def _largest(curve: Tensor) -> Tensor:
     defined = curve[~curve.isnan()]
     return defined.max() if len(defined) else curve.new_full((), torch.nan)
-
-
-_EQUILIBRIUM_EXPONENT = 3 / 5  # Corollary 1
-_EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 
+_DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this size
+Centering = Literal["stacked", "examples", "none"]
+
 
 @array_function
 def stacked_kernel(
@@ -169,9 +172,6 @@ def centered_over_all(targets: Tensor) -> Tensor:
     return targets - targets.mean()
 
 
-_DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this size
-
-
 def spectral_norm(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Largest singular value of a float64 matrix with entries of order one.
 
@@ -191,9 +191,6 @@ def leading_vector(matrix: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
         lambda vector: matrix.mT @ (matrix @ vector), size, 1, device=matrix.device
     )
     return torch.nn.functional.normalize(pairs.vectors[:, 0], dim=0)
-
-
-Centering = Literal["stacked", "examples", "none"]
 
 
 @dataclass(frozen=True)

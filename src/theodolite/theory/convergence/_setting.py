@@ -38,6 +38,10 @@ from theodolite.linalg import (
     thin_svd,
 )
 
+Steps = int | float | Int[Tensor, "*t"] | Float[Tensor, "*t"]
+# Gradient of each loss in units of the gradient of half the sum of squares; "mean" divides by n.
+_LOSS_FACTORS = {"half_sum": 1.0, "sum": 2.0, "half_mean": 1.0, "mean": 2.0}
+
 
 def log_contraction(rate: Tensor) -> Tensor:
     """``log|1 - rate|``, which is ``-inf`` at ``rate = 1``."""
@@ -75,12 +79,6 @@ def times(factor: Tensor, amount: Tensor) -> Tensor:
 
 def _is_negative(rate: Tensor, steps: Tensor) -> Tensor:
     return (rate > 1) & (steps.remainder(2) == 1)
-
-
-Steps = int | float | Int[Tensor, "*t"] | Float[Tensor, "*t"]
-
-# Gradient of each loss in units of the gradient of half the sum of squares; "mean" divides by n.
-_LOSS_FACTORS = {"half_sum": 1.0, "sum": 2.0, "half_mean": 1.0, "mean": 2.0}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,10 @@ from theodolite.theory.convergence._setting import (
     times,
 )
 
+_DOUBLINGS = 1080  # beyond the largest float
+_BITS = 54  # of a count: counts above 2**53 are rounded
+_SLACK = 8 * torch.finfo(torch.float64).eps  # a goal that was itself computed as a reduction
+
 
 @array_function
 def gradient_descent_loss(
@@ -282,11 +286,6 @@ def _shape(steps: Steps) -> tuple[int, ...]:
 
 def _root_mass(projections: LabelProjections) -> Tensor:
     return torch.linalg.vector_norm(double(projections.coefficients), dim=1)
-
-
-_DOUBLINGS = 1080  # beyond the largest float
-_BITS = 54  # of a count: counts above 2**53 are rounded
-_SLACK = 8 * torch.finfo(torch.float64).eps  # a goal that was itself computed as a reduction
 
 
 def first_step(rate: Tensor, mass: Tensor, goal: Tensor) -> Tensor:

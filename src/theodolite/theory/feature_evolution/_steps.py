@@ -27,6 +27,7 @@ from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._tangent_map import TangentMap
 
 Operator = Float[Tensor, "p p"] | Callable[[Tensor], Tensor]
+_CHUNK = 256  # probes whose four curvature products are held at once
 
 
 @array_function
@@ -342,9 +343,6 @@ def _require_unconverged(loss_gradient: Tensor) -> Tensor:
 
 def _require_rates(step_size: float, strength: float) -> None:
     require_between(0.0, float("inf"), open_high=True, step_size=step_size, strength=strength)
-
-
-_CHUNK = 256  # probes whose four curvature products are held at once
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double
 
 _CHUNK = 64  # derivatives taken at once: bounds memory at 64 parameter vectors per layer
+_LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,6 @@ def _require_outputs(outputs: Any, examples: int) -> None:
             f"model: expected outputs of shape (n, c) with n = {examples}, got {got}; "
             "wrap the model so that it returns one row of logits per example"
         )
-
-
-_LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ from theodolite.errors import ShapeError
 from theodolite.linalg import array_function, double, nan_unless, ratio_or_nan
 
 _BOUNDS = ("printed", "one_sided", "corrected", "proof")
+_STANDARD_ERRORS = 5.0
+_ANGULAR = ("linear", "relu", "step")
+_ACTIVATIONS = (*_ANGULAR, "sin")
 
 
 @array_function
@@ -235,9 +238,6 @@ def _energy(x: Tensor, sigma: float) -> Tensor:
     return -torch.expm1(-2 * sigma**2 * x.square().sum(1)) / 2
 
 
-_STANDARD_ERRORS = 5.0
-
-
 @dataclass(frozen=True)
 class SinTheorem:
     """Exact value, simulation and bounds of the sin kernel for every pair of inputs."""
@@ -321,10 +321,6 @@ def _simulate(
     mean = total / draws
     variance = (squares / draws - mean.square()).clamp(min=0) * draws / (draws - 1)
     return mean, (variance / draws).sqrt()
-
-
-_ANGULAR = ("linear", "relu", "step")
-_ACTIVATIONS = (*_ANGULAR, "sin")
 
 
 @array_function
