@@ -182,7 +182,7 @@ ROWS: tuple[Measure, ...] = (
         function=tangent.uncoupled_bound,
         inputs={"targets": "targets"},
         meaning="Largest alignment without feature learning: a layer above it has coupled outputs.",
-        reference="ours, on [lou2022], Eq. (7)",
+        reference="[lou2022], Eq. (7); the bound is ours",
         range=(0.0, 1.0),
         invariances=(
             Invariance("scale", ("targets",)),
