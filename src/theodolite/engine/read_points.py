@@ -267,9 +267,11 @@ def follow_layers(
     def begin_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def begin(_module: nn.Module, _args: Any, output: Any) -> None:
             try:
-                tensor = first_tensor(output, name)
+                tensor = first_tensor(output, f"output of layer {name!r}")
             except ShapeError:
-                return  # a layer without an output of its own has no features
+                if reached is not None:  # its features are wanted
+                    raise
+                return
             follower.begin(name, tensor)
 
         return begin
