@@ -7,17 +7,18 @@ shuffled labels. Both fit their training set; the angles tell them apart.
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import theodolite as th
 from theodolite.data import digits, scaled, shuffled_labels
-from theodolite_papers.lab.models import mlp
 
 
 def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: int) -> th.History:
     """Train with Adam on random batches and measure now and then."""
     torch.manual_seed(0)
-    model = mlp([64, 128, 128, 10])
+    hidden = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
+    model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     options = {"every": every, "cadence": 1, "name": name}
     labels = {"label_source": "trained-on"}

@@ -50,7 +50,7 @@ def test_compare_initializations(tmp_path):
 
 def test_survey_transformer(tmp_path):
     survey = example("survey_transformer").main(tmp_path, count=60, steps=10)
-    assert {"words", "blocks.0", "blocks.1", "head"} <= set(survey.layers)
+    assert {"words", "blocks.0.self_attn", "blocks.1.linear2", "head"} <= set(survey.layers)
     assert survey.record.contents["skipped"] == {}
     assert survey.record.contents["data"]["outputs"] == 3
     assert (tmp_path / "report.html").exists()

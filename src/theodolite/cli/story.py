@@ -213,7 +213,7 @@ def _train(
             order = torch.randperm(len(inputs), generator=generator)
         rows, order = order[:_BATCH], order[_BATCH:]
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(model(inputs[rows]), labels[rows]))
         optimizer.step()
         watch(step)
 
