@@ -52,7 +52,7 @@ def test_sizes_are_taken_everywhere(call):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     assert (call(model, "1GB") == call(model, 10**9)).all()
-    with pytest.raises(TheodoliteError, match="expected (at least|to stay below)"):
+    with pytest.raises(TheodoliteError, match=r"expected (at least|to stay below)"):
         call(model, "100B")
     with pytest.raises(DomainError, match="memory_limit: expected a size such as"):
         call(model, "plenty")

@@ -1,6 +1,7 @@
 """The guide's code runs, and every measure that it names exists."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
+from theodolite.surveys import SurveyOptions
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
@@ -93,6 +95,7 @@ def test_measures_and_curves_that_it_names_exist():
     known = {row["measure"] for row in contents["rows"]}
     known |= {curve["name"] for curve in contents["curves"]}
     known |= {key for row in contents["rows"] for key in row}
+    known |= {option.name for option in fields(SurveyOptions)}
     words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", GUIDE))
     assert words <= known
     assert {"alignment_area", "relative_misalignment", "cka_target", "omega_contrast"} <= words
