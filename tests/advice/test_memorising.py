@@ -25,6 +25,7 @@ XOR = FitEvidence(1.0, 0.5, 2400, 20, 0.62, 0.5, 0.92)
         (replace(MEMORISED, input_neighbours=0.0), "undecided"),  # below chance: a rule is behind
         (replace(MEMORISED, input_readout=0.3), "undecided"),  # a tie, though a weak one
         (replace(MEMORISED, examples=2000, first_layer_neighbours=0.9), "undecided"),
+        (replace(LEARNED, first_layer_neighbours=0.3), "undecided"),  # scrambled, as by sin(7 W x)
         (replace(LEARNED, accuracy=math.nan), "undecided"),
         (replace(LEARNED, chance=1.0), "undecided"),
     ],
@@ -37,6 +38,7 @@ XOR = FitEvidence(1.0, 0.5, 2400, 20, 0.62, 0.5, 0.92)
         "below-chance",
         "weak",
         "features-only",
+        "scrambled",
         "nan",
         "one-class",
     ],

@@ -36,7 +36,7 @@ def test_learning():
     task, layer, following = answers_of(contents())
     assert task["text"].startswith("The network looks like learning")
     assert task["certainty"] == "likely"
-    assert "wrong in 2 of 85 runs" in task["why"]
+    assert "wrong in 2 of 84 runs" in task["why"]
     # fc3 is higher than fc2 by less than the error: the earlier of the two is named.
     assert layer["text"].startswith("Layer fc2 carries it")
     assert "fc3 is no better within the error" in layer["text"]

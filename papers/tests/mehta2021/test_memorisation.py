@@ -1,20 +1,10 @@
 """Rules for learning and memorising, and the evidence that they rest on."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from scipy import stats
 from torch import nn
 
-from theodolite.report._memorisation import (
-    GRADIENT_THRESHOLD,
-    GRADIENT_VALIDATION,
-    THRESHOLD,
-    VALIDATION,
-)
-from theodolite_papers.ledger import Result, Results, correlation_interval, load_results
-from theodolite_papers.mehta2021 import figs1_2, memorisation
+from theodolite_papers.ledger import Result, Results, correlation_interval
 from theodolite_papers.mehta2021.memorisation import (
     RULES,
     confusion,
@@ -96,23 +86,3 @@ def test_the_interval_of_a_correlation_draws_whole_groups(generator):
     one_group = correlation_interval(x.numpy(), y.numpy(), torch.zeros(40).numpy())
     assert one_group[0] == r
     assert str(one_group[1]) == "nan"
-
-
-def test_the_report_quotes_the_validation():
-    records = Path(__file__).parents[2] / "records"
-    runs = load_results(records, memorisation.STUDY, "lite")
-    table = confusion(runs, "share")
-    assert RULES["share"].threshold == THRESHOLD
-    assert (table.runs, table.wrong) == (VALIDATION.runs, VALIDATION.wrong)
-    assert round(table.most, 3) == VALIDATION.at_most
-
-
-def test_the_report_quotes_the_validation_of_gradients():
-    records = Path(__file__).parents[2] / "records"
-    sizes = [load_results(records, figs1_2.STUDY, size) for size in ("lite", "reduced")]
-    wrong, total = figs1_2.extreme_errors(Results((*sizes[0], *sizes[1])))
-    assert figs1_2.CONTRAST == GRADIENT_THRESHOLD
-    assert (total, wrong) == (GRADIENT_VALIDATION.runs, GRADIENT_VALIDATION.wrong)
-    # The exact bound: at that share so few errors or fewer have a chance of 5 %.
-    most = stats.beta.ppf(0.95, wrong + 1, total - wrong)
-    assert round(float(most), 3) == GRADIENT_VALIDATION.at_most

@@ -25,6 +25,7 @@ Answer = Literal["learning", "memorising", "undecided"]
 _FITTED = 0.7  # of the way from guessing to all right: below, there is little to explain
 _LEARNING = 0.5  # of the fit is in the inputs: more than half carries over
 _FIRST_LAYER = 0.7  # the same of the first layer
+_KEPT = 0.5  # of what the inputs hold, the first layer must keep
 _CANNOT_MEMORISE = 50.0  # examples per number of an example, for the first layer to count
 _CAN_MEMORISE = 8.0  # at most so many, and whatever the first layer shows may be memorised
 _NOTHING = 0.25  # of the fit in the first layer: as good as nothing
@@ -131,11 +132,13 @@ def _upper_limit(wrong: int, said: int) -> float:
 
 
 # Runs of ``theodolite_papers.calibration`` on task kinds and seeds that the rule was not chosen on;
-# a test compares these numbers with the records.
+# a test compares these numbers with the records. One condition came after they were seen: that the
+# first layer keeps what the inputs hold ([mehta2021]: sine layers of a large scale memorise true
+# labels). It took one of 85 calls of learning back, and none that was wrong.
 CALIBRATION = Calibration(
-    learning=(85, 2),
+    learning=(84, 2),
     memorising=(135, 0),
-    undecided=232,
+    undecided=233,
     domain="small classifiers of generated, tabular, text and image tasks, with 0 to 100 % of the "
     "labels redrawn",
 )
@@ -225,6 +228,11 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
         f"of the other examples alone {inputs:.0%} can be told, from neighbours in the first layer "
         f"{evidence.first_layer_neighbours:.0%}"
     )
+    if in_inputs >= _LEARNING and in_first < _KEPT * in_inputs:
+        return _undecided(
+            "the inputs hold the labels and the first layer scrambles them, as layers of a large "
+            f"initial scale do in networks that memorise; {numbers}"
+        )
     if in_inputs >= _LEARNING:
         because = f"the inputs alone carry {in_inputs:.0%} of the fit"
         return _learning(f"{because}; {numbers}")

@@ -12,7 +12,6 @@ from theodolite.records import FAMILIES, Family, Run
 from theodolite.report._answers import QUESTIONS, Answer, group_answers
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._figures import HOUSE_STYLE, Figure, states_of, tone, with_ranges
-from theodolite.report._memorisation import MEANING, memorization_sentence
 from theodolite.report._overview import Overview, Reading, overview_of, readings_of, whole_numbers
 from theodolite.report._profiles import depth_figures
 from theodolite.report._reading import Group, RunView, groups_of
@@ -107,11 +106,7 @@ def _group_view(group: Group) -> dict[str, Any]:
     if over_steps:
         section = _section(group, "steps", "Over training", over_steps)
         sections.append(section | {"sentence": "The loss, and each headline by layer and step."})
-    told = memorization_sentence(group)
-    if told:
-        section = _section(group, "memorisation", "Learning or memorising", [])
-        sections.append(section | {"meaning": MEANING, "sentence": told, "told": True})
-    shown = [part for part in sections if part["figures"] or part["whole"] or part["told"]]
+    shown = [part for part in sections if part["figures"] or part["whole"]]
     titles = {f["key"]: (f["title"], f["id"]) for part in shown for f in part["figures"]}
 
     def answer_at(question: int) -> Callable[[int], Any]:
@@ -227,7 +222,6 @@ def _section(group: Group, key: str, title: str, figures: Sequence[Figure]) -> d
         "meaning": "",
         "sentence": "",
         "whole": [],
-        "told": False,
     }
 
 
