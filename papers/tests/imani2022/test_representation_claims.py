@@ -76,10 +76,15 @@ def test_fig6_every_configuration_must_rise():
     assert [status(study, name, lower) for name in names] == ["holds", "holds", "fails", "holds"]
 
 
-@pytest.mark.parametrize(("second", "verdict"), [(0.35, "fails"), (0.25, "holds")])
-def test_fig6_one_run_without_a_rise_is_no_trend(second, verdict):
-    first, notes = _variations({"depth 1": 0.3, "depth 2": 0.4})
-    other, _ = _variations({"depth 1": 0.3, "depth 2": second})
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [((0.3, 0.35, 0.4), "fails"), ((0.3, 0.25, 0.2), "holds"), ((0.3, 0.25, 0.35), "holds")],
+    ids=["both rise", "one falls", "one bends"],
+)
+def test_fig6_a_trend_is_one_of_all_runs(second, verdict):
+    depths = ("depth 1", "depth 2", "depth 4")
+    first, notes = _variations(dict(zip(depths, (0.3, 0.4, 0.5), strict=True)))
+    other, _ = _variations(dict(zip(depths, second, strict=True)))
     assert status(figs6_17_18.STUDY, "no-trend", made_runs(first, other, notes=notes)) == verdict
 
 
@@ -89,10 +94,18 @@ def test_fig6_a_fall_in_every_run_is_a_trend_too():
     assert status(figs6_17_18.STUDY, "no-trend", made_runs(first, other, notes=notes)) == "fails"
 
 
-@pytest.mark.parametrize(("last", "verdict"), [(0.5, "undecided"), (0.35, "holds")])
-def test_fig6_one_run_alone_shows_no_consistent_trend(last, verdict):
-    numbers, notes = _variations({"depth 1": 0.3, "depth 2": 0.4, "depth 4": last})
-    assert status(figs6_17_18.STUDY, "no-trend", made_runs(numbers, notes=notes)) == verdict
+def test_fig6_one_run_alone_shows_no_consistent_trend():
+    numbers, notes = _variations({"depth 1": 0.3, "depth 2": 0.4, "depth 4": 0.5})
+    runs = made_runs(numbers, notes=notes)
+    assert status(figs6_17_18.STUDY, "no-trend", runs) == "undecided"
+
+
+@pytest.mark.parametrize(("dip", "verdict"), [(5e-4, "holds"), (2e-3, "fails")])
+def test_fig6_curves_may_not_dip_below_the_input(dip, verdict):
+    """The input, then a network before and after training; one threshold of the last dips."""
+    curves = np.array([[1.0, 0.5, 0.1], [1.0, 0.2, 0.0], [1.0, 0.8, 0.1 - dip]])
+    runs = made_runs({}, arrays={"train": curves})
+    assert status(figs6_17_18.STUDY, "curves", runs) == verdict
 
 
 @pytest.mark.parametrize(("transfer", "verdict"), [(0.4, "holds"), (0.6, "fails")])

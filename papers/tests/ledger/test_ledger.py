@@ -25,6 +25,7 @@ from theodolite_papers.ledger import (
     judge_claim,
     judge_study,
     load_results,
+    origin_of,
     run_study,
     settings_of,
     write_ledger,
@@ -203,6 +204,13 @@ class TestCommitted:
         large = [size for size in study.configs if size in LARGE]
         assert {s: s == "published" for s in large} == {s: is_as_published(study, s) for s in large}
         assert settings_of(study, "smoke")
+
+    @pytest.mark.parametrize("study", STUDIES, ids=[study.id for study in STUDIES])
+    def test_every_claim_says_whose_it_is(self, study):
+        origins = [origin_of(study, claim.id) for claim in study.claims]
+        assert None not in origins
+        assert {origin.source for origin in origins} <= {"paper", "weakened", "ours"}
+        assert all(origin.section for origin in origins if origin.source != "ours")
 
     def test_the_committed_table_is_what_the_records_say(self):
         assert (RECORDS / "README.md").read_text() == ledger_markdown(_pages.chapters(RECORDS))

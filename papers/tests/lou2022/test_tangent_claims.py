@@ -144,7 +144,7 @@ def test_a_peak_that_stays_has_not_moved():
 
 
 def conv(converged=1.0, point=None, **numbers):
-    return made_run({"converged": converged, **numbers}, **(point or {}))
+    return made_run({"converged": converged, "train_loss": 0.1, **numbers}, **(point or {}))
 
 
 def at_rate(rate, converged=1.0, **numbers):
@@ -161,6 +161,16 @@ def test_trends_over_the_learning_rate(study, claim, key, sign):
     against = [at_rate(rate, **{key: -sign * rate}) for rate in (0.1, 0.2)]
     assert holds(f"lou2022.{study}.{claim}", *runs)
     assert holds(f"lou2022.{study}.{claim}", *against) is False
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(0.29, True), (0.31, None)])
+def test_networks_are_compared_at_the_same_loss(loss, expected):
+    """The paper stops all of them at one training loss: a factor of 3 is too much."""
+    runs = [at_rate(0.1, loss_gap=0.3), at_rate(0.2, loss_gap=0.2, train_loss=loss)]
+    assert holds("lou2022.fig12.loss-gap", *runs) is expected
+    gaps = {"loss_gap": 0.2, "accuracy_gap": 2.0}
+    large = [at_rate(0.02, train_loss=loss, **{k: v / 2 for k, v in gaps.items()})]
+    assert holds("lou2022.fig15.large", at_rate(0.001, **gaps), *large) is expected
 
 
 def test_networks_that_miss_their_loss_have_no_part_in_trends():

@@ -26,19 +26,25 @@ def rates(study, key, *values):
     axis = "training" if study == "fig13" else "learning_rate"
     points = names if study == "fig13" else (0.1, 0.2, 0.3)
     return tuple(
-        made_run({key: value, "converged": 1.0}, **{axis: point})
+        made_run({key: value, "converged": 1.0, "train_loss": 0.1}, **{axis: point})
         for point, value in zip(points, values, strict=True)
     )
 
 
 def batches(key, *values):
     pairs = zip((32, 128, 512), values, strict=True)
-    return tuple(made_run({key: v, "converged": 1.0}, batch_size=size) for size, v in pairs)
+    return tuple(
+        made_run({key: v, "converged": 1.0, "train_loss": 0.1}, batch_size=size)
+        for size, v in pairs
+    )
 
 
 def gaps(large, small):
     return tuple(
-        made_run({"converged": 1.0, "loss_gap": gap, "accuracy_gap": gap}, learning_rate=rate)
+        made_run(
+            {"converged": 1.0, "train_loss": 0.1, "loss_gap": gap, "accuracy_gap": gap},
+            learning_rate=rate,
+        )
         for rate, gap in ((0.001, small), (0.003, small), (0.01, large), (0.02, large))
     )
 
@@ -184,7 +190,7 @@ BOTH = {
     "theorem1.rate": (run(**{"exponent 0": -2.01}), run(**{"exponent 0": -1.9})),
     "theorem1.constant": (run(**{"constant 0": 0.995 * PI}), run(**{"constant 0": 1.001 * PI})),
     "theorem1.finite": (run(finite_error=0.1), run(finite_error=0.2)),
-    "theorem1.finite-rate": (run(finite_slope=0.4), run(finite_slope=0.6)),
+    "theorem1.finite-rate": (run(finite_slope=0.15), run(finite_slope=0.25)),
     "theorem2.fraction": (
         run(fraction_exponent=1.1, fraction_ratio=1),
         run(fraction_exponent=0.8, fraction_ratio=1),

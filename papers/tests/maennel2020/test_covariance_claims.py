@@ -24,6 +24,7 @@ def tables(random_accuracy=1.0, **changes):
     values = np.full((7, 4, 4), 0.3)
     values[:4, 1:, 0] = (0.31, 0.35, 0.40)
     values[:4, 1:, 2] = 0.5
+    values[:4, 3, 3] = 0.35
     values[4, 1:] = 0.2
     values[5, 1:, 0] = 0.25
     values[6, 3] = (0.41, 0.4, 0.6, 0.5)
@@ -37,6 +38,7 @@ def tables(random_accuracy=1.0, **changes):
     [
         ("order2", {"p1_2_0": 0.45}),
         ("better", {"p3_3_0": 0.29}),
+        ("test", {"p3_3_3": 0.29}),
         ("agree", {"p2_3_0": 0.51}),
         ("smallest", {"p4_2_3": 0.31}),
         ("middle", {"p5_3_0": 0.31}),
@@ -52,6 +54,13 @@ def test_tables(name, change):
 @pytest.mark.parametrize("name", ["like-pretrained", "pretrained-later"])
 def test_layers_that_have_not_fitted_random_labels_decide_nothing(name):
     assert status("table1-7", name, tables(random_accuracy=0.4)) == "undecided"
+
+
+@pytest.mark.parametrize(("above", "verdict"), [(75, "holds"), (74, "fails")])
+def test_every_eigenvector_must_be_measured_twice(above, verdict):
+    runs = made({"above_0.975": above, "lowest_plane": 0.98}, arrays={"ranked": np.ones(75)})
+    assert status("table-d1", "all", runs) == verdict
+    assert status("table-d1", "planes", runs) == "holds"
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(-1.1, "holds"), (-0.5, "fails")])
@@ -72,11 +81,16 @@ def test_misalignment_after_training(end, half, floor):
     one = {f"{labels}_end": end for labels in ("real", "random")}
     one |= {f"{labels}_lowest_base": 8.0 for labels in ("real", "random")}
     trained = {f"{labels}_accuracy": 0.9 for labels in ("real", "random")}
+    trained |= {f"{labels}_mean_base": 8.0 for labels in ("real", "random")}
+    trained |= {f"{labels}_mean_base_start": 1.5 for labels in ("real", "random")}
     runs = made(one | trained | {"floor": 1.5})
     assert status("fig2-4", "half-random", runs) == half
     assert status("fig2-4", "floor-real", runs) == floor
     untrained = made(one | trained | {"floor": 1.5, "random_accuracy": 0.1})
     assert status("fig2-4", "half-random", untrained) == "undecided"
+    unmoved = made(one | trained | {"floor": 1.5, "random_mean_base": 1.6})
+    assert status("fig2-4", "half-random", unmoved) == "undecided"
+    assert status("fig2-4", "floor-real", unmoved) == floor
 
 
 @pytest.mark.parametrize(("drawn", "verdict"), [(0.69, "holds"), (0.66, "fails")])

@@ -454,7 +454,6 @@ _CLAIMS = (
         "fig8-dominates",
         "the last layer's kernel dominates the tangent kernel: more than half of its centred norm",
         _main(_dominates),
-        sizes=(),
         fragile="the paper gives no number; in pilots the share grew and stayed about one half",
     ),
     _claim(

@@ -116,12 +116,14 @@ STUDY = Study(
             "both fast phases end after 4 steps; the loss left is then small (0.048) where the "
             "fast process owns 95 % of it, and about half (0.449) where it owns 50 %",
             _left,
+            sizes=(),
         ),
         Claim(
             "imani2022.fig8.slow-weight",
             "where the processes own half each, the slow weight then has more than half of its "
             "way to its goal before it",
             between({"share_of_the_way_left": "slow_way_left_poorly"}, low=0.5),
+            sizes=(),
         ),
     ),
     draw=draw,

@@ -99,10 +99,26 @@ def _monotone(axis: str, key: str, sign: int) -> Check:
         )
         values = np.asarray([_value(run.point[axis]) for run in kept])
         rank = spearman(values, kept[key]) if len(np.unique(values)) > 1 else nan
-        holds = sign * rank > 0 if np.isfinite(rank) else None
-        return outcome(holds, rank=rank, **_means(kept, axis, key))
+        holds = sign * rank > 0 if np.isfinite(rank) and _same_loss(kept) else None
+        return outcome(holds, rank=rank, **_means(kept, axis, key), **_losses(kept))
 
     return check
+
+
+def _losses(runs: Results) -> dict[str, float]:
+    """The range of final training losses, for the reader to see what is compared."""
+    if not len(runs):
+        return {}
+    return {
+        "lowest_loss": float(runs["train_loss"].min()),
+        "highest_loss": float(runs["train_loss"].max()),
+    }
+
+
+def _same_loss(runs: Results) -> bool:
+    """The paper compares networks at the same training loss: here within a factor of 3."""
+    losses = runs["train_loss"]
+    return bool(len(losses)) and float(losses.max()) <= 3 * float(losses.min())
 
 
 def _split_rates(runs: Results) -> Outcome:
@@ -122,7 +138,8 @@ def _split_rates(runs: Results) -> Outcome:
     if len(gaps) < 4:
         return outcome(None, runs=len(runs), **gaps)
     holds = all(gaps[f"large {k}"] < gaps[f"small {k}"] for k in ("loss_gap", "accuracy_gap"))
-    return outcome(holds, **gaps)
+    reached = converged(runs)
+    return outcome(holds if _same_loss(reached) else None, **gaps, **_losses(reached))
 
 
 def _adam_against_sgd(runs: Results) -> Outcome:
@@ -136,7 +153,10 @@ def _adam_against_sgd(runs: Results) -> Outcome:
     holds = a["loss_gap"] > s["loss_gap"] and a["prominence"] < s["prominence"]
     numbers = {"adam_gap": a["loss_gap"], "sgd_gap": s["loss_gap"]}
     return outcome(
-        holds, adam_prominence=a["prominence"], sgd_prominence=s["prominence"], **numbers
+        holds if _same_loss(reached) else None,
+        adam_prominence=a["prominence"],
+        sgd_prominence=s["prominence"],
+        **numbers,
     )
 
 

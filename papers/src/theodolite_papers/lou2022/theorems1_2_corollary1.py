@@ -310,9 +310,9 @@ _THEOREM_1 = Study(
         ),
         Claim(
             "lou2022.theorem1.finite-rate",
-            "the exponent over the layers of finite networks is within 0.5 of that of the "
-            "recursion over the same layers",
-            within({"difference_of_slopes": "finite_slope"}, high=0.5),
+            "the exponent over the layers of finite networks is within 0.2, a tenth of 2, of that "
+            "of the recursion over the same layers",
+            within({"difference_of_slopes": "finite_slope"}, high=0.2),
         ),
     ),
     draw=_draw_forward,
