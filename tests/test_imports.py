@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 # All that users are meant to find by completion.
 PUBLIC = [
     *("Monitor", "compare", "features", "gradient_alignment", "load", "survey"),
+    "tangent_features",
     "tangent_kernels",
     *("advice", "engine", "integrations", "interventions", "measures", "metrics", "theory"),
 ]

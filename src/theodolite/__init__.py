@@ -10,7 +10,7 @@ from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from theodolite import advice, engine, integrations, interventions, measures, metrics, theory
-    from theodolite.engine import features, gradient_alignment, tangent_kernels
+    from theodolite.engine import features, gradient_alignment, tangent_features, tangent_kernels
     from theodolite.surveys import Comparison as Comparison
     from theodolite.surveys import History as History
     from theodolite.surveys import Monitor, compare, load, survey
@@ -29,6 +29,7 @@ __all__ = [
     "measures",
     "metrics",
     "survey",
+    "tangent_features",
     "tangent_kernels",
     "theory",
 ]
@@ -51,6 +52,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "measures": ("theodolite.measures", None),
     "metrics": ("theodolite.metrics", None),
     "survey": ("theodolite.surveys", "survey"),
+    "tangent_features": ("theodolite.engine", "tangent_features"),
     "tangent_kernels": ("theodolite.engine", "tangent_kernels"),
     "theory": ("theodolite.theory", None),
 }

@@ -17,7 +17,7 @@ def test_a_broken_rule_is_caught(monkeypatch):
         "_output_grad",
         lambda self, rows: 1.01 * self._output_grads[0][rows.start : rows.stop],
     )
-    with pytest.raises(CaptureError, match="expected squared norm"):
+    with pytest.raises(CaptureError, match=r"'0.weight'.*the rule of one of"):
         gradient_sums(zoo_item.model, *zoo_item.data)
     gradient_sums(zoo_item.model, *zoo_item.data, check=False)
 
@@ -26,7 +26,7 @@ def test_broken_sums_are_caught(monkeypatch):
     zoo_item = specimen("lenet")
     correct = engine._members
     monkeypatch.setattr(engine, "_members", lambda *args: 1.01 * correct(*args))
-    with pytest.raises(CaptureError, match="sum of gradients with respect to '8"):
+    with pytest.raises(CaptureError, match=r"'0.weight'.*autograd"):
         gradient_sums(zoo_item.model, *zoo_item.data)
 
 

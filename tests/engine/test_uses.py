@@ -1,5 +1,7 @@
 """Uses of parameters: what is seen, by which rule, and what happens if one is missed or wrong."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -116,11 +118,14 @@ def test_nodes_of_derived_weights_keep_their_identity():
     assert all(id(held) == key for key, (held, _, _) in targets.items())
 
 
-def test_a_use_out_of_sight_is_an_error_that_names_the_parameter():
-    with pytest.raises(CaptureError, match=r"'scale'.*DoublerBackward"):
-        tangent_kernels(Hidden(), torch.randn(3, 3))
+def test_a_use_out_of_sight_is_measured_one_by_one_and_names_the_parameter():
+    torch.manual_seed(0)
+    kernels = assert_kernels(Hidden().double(), torch.randn(3, 3).double())
+    assert re.match(r"one by one: .*'scale'.*DoublerBackward", kernels.measured)
     # The other parameters are not affected.
-    assert tangent_kernels(Hidden(), torch.randn(3, 3), params="linear.*").total.shape == (3, 3) * 2
+    others = tangent_kernels(Hidden(), torch.randn(3, 3), params="linear.*")
+    assert others.total.shape == (3, 3) * 2
+    assert others.measured == "in batches"
 
 
 @pytest.fixture

@@ -19,5 +19,5 @@ def example_gradients(model, data, loss, readout=None):
         grads = torch.autograd.grad(value, [outputs, *parameters.values()], allow_unused=True)
         slopes.append(grads[0][0])
         for (name, parameter), grad in zip(parameters.items(), grads[1:], strict=True):
-            rows[name].append(torch.zeros_like(parameter) if grad is None else grad)
+            rows[name].append(torch.zeros_like(parameter) if grad is None else grad.to_dense())
     return {name: torch.stack(parts) for name, parts in rows.items()}, torch.stack(slopes)

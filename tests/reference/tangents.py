@@ -21,7 +21,7 @@ def tangent_features(model, inputs, readout=None):
                 outputs[0, index], parameters, retain_graph=True, allow_unused=True
             )
             for name, parameter, gradient in zip(names, parameters, gradients, strict=True):
-                value = torch.zeros_like(parameter) if gradient is None else gradient
+                value = torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
                 rows[name][-1].append(value.flatten())
     return {name: torch.stack([torch.stack(r) for r in value]) for name, value in rows.items()}
 

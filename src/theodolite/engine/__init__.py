@@ -48,6 +48,7 @@ from theodolite.engine._tangents import (
     TangentKernels,
     backward_kernel,
     forward_kernel,
+    tangent_features,
     tangent_kernels,
     traced_backward_kernel,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "shared_tangent_kernels",
     "single_batch",
     "tangent_alignments",
+    "tangent_features",
     "tangent_kernels",
     "tensors_in",
     "traced_backward_kernel",

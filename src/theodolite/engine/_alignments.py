@@ -24,21 +24,21 @@ from theodolite.engine._centered_norms import (
     shorter_sides,
 )
 from theodolite.engine._checks import (
+    check_independence,
     check_quadratic_forms,
-    example_differences,
     form_table,
-    require_independent_examples,
 )
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._kernel_engine import (
     BatchList,
     Collected,
     KernelEngine,
-    prepare,
+    followed,
 )
 from theodolite.engine._plan import EngineOptions, Plan
 from theodolite.engine._products import Precision
-from theodolite.engine._runs import ModelRecorder
+from theodolite.engine._runs import ModelRecorder, plain_gradients
+from theodolite.engine._tangents import kernels_of
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.layers import Layers, Parameters, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
@@ -121,6 +121,7 @@ class TangentAlignments(Mapping[str, TangentAlignment]):
 _Moments = KernelMoments | GradientMoments
 
 _BLOCK_ROWS = 8192  # rows (example, output) of a block: large products, small blocks
+_FIRST = 64  # examples in which a sketch looks for dependence on each other
 _ZERO = 1e-12  # of the norm before centring: a kernel that is constant up to rounding
 
 
@@ -176,7 +177,7 @@ def tangent_alignments(
         processes: That have the same model, inputs and probes, and share the work of the sketch.
 
     Raises:
-        CaptureError: If the model mixes examples, or the kernels disagree with plain autograd.
+        CaptureError: If examples depend on each other or on chance, or a rule is wrong.
         DomainError: If there are no targets, or the model trains or drops out.
         MemoryLimitError: If the plan exceeds the memory limit.
         ShapeError: If outputs and targets do not match.
@@ -206,12 +207,22 @@ def tangent_alignments(
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
         data = BatchList.of(inputs, targets, batch_fn, place)
-        engine = prepare(inner, data, options)
-        labels = centered_labels(data, engine.outputs)
-        if method == "exact":
-            return _exact(engine, data, labels)
-        weights = _probes(labels, probes, generator)
-        return _sketched(engine, data, labels, weights, processes)
+
+        def compute(engine: KernelEngine) -> TangentAlignments:
+            labels = centered_labels(data, engine.outputs)
+            if method == "exact":
+                return _exact(engine, data, labels)
+            weights = _probes(labels, probes, generator)
+            return _sketched(engine, data, labels, weights, processes)
+
+        return followed(
+            inner,
+            data,
+            None,
+            options,
+            compute,
+            lambda engine, few: kernels_of(engine, few, None),
+        )
 
 
 def centered_labels(data: BatchList, outputs: int) -> Tensor:
@@ -238,7 +249,8 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     plan = _block_plan(engine, len(data))
     moments = _moments(engine, plan, labels)
     outputs, gradients = _stream(engine, data, plan, labels, moments)
-    require_independent_examples(engine, example_differences(engine, outputs))
+    if engine.one_by_one is None and len(outputs) > 1:
+        check_independence(engine, data, outputs)
     owned = engine.recorder.ownership.layers
     energy = {
         layer: sum(
@@ -249,7 +261,8 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     }
     scales = {layer: entry.uncentered for layer, entry in moments.items()}
     forms = {layer: entry.form for layer, entry in moments.items()}
-    check_quadratic_forms(engine, list(forms), form_table(forms, energy, scales))
+    table = form_table(forms, energy, scales)
+    check_quadratic_forms(engine, list(forms), table.cpu(), len(outputs))
     norms = torch.stack([moments[layer].centered for layer in engine.layers])
     noise = torch.stack([scales[layer] for layer in engine.layers])
     zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)
@@ -336,6 +349,9 @@ def _sketched(
     engine: KernelEngine, data: BatchList, labels: Tensor, weights: Tensor, processes: Processes
 ) -> TangentAlignments:
     own = processes.part(len(data))
+    if engine.one_by_one is None:
+        first = data.batches[0].take(slice(0, _FIRST))
+        check_independence(engine, BatchList([first]), engine.recorder.values(first))
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
         require_probe_memory(engine.recorder, len(weights) - 1, limit)
@@ -391,11 +407,12 @@ def probe_grams(
     One forward pass over the data, and one backward pass per probe. Batches and weights are those
     of this process; gradients along a probe add up over processes.
     """
-    names = list(recorder.ownership.parameters)
-    parameters = list(recorder.ownership.parameters.values())
-    totals = [
-        torch.zeros(len(weights), *p.shape, dtype=p.dtype, device=p.device) for p in parameters
-    ]
+    parameters = recorder.ownership.parameters
+    real = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in parameters.items()}
+    totals = {
+        name: torch.zeros(len(weights), *p.shape, dtype=p.dtype, device=p.device)
+        for name, p in real.items()
+    }
     start = 0
     for batch in batches:
         for rows in spans(len(batch), batch_size):
@@ -403,8 +420,7 @@ def probe_grams(
             place = slice(start, start + len(part))
             _add_probes(totals, parameters, recorder.outputs(part), weights[:, place])
             start = place.stop
-    totals = [processes.sum(total) for total in totals]
-    flat = {name: total.flatten(1).double() for name, total in zip(names, totals, strict=True)}
+    flat = {name: processes.sum(total).flatten(1).double() for name, total in totals.items()}
     zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
     return {
         layer: sum((flat[name] @ flat[name].T for name in owned), zero)
@@ -413,18 +429,12 @@ def probe_grams(
 
 
 def _add_probes(
-    totals: list[Tensor], parameters: Sequence[Tensor], outputs: Tensor, weights: Tensor
+    totals: dict[str, Tensor], parameters: Mapping[str, Tensor], outputs: Tensor, weights: Tensor
 ) -> None:
     for index, seed in enumerate(weights):
-        gradients = torch.autograd.grad(
-            outputs,
-            parameters,
-            seed.to(outputs.dtype),
-            retain_graph=index + 1 < len(weights),
-            allow_unused=True,
-        )
-        pairs = zip(totals, gradients, strict=True)
-        given = [(total[index], gradient) for total, gradient in pairs if gradient is not None]
+        keep = index + 1 < len(weights)
+        gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
+        given = [(totals[name][index], gradient) for name, gradient in gradients.items()]
         if given:
             torch._foreach_add_(*zip(*given, strict=True))  # one launch for all parameters
 

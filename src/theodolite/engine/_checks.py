@@ -2,64 +2,35 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from theodolite.engine._examples import output_differences, require_independent, tolerance_of
 from theodolite.engine._kernel_engine import BatchList, KernelEngine, weighted_gradients
-from theodolite.engine.layers import Ownership
+from theodolite.engine._runs import ModelRecorder
+from theodolite.engine.calls import DisagreementError
 from theodolite.engine.readouts import OutputChoice
-from theodolite.engine.state import SideStream, rounding_dtypes
+from theodolite.engine.state import SideStream
 from theodolite.errors import CaptureError
 
 __all__ = [
     "GradientCheck",
     "KernelCheck",
+    "check_features",
+    "check_independence",
     "check_quadratic_forms",
-    "example_differences",
     "form_table",
-    "require_independent_examples",
     "squared_norms",
     "tolerance",
 ]
 
-# Relative disagreement that rounding explains, by the coarsest dtype that took part.
-_TOLERANCES = {
-    torch.float64: 1e-7,
-    torch.float32: 2e-3,
-    torch.bfloat16: 1e-1,
-    torch.float16: 5e-2,
-}
-
 
 def tolerance(engine: KernelEngine) -> float:
     """Relative disagreement that is put down to rounding."""
-    dtypes = {engine.dtype, engine.alone.outputs.dtype}
-    dtypes |= rounding_dtypes(engine.recorder.ownership.parameters.values())
-    return max(_TOLERANCES.get(dtype, 1e-1) for dtype in dtypes)
-
-
-def example_differences(engine: KernelEngine, outputs: Tensor) -> Float[Tensor, "2"]:
-    """How much the first example's outputs differ alone and among others, and their size."""
-    alone, among = engine.alone.outputs.detach()[0].double(), outputs[0].double()
-    return torch.stack([(alone - among).abs().max(), outputs.abs().max().double()])
-
-
-def require_independent_examples(engine: KernelEngine, differences: Float[Tensor, "2"]) -> None:
-    """The first example alone gives what it gives among the others.
-
-    Raises:
-        CaptureError: If not: batch statistics or random numbers are at work.
-    """
-    difference, scale = differences.tolist()
-    tiny = torch.finfo(torch.float32).tiny
-    if not difference <= tolerance(engine) * scale + tiny:
-        raise CaptureError(
-            "model: expected the same outputs for an example alone and in a batch, got a relative "
-            f"difference of {difference / (scale + tiny):.1e}; batch statistics or dropout are the "
-            "usual cause: call model.eval(), and replace functional dropout(training=True)"
-        )
+    return tolerance_of({engine.dtype, engine.alone.outputs.dtype} | engine.recorder.rounding)
 
 
 def form_table(
@@ -77,7 +48,7 @@ def form_table(
 
 
 def check_quadratic_forms(
-    engine: KernelEngine, layers: Sequence[str], table: Float[Tensor, "3 layers"]
+    engine: KernelEngine, layers: Sequence[str], table: Float[Tensor, "3 layers"], examples: int
 ) -> None:
     """``u^T K_l v`` of every layer equals the inner product of two gradients by autograd.
 
@@ -85,9 +56,11 @@ def check_quadratic_forms(
         engine: The engine.
         layers: Names of layers.
         table: What :func:`form_table` makes of their forms.
+        examples: Number of examples.
 
     Raises:
-        CaptureError: If a layer disagrees; names it and the functions that use its parameters.
+        DisagreementError: If a layer disagrees.
+        CaptureError: If it does for a single example: names the functions whose rule is wrong.
     """
     found, wanted, scale = table
     allowed = tolerance(engine) * (scale.abs() + wanted.abs()) + torch.finfo(torch.float32).tiny
@@ -103,15 +76,19 @@ def check_quadratic_forms(
             for use in engine.groups[k].uses
         }
     )
-    raise CaptureError(
+    text = (
         f"layer {layer!r}: expected its kernel to agree with autograd, got "
-        f"{float(found[index]):.6g} instead of {float(wanted[index]):.6g}; the rule of one of "
-        f"{functions} is wrong for this call: report it, or remove it from "
-        "theodolite.engine.rules.RULES"
+        f"{float(found[index]):.6g} instead of {float(wanted[index]):.6g}"
+    )
+    if examples > 1:
+        raise DisagreementError(text)
+    raise CaptureError(
+        f"{text}; the rule of one of {functions} is wrong for this call: report it, or remove it "
+        "from theodolite.engine.rules.RULES"
     )
 
 
-FullKernels = Callable[[KernelEngine, BatchList, BatchList | None], Mapping[str, Tensor]]
+FullKernels = Callable[[KernelEngine, BatchList, BatchList | None], Any]
 
 _MANY = 16  # examples that are checked
 _FEW = 2  # for the trace, which takes their full kernel
@@ -122,7 +99,8 @@ class KernelCheck:
 
     One backward pass checks all layers: ``u^T K_l v`` against the inner product of the gradients of
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
-    form; it is compared with the full kernel of two examples, which is checked in this way.
+    form; it is compared with the full kernel of two examples, which is checked in this way. The
+    examples are run beside others than before: outputs that change are an error.
 
     Made before the kernels are launched; :meth:`launch`, amid them, starts what needs none.
 
@@ -144,15 +122,19 @@ class KernelCheck:
         self._mode = engine.recorder.choice.mode
         self._traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
+        self._again: Tensor | None = None
 
     def launch(self) -> None:
         """Launch all that needs no kernel, concurrently with what the device is doing."""
         count = _FEW if self._traced else _MANY
+        if self._engine.recorder.branches:  # examples may have taken different ways: all of them
+            count = len(self._data)
         draws = torch.Generator().manual_seed(0)
         other, device = self._other, self._engine.device
         with self._side_stream.work():
-            self._left = _Side.of(self._data, count, device)
-            self._right = self._left if other is None else _Side.of(other, count, device)
+            turned = not self._traced  # full kernels of few examples turn them in their own check
+            self._left = _Side.of(self._data, count, device, turned)
+            self._right = self._left if other is None else _Side.of(other, count, device, turned)
             self._u = self._draw(len(self._left.indices), draws)
             self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
         if not self._traced:
@@ -179,15 +161,23 @@ class KernelCheck:
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
-        table, differences = form_table(forms, exact, scales), example_differences(engine, outputs)
-        numbers = torch.cat([differences, table.flatten()]).cpu()  # waits for the device once
+        table = form_table(forms, exact, scales)
+        assert self._again is not None
+        differences = torch.stack(
+            [
+                output_differences(outputs[:1], engine.alone.outputs),
+                output_differences(outputs[self._left.indices], self._again),
+            ]
+        )
+        numbers = torch.cat([differences.flatten(), table.flatten()]).cpu()  # waits once
         if len(outputs) > 1:
-            require_independent_examples(engine, numbers[:2])
-        check_quadratic_forms(engine, list(forms), numbers[2:].view_as(table))
+            _require_alike(engine, self._data, numbers[:4].view(2, 2))
+        check_quadratic_forms(engine, list(forms), numbers[4:].view_as(table), len(outputs))
 
     def _traces(self, full_kernels: FullKernels) -> dict[str, Tensor]:
         """Forms of the traces of small full kernels."""
         small = full_kernels(self._full_engine(), self._left.data, self._right_data())
+        self._again = small.outputs
         traces = (
             (layer, kernel.diagonal(dim1=1, dim2=3).sum(2)) for layer, kernel in small.items()
         )
@@ -216,8 +206,10 @@ class KernelCheck:
 
     def _from_gradients(self) -> dict[str, Tensor]:
         with self._side_stream.work():
-            first = self._left.gradients(self._engine, self._u)
-            second = first if self._other is None else self._right.gradients(self._engine, self._v)
+            first, self._again = self._left.gradients(self._engine, self._u)
+            second = first
+            if self._other is not None:
+                second, _ = self._right.gradients(self._engine, self._v)
             return self._inner(first, second)
 
     def _inner(self, first: dict[str, Tensor], second: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -235,6 +227,63 @@ class KernelCheck:
         }
 
 
+def check_independence(engine: KernelEngine, data: BatchList, outputs: Tensor) -> None:
+    """Some examples have the same outputs beside other examples; one pass without gradients.
+
+    Args:
+        engine: The engine.
+        data: Its examples.
+        outputs: Functions of the examples, (n, c).
+
+    Raises:
+        CaptureError: If not.
+    """
+    side = _Side.of(data, _MANY, engine.device)
+    again = torch.cat([engine.recorder.values(batch) for batch in side.data.batches])
+    alike = [(outputs[:1], engine.alone.outputs), (outputs[side.indices], again)]
+    _require_alike(engine, data, torch.stack([output_differences(*pair) for pair in alike]))
+
+
+def _require_alike(
+    engine: KernelEngine, data: BatchList, differences: Float[Tensor, "m 2"]
+) -> None:
+    recorder, allowed = engine.recorder, tolerance(engine)
+    for pair in differences.cpu():
+        require_independent(recorder.model, pair, allowed, recorder.answers, data.batches[0])
+
+
+def check_features(
+    engine: KernelEngine, data: BatchList, features: Mapping[str, Tensor], outputs: Tensor
+) -> None:
+    """Tangent features of some examples, weighted at random, add up to autograd's gradient.
+
+    Args:
+        engine: The engine.
+        data: Its examples.
+        features: Parameter -> (n, c, P).
+        outputs: Functions of the examples, (n, c).
+
+    Raises:
+        CaptureError: If examples depend on each other, or the features disagree with autograd.
+    """
+    side = _Side.of(data, len(data) if engine.recorder.branches else _MANY, engine.device)
+    draws = torch.Generator().manual_seed(0)
+    weights = torch.randn(len(side.indices), engine.outputs, generator=draws).to(outputs)
+    plain, again = side.gradients(engine, weights)
+    if len(data) > 1:
+        alike = [(outputs[:1], engine.alone.outputs), (outputs[side.indices], again)]
+        _require_alike(engine, data, torch.stack([output_differences(*pair) for pair in alike]))
+    check = GradientCheck(engine.recorder)
+    found, norms = {}, {}
+    for name, values in features.items():
+        weighted = weights[:, :, None].to(values) * values[side.indices]
+        found[name] = weighted.sum((0, 1))
+        norms[name] = torch.linalg.vector_norm(weighted.sum(1), dim=1, dtype=torch.float64)
+    flat = {name: value.flatten() for name, value in plain.items()}
+    check.compare(found, flat, norms)
+    check.require_agreement(engine.dtype)
+
+
 def _wide(gradient: Tensor) -> Tensor:
     """A vector of at least float32; its rounding is far below the tolerance of the check."""
     return gradient.flatten().to(torch.promote_types(gradient.dtype, torch.float32))
@@ -248,105 +297,118 @@ class _Side:
     data: BatchList
 
     @classmethod
-    def of(cls, data: BatchList, count: int, device: torch.device) -> "_Side":
+    def of(cls, data: BatchList, count: int, device: torch.device, turned: bool = True) -> "_Side":
+        """Examples spread over the data; turned, each batch of them is in other company."""
         indices = torch.linspace(0, len(data) - 1, min(count, len(data))).round().long()
-        batches, start = [], 0
+        batches, places, start = [], [], 0
         for batch in data.batches:
             inside = indices[(indices >= start) & (indices < start + len(batch))] - start
-            if len(inside):
-                batches.append(batch.take(inside.tolist()))
+            parts = [inside.flip(0) if turned else inside]
+            if turned and len(inside) == len(batch):  # the same examples: in two parts
+                parts = list(inside.flip(0).tensor_split(2))
+            for part in parts:
+                if len(part):
+                    batches.append(batch.take(part.tolist()))
+                    places.append(part + start)
             start += len(batch)
-        return cls(indices.to(device), BatchList(batches))
+        return cls(torch.cat(places).to(device), BatchList(batches))
 
-    def gradients(self, engine: KernelEngine, weights: Tensor) -> dict[str, Tensor]:
-        return weighted_gradients(engine.recorder, self.data.batches, weights, len(self.indices))
+    def gradients(self, engine: KernelEngine, weights: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        return weighted_gradients(engine.recorder, self.data.batches, weights)
 
 
-# Relative error of a squared norm, in units of round-off, that rounding explains.
-_RELATIVE = 2e4
 # Gradients that vanish (a shift before a normalisation) leave rounding of the others.
 _VANISHING = 1e3
 
 
 def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
     """Squared norm of each tensor in float64, in one call where the device has one."""
-    if tensors[0].device.type == "cuda":
-        return torch.stack(torch._foreach_norm(list(tensors), 2, torch.float64)).square()
-    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+    if real[0].device.type == "cuda":
+        return torch.stack(torch._foreach_norm(real, 2, torch.float64)).square()
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in real]
     return torch.stack(norms).square()
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Squared norms found and those of plain autograd, on the device."""
+    """Distances from plain autograd and the size of what was compared, on the device."""
 
-    what: str
     names: tuple[str, ...]
-    left: Tensor
-    right: Tensor
-    examples: int
+    distances: Tensor
+    scales: Tensor
 
 
 class GradientCheck:
-    """Comparisons that wait on the device until someone asks for the verdict."""
+    """Gradients of weighted losses against plain autograd; waits on the device for the verdict.
 
-    def __init__(self, owned: Ownership) -> None:
-        self._parameters = owned.parameters
+    Every example has a random weight. Its gradient must grow by that weight, and all of them add
+    up to autograd's own gradient of the weighted losses: an example that was taken for another,
+    left out, or mixed with others shows, for every parameter.
+    """
+
+    def __init__(self, recorder: ModelRecorder) -> None:
+        self._recorder = recorder
         self._waiting: list[_Comparison] = []
 
-    def plain_squares(
-        self, losses: Tensor, names: Sequence[str] | None = None, *, keep: bool = False
-    ) -> dict[str, Tensor]:
-        """Squared norms of autograd's own gradient of the summed loss; zero where there is none."""
-        chosen = list(self._parameters) if names is None else list(names)
-        grads = torch.autograd.grad(
-            losses.sum(),
-            [self._parameters[name] for name in chosen],
-            retain_graph=keep,
-            allow_unused=True,
-        )
-        present = {name: g for name, g in zip(chosen, grads, strict=True) if g is not None}
-        zero = losses.new_zeros((), dtype=torch.float64)
-        squares = squared_norms(list(present.values())) if present else ()
-        found = dict(zip(present, squares, strict=True))
-        return {name: found.get(name, zero) for name in chosen}
+    def draw(self, slopes: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+        """Random weights that bring all examples to one size, given their losses' slopes."""
+        draws = torch.Generator().manual_seed(len(slopes))
+        sizes = 0.5 + torch.rand(len(slopes), generator=draws, dtype=torch.float64)
+        norms = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64)
+        largest = norms.max().clamp(min=torch.finfo(torch.float32).tiny)
+        return sizes.to(norms.device) / norms.clamp(min=1e-6 * largest)
 
     def compare(
         self,
-        what: str,
         found: Mapping[str, Tensor],
-        plain: Mapping[str, Tensor],
-        examples: int,
+        expected: Mapping[str, Tensor],
+        norms: Mapping[str, Float[Tensor, " n"]],
     ) -> None:
-        """Note two sets of squared norms, one entry per parameter; not found means zero."""
-        zero = next(iter(plain.values())).new_zeros(())
-        left = torch.stack([found.get(name, zero) for name in plain])
-        right = torch.stack(list(plain.values()))
-        self._waiting.append(_Comparison(what, tuple(plain), left, right, examples))
+        """Note how far vectors are from what they should be.
+
+        Args:
+            found: Parameter -> vector; a number is compared with the norm of the vector expected.
+            expected: Parameter -> vector; not there means zero.
+            norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
+        """
+        names = tuple(dict.fromkeys([*found, *expected]))
+        first = next(iter(norms.values()))
+        zero = first.new_zeros(())
+        distances, scales = [], []
+        for name in names:
+            own, other = found.get(name), expected.get(name)
+            size = zero if other is None else torch.linalg.vector_norm(other, dtype=torch.float64)
+            if own is None or other is None or own.dim() == 0:
+                norm = zero if own is None else torch.linalg.vector_norm(own, dtype=torch.float64)
+                distances.append((norm - size).abs())
+            else:
+                distances.append(torch.linalg.vector_norm(own - other, dtype=torch.float64))
+            spread = torch.linalg.vector_norm(norms[name]) if name in norms else zero
+            scales.append(torch.maximum(spread, size))
+        self._waiting.append(_Comparison(names, torch.stack(distances), torch.stack(scales)))
 
     def require_agreement(self, dtype: torch.dtype) -> None:
         """Judge what is waiting.
 
         Args:
-            dtype: That of the losses; parameters and an autocast may be coarser.
+            dtype: That of the losses; what took part in the passes may be coarser.
 
         Raises:
-            CaptureError: If squared norms differ by more than rounding explains.
+            DisagreementError: If sums differ by more than rounding explains.
         """
-        dtypes = {dtype} | rounding_dtypes(self._parameters.values())
-        eps = max(torch.finfo(kind).eps for kind in dtypes)
+        kinds = {dtype} | self._recorder.rounding
+        allowed = tolerance_of(kinds)
+        eps = max(torch.finfo(kind).eps for kind in kinds)
         for one in self._waiting:
-            left, right = one.left.cpu(), one.right.cpu()
-            scale = torch.maximum(left, right)
-            vanishing = one.examples * (_VANISHING * eps) ** 2 * scale.sum()
-            allowed = _RELATIVE * eps * scale + vanishing
-            wrong = ((left - right).abs() > allowed).nonzero().flatten().tolist()
+            distances, scales = one.distances.cpu(), one.scales.cpu()
+            vanishing = _VANISHING * eps * scales.square().sum().sqrt()
+            wrong = (~(distances <= allowed * scales + vanishing)).nonzero().flatten().tolist()
             if wrong:
-                name = one.names[wrong[0]]
-                raise CaptureError(
-                    f"{one.what} with respect to {name!r}: expected squared norm "
-                    f"{right[wrong[0]]:.6g} as autograd gives it, got {left[wrong[0]]:.6g}; "
-                    "examples may depend on each other or on chance (use model.eval()), else a "
-                    "rule is wrong: please report it"
+                share = float(distances[wrong[0]] / scales[wrong[0]])
+                raise DisagreementError(
+                    f"gradients with respect to {one.names[wrong[0]]!r}: expected those of "
+                    f"weighted examples as autograd gives them, got a relative difference of "
+                    f"{share:.1e}"
                 )
         self._waiting.clear()

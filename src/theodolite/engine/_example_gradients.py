@@ -29,6 +29,7 @@ __all__ = [
     "LookupGradients",
     "OuterGradients",
     "Segment",
+    "SegmentTotal",
     "TiedGradients",
     "bundled",
     "column_groups",
@@ -72,13 +73,17 @@ class ExampleGradients(ABC):
     ) -> None:
         """Sums of segments with a weight per example go to the sink."""
 
+    def arrange(self, gradient: Tensor) -> Float[Tensor, " p"]:
+        """A gradient of the tensor in the order of the entries of sums."""
+        return gradient.flatten()
+
 
 @final
 class DenseGradients(ExampleGradients):
     """Gradients as they are, ``(n, ...)``."""
 
     def __init__(self, gradients: Float[Tensor, "n ..."]) -> None:
-        self.rows = _working(gradients).flatten(1)
+        self.rows = _working(gradients).reshape(len(gradients), -1)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Norms and sums of rows."""
@@ -193,6 +198,14 @@ class OuterGradients(ExampleGradients):
             scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
             inputs, output_grads = self._inputs(rows), self._output_grad(rows) * scale
             self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
+
+    def arrange(self, gradient: Tensor) -> Float[Tensor, " p"]:
+        """Rows before columns, kernel offsets before channels."""
+        if self._structures[0].transposed:
+            return gradient.T.flatten()
+        if self._offsets_first:
+            return gradient.flatten(2).transpose(1, 2).flatten()
+        return gradient.flatten()
 
     def _gradients(self, rows: range, output_grads: Tensor) -> Float[Tensor, "m c d"]:
         """Gradients of a few examples; strips serve several kernel offsets without a copy."""
@@ -374,18 +387,19 @@ class TiedGradients(ExampleGradients):
     ) -> None:
         """Both sums of a segment, added before they are handed over."""
         for part in segments:
-            table, product = _Total(), _Total()
+            table, product = SegmentTotal(), SegmentTotal()
             self.lookup.weighted_sums([part], weights, table.add)
             self.outer.weighted_sums([part], weights, product.add)
             sink([part], table.value + product.value)
 
 
-class _Total:
+class SegmentTotal:
     """A sum that is handed over in parts."""
 
     value: Tensor
 
     def add(self, _parts: list[Segment], sums: Tensor) -> None:
+        """One more part."""
         self.value = self.value + sums if hasattr(self, "value") else sums
 
 

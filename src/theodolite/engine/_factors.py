@@ -373,10 +373,25 @@ class DenseFactors(Factors):
         for use, given in zip(self._uses, gradients, strict=True):
             if all(gradient is None for gradient in given):
                 continue
-            rows = self._jacobian(use, given).flatten(1)
+            rows = self._jacobian(use, given)
+            rows = rows.reshape(len(rows), -1)
             if not self.gradients:
                 self.gradients.append(self.layout.zeros(self.layout.outputs, rows.shape[1]))
             self.gradients[0][self._rows, output] += rows
+
+    def put(self, example: int, output: int, gradient: Tensor) -> None:
+        """Take the gradient of one output of one example as it is."""
+        flat = gradient.flatten()
+        if not self.gradients:
+            self.gradients.append(self.layout.zeros(self.layout.outputs, len(flat)))
+        self.gradients[0][example, output] = flat
+
+    def features(self) -> Tensor:
+        """All gradients, (n, c, P); zeros where none arrived."""
+        if self.gradients:
+            return self.gradients[0]
+        entries = self._parameter.numel() * (2 if self._parameter.is_complex() else 1)
+        return self.layout.zeros(self.layout.outputs, entries)
 
     def _jacobian(self, use: Use, given: Gradients) -> Tensor:
         filled = tuple(

@@ -8,18 +8,27 @@ number of examples. Gram matrices are in ``_grams.py``.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice
+from theodolite.engine._examples import (
+    PassWatch,
+    output_differences,
+    recomposed,
+    require_alike_alone,
+    tolerance_of,
+)
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_outputs
 from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
+from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import Moments
 
 __all__ = [
@@ -82,7 +91,7 @@ def pooled(
     if callable(pool):
         return pool(values).flatten(1)
     if values.ndim <= 2:
-        return values.reshape(len(values), -1)
+        return values if values.ndim == 2 else values.reshape(len(values), 1)
     if values.ndim == 3 and not isinstance(module, _CHANNELS_FIRST):
         return _pool_tokens(values, pool, _fitting(mask, values))
     return _pool_maps(values, pool, module)
@@ -169,6 +178,7 @@ class Features(Mapping[str, Tensor]):
         pool: how outputs became vectors.
         read_at: layer -> where its features were read, in words.
         outputs: what was kept of the model's answers, where that was asked for.
+        measured: ``"in batches"``, or ``"one by one: "`` and why rows were not in place.
     """
 
     layers: Mapping[str, Tensor]
@@ -177,6 +187,7 @@ class Features(Mapping[str, Tensor]):
     pool: str
     read_at: Mapping[str, str]
     outputs: Tensor | None = None
+    measured: str = "in batches"
 
     def __getitem__(self, layer: str) -> Tensor:
         return self.layers[layer]
@@ -188,6 +199,19 @@ class Features(Mapping[str, Tensor]):
         return len(self.layers)
 
 
+# Model -> why its examples must be run one by one, or None.
+_VERDICTS: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one forward pass gave: the model's answer, vectors and numbers of calls of layers."""
+
+    answer: Any
+    rows: dict[str, Tensor]
+    order: dict[str, int]
+
+
 class FeatureReader:
     """Which layers to read, how, and how often each ran; one forward pass per batch."""
 
@@ -197,6 +221,7 @@ class FeatureReader:
         layers: Layers,
         pool: Pool,
         read: Read | Mapping[str, ReadPoint] = "next",
+        check: bool = True,
     ) -> None:
         require_pool(pool)
         if isinstance(read, str):
@@ -214,10 +239,53 @@ class FeatureReader:
         self.calls: dict[str, int] = {}
         self.reading: OutputReader | None = None
         self.outputs: list[Tensor] = []
+        # Why examples are run one by one; if nothing is checked, what an earlier check has found.
+        self.alone: str | None = None if check else _VERDICTS.get(self.model)
+        self.drops = False  # whether layers that run for some examples only may be left out later
+        self._verified = not check
+        self._takes_gradients = False  # inside its forward pass
         self._modules = dict(self.model.named_modules())
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
-        """Features of one batch, in order of execution."""
+        """Features of one batch, in order of execution.
+
+        Some examples of the first batch are run again beside others: features that are not the
+        same belong to other examples than their rows say, and are then read one by one.
+
+        Raises:
+            CaptureError: If examples depend on each other, or on chance.
+        """
+        if self.alone is not None:
+            return self._one_by_one(batch)
+        if len(batch) == 1 or self._verified:
+            return self._settled(batch, self._pass(batch))
+        self._verified = True
+        watch = PassWatch((batch.args, dict(batch.kwargs)), len(batch))
+        with watch:
+            found = self._pass(batch)
+        if watch.moved is None:
+            self.alone = self._misplaced(batch, found, watch.dtypes)
+        else:
+            self.alone = f"{watch.moved} moves examples about by what they contain"
+        _VERDICTS[self.model] = self.alone
+        if self.alone is None:
+            return self._settled(batch, found)
+        require_alike_alone(self.model, self._answers, [batch])
+        whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
+        return self._one_by_one(batch, whole)
+
+    def _pass(self, batch: Batch) -> "_Pass":
+        """One forward pass; whatever the layers give."""
+        try:
+            with torch.set_grad_enabled(self._takes_gradients):
+                return self._run(batch)
+        except RuntimeError:
+            if self._takes_gradients:
+                raise
+            self._takes_gradients = True
+            return self._pass(batch)
+
+    def _run(self, batch: Batch) -> "_Pass":
         order: dict[str, int] = {}
 
         def reduce(name: str, output: Tensor) -> Tensor:
@@ -227,7 +295,7 @@ class FeatureReader:
 
         if self.points is None:
             trial = batch.take(slice(0, min(_TRIAL, len(batch))))
-            with torch.no_grad(), follow_layers(self.model, self.names) as follower:
+            with follow_layers(self.model, self.names) as follower:
                 trial.run(self.model)
             self.points = follower.read_points()
         points = {name: self.points.get(name, ReadPoint()) for name in self.names}
@@ -236,17 +304,77 @@ class FeatureReader:
             if self.raw
             else capture_features(self.model, points, reduce)
         )
-        with torch.no_grad(), capture as outputs:
+        with capture as outputs:
             answer = batch.run(self.model)
+        return _Pass(answer, {name: outputs[name][-1] for name in order}, order)
+
+    def _misplaced(self, batch: Batch, found: "_Pass", dtypes: set[torch.dtype]) -> str | None:
+        """Why rows are not those of the examples; None if they are."""
+        for places in recomposed(len(batch)):
+            again = self._pass(batch.take(places))
+            for name, rows in found.rows.items():
+                if len(rows) != len(batch):
+                    continue  # without examples: a table of positions, say
+                text = f"layer {name!r} gives other features beside other examples"
+                other = again.rows.get(name)
+                if other is None or other.shape != rows[places].shape:
+                    return text
+                difference, scale = output_differences(rows[places], other).tolist()
+                allowed = tolerance_of(dtypes | {rows.dtype}) * scale
+                if not difference <= allowed + torch.finfo(torch.float32).tiny:
+                    return text
+        return None
+
+    def _answers(self, batch: Batch) -> Tensor:
+        """What the model answers, one row per example; nothing if it does not answer so."""
+        with torch.set_grad_enabled(self._takes_gradients):
+            answer = batch.run(self.model)
+        try:
+            rows = main_tensor(answer).detach()
+        except DtypeError:
+            return torch.zeros(len(batch), 1)
+        whole = rows.dim() > 0 and len(rows) == len(batch) and rows.is_floating_point()
+        return rows.flatten(1) if whole and rows.dim() > 1 else torch.zeros(len(batch), 1)
+
+    def _one_by_one(self, batch: Batch, whole: set[str] | None = None) -> dict[str, Tensor]:
+        """Features of examples that are run alone; layers that run for some of them have none."""
+        passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
+        counts = passes[0].order
+        kept = {
+            name: calls
+            for name, calls in counts.items()
+            if name in self.exact
+            or (
+                all(one.order.get(name) == calls for one in passes)
+                and all(len(one.rows[name]) == 1 for one in passes)
+                and (whole is None or name in whole)
+            )
+        }
+        joined = {
+            name: _joined(name, [one.rows[name] for one in passes if name in one.rows])
+            for name in kept
+        }
+        for one, place in zip(passes, range(len(batch)), strict=True):
             if self.reading is not None:
-                self.outputs.append(self.reading(answer, batch))
-        rows = {name: outputs[name][-1] for name in order}
+                single = batch.take(slice(place, place + 1))
+                self.outputs.append(self.reading(one.answer, single))
+        return self._settled_rows(batch, joined, kept)
+
+    def _settled(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
+        if self.reading is not None:
+            self.outputs.append(self.reading(found.answer, batch))
+        rows, order = found.rows, found.order
         if not self.calls:  # found by pattern, but without examples: tables of positions, say
             order = {
                 name: calls
                 for name, calls in order.items()
                 if name in self.exact or len(rows[name]) == len(batch)
             }
+        return self._settled_rows(batch, rows, order)
+
+    def _settled_rows(
+        self, batch: Batch, rows: dict[str, Tensor], order: dict[str, int]
+    ) -> dict[str, Tensor]:
         self._settle(order)
         for name in order:
             if len(rows[name]) != len(batch):
@@ -254,7 +382,12 @@ class FeatureReader:
                     f"features of {name!r}: expected one row per example, {len(batch)}, got "
                     f"{len(rows[name])}; leave this layer out, or pass pool= as a function"
                 )
-        return {name: rows[name] for name in order}
+        return {name: rows[name] for name in self.calls}
+
+    @property
+    def measured(self) -> str:
+        """How examples were measured, in words."""
+        return "in batches" if self.alone is None else f"one by one: {self.alone}"
 
     def read_at(self) -> dict[str, str]:
         """Layer -> where it is read, in words."""
@@ -272,6 +405,13 @@ class FeatureReader:
                 )
             self.names = list(order)
             self.calls = dict(order)
+        elif (
+            self.drops
+            and self.alone is not None
+            and not (self.exact & set(self.calls)) - set(order)
+        ):
+            kept = {name: calls for name, calls in self.calls.items() if order.get(name) == calls}
+            self.names, self.calls = list(kept), kept
         elif order != self.calls:
             raise DomainError(
                 "layers: expected the same calls of layers for every batch, got "
@@ -302,6 +442,7 @@ def feature_chunks(
     *,
     read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
+    check: bool = True,
     **options: Any,
 ) -> Iterator[FeatureChunk]:
     """Features batch by batch: what sums over examples are made of.
@@ -315,13 +456,17 @@ def feature_chunks(
         read: ``"next"`` reads what the next layer receives, after the normalisation and activation
             that follow; ``"raw"`` the layer's own output.
         batch_size: split batches into parts of at most this many examples; None keeps them.
+        check: run some examples of the first batch beside others too, at most 16 of them: rows
+            that change are not those of the examples, as where a model sorts them inside, and
+            examples are then run one by one.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
+        CaptureError: If examples depend on each other, or on chance.
         DomainError: If the model normalises over the batch or drops out units, or a named layer
             does not run.
     """
-    reader = FeatureReader(model, layers, pool, read)
+    reader = FeatureReader(model, layers, pool, read, check)
     yield from _chunks(
         reader, iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
     )
@@ -349,6 +494,7 @@ def features(
     read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
     outputs: OutputReader | None = None,
+    check: bool = True,
     **options: Any,
 ) -> Features:
     """Features of layers for all the data, ``(n, d)`` each.
@@ -364,6 +510,7 @@ def features(
         read: where a layer is read, see :func:`feature_chunks`.
         batch_size: split batches into parts of at most this many examples; None keeps them.
         outputs: (answer of the model, batch) -> rows that are kept too, from the same pass.
+        check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
@@ -376,8 +523,8 @@ def features(
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
     """
-    reader = FeatureReader(model, layers, pool, read)
-    reader.reading = outputs
+    reader = FeatureReader(model, layers, pool, read, check)
+    reader.reading, reader.drops = outputs, True
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
     batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
@@ -387,10 +534,16 @@ def features(
             rows.setdefault(name, []).append(vectors)
     if not rows:
         raise ShapeError("data: expected at least one batch, got none; the data set is empty")
-    joined = {name: _joined(name, parts) for name, parts in rows.items()}
+    joined = {name: _joined(name, rows[name]) for name in reader.calls}
     kept = None if outputs is None else torch.cat(reader.outputs)
     return Features(
-        joined, join_targets(targets), reader.calls, _pool_name(pool), reader.read_at(), kept
+        joined,
+        join_targets(targets),
+        reader.calls,
+        _pool_name(pool),
+        reader.read_at(),
+        kept,
+        reader.measured,
     )
 
 

@@ -1,12 +1,13 @@
 """Norms and class sums of per-example gradients while batches in class order go by."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.engine._checks import GradientCheck, squared_norms
@@ -22,15 +23,21 @@ from theodolite.engine._example_gradients import (
     DenseGradients,
     ExampleGradients,
     Segment,
+    SegmentTotal,
     bundled,
     column_groups,
     example_gradients,
 )
-from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress
+from theodolite.engine._examples import (
+    output_differences,
+    recomposed,
+    require_independent,
+    tolerance_of,
+)
+from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, as_real, plain_gradients
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import tensors_in
+from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.state import model_device
-from theodolite.engine.uses import Use
 from theodolite.linalg import SetSums
 
 __all__ = [
@@ -43,7 +50,9 @@ __all__ = [
 LOGITS = "all logits"
 TOTAL = "all parameters"
 
-_CHECKED_SUMS = 8  # parameters whose sums over the first batch are compared with autograd
+# Examples of the first batch, which is compared with autograd: few, or all if there are few.
+_CHECKED = 16
+_ALL_CHECKED = 32
 
 BatchLoss = Callable[[Tensor, Batch], Tensor]
 
@@ -57,6 +66,7 @@ class GradientAccumulation:
         labels: class of each example, on the CPU.
         stiffness: also add up unit vectors.
         processes: that share the work; each takes whole classes.
+        alone: whether examples are measured one by one, by plain autograd.
     """
 
     def __init__(
@@ -66,6 +76,8 @@ class GradientAccumulation:
         labels: Tensor,
         stiffness: bool,
         processes: Processes = ALONE,
+        *,
+        alone: bool = False,
     ) -> None:
         self._recorder, self._loss, self._stiffness = recorder, loss, stiffness
         self.progress: Progress | None = None
@@ -83,7 +95,10 @@ class GradientAccumulation:
         )
         self._tallies: dict[tuple[str, ...], ClassTally] = {}
         self._losses: list[Tensor] = []
-        self._check = GradientCheck(owned)
+        self._check = GradientCheck(recorder)
+        self._alone = alone
+        self._checked: set[tuple[Any, ...]] = set()  # kinds of runs that were compared
+        self._differences: list[tuple[Tensor, Batch]] = []
         if stiffness:
             self._one_hot = torch.nn.functional.one_hot(self._labels).double().to(device)
             self._scales = self._one_hot.new_ones(len(self._layers), self._classes)
@@ -102,29 +117,44 @@ class GradientAccumulation:
         return members
 
     def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
-        """All batches, of nearly equal size."""
-        own = self._own()
-        if own.stop > own.start:
-            self._run(data, batch_size, own, check=check)
-        self._add_up(own)
+        """The batches of this process, the first of them small and compared with autograd.
 
-    def _run(self, data: Batch, batch_size: int, own: slice, *, check: bool) -> None:
+        Raises:
+            NotFollowedError: If the examples cannot be followed together.
+        """
+        own = self._own()
         device = self._squares.device
-        count = -(-(own.stop - own.start) // batch_size)
-        size = -(-(own.stop - own.start) // count)
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
         ordered = data.take(self._order) if on_device and device.type != "cpu" else None
-        for start in range(own.start, own.stop, size):
-            span = slice(start, min(start + size, own.stop))
+        for count, span in enumerate(self._spans(own, batch_size, check)):
             if ordered is not None:  # slices; picking by index would wait for the device
                 batch = ordered.take(span).to(device)
             else:
                 batch = data.take(self._order[span]).to(device)
-            first = self._first_alone(batch) if check and start == own.start else None
-            self._add(batch, start, first)
-            if check and start == own.start + size:  # by now the second batch keeps the device busy
+            if self._alone:
+                self._add_alone(batch, span.start)
+            else:
+                self._add(batch, span.start, check)
+            if check and count == 1:  # by now the second batch keeps the device busy
                 self._judge()
-        self._judge()
+            if self.progress is not None:
+                share = span.stop / len(self._labels)
+                self.progress(share, f"examples {span.start} to {span.stop - 1}")
+        if self._losses:
+            self._judge()
+
+    def _spans(self, own: slice, batch_size: int, check: bool) -> Iterator[slice]:
+        """Batches of nearly equal size, after the one that is compared with autograd."""
+        start = own.start
+        if self._alone:
+            batch_size = 1
+        elif check and batch_size > _CHECKED and own.stop - start > _ALL_CHECKED:
+            start += _CHECKED
+            yield slice(own.start, start)
+        count = -(-(own.stop - start) // batch_size)
+        size = -(-(own.stop - start) // max(1, count))
+        for low in range(start, own.stop, max(1, size)):
+            yield slice(low, min(low + size, own.stop))
 
     def _own(self) -> slice:
         """Examples in class order that this process looks at: about its part, in whole classes."""
@@ -135,9 +165,9 @@ class GradientAccumulation:
         start = min(edges, key=lambda edge: abs(edge - part.start))
         return slice(start, min(edges, key=lambda edge: abs(edge - part.stop)))
 
-    def _add_up(self, own: slice) -> None:
+    def add_up(self) -> None:
         """What all processes have found, in all of them."""
-        processes, device = self._processes, self._squares.device
+        own, processes, device = self._own(), self._processes, self._squares.device
         if processes.alone:
             return
         self._tallies = shared_tallies(self._tallies, processes, device)
@@ -157,35 +187,120 @@ class GradientAccumulation:
 
     def _judge(self) -> None:
         self._recorder.require_finite(torch.cat(self._losses))
+        kinds = {self._losses[0].dtype} | self._recorder.rounding
+        for differences, batch in self._differences:
+            require_independent(
+                self._recorder.model,
+                differences,
+                tolerance_of(kinds),
+                self._recorder.answers,
+                batch,
+            )
+        self._differences.clear()
         self._check.require_agreement(self._losses[0].dtype)
 
-    def _first_alone(self, batch: Batch) -> dict[str, Tensor]:
-        """Gradient of the first example in a pass of its own, which also shows the axes."""
-        single = batch.take(slice(0, 1))
-        losses = self._loss(self._recorder.run_alone(single).outputs, single)
-        self._recorder.require_finite(losses)
-        return self._check.plain_squares(losses)
-
-    def _add(self, batch: Batch, start: int, first: dict[str, Tensor] | None) -> None:
+    def _add(self, batch: Batch, start: int, check: bool) -> None:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
         segments = self._segments(start, start + len(batch))
         run = self._recorder.run(batch)
         losses = self._loss(run.outputs, batch)
         self._losses.append(losses.detach())
-        arrived = self._backward(run, losses, keep=first is not None)
-        derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
-        plain = None
-        if first is not None:
-            plain = self._check.plain_squares(losses, _last_used(run.uses), keep=derived)
-        del losses
+        # Runs that take another way through the model than those before are compared too.
+        checked = check and run.kind not in self._checked
+        if check and (checked or run.draws):
+            self._compare_outputs(batch, run.outputs)
+        arrived = self._backward(run, losses.sum(), keep=checked)
         span = slice(start, start + len(batch))
+        if checked:
+            self._checked.add(run.kind)
+            assert arrived[0] is not None
+            weights = self._check.draw(arrived[0])
+            weighted = self._weighted_gradients(run, losses, weights)
+        del losses
         self._reduce(bundled(self._gradients(run, arrived)), segments, span)
-        if first is not None and plain is not None:
-            self._compare(plain, first, span)
+        if checked:
+            self._compare(run, *weighted, weights, span)
         if self._stiffness:
             self._add_units(self._gradients(run, arrived), segments, span)
-        if self.progress is not None:
-            self.progress(span.stop / len(self._labels), f"examples {start} to {span.stop - 1}")
+
+    def _weighted_gradients(
+        self, run: ForwardRun, losses: Tensor, weights: Float[Tensor, " n"]
+    ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
+        """Gradients of weighted losses at all uses, and those of the parameters by autograd."""
+        derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
+        parameters = self._recorder.ownership.parameters
+        total = (weights.to(losses.dtype) * losses).sum()
+        uses = self._inputs(run)
+        found = torch.autograd.grad(
+            total, [*uses, *parameters.values()], retain_graph=derived, allow_unused=True
+        )
+        plain = zip(parameters, found[len(uses) :], strict=True)
+        return list(found[: len(uses)]), {
+            name: as_real(gradient) for name, gradient in plain if gradient is not None
+        }
+
+    def _add_alone(self, batch: Batch, start: int) -> None:
+        """One example, by plain autograd."""
+        outputs = self._recorder.run_plainly(batch)
+        losses = self._loss(outputs, batch)
+        self._losses.append(losses.detach())
+        parameters = self._recorder.ownership.parameters
+        found = plain_gradients(losses.sum(), {LOGITS: outputs, **parameters})
+        gradients: dict[str, ExampleGradients] = {}
+        for name, tensor in {LOGITS: outputs, **parameters}.items():
+            entries = tensor.numel() * (2 if tensor.is_complex() else 1)
+            zeros = torch.zeros(entries, dtype=losses.dtype, device=losses.device)
+            gradients[name] = DenseGradients(found.get(name, zeros).reshape(1, -1))
+        segments, span = self._segments(start, start + 1), slice(start, start + 1)
+        self._reduce(bundled(iter(gradients.items())), segments, span)
+        if self._stiffness:
+            self._add_units(iter(gradients.items()), segments, span)
+
+    def _compare_outputs(self, batch: Batch, outputs: Tensor) -> None:
+        """Note how the outputs of some examples change beside others."""
+        if len(batch) == 1:
+            return
+        for places in recomposed(len(batch)):
+            again = self._recorder.values(batch.take(places))
+            self._differences.append((output_differences(outputs[places], again), batch))
+
+    def _compare(
+        self,
+        run: ForwardRun,
+        arrived: list[Tensor | None],
+        plain: dict[str, Tensor],
+        weights: Float[Tensor, " n"],
+        span: slice,
+    ) -> None:
+        """Note how far the gradients of weighted losses are from what they must be.
+
+        Each example's is its own times its weight, and they add up to autograd's.
+        """
+        derived = {
+            root
+            for use in run.uses
+            if use.origin.tensor.grad_fn is not None
+            for root in use.origin.roots
+        }
+        whole = [Segment(0, 0, len(weights), closes=True)]
+        sums: dict[str, Tensor] = {}
+        norms: dict[str, Tensor] = {}
+        expected = {name: value.flatten() for name, value in plain.items()}
+        for bundle in bundled(self._gradients(run, arrived)):
+            total = SegmentTotal()
+            squares = bundle.reduce(whole, total.add)
+            parts = total.value.flatten()
+            pieces = parts.split(list(bundle.widths)) if bundle.widths else [parts]
+            for name, piece, values in zip(bundle.names, pieces, squares, strict=True):
+                sums[name], norms[name] = piece, values.sqrt()
+                if name in derived:  # parts of a parameter, in an order of their own
+                    sums[name] = torch.linalg.vector_norm(piece)
+                elif name in plain:
+                    expected[name] = bundle.gradients.arrange(plain[name])
+        sums.pop(LOGITS)
+        own = {name: weights * self._squares[self._rows[name], span].sqrt() for name in norms}
+        self._check.compare(sums, expected, own)
+        self._check.compare(norms, own, own)
 
     def _reduce(self, bundles: Iterator[Bundle], segments: list[Segment], span: slice) -> None:
         """Norms into the table, sums into the tallies."""
@@ -193,6 +308,8 @@ class GradientAccumulation:
         rows: list[int] = []
         for bundle in bundles:
             if bundle.names not in self._tallies:
+                if any(name in self._rows for name in bundle.names):
+                    raise NotFollowedError("some parameters take part in some batches only")
                 groups = column_groups(bundle.widths, self._squares.device)
                 self._tallies[bundle.names] = ClassTally(groups=groups if bundle.widths else None)
             norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
@@ -203,17 +320,6 @@ class GradientAccumulation:
         else:
             for row, values in zip(rows, table, strict=True):
                 self._squares[row, span] = values
-
-    def _compare(self, plain: dict[str, Tensor], first: dict[str, Tensor], span: slice) -> None:
-        count = span.stop - span.start
-        sums: dict[str, Tensor] = {}
-        for names, tally in self._tallies.items():
-            squares = tally.running_square
-            if squares is not None:
-                sums.update(zip(names, squares, strict=True))
-        self._check.compare("sum of gradients", sums, plain, count)
-        alone = dict(zip(self._rows, self._squares[:, span.start], strict=False))
-        self._check.compare("gradient of the first example", alone, first, count)
 
     def _segments(self, start: int, stop: int) -> list[Segment]:
         """Runs of one class; a class closes where the next example of all has another label."""
@@ -227,11 +333,13 @@ class GradientAccumulation:
             for low, high in pairwise(edges)
         ]
 
-    def _backward(self, run: ForwardRun, losses: Tensor, *, keep: bool) -> list[Tensor | None]:
-        edges = [edge for use in run.uses for edge in use.edges]
-        inputs = [get_gradient_edge(run.outputs), *edges]
-        total = losses.sum()
-        return list(torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True))
+    def _inputs(self, run: ForwardRun) -> list[GradientEdge]:
+        """Where gradients arrive: at the outputs, and at the results of all uses."""
+        return [get_gradient_edge(run.outputs), *(edge for use in run.uses for edge in use.edges)]
+
+    def _backward(self, run: ForwardRun, total: Tensor, *, keep: bool) -> list[Tensor | None]:
+        found = torch.autograd.grad(total, self._inputs(run), retain_graph=keep, allow_unused=True)
+        return list(found)
 
     def _gradients(
         self, run: ForwardRun, arrived: list[Tensor | None]
@@ -314,12 +422,6 @@ class GradientAccumulation:
             for name in ("total_square", "scaled_square")
         )
         return UnitSums(nonzero.double() @ one_hot, torch.stack(squares), total, mean)
-
-
-def _last_used(uses: Sequence[Use]) -> list[str]:
-    """Parameters nearest to the outputs, whose plain gradients cost a short backward pass."""
-    roots = dict.fromkeys(root for use in reversed(uses) for root in use.origin.roots)
-    return list(roots)[:_CHECKED_SUMS]
 
 
 def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.engine._class_sums import LayerSums
+from theodolite.engine._examples import can_be_followed_alone, require_alike_alone
 from theodolite.engine._gradient_accumulation import GradientAccumulation
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
-from theodolite.engine.layers import Layers, own_parameters, unwrap
+from theodolite.engine.calls import DisagreementError
+from theodolite.engine.layers import Layers, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import (
     Loss,
     OutputChoice,
@@ -27,7 +29,7 @@ from theodolite.engine.readouts import (
     resolve_readout,
 )
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
-from theodolite.errors import UnknownNameError
+from theodolite.errors import CaptureError, UnknownNameError
 from theodolite.linalg import contrast_from_sums, mean_over_classes, ratio_or_nan
 
 __all__ = [
@@ -53,12 +55,15 @@ class GradientSums(Mapping[str, LayerSums]):
         stacked: sums of all layers side by side, then of all parameters, then of the logits.
         labels: class of each example.
         losses: loss of each example.
+        measured: ``"in batches"``, or ``"one by one: "`` and why examples could not be followed
+            together.
     """
 
     names: tuple[str, ...]
     stacked: LayerSums
     labels: Int[Tensor, " n"]
     losses: Float[Tensor, " n"]
+    measured: str = "in batches"
 
     def __getitem__(self, layer: str) -> LayerSums:
         if layer not in self.names:
@@ -106,6 +111,8 @@ def gradient_sums(
 
     One forward and one backward pass over the data, without the gradients of the weights, and
     products of the size of those. The value does not depend on the batch size beyond rounding.
+    Where examples cannot be followed through the model together (sorting, packing, routing, hidden
+    uses of parameters), they are measured one by one by plain autograd; ``measured`` says so.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
@@ -121,9 +128,10 @@ def gradient_sums(
         stiffness: also add up gradients divided by their norms, a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
-        check: compare the first example with plain autograd in a pass of its own, for every
-            parameter, and the sum over the first batch for the last ones; a difference is an
-            error.
+        check: compare a small first batch with plain autograd, with a random weight for every
+            example: each gradient must grow by its weight, and for every parameter they must add
+            up to the gradient of the weighted losses. Some of the examples are also run beside
+            others. Costs a second pass over that batch, of at most 32 examples.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
@@ -131,7 +139,7 @@ def gradient_sums(
         DomainError: If the model normalises over the batch, drops out units, has no trainable
             parameters or NaN in its weights.
         ShapeError: If the loss does not give one number per example.
-        CaptureError: If a gradient disagrees with plain autograd.
+        CaptureError: If examples depend on each other or on chance, or a rule is wrong.
 
     Example:
         >>> model = nn.Linear(2, 2, bias=False)
@@ -150,13 +158,53 @@ def gradient_sums(
     recorder = ModelRecorder(plain, owned, resolve_readout(readout), functions, trusted=not check)
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
-    work = GradientAccumulation(recorder, per_example_loss(loss), classes, stiffness, processes)
-    work.progress = progress
     device = model_device(plain)
+    size = batch_size or _batch_size(device)
+
+    def accumulate(alone: bool, checked: bool) -> GradientAccumulation:
+        arguments = recorder, per_example_loss(loss), classes, stiffness, processes
+        work = GradientAccumulation(*arguments, alone=alone)
+        work.progress = progress
+        work.run(data, size, check=checked)
+        return work
+
     with untouched(plain), exact_arithmetic(device):
-        work.run(data, batch_size or _batch_size(device), check=check)
+        reason = None
+        try:
+            require_real(owned)
+            work = accumulate(False, check)
+        except Exception as error:
+            if not can_be_followed_alone(error):
+                raise
+            reason = error
+        reasons = processes.gather(None if reason is None else str(reason))
+        why = next((text for text in reasons if text is not None), None)
+        if why is not None:
+            if isinstance(reason, DisagreementError):
+                _require_sound_rules(recorder, per_example_loss(loss), data.to(device))
+            require_alike_alone(plain, recorder.answers, [data.to(device)])
+            work = accumulate(True, False)
+        work.add_up()
         stacked = work.sums()
-    return GradientSums(work.layers[:-2], stacked, classes, work.losses())
+    measured = "in batches" if why is None else f"one by one: {why}"
+    return GradientSums(work.layers[:-2], stacked, classes, work.losses(), measured)
+
+
+def _require_sound_rules(
+    recorder: ModelRecorder, loss: Callable[[Tensor, Batch], Tensor], data: Batch
+) -> None:
+    """Single examples agree with autograd: otherwise the rules are to blame, not the places."""
+    for place in (0, len(data) - 1):
+        one = data.take(slice(place, place + 1))
+        labels = torch.zeros(1, dtype=torch.long)
+        try:
+            GradientAccumulation(recorder, loss, labels, False).run(one, 1, check=True)
+        except DisagreementError as error:
+            functions = sorted({use.function for use in recorder.run(one).uses})
+            raise CaptureError(
+                f"{error}; the rule of one of {functions} is wrong for this call: report it, or "
+                "remove it from theodolite.engine.rules.RULES"
+            ) from error
 
 
 def _batch_size(device: torch.device) -> int:

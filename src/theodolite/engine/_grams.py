@@ -66,6 +66,7 @@ def feature_grams(
     dtype: torch.dtype | None = None,
     batch_size: int | None = None,
     memory_limit: int | str | None = None,
+    check: bool = True,
     **options: Any,
 ) -> FeatureGrams:
     r"""Gram matrices :math:`K = F F^\top` of the features of layers over all the data.
@@ -85,6 +86,7 @@ def feature_grams(
         batch_size: examples in one forward pass; None takes 256.
         memory_limit: bytes that buffers of features may take, or a size such as "4GB"; None takes
             half of what is free on the GPU, 2 GiB on the CPU.
+        check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
@@ -98,7 +100,7 @@ def feature_grams(
         >>> grams["0"].sum().abs().item() < 1e-6
         True
     """
-    reader = FeatureReader(model, layers, pool, read)
+    reader = FeatureReader(model, layers, pool, read, check)
     with untouched(reader.model), exact_arithmetic(reader.device):
         batches = list(iterate_batches(data, batch_size=batch_size or _BATCH_SIZE, **options))
         if not batches:

@@ -6,14 +6,15 @@ passes) and fills blocks of kernels with them (contractions).
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from theodolite.engine._contractions import Contraction, KernelBlock
+from theodolite.engine._examples import can_be_followed_alone, require_alike_alone
 from theodolite.engine._factors import (
     DenseFactors,
     FactorLayout,
@@ -30,16 +31,20 @@ from theodolite.engine._plan import (
     Order,
     ParameterGroup,
     Plan,
+    dense_groups,
     group_parameters,
     make_plan,
 )
 from theodolite.engine._products import Products, on_one_thread
-from theodolite.engine._runs import ForwardRun, ModelRecorder
-from theodolite.engine.batches import Batch, iterate_batches, spans
-from theodolite.engine.layers import Ownership, own_parameters, unwrap
+from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
+from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.calls import DisagreementError, NotFollowedError
+from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.state import require_fixed_mode, without_autocast
-from theodolite.errors import CaptureError
+from theodolite.errors import TheodoliteError
+
+Answer = TypeVar("Answer")
 
 _HALF = (torch.float16, torch.bfloat16)
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
@@ -144,6 +149,7 @@ class KernelEngine:
         dtype: Dtype of factors and kernels.
         device: Where everything happens.
         options: The user's choices.
+        one_by_one: Why examples are measured one by one, by plain autograd; None if they are not.
     """
 
     recorder: ModelRecorder
@@ -152,6 +158,12 @@ class KernelEngine:
     dtype: torch.dtype
     device: torch.device
     options: EngineOptions
+    one_by_one: str | None = None
+
+    @property
+    def measured(self) -> str:
+        """How examples are measured, in words."""
+        return "in batches" if self.one_by_one is None else f"one by one: {self.one_by_one}"
 
     @property
     def outputs(self) -> int:
@@ -208,6 +220,8 @@ class KernelEngine:
         """
         count = block.rows.stop - block.rows.start
         layout = FactorLayout(count, self.outputs, self.dtype, self.device)
+        if self.one_by_one is not None:
+            return self._collect_one_by_one(block, plan, layout, weights)
         factors = [self._empty_factors(entry, layout) for entry in plan.groups]
         outputs: list[Tensor] = []
         total: dict[str, Tensor] = {}
@@ -223,6 +237,34 @@ class KernelEngine:
             start = rows.stop
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return Collected(block.rows, factors, values, total)
+
+    def _collect_one_by_one(
+        self, block: ExampleBlock, plan: Plan, layout: FactorLayout, weights: Tensor | None
+    ) -> Collected:
+        """The same from plain autograd, one example and one output at a time."""
+        parameters = self.recorder.ownership.parameters
+        factors = {
+            entry.group.parameter: DenseFactors(
+                entry.group, layout, parameters[entry.group.parameter]
+            )
+            for entry in plan.groups
+        }
+        rows: list[Tensor] = []
+        singles = (b.take(slice(k, k + 1)) for b in block.batches for k in range(len(b)))
+        for example, single in enumerate(singles):
+            outputs = self.recorder.run_plainly(single)
+            for output in range(self.outputs):
+                keep = output + 1 < self.outputs
+                found = plain_gradients(outputs[0, output], parameters, keep=keep)
+                for name, gradient in found.items():
+                    factors[name].put(example, output, gradient)
+            rows.append(outputs.detach())
+        total: dict[str, Tensor] = {}
+        if weights is not None:
+            for name, factor in factors.items():
+                values = factor.features()  # (n, c, P)
+                total[name] = torch.einsum("nc,ncp->p", weights.to(values), values)
+        return Collected(block.rows, list(factors.values()), torch.cat(rows), total)
 
     def _empty_factors(self, entry: GroupPlan, layout: FactorLayout) -> Factors:
         group = entry.group
@@ -294,19 +336,79 @@ class KernelEngine:
         return max(1, min(examples, filling))
 
 
-def prepare(model: nn.Module, data: BatchList, options: EngineOptions) -> KernelEngine:
-    """Look at the model with one example, and group the uses of its parameters."""
+def prepare(
+    model: nn.Module, data: BatchList, options: EngineOptions, one_by_one: str | None = None
+) -> KernelEngine:
+    """Look at the model with one example, and group the uses of its parameters.
+
+    Args:
+        model: The model.
+        data: The examples.
+        options: The user's choices.
+        one_by_one: Why examples are to be measured one by one, by plain autograd; None if not.
+    """
     inner = unwrap(model)
     require_fixed_mode(inner)
     ownership = _restricted(own_parameters(inner, options.layers, options.params))
     choice = resolve_outputs(options.outputs)
     recorder = ModelRecorder(inner, ownership, resolve_readout(options.readout), choice)
-    alone = recorder.run_alone(data.batches[0].take(slice(0, 1)))
+    first = data.batches[0].take(slice(0, 1))
+    if one_by_one is None:
+        require_real(ownership)
+        alone = recorder.run_alone(first)
+        groups = group_parameters(alone.uses, ownership)
+    else:
+        alone = ForwardRun(recorder.run_plainly(first), [], 0)
+        groups = dense_groups([], ownership.parameters)
+        options = replace(options, batch_size=1)
     recorder.require_finite(alone.outputs)
     dtype = options.dtype or alone.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
-    groups = group_parameters(alone.uses, ownership)
-    return KernelEngine(recorder, groups, alone, dtype, alone.outputs.device, options)
+    device = alone.outputs.device
+    return KernelEngine(recorder, groups, alone, dtype, device, options, one_by_one)
+
+
+def followed(
+    model: nn.Module,
+    data: BatchList,
+    other: BatchList | None,
+    options: EngineOptions,
+    compute: Callable[[KernelEngine], Answer],
+    kernels: Callable[[KernelEngine, BatchList], Any],
+) -> Answer:
+    """What is computed with all examples together, or one by one where that cannot be followed.
+
+    Args:
+        model: The model.
+        data: The examples.
+        other: Those of the second side, if there is one.
+        options: The user's choices.
+        compute: From the prepared engine to its result.
+        kernels: Kernels of a few examples, checked.
+
+    Raises:
+        CaptureError: If an example's outputs depend on the others, or on chance, or a rule is wrong
+            for a single example.
+    """
+    try:
+        return compute(prepare(model, data, options))
+    except Exception as error:
+        if not can_be_followed_alone(error):
+            raise
+        reason = error
+    if isinstance(reason, DisagreementError):
+        for place in (0, len(data) - 1):  # raises if the rules are to blame, not the places
+            one = BatchList(data.rows(slice(place, place + 1)))
+            kernels(prepare(model, one, replace(options, outputs="full")), one)
+    engine = prepare(model, data, options, str(reason))
+    batches = [*data.batches, *(other.batches if other is not None else ())]
+    require_alike_alone(engine.recorder.model, engine.recorder.answers, batches)
+    try:
+        return compute(engine)
+    except RuntimeError as error:
+        if isinstance(error, TheodoliteError) or not isinstance(reason, NotFollowedError):
+            raise
+        raise reason from error  # plain autograd refuses too
 
 
 def _restricted(ownership: Ownership) -> Ownership:
@@ -362,37 +464,30 @@ def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
 
 def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
     if len(run.uses) != plan.uses:
-        raise CaptureError(
+        raise NotFollowedError(
             f"model: expected the same {plan.uses} uses of parameters for all examples, got "
-            f"{len(run.uses)}; control flow that depends on the data is not supported, pass "
-            "examples that take the same path"
+            f"{len(run.uses)}: what is called depends on the data"
         )
 
 
 def _add_gradients(
     total: dict[str, Tensor], recorder: ModelRecorder, outputs: Tensor, weights: Tensor
 ) -> None:
-    parameters = recorder.ownership.parameters
-    gradients = torch.autograd.grad(
-        outputs, list(parameters.values()), weights.to(outputs.dtype), allow_unused=True
-    )
-    for name, gradient in zip(parameters, gradients, strict=True):
-        if gradient is None:
-            continue
-        value = gradient.detach()
+    found = plain_gradients(outputs, recorder.ownership.parameters, weights.to(outputs.dtype))
+    for name, value in found.items():
         total[name] = total[name] + value if name in total else value
 
 
 def weighted_gradients(
-    recorder: ModelRecorder, batches: Sequence[Batch], weights: Tensor, batch_size: int
-) -> dict[str, Tensor]:
-    """Gradient of ``sum weights * outputs`` over all examples, by plain autograd."""
+    recorder: ModelRecorder, batches: Sequence[Batch], weights: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradient of ``sum weights * outputs`` over all examples, by plain autograd; the outputs."""
     total: dict[str, Tensor] = {}
+    found: list[Tensor] = []
     start = 0
     for batch in batches:
-        for rows in spans(len(batch), batch_size):
-            part = batch.take(rows)
-            span = slice(start, start + len(part))
-            _add_gradients(total, recorder, recorder.outputs(part), weights[span])
-            start = span.stop
-    return total
+        outputs = recorder.outputs(batch)
+        _add_gradients(total, recorder, outputs, weights[start : start + len(batch)])
+        found.append(outputs.detach())
+        start += len(batch)
+    return total, torch.cat(found)

@@ -21,11 +21,12 @@ machine some routes are bound by one and some by the other.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ForwardRun
@@ -114,6 +115,18 @@ def _merge_biases(
         merged[matrix] = ParameterGroup(matrix, "outer", base.uses, name)
         del merged[name]
     return list(merged.values())
+
+
+def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[ParameterGroup]:
+    """Every parameter by itself, its gradients kept as they are; in order of first use."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for index, use in enumerate(uses):
+        for root in use.origin.roots:
+            found[root].append(index)
+    names = dict.fromkeys([*found, *parameters])
+    return [
+        ParameterGroup(name, "dense", tuple(found.get(name, ())), direct=False) for name in names
+    ]
 
 
 def _calls(group: ParameterGroup, uses: list[Use]) -> tuple[int, ...]:
@@ -405,9 +418,10 @@ def _group_plan(
     if group.kind in ("lookup", "mixed"):
         return _table_plan(group, structures, ownership, sizes)
     if group.kind == "dense":
-        tensor = alone.uses[group.uses[0]].origin.tensor
-        root = ownership.parameters[group.parameter]
-        size = (tensor if group.direct else root).numel()
+        tensor: Tensor = ownership.parameters[group.parameter]
+        if group.direct:
+            tensor = alone.uses[group.uses[0]].origin.tensor
+        size = tensor.numel() * (2 if tensor.is_complex() else 1)
         cost = 0.5 * sizes.left * sizes.right * c * c * size
         return GroupPlan(group, "stored gradients", c * size, cost)
     outer = [structure for structure in structures if isinstance(structure, Outer)]

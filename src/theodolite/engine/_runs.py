@@ -1,7 +1,9 @@
 """Run a model on some examples with every use of its parameters recorded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import tensors_in
+from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
-from theodolite.engine.state import quiet_vmap
-from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_complete
+from theodolite.engine.state import generator_states, quiet_vmap, rounding_dtypes
+from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_complete, require_visible
 from theodolite.errors import CaptureError, NotFiniteError
 
 __all__ = [
@@ -21,6 +23,9 @@ __all__ = [
     "ModelRecorder",
     "Progress",
     "ProgressCounter",
+    "as_real",
+    "plain_gradients",
+    "without_gradients",
 ]
 
 Progress = Callable[[float, str], None]
@@ -51,11 +56,30 @@ _REMEMBERED: WeakKeyDictionary[nn.Module, dict[_MemoryKey, list[CallTensors]]] =
 
 @dataclass(frozen=True)
 class ForwardRun:
-    """One recorded forward pass: functions of the examples (n, c) and the uses of parameters."""
+    """One recorded forward pass: functions of the examples (n, c) and the uses of parameters.
+
+    Args:
+        outputs: The functions.
+        uses: The uses.
+        result_bytes: Bytes of all results of calls.
+        dtypes: In which numbers results were rounded.
+        decisions: Numbers that the model's Python code got to decide by.
+        draws: Whether random numbers were drawn.
+        require_complete: Raises if a use of a parameter went unseen.
+    """
 
     outputs: Tensor
     uses: list[Use]
     result_bytes: int
+    dtypes: frozenset[torch.dtype] = frozenset()
+    decisions: tuple[Any, ...] = ()
+    draws: bool = False
+    require_complete: Callable[[], None] = lambda: None
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for runs that took the same way through the model."""
+        return self.decisions, tuple((use.function, use.by_rule) for use in self.uses)
 
     def passes(
         self, keep_graph: bool = False
@@ -120,6 +144,10 @@ class ModelRecorder:
         choice: Which functions of those.
         trusted: Whether an earlier run has been checked: where examples lie in its tensors is then
             remembered instead of looked up with one example alone.
+
+    Attributes:
+        dtypes: In which numbers the results of all runs so far were rounded.
+        branches: Whether the model's Python code has decided by what examples contain.
     """
 
     model: nn.Module
@@ -127,12 +155,20 @@ class ModelRecorder:
     readout: Readout
     choice: OutputChoice
     trusted: bool = False
+    dtypes: set[torch.dtype] = field(default_factory=set)
+    branches: bool = False
+    _kinds: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
 
     def run(self, batch: Batch) -> ForwardRun:
         """Record a forward pass; the first of each shape is preceded by one example alone."""
         reference = None if len(batch) == 1 else self._reference(batch)
-        run = self._record(batch, reference)[0]
+        run, recorded = self._record(batch, reference)
+        if recorded.moved is not None:
+            raise NotFollowedError(f"{recorded.moved} moves examples about by what they contain")
+        if not self.trusted and run.kind not in self._kinds:
+            run.require_complete()  # another way through the model than the first example's
+            self._kinds.add(run.kind)
         if reference is not None:
             self._remember(batch, reference)
         return run
@@ -140,9 +176,16 @@ class ModelRecorder:
     def run_alone(self, batch: Batch) -> ForwardRun:
         """One example alone, with a check that no use of a parameter went unseen."""
         run, recorded = self._record(batch, None)
-        require_complete(run.outputs, recorded)
+        run.require_complete()
         self._references[_key(batch)] = recorded.calls
         return run
+
+    def run_plainly(self, batch: Batch) -> Tensor:
+        """Functions of one example, (1, c), for plain autograd."""
+        outputs = self.outputs(batch)
+        self.require_usable(outputs)
+        require_visible(outputs)
+        return outputs
 
     def outputs(self, batch: Batch) -> Tensor:
         """Functions of the examples, (n, c), without recording anything."""
@@ -175,18 +218,49 @@ class ModelRecorder:
     ) -> tuple[ForwardRun, UseRecorder]:
         inputs = (batch.args, dict(batch.kwargs))
         recorded = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
+        device = next(iter(self.ownership.parameters.values())).device
+        before = generator_states(device)
         with recorded:
-            outputs = read_outputs(batch.run(self.model), batch, self.readout)
+            answer = batch.run(self.model)
+            recorded.in_model = False
+            outputs = read_outputs(answer, batch, self.readout)
             values = self.choice.select(outputs, batch)
-        self._require_usable(values)
-        return ForwardRun(values, recorded.uses, recorded.result_bytes), recorded
+        self.require_usable(values)
+        states = zip(before, generator_states(device), strict=True)
+        draws = any(not torch.equal(*pair) for pair in states)
+        run = ForwardRun(
+            values,
+            recorded.uses,
+            recorded.result_bytes,
+            frozenset(recorded.dtypes),
+            tuple(recorded.decisions),
+            draws,
+            partial(require_complete, values, recorded),
+        )
+        self.dtypes |= run.dtypes
+        self.branches |= bool(run.decisions)
+        return run, recorded
 
-    def _require_usable(self, values: Tensor) -> None:
+    @property
+    def rounding(self) -> set[torch.dtype]:
+        """In which numbers the model's results are rounded, as far as runs have shown."""
+        return self.dtypes | rounding_dtypes(self.ownership.parameters.values())
+
+    def require_usable(self, values: Tensor) -> None:
+        """The outputs have a gradient."""
         if values.grad_fn is None:
             raise CaptureError(
                 "model: expected outputs that depend on its parameters, got a constant; a "
                 "no_grad block or a detach inside the model is the usual cause"
             )
+
+    def answers(self, batch: Batch) -> Tensor:
+        """Outputs of the model, (n, c), without gradients, whatever is made of them."""
+        return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
+
+    def values(self, batch: Batch) -> Tensor:
+        """Functions of the examples, (n, c), without gradients."""
+        return without_gradients(lambda: self.outputs(batch))
 
     def require_finite(self, values: Tensor) -> None:
         """The outputs are finite; otherwise the message names the parameter that is not."""
@@ -202,6 +276,44 @@ class ModelRecorder:
             "model: expected finite outputs, got NaN or infinity; check the inputs and the scale "
             "of the activations"
         )
+
+
+def without_gradients(compute: Callable[[], Tensor]) -> Tensor:
+    """A result without its graph; with one for models that take gradients themselves."""
+    try:
+        with torch.no_grad():
+            return compute()
+    except RuntimeError:
+        return compute().detach()
+
+
+def plain_gradients(
+    outputs: Tensor,
+    parameters: Mapping[str, Tensor],
+    seed: Tensor | None = None,
+    *,
+    keep: bool = False,
+) -> dict[str, Tensor]:
+    """Autograd's own gradients, as real dense tensors; a complex entry is two numbers.
+
+    Args:
+        outputs: What is differentiated.
+        parameters: Name -> tensor; those that the outputs do not depend on are left out.
+        seed: Weights of the outputs; None for a single number.
+        keep: Whether the graph is needed again.
+    """
+    found = torch.autograd.grad(
+        outputs, list(parameters.values()), seed, retain_graph=keep, allow_unused=True
+    )
+    present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+    return {name: as_real(gradient) for name, gradient in present.items()}
+
+
+def as_real(gradient: Tensor) -> Tensor:
+    """A gradient as a real dense tensor; a complex entry is two numbers."""
+    gradient = gradient.detach()
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    return torch.view_as_real(dense) if dense.is_complex() else dense
 
 
 def _key(batch: Batch) -> tuple[tuple[int, ...], ...]:

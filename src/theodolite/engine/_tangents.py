@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,16 +10,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import size_in_bytes
-from theodolite.engine._checks import KernelCheck
+from theodolite.engine._checks import KernelCheck, check_features
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._factors import OuterFactors
+from theodolite.engine._factors import DenseFactors, OuterFactors
 from theodolite.engine._kernel_engine import (
     BatchList,
     Collected,
     KernelEngine,
+    followed,
     prepare,
 )
-from theodolite.engine._plan import EngineOptions, Plan
+from theodolite.engine._plan import EngineOptions, Plan, dense_groups
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import Progress, ProgressCounter
 from theodolite.engine.batches import Batch
@@ -32,7 +33,7 @@ from theodolite.engine.state import (
     raise_trim_threshold,
     untouched,
 )
-from theodolite.errors import ShapeError, UnknownNameError
+from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Coverage:
         functions: Torch functions that used it, in order of use; empty if none did.
         by_rule: Whether rules covered all of them; otherwise single calls were replayed.
         route: Order of contraction: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
-            positions), ``"gradients"`` (gradients of examples), ``"unused"``.
+            positions), ``"gradients"`` (gradients of examples), ``"one by one"`` (plain autograd
+            for each example, where they cannot be followed together), ``"unused"``.
         shared_with: Further names of the same tensor.
     """
 
@@ -64,12 +66,15 @@ class TangentKernels(Mapping[str, Tensor]):
         coverage: Layer -> how each of its parameters was treated.
         outputs: Values of the functions that were differentiated, (n, c).
         predicted_bytes: Peak memory that was planned, beside the model.
+        measured: ``"in batches"``, or ``"one by one: "`` and why examples could not be followed
+            together.
     """
 
     kernels: dict[str, Tensor]
     coverage: dict[str, tuple[Coverage, ...]]
     outputs: Tensor = field(repr=False)
     predicted_bytes: int = 0
+    measured: str = "in batches"
 
     def __getitem__(self, layer: str) -> Tensor:
         if layer not in self.kernels:
@@ -152,7 +157,9 @@ def tangent_kernels(
               \langle \nabla_{\theta_l} f^i(x), \nabla_{\theta_l} f^j(x') \rangle
 
     No gradient of the size n x c x parameters is formed: inputs and output gradients of every use
-    of a parameter are contracted in the cheapest order. The model is left as it was found.
+    of a parameter are contracted in the cheapest order. The model is left as it was found. Where
+    examples cannot be followed through it together (sorting, packing, routing, hidden uses of
+    parameters), they are measured one by one by plain autograd; ``measured`` says so.
 
     Args:
         model: Any module, in evaluation mode; wrappers of compilation and data parallelism are
@@ -178,7 +185,7 @@ def tangent_kernels(
             examples and every layer of it.
 
     Raises:
-        CaptureError: If the model mixes examples, hides uses of parameters, or a check fails.
+        CaptureError: If examples depend on each other or on chance, or a rule is wrong.
         DomainError: If the model trains or drops out, or nothing is trainable or selected.
         MemoryLimitError: If the plan exceeds the memory limit; the message has the numbers.
         ShapeError: If outputs are not (n, c).
@@ -211,8 +218,14 @@ def tangent_kernels(
     with untouched(inner), exact_arithmetic(place):
         data = BatchList.of(inputs, targets, batch_fn, place)
         second = None if other is None else BatchList.of(other, None, batch_fn, place)
-        engine = prepare(inner, data, options)
-        return kernels_of(engine, data, second, progress)
+        return followed(
+            inner,
+            data,
+            second,
+            options,
+            lambda engine: kernels_of(engine, data, second, progress),
+            lambda engine, few: kernels_of(engine, few, None),
+        )
 
 
 def kernels_of(
@@ -225,7 +238,7 @@ def kernels_of(
     right_size = len(data) if other is None else len(other)
     plan = engine.plan(len(data), right_size, other is None, len(engine.layers))
     check = None
-    if engine.options.check:
+    if engine.options.check and engine.one_by_one is None:
         check = KernelCheck(engine, data, other, SideStream(engine.device))
     counter = ProgressCounter(progress, _pieces(engine, plan, data, other))
     shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
@@ -252,7 +265,8 @@ def kernels_of(
     values = torch.cat(outputs)
     if check is not None:
         check.compare(store.kernels, values, kernels_of)
-    return TangentKernels(store.kernels, coverage_of(engine, plan), values, plan.predicted_bytes)
+    coverage = coverage_of(engine, plan)
+    return TangentKernels(store.kernels, coverage, values, plan.predicted_bytes, engine.measured)
 
 
 def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
@@ -334,7 +348,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
                 name,
                 tuple(use.function for use in uses),
                 all(use.by_rule for use in uses),
-                entry.order,
+                "one by one" if engine.one_by_one is not None else entry.order,
                 ownership.shared.get(name, ()),
             )
     return {
@@ -344,6 +358,102 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
         )
         for layer in engine.layers
     }
+
+
+def tangent_features(
+    model: nn.Module,
+    inputs: Any,
+    layers: Layers = "*",
+    *,
+    readout: str | Readout | None = None,
+    params: Parameters = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    batch_size: int | None = None,
+    memory_limit: int | str | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> dict[str, Float[Tensor, "n c p"]]:
+    r"""Gradients of all outputs of all examples, per layer, exact.
+
+    .. math:: \Psi_l[x, i] = \nabla_{\theta_l} f^i(x)
+
+    What tangent kernels are products of, for measures that need the features themselves, such as
+    ``measures.tangent.rank_one_model`` and the Fisher information. They take n x c x p numbers;
+    :func:`tangent_kernels` forms none of them.
+
+    Args:
+        model: Any module, in evaluation mode; it is left as it was found.
+        inputs: Inputs, as for :func:`tangent_kernels`.
+        layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
+        readout: See :func:`tangent_kernels`.
+        params: Which trainable parameters count.
+        batch_fn: Turns an item of ``inputs`` into a batch.
+        batch_size: Examples per forward pass; None to choose. The result does not depend on it.
+        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
+        dtype: Dtype of the features; None for that of the outputs.
+        device: Where the inputs should lie; None for that of the parameters.
+
+    Returns:
+        Layer -> (n, c, p), the entries of its parameters one after the other as
+        ``named_parameters`` lists them; a complex entry is two numbers.
+
+    Raises:
+        CaptureError: If examples depend on each other or on chance.
+        MemoryLimitError: If the features do not fit; the message has the numbers.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1).double()
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
+        >>> tangent_features(model, x)[""].tolist()
+        [[[1.0, 0.0, 1.0]], [[1.0, 2.0, 1.0]]]
+
+    References:
+        [lou2022], Eq. (1).
+    """
+    options = EngineOptions(
+        layers,
+        "full",
+        readout,
+        params,
+        dtype,
+        memory_limit=size_in_bytes(memory_limit),
+        batch_size=batch_size,
+    )
+    inner = unwrap(model)
+    place = torch.device(device) if device is not None else model_device(inner)
+    with untouched(inner), exact_arithmetic(place):
+        data = BatchList.of(inputs, None, batch_fn, place)
+        return followed(
+            inner,
+            data,
+            None,
+            options,
+            lambda engine: _features_of(engine, data),
+            lambda engine, few: kernels_of(engine, few, None),
+        )
+
+
+def _features_of(engine: KernelEngine, data: BatchList) -> dict[str, Tensor]:
+    """Features of a prepared computation, checked on some examples."""
+    parameters = engine.recorder.ownership.parameters
+    dense = replace(engine, groups=dense_groups(engine.alone.uses, parameters))
+    plan = dense.plan(len(data), len(data), True, 0)
+    if plan.block < len(data):
+        count = len(data) * engine.outputs * sum(p.numel() for p in parameters.values())
+        raise MemoryLimitError(
+            f"memory: expected features of all examples to fit, but {count:,} numbers do not; pass "
+            "fewer examples or layers, or a larger memory_limit; tangent_kernels needs none of them"
+        )
+    (block,) = data.blocks(plan.block, plan.batch_size)
+    collected = dense.collect(block, plan)
+    found: dict[str, Tensor] = {}
+    for group, factors in zip(dense.groups, collected.factors, strict=True):
+        assert isinstance(factors, DenseFactors)
+        found[group.parameter] = factors.features()
+    if engine.one_by_one is None:
+        check_features(engine, data, found, collected.outputs)
+    owned = engine.recorder.ownership.layers
+    return {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
 
 
 def forward_kernel(

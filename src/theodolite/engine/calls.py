@@ -7,14 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from theodolite.errors import CaptureError
+
 __all__ = [
     "Axis",
     "Call",
+    "DisagreementError",
+    "NotFollowedError",
     "find_axis",
     "function_name",
     "split_examples",
     "tensors_in",
 ]
+
+
+class NotFollowedError(CaptureError):
+    """Examples cannot be followed through the model together; one at a time they can."""
+
+
+class DisagreementError(NotFollowedError):
+    """What was found for examples together is not what plain autograd gives."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
     if axis == Axis(0) and len(tensor) == examples:  # by far the most frequent case
         return tensor.unsqueeze(1)
     if axis is None:
-        raise AssertionError("a tensor without an axis of examples cannot be split")
+        raise NotFollowedError("a tensor without an axis of examples cannot be split")
     if axis.inner:
         return torch.unflatten(tensor, axis.index, (-1, examples)).movedim(axis.index + 1, 0)
     return torch.unflatten(tensor, axis.index, (examples, -1)).movedim(axis.index, 0)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from theodolite.engine.calls import NotFollowedError
 from theodolite.errors import DomainError, UnknownNameError
 
 __all__ = [
     "Layers",
     "Ownership",
     "own_parameters",
+    "require_real",
     "select_layers",
     "unwrap",
 ]
@@ -100,6 +102,19 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
     }
     owned = _owned(model, layers, chosen)
     return Ownership(chosen, owned, shared)
+
+
+def require_real(ownership: Ownership) -> None:
+    """All parameters are real.
+
+    Raises:
+        NotFollowedError: If one is complex.
+    """
+    for name, parameter in ownership.parameters.items():
+        if parameter.is_complex():
+            raise NotFollowedError(
+                f"parameter {name!r} is complex, its gradients are pairs of numbers"
+            )
 
 
 def _owned(

@@ -24,6 +24,7 @@ __all__ = [
     "Outputs",
     "Readout",
     "kernel_shape",
+    "main_tensor",
     "per_example_cross_entropy",
     "per_example_loss",
     "read_outputs",
@@ -69,18 +70,24 @@ def read_outputs(output: Any, batch: Batch, readout: Readout) -> Tensor:
 
 
 def main_tensor(output: Any) -> Tensor:
-    """The tensor itself, ``.logits``, or the first entry of a tuple or mapping."""
+    """The tensor itself, ``.logits``, or the first entry of a tuple."""
     if isinstance(output, Tensor):
         return output
     logits = getattr(output, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    if isinstance(output, Mapping) and output:
-        return main_tensor(output.get("logits", next(iter(output.values()))))
+    if isinstance(output, Mapping):
+        if "logits" in output:
+            return main_tensor(output["logits"])
+        keys = ", ".join(repr(key) for key in output)
+        raise DtypeError(
+            f"readout: expected a mapping with 'logits', got one with {keys or 'nothing'}; pass "
+            "readout= as a function of (output, batch), e.g. one that returns one of these"
+        )
     if isinstance(output, (tuple, list)) and output:
         return main_tensor(output[0])
     raise DtypeError(
-        f"readout: expected a tensor, an object with .logits, a tuple or a mapping, got "
+        f"readout: expected a tensor, an object with .logits or a tuple, got "
         f"{type(output).__name__}; pass readout="
     )
 

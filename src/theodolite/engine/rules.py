@@ -13,7 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from theodolite.engine.calls import Call, function_name, split_examples, tensors_in
+from theodolite.engine.calls import (
+    Call,
+    NotFollowedError,
+    function_name,
+    split_examples,
+    tensors_in,
+)
 from theodolite.engine.patches import PatchGeometry, per_axis
 from theodolite.engine.state import quiet_vmap
 from theodolite.engine.structures import Dense, Lookup, Outer, OutputGrads, Structure
@@ -379,6 +385,8 @@ def _other(call: Call) -> Tensor | None:
     left, right = call.args
     if left is right or call.axes.get(id(call.source)) is not None:
         return None  # a tensor with one part per example is left to replay
+    if left.is_complex() or right.is_complex():
+        return None  # the gradient of a real factor is the real part
     return right if left is call.source else left
 
 
@@ -406,10 +414,9 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
     """
     for axis, kept in zip(call.result_axes, keep, strict=True):
         if kept and axis is None and call.examples > 1:
-            raise CaptureError(
+            raise NotFollowedError(
                 f"{function_name(call.function)}: expected a result with one part per example, got "
-                "one that mixes them; examples must not see each other (batch statistics, "
-                "contrastive heads), use model.eval() or a readout per example"
+                "one in which they cannot be told apart"
             )
     own_rows = call.axes.get(id(call.source)) is not None and call.examples > 1
     jacobian = _Replay(call, keep, own_rows)

@@ -27,6 +27,7 @@ __all__ = [
     "SideStream",
     "available_bytes",
     "exact_arithmetic",
+    "generator_states",
     "model_device",
     "quiet_vmap",
     "raise_trim_threshold",
@@ -105,6 +106,12 @@ def model_device(model: nn.Module) -> torch.device:
     """Where a model lies: its first parameter or buffer; the CPU for a model without tensors."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def generator_states(device: torch.device) -> list[Tensor]:
+    """States of the generators that a forward pass on this device may draw from."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 @contextmanager
@@ -190,6 +197,8 @@ def _reason(module: nn.Module) -> str | None:
     rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
     if isinstance(rate, float) and rate > 0:
         return "drop out units at random: call model.eval() first"
+    if isinstance(module, nn.RReLU):
+        return "draw random slopes: call model.eval() first"
     return None
 
 

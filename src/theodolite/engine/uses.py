@@ -6,6 +6,7 @@ when the call returns; after an in-place operation the stored tensor would be si
 graph of autograd then tells whether every use was seen.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -20,8 +21,16 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from theodolite.engine._examples import branch_outcome, movement
 from theodolite.engine.backward import fixed_batch_norm, flipped_kernel_convolution
-from theodolite.engine.calls import Axis, Call, find_axis, function_name, tensors_in
+from theodolite.engine.calls import (
+    Axis,
+    Call,
+    NotFollowedError,
+    find_axis,
+    function_name,
+    tensors_in,
+)
 from theodolite.engine.rules import RULES, replay
 from theodolite.engine.state import quiet_vmap
 from theodolite.engine.structures import Lookup, Outer, Structure
@@ -35,6 +44,7 @@ __all__ = [
     "derive",
     "pull_back",
     "require_complete",
+    "require_visible",
 ]
 
 # Functions whose result consists of entries of their argument, each at most once.
@@ -147,6 +157,8 @@ class CallTensors:
         ):
             if index not in self.axes:
                 self.axes[index] = find_axis(one, tensor, examples)
+            elif not _fits(tensor, examples, self.axes[index]):
+                raise NotFollowedError(f"{self.function}: examples lie elsewhere in some batches")
         return [self.axes[index] for index in range(len(tensors))]
 
     def without_tensors(self) -> "CallTensors | None":
@@ -156,6 +168,12 @@ class CallTensors:
         empty = torch.empty(0)
         given, returned = (empty,) * len(self.given), (empty,) * len(self.returned)
         return CallTensors(self.function, given, returned, self.axes)
+
+
+def _fits(tensor: Tensor, examples: int, axis: Axis | None) -> bool:
+    if axis is None or tensor.is_nested:
+        return True
+    return axis.index < tensor.dim() and tensor.shape[axis.index] % examples == 0
 
 
 @dataclass(frozen=True)
@@ -193,6 +211,10 @@ class Use:
                 )
 
 
+_COUNTS = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+})  # fmt: skip
+
 # Python functions that are looked into rather than taken as one call.
 OPENED: tuple[Callable[..., Any], ...] = (functional.multi_head_attention_forward,)
 
@@ -212,6 +234,12 @@ class UseRecorder(TorchFunctionMode):
         inputs: Tensors that depend on the examples: the model's inputs.
         examples: Number of examples.
         reference: The same calls for a single example, which tell where examples lie.
+
+    Attributes:
+        in_model: Cleared once the model has answered: readouts may pick rows as they like.
+        moved: The function that moves examples about by what they contain, if one does.
+        decisions: Numbers that Python got to decide by.
+        dtypes: In which numbers results were rounded.
     """
 
     def __init__(
@@ -227,6 +255,10 @@ class UseRecorder(TorchFunctionMode):
         self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
         self.result_bytes = 0
+        self.in_model = True
+        self.moved: str | None = None
+        self.decisions: list[Any] = []
+        self.dtypes: set[torch.dtype] = set()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
         self._examples, self._reference = examples, reference
         self._of_examples = WeakTensorKeyDictionary()
@@ -255,9 +287,15 @@ class UseRecorder(TorchFunctionMode):
         result = self._result(func, args, kwargs, followed=bool(sources))
         returned = tensors_in(result)
         depends = any(self._depends(tensor) for tensor in given)
+        if depends and self.in_model and self._examples > 1:
+            self._watch(func, args, kwargs, result)
         self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
         if sources and results:
+            if depends and len(results) > 1 and type(result) is tuple:
+                # One result may be made of another, as those of LSTM cells: names of their own.
+                result = tuple(_renamed(part) for part in result)
+                returned = tensors_in(result)
             self._note_interval(sources, (start, _get_sequence_nr()))
             if depends:
                 self._record(func, kept, kwargs, list(sources.values()), returned)
@@ -295,8 +333,20 @@ class UseRecorder(TorchFunctionMode):
         for tensor in returned:
             if depends and not tensor.requires_grad:
                 self._of_examples[tensor] = True
+            if depends and tensor.dtype not in self.dtypes and tensor.dtype not in _COUNTS:
+                self.dtypes.add(tensor.dtype)
             if not tensor._is_view():
                 self.result_bytes += tensor.numel() * tensor.element_size()
+
+    def _watch(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Note whether a call moves examples about, or lets Python decide by what they contain."""
+        if self.moved is None and movement(func, args, kwargs, self._depends, self._examples):
+            self.moved = function_name(func)
+        outcome = branch_outcome(func, result)
+        if outcome is not None:
+            self.decisions.append(outcome)
 
     def _note_interval(self, sources: dict[int, Origin], interval: Interval) -> None:
         for key in sources:
@@ -374,6 +424,13 @@ class UseRecorder(TorchFunctionMode):
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
 
 
+def _renamed(value: Any) -> Any:
+    """The same tensor behind a node of its own, where only gradients from outside arrive."""
+    if isinstance(value, Tensor) and value.requires_grad and not value.is_nested:
+        return value.view_as(value)
+    return value
+
+
 def _wrapped() -> bool:
     """Whether the model has wrapped the call: in a vmap, or a checkpoint that will repeat it."""
     return _are_functorch_transforms_active() or _top_saved_tensors_default_hooks(True) is not None
@@ -414,25 +471,71 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
     start and end of every call that received the parameter.
 
     Raises:
-        CaptureError: If a node that no recorded call has made uses a parameter; names both.
+        NotFollowedError: If a node that no recorded call has made uses a parameter; names both.
     """
     targets = _targets(recorder)
+    calls = _Calls(recorder)
     for node, following in _edges(output):
-        if "CheckpointFunction" in node.name():
-            raise CaptureError(
-                "model: expected all operations in the graph, but reentrant checkpointing hides "
-                "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
-            )
+        _require_visible(node)
         variable = getattr(following, "variable", following)
-        if id(variable) not in targets:
-            continue
-        _, name, intervals = targets[id(variable)]
-        if not _made_inside(node, intervals):
-            raise CaptureError(
+        if id(variable) in targets:
+            _, root, intervals = targets[id(variable)]
+            name = None if _made_inside(node, intervals) else root
+        else:
+            name = calls.entered(node, following)
+        if name is not None:
+            raise NotFollowedError(
                 f"parameter {name!r}: expected all of its uses to be seen, but "
-                f"{node.name()} uses it out of sight; a custom autograd.Function or compiled code "
-                "is the usual cause: use torch functions, or leave it out with params="
+                f"{node.name()} uses it out of sight; a custom autograd.Function, a gradient taken "
+                "inside the model or compiled code is the usual cause"
             )
+
+
+def require_visible(output: Tensor) -> None:
+    """The graph holds all operations: plain autograd finds the gradients of all parameters.
+
+    Raises:
+        CaptureError: If reentrant checkpointing hides some.
+    """
+    for node, _ in _edges(output):
+        _require_visible(node)
+
+
+def _require_visible(node: Any) -> None:
+    if "CheckpointFunction" in node.name():
+        raise CaptureError(
+            "model: expected all operations in the graph, but reentrant checkpointing hides "
+            "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
+        )
+
+
+class _Calls:
+    """The calls that received a parameter, by the running numbers of the nodes they made."""
+
+    def __init__(self, recorder: UseRecorder) -> None:
+        self._names = {
+            interval: recorder.origins[key].roots[0]
+            for key, own in recorder.intervals.items()
+            for interval in own
+        }
+        self._intervals = sorted(self._names)
+        self._starts = [start for start, _ in self._intervals]
+        results = [edge.node for use in recorder.uses for edge in use.edges]
+        results += [origin.tensor.grad_fn for origin in recorder.origins.values()]
+        self._results = {id(node): node for node in results if node is not None}
+
+    def entered(self, node: Any, following: Any) -> str | None:
+        """The parameter of a call of which a node from elsewhere uses more than the results."""
+        if id(following) in self._results:
+            return None
+        inside = self._interval(following)
+        return None if inside is None or inside == self._interval(node) else self._names[inside]
+
+    def _interval(self, node: Any) -> Interval | None:
+        number = node._sequence_nr()
+        place = bisect_right(self._starts, number) - 1
+        found = self._intervals[place] if place >= 0 else None
+        return found if found is not None and number < found[1] else None
 
 
 def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]]:
