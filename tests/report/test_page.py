@@ -304,10 +304,10 @@ def test_everything_that_a_step_changes_is_carried(parsed, runs):
         if not key.startswith("cell-"):
             continue
         for place, frame in enumerate(entry["frames"]):
-            state = entry["states"][frame]
-            source = json.loads(state["source"])
-            assert source["step"] == place
-            assert state["parts"]["number"] == shown(numbers_at(runs, source))
+            number, _, _, _, (run, step, index) = entry["states"][frame]
+            source = {"run": run, "step": step, "path": ["rows", index, "value"]}
+            assert step == place
+            assert number == shown(numbers_at(runs, source))
             checked += 1
     assert checked == 2 * (4 * 3 + 1) * len(steps)
 

@@ -16,6 +16,7 @@ from theodolite.report._figures import (
     Words,
     array_at,
     axes,
+    by_moment,
     tone,
 )
 from theodolite.report._reading import Group, Moment, RunView
@@ -187,7 +188,7 @@ def _strength(depth: float) -> float:
 def _at_steps(
     run: RunView, curve: Curve, layer: str, height: str = "y"
 ) -> Callable[[int | None], Numbers]:
-    return lambda step: curve.numbers(run.with_curves_at(step), layer, height)
+    return by_moment(run.with_curves_at, lambda moment: curve.numbers(moment, layer, height))
 
 
 def _line(name: str, color: str, width: float, dash: str = "solid") -> Any:

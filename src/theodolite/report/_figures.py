@@ -33,6 +33,7 @@ __all__ = [
     "Words",
     "array_at",
     "axes",
+    "by_moment",
     "dash_of",
     "layer_ticks",
     "rows_at",
@@ -189,6 +190,21 @@ class Figure:
             return None
         columns = max(1, min(self.columns, len(kept)))
         return replace(self, panels=kept, more=folded, columns=columns)
+
+
+def by_moment(
+    moment_at: Callable[[int | None], Moment], numbers: Callable[[Moment], Numbers]
+) -> Callable[[int | None], Numbers]:
+    """Numbers of the moment that goes with a step, computed once for each moment."""
+    known: dict[int, Numbers] = {}
+
+    def found(step: int | None) -> Numbers:
+        moment = moment_at(step)
+        if moment.position not in known:
+            known[moment.position] = numbers(moment)
+        return known[moment.position]
+
+    return found
 
 
 def _is_drawn(panel: Panel, steps: Sequence[int]) -> bool:

@@ -8,7 +8,16 @@ import numpy as np
 from plotly import graph_objects as go
 
 from theodolite.records import FAMILIES
-from theodolite.report._figures import Figure, Numbers, Panel, Series, Words, axes, layer_ticks
+from theodolite.report._figures import (
+    Figure,
+    Numbers,
+    Panel,
+    Series,
+    Words,
+    axes,
+    by_moment,
+    layer_ticks,
+)
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import family_sentence
 from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
@@ -200,11 +209,12 @@ def _class_panel(
 ) -> Panel:
     table = _class_table(run.with_curves_at(None), name, layers)
 
-    def numbers(step: int | None) -> Numbers:
-        return _class_table(run.with_curves_at(step), name, layers).numbers()
+    def numbers(moment: Moment) -> Numbers:
+        return _class_table(moment, name, layers).numbers()
 
     title = plain(run.name) if len(group.runs) > 1 else ""
-    series = Series(_look(table, "gradient", limits, name), numbers)
+    look = _look(table, "gradient", limits, name)
+    series = Series(look, by_moment(run.with_curves_at, numbers))
     return Panel(title, (series,), _map_layout(table, "class"), height=_height(layers))
 
 
@@ -408,9 +418,7 @@ def _picture_panel(group: Group, run: RunView, layer: str) -> Panel | None:
     note = "" if channels in {1, _COLORS} else f" (channel 1 of {channels})"
     title = (plain(run.name) if len(group.runs) > 1 else "") + note
 
-    def numbers(step: int | None) -> Numbers:
-        return _mosaic(run.with_curves_at(step), layer)
-
+    numbers = by_moment(run.with_curves_at, lambda moment: _mosaic(moment, layer))
     look = go.Image(colormodel="rgba256", hoverinfo="skip")
     if channels != _COLORS:
         scale = [[0, LIGHT["covariance"]], [0.5, LIGHT["middle"]], [1, LIGHT["ink"]]]

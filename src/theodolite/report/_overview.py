@@ -197,7 +197,7 @@ def readings_of(group: Group, family: Family, layer: str, step: int | None) -> t
             shown_error(row),
             ", ".join(filter(None, (chance, below))),
             within,
-            not within and layer == _top(group, run, family, step),
+            not within and layer == run.most_aligned(step, family),
         )
         found.append(reading)
     return tuple(found)
@@ -210,14 +210,6 @@ def _below_floor(run: RunView, step: int | None, layer: str) -> str:
         moment.value("covariance", name, layer) for name in ("misalignment", "misalignment_floor")
     )
     return "at its floor: fully aligned" if finite(floor) and value < floor else ""
-
-
-def _top(group: Group, run: RunView, family: Family, step: int | None) -> str | None:
-    moment = run.holding(step, family.key, family.headline)
-    values = {la: moment.value(family.key, family.headline, la) for la in group.layers}
-    known = {layer: v for layer, v in values.items() if finite(v)}
-    pick = min if family.lower_is_aligned else max
-    return pick(known, key=known.__getitem__) if len(known) > 1 else None
 
 
 def _source(run: RunView, position: Any, path: list[Any]) -> dict[str, Any]:

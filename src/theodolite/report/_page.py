@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from theodolite.records import FAMILIES, Family, Run
+from theodolite.records import FAMILIES, Run
 from theodolite.report._answers import QUESTIONS, Answer, group_answers
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._figures import HOUSE_STYLE, Figure, states_of, tone, with_ranges
@@ -109,8 +109,10 @@ def _group_view(group: Group) -> dict[str, Any]:
     shown = [part for part in sections if part["figures"] or part["whole"]]
     titles = {f["key"]: (f["title"], f["id"]) for part in shown for f in part["figures"]}
 
+    told = {step: group_answers(group, step) for step in group.steps}
+
     def answer_at(question: int) -> Callable[[int], Any]:
-        return lambda step: _answer_view(group_answers(group, step)[question], titles)
+        return lambda step: _answer_view(told[step][question], titles)
 
     answers = [
         texts.add(f"answer-{question}", answer_at(i)) for i, question in enumerate(QUESTIONS)
@@ -148,8 +150,9 @@ def _table_view(group: Group, overview: Overview, texts: _Varying | None) -> dic
             readings = [_reading_view(reading) for reading in cell.readings]
             key = f"cell-{i}-{column.family.key}"
             if texts is not None:
+                at = {s: readings_of(group, column.family, layer, s) for s in group.steps}
                 for place in range(len(readings)):
-                    texts.add(f"{key}-{place}", _reader(group, column.family, layer, place))
+                    texts.add(f"{key}-{place}", _reader(at, place))
             view = {"family": column.family, "picture": cell.picture, "quiet": cell.quiet}
             cells.append(view | {"key": key, "readings": readings})
         rows.append({"layer": plain(layer), "cells": cells})
@@ -166,8 +169,16 @@ def _table_view(group: Group, overview: Overview, texts: _Varying | None) -> dic
     }
 
 
-def _reader(group: Group, family: Family, layer: str, place: int) -> Callable[[int], Any]:
-    return lambda step: _reading_view(readings_of(group, family, layer, step)[place])
+def _reader(at: Mapping[int, Sequence[Reading]], place: int) -> Callable[[int], Any]:
+    """A reading as [number, error, chance, class, source]: there are many thousands of them."""
+
+    def state(step: int) -> list[Any]:
+        view = _reading_view(at[step][place])
+        source = json.loads(view["source"])
+        where = source and [source["run"], source["step"], source["path"][1]]
+        return [*view["parts"].values(), view["class"].removeprefix("reading "), where]
+
+    return state
 
 
 def _reading_view(reading: Reading) -> dict[str, Any]:
@@ -187,22 +198,23 @@ def _family_section(group: Group, family: str, texts: _Varying) -> dict[str, Any
     section = _section(group, family, words.title, family_figures(group, family))
     sentence = texts.add(f"says-{family}", lambda step: family_sentence(group, family, step))
     whole = []
+    by_step = {step: whole_numbers(group, family, step) for step in group.steps}
     for i, (run, numbers) in enumerate(whole_numbers(group, family)):
         entries = []
         for j, (name, number, source, meaning) in enumerate(numbers):
             key = f"whole-{family}-{i}-{j}"
-            texts.add(key, _whole_reader(group, family, i, j))
+            texts.add(key, _whole_reader(by_step, i, j))
             entry = {"key": key, "name": name, "number": number, "source": source}
             entries.append(entry | {"meaning": meaning})
         whole.append({"run": run if len(group.runs) > 1 else "", "numbers": entries})
     return section | {"meaning": words.question, "sentence": sentence, "whole": whole}
 
 
-def _whole_reader(group: Group, family: str, i: int, j: int) -> Callable[[int], Any]:
+def _whole_reader(whole: Mapping[int, Any], i: int, j: int) -> Callable[[int], Any]:
     """The j-th number of the i-th run; a dash where a step has none."""
 
     def at(step: int) -> Any:
-        found = whole_numbers(group, family, step)
+        found = whole[step]
         known = i < len(found) and j < len(found[i][1])
         _, number, source, _ = found[i][1][j] if known else ("", "–", "null", "")
         return {"class": "value", "parts": {"number": number}, "source": source}

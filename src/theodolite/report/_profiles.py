@@ -15,6 +15,7 @@ from theodolite.report._figures import (
     Series,
     Words,
     axes,
+    by_moment,
     dash_of,
     layer_ticks,
     rows_at,
@@ -162,8 +163,7 @@ def _profile_series(
         error_y={"type": "data", "color": color, "thickness": 1, "width": 3},
     )
 
-    def numbers(step: int | None) -> Numbers:
-        moment = run.holding(step, family, line.measure)
+    def numbers(moment: Moment) -> Numbers:
         at = _found(moment, family, line.measure, layers)
         indices = [i for _, i in at]
         rows = [moment.record.contents["rows"][i] for i in indices]
@@ -179,7 +179,7 @@ def _profile_series(
             source["error_y"] = rows_at(moment, indices, "error")
         return found
 
-    return Series(look, numbers)
+    return Series(look, by_moment(lambda step: run.holding(step, family, line.measure), numbers))
 
 
 def _chance_series(
@@ -196,8 +196,7 @@ def _chance_series(
         error_y={"type": "data", "color": LIGHT["null"], "thickness": 9, "width": 0},
     )  # fmt: skip
 
-    def numbers(step: int | None) -> Numbers:
-        moment = run.with_chance(step, family, measure)
+    def numbers(moment: Moment) -> Numbers:
         rows = moment.record.contents["rows"]
         found = _found(moment, family, measure, layers)
         at = [(x, i) for x, i in found if finite(rows[i].get("null_mean"))]
@@ -215,7 +214,7 @@ def _chance_series(
             "meta": {"source": source, "chance": True},
         }
 
-    return Series(look, numbers)
+    return Series(look, by_moment(lambda step: run.with_chance(step, family, measure), numbers))
 
 
 def _found(

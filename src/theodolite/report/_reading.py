@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.records import FAMILIES, Record, Run
+from theodolite.records import Family, Record, Run
 from theodolite.report.pages import finite, spaced
 
 __all__ = ["Chance", "Group", "Moment", "RunView", "groups_of"]
@@ -27,7 +27,7 @@ class Moment:
     position: int
     record: Record
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The training step; 0 outside a training run."""
         return int(self.record.contents.get("step") or 0)
@@ -152,9 +152,12 @@ class RunView:
 
         A monitor takes what is costly at some of its steps only.
         """
-        known = self._holders.get((family, measure), [])
-        before = [m for m in known if step is None or m.step <= step]
-        return before[-1] if before else self.at(step)
+        key = (step, family, measure)
+        if key not in self._held:
+            known = self._holders.get((family, measure), [])
+            before = [m for m in known if step is None or m.step <= step]
+            self._held[key] = before[-1] if before else self.at(step)
+        return self._held[key]
 
     def with_chance(self, step: int | None, family: str, measure: str) -> Moment:
         """The moment whose chance levels go with the numbers of a step.
@@ -162,18 +165,23 @@ class RunView:
         A monitor draws them at its last step; earlier steps are held against those.
         """
         here = self.holding(step, family, measure)
-        known = self._chance_holders.get((family, measure), [])
-        return here if any(m is here for m in known) or not known else known[-1]
+        known = self._chance_holders.get((family, measure), {})
+        return here if here.position in known or not known else known[max(known)]
 
     @cached_property
-    def _chance_holders(self) -> dict[tuple[str, str], list[Moment]]:
-        """Moments at which chance was drawn, by family and measure."""
-        found: dict[tuple[str, str], list[Moment]] = {}
+    def _held(self) -> dict[tuple[int | None, str, str], Moment]:
+        """What ``holding`` found: a page asks for the same thousands of times."""
+        return {}
+
+    @cached_property
+    def _chance_holders(self) -> dict[tuple[str, str], dict[int, Moment]]:
+        """Moments at which chance was drawn, by family and measure, then position."""
+        found: dict[tuple[str, str], dict[int, Moment]] = {}
         for moment in self.moments:
             rows = moment.record.contents.get("rows", [])
             drawn = [(r["family"], r["measure"]) for r in rows if finite(r.get("null_mean"))]
             for name in dict.fromkeys(drawn):
-                found.setdefault(name, []).append(moment)
+                found.setdefault(name, {})[moment.position] = moment
         return found
 
     def chance(self, step: int | None, family: str, measure: str, layer: str) -> "Chance | None":
@@ -184,6 +192,22 @@ class RunView:
             return None
         spread = float(row["null_sd"]) if finite(row.get("null_sd")) else 0.0
         return Chance(float(row["null_mean"]), spread, moment)
+
+    def most_aligned(self, step: int | None, family: Family) -> str | None:
+        """The layer with the best headline of a family; None where fewer than two have one."""
+        moment = self.holding(step, family.key, family.headline)
+        key = (moment.position, family.key)
+        if key not in self._best:
+            values = {la: moment.value(family.key, family.headline, la) for la in self.layers}
+            known = {layer: value for layer, value in values.items() if finite(value)}
+            pick = min if family.lower_is_aligned else max
+            best = pick(known, key=known.__getitem__) if len(known) > 1 else None
+            self._best[key] = best
+        return self._best[key]
+
+    @cached_property
+    def _best(self) -> dict[tuple[int, str], str | None]:
+        return {}
 
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[Moment]]:
@@ -236,15 +260,15 @@ class Group:
         """Every step at which one of the runs was measured."""
         return sorted({moment.step for run in self.runs for moment in run.moments})
 
+    @cached_property
+    def _measures(self) -> dict[tuple[str, str, str | None], None]:
+        """Family, measure and layer of every number somewhere in the group, in order."""
+        moments = (moment for run in self.runs for moment in run.moments)
+        return dict.fromkeys(name for moment in moments for name in moment.measures())
+
     def measured(self, family: str, measure: str | None = None) -> list[str]:
         """Layers that carry a number of the family (or this measure) somewhere in the group."""
-        found = {
-            layer
-            for run in self.runs
-            for moment in run.moments
-            for f, m, layer in moment.measures()
-            if f == family and measure in {None, m}
-        }
+        found = {la for f, m, la in self._measures if f == family and measure in {None, m}}
         return [layer for layer in self.layers if layer in found]
 
     def curved(self, family: str, name: str) -> list[str]:
@@ -258,20 +282,9 @@ class Group:
         }
         return [layer for layer in self.layers if layer in found]
 
-    def families(self) -> list[str]:
-        """Families with at least one number."""
-        return [family for family in FAMILIES if self.measured(family) or self.whole(family)]
-
     def whole(self, family: str) -> list[str]:
         """Measures of the whole model in this family."""
-        rows = {
-            m: None
-            for run in self.runs
-            for moment in run.moments
-            for f, m, layer in moment.measures()
-            if f == family and layer is None
-        }
-        return list(rows)
+        return [m for f, m, layer in self._measures if f == family and layer is None]
 
 
 def groups_of(runs: Sequence[Run], most_steps: int) -> list[Group]:

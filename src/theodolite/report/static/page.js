@@ -99,6 +99,7 @@
   // Text, or an element whose parts, class and links a step changes.
   function fill(element, value) {
     if (typeof value === "string") { element.textContent = value; return; }
+    if (Array.isArray(value)) value = reading(...value);
     element.className = value.class;
     for (const [name, text] of Object.entries(value.parts)) {
       const part = element.querySelector(`[data-part="${name}"]`);
@@ -107,6 +108,11 @@
     }
     const links = element.querySelector("[data-links]");
     if (links) links.replaceChildren(...value.links.map(([title, id]) => linkTo(title, id)));
+  }
+
+  function reading(number, error, chance, name, source) {
+    const path = source && { run: source[0], step: source[1], path: ["rows", source[2], "value"] };
+    return { class: `reading ${name}`, parts: { number, error, chance }, source: JSON.stringify(path) };
   }
 
   function linkTo(title, id) {
