@@ -121,9 +121,8 @@ def _problems(value: Any, form: Any, path: str) -> Iterator[str]:
         elif isinstance(value, int) and abs(value) > _LARGEST:
             yield f"{path}: expected {_words(form)}, got one of {value.bit_length()} bits"
         return
-    container = form.container if isinstance(form, _Each) else dict
-    fits = isinstance(value, container)
-    if not fits:
+    container: Any = form.container if isinstance(form, _Each) else dict
+    if not isinstance(value, container):
         yield f"{path}: expected {_words((container,))}, got {_shown(value)}"
     elif isinstance(form, _Each):
         items = value.items() if isinstance(value, dict) else enumerate(value)
