@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
+import theodolite
 from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.measures import kernel
@@ -32,6 +33,27 @@ def test_cka_of_all_pairs_and_labels(normal, widths, debiased):
             assert_close(table.between[i, j], one, scale=100)
     assert cka_matrix(layers, debiased=debiased).target is None
     assert_close(cka_matrix(layers, debiased=debiased).between, table.between)
+
+
+def test_cka_matrix_takes_what_features_returns(normal):
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    found = theodolite.features(model, normal(12, 5).float())
+    listed = cka_matrix(list(found.values()), LABELS)
+    assert_close(cka_matrix(found, LABELS).between, listed.between)
+    arrays = {name: part.numpy() for name, part in found.items()}
+    assert isinstance(cka_matrix(arrays).between, np.ndarray)
+    profile = layer_profile(found, LABELS)
+    assert_close(profile.values, listed.target)
+
+
+def test_square_features_that_are_no_gram_matrix_pass(normal):
+    points = normal(12, 1)
+    distances = (points - points.T).abs()  # symmetric, with a diagonal of zeros
+    square = [normal(12, 12), torch.eye(12).double(), torch.ones(12, 12).double(), distances]
+    assert cka_matrix(square).between[0, 0] == pytest.approx(1.0)
+    gram = kernel.gram(normal(12, 3))
+    widened = torch.cat([gram, torch.zeros(12, 1).double()], dim=1)  # as the message says
+    assert cka_matrix([widened]).between.isfinite().all()
 
 
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])

@@ -129,3 +129,28 @@ NAN = torch.full((4, 2), torch.nan)
 def test_bad_input_is_named_with_what_to_do(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kernel.cka_matrix([K]), r"layers\[0\]: .*Gram matrix; call gram_cka_matrix"),
+        (lambda: kernel.cka_matrix({"fc": K}), r"layers\['fc'\]: .*Gram matrix; .*column of zeros"),
+        (lambda: kernel.layer_profile([K], K), r"layers\[0\]: .*Gram matrix; call cka"),
+        (lambda: kernel.linear_cka(F[:3], K), "features_b: .*Gram matrix; call cka"),
+        (lambda: kernel.linear_kta(K, F[:3]), "features_a: .*Gram matrix; call kta"),
+        (lambda: kernel.linear_hsic(K, K), "features_a: .*Gram matrix; call hsic"),
+        (lambda: kernel.target_cka(K, LABELS[:3]), "features: .*Gram matrix; call cka"),
+        (lambda: kernel.gram_cka_matrix([F]), r"grams\[0\]: .*if these are features.* cka_matrix"),
+        (lambda: kernel.cka(F, F), "gram_a: .*if these are features, call linear_cka"),
+        (lambda: kernel.cka(K, SKEWED), "gram_b: .*if these are features, call linear_cka"),
+        (lambda: kernel.hsic(K, F), "gram_b: .*if these are features, call linear_hsic"),
+        (lambda: kernel.kta(F, F), "gram_a: .*if these are features, call linear_kta"),
+        (lambda: kernel.kernel_spectrum(F), "if these are features, call linear_spectrum"),
+        (lambda: kernel.participation_ratio(F), r"if these are features, pass gram\(features\)"),
+        (lambda: kernel.center_gram(F), r"if these are features, pass gram\(features\)"),
+    ],
+)
+def test_features_and_gram_matrices_are_not_mixed_up(call, message):
+    with pytest.raises((DomainError, ShapeError), match=message):
+        call()

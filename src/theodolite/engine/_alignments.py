@@ -40,7 +40,7 @@ from theodolite.engine._products import Precision
 from theodolite.engine._runs import ModelRecorder, plain_gradients
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.batches import Batch, spans
-from theodolite.engine.layers import Layers, Parameters, unwrap
+from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
@@ -94,6 +94,9 @@ class TangentAlignments(Mapping[str, TangentAlignment]):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __repr__(self) -> str:
+        return f"TangentAlignments({self.method}, {layers_text(self)})"
 
     @property
     def curve(self) -> Float[Tensor, " layers"]:

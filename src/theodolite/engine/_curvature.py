@@ -20,7 +20,7 @@ from theodolite.engine._operators import ParameterOperator, Pass, flat, weighted
 from theodolite.engine._runs import ModelRecorder
 from theodolite.engine._tangents import tangent_kernels
 from theodolite.engine.batches import Batch
-from theodolite.engine.layers import Layers
+from theodolite.engine.layers import Layers, layers_text
 from theodolite.engine.readouts import Loss, OutputChoice, Readout, per_example_loss
 from theodolite.engine.state import exact_arithmetic, untouched
 from theodolite.linalg import cross_entropy_hessian, double, squared_error_hessian
@@ -68,6 +68,9 @@ class Fisher(Mapping[str, LayerFisher]):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __repr__(self) -> str:
+        return f"Fisher({len(self.outputs)} examples, {layers_text(self)})"
 
 
 def fisher(

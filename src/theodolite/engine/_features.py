@@ -24,7 +24,7 @@ from theodolite.engine._examples import (
 )
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_outputs
-from theodolite.engine.layers import Layers, select_layers, unwrap
+from theodolite.engine.layers import Layers, layers_text, select_layers, unwrap
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
@@ -197,6 +197,10 @@ class Features(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __repr__(self) -> str:
+        n = len(next(iter(self.layers.values()), ()))
+        return f"Features({n} examples, {layers_text(self)})"
 
 
 # Model -> why its examples must be run one by one, or None.

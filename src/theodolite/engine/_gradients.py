@@ -20,7 +20,7 @@ from theodolite.engine._gradient_accumulation import GradientAccumulation
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
 from theodolite.engine.calls import DisagreementError
-from theodolite.engine.layers import Layers, own_parameters, require_real, unwrap
+from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import (
     Loss,
     OutputChoice,
@@ -75,6 +75,9 @@ class GradientSums(Mapping[str, LayerSums]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"GradientSums({len(self.losses)} examples, {layers_text(self)})"
 
     @property
     def total(self) -> LayerSums:
@@ -281,6 +284,9 @@ class GradientAlignment(Mapping[str, LayerGradientAlignment]):
 
     def __len__(self) -> int:
         return len(self.sums)
+
+    def __repr__(self) -> str:
+        return f"GradientAlignment({len(self.sums.losses)} examples, {layers_text(self)})"
 
     @property
     def total(self) -> LayerGradientAlignment:

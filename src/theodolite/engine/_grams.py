@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from theodolite.checks import size_in_bytes
 from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
-from theodolite.engine.layers import Layers
+from theodolite.engine.layers import Layers, layers_text
 from theodolite.engine.read_points import Read, ReadPoint
 from theodolite.engine.state import DEFAULT_MEMORY_LIMIT, exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
@@ -53,6 +53,10 @@ class FeatureGrams(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __repr__(self) -> str:
+        n = len(next(iter(self.layers.values()), ()))
+        return f"FeatureGrams({n} examples, {layers_text(self)})"
 
 
 def feature_grams(

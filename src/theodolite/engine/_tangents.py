@@ -24,7 +24,7 @@ from theodolite.engine._plan import EngineOptions, Plan, dense_groups
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import Progress, ProgressCounter
 from theodolite.engine.batches import Batch
-from theodolite.engine.layers import Layers, Parameters, unwrap
+from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
 from theodolite.engine.state import (
     SideStream,
@@ -92,7 +92,7 @@ class TangentKernels(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         shape = tuple(next(iter(self.kernels.values())).shape)
-        return f"TangentKernels({len(self)} layers of shape {shape}: {', '.join(self.kernels)})"
+        return f"TangentKernels(shape {shape}, {layers_text(self)})"
 
     @property
     def total(self) -> Tensor:

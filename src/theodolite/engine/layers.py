@@ -16,6 +16,7 @@ from theodolite.errors import DomainError, UnknownNameError
 __all__ = [
     "Layers",
     "Ownership",
+    "layers_text",
     "own_parameters",
     "require_real",
     "select_layers",
@@ -166,6 +167,14 @@ def _chosen_parameters(
     if not chosen:
         raise DomainError(f"params: expected to select at least one parameter, {params!r} has none")
     return chosen
+
+
+def layers_text(names: Iterable[str], most: int = 6) -> str:
+    """How many layers, and their names; of very many the first and the last."""
+    known = list(names)
+    head, tail = most - most // 2, most // 2
+    shown = known if len(known) <= most else [*known[:head], "...", *known[-tail:]]
+    return f"{len(known)} layers: {', '.join(shown)}"
 
 
 def select_layers(model: nn.Module, layers: Layers) -> list[str]:

@@ -116,6 +116,8 @@ def _leaves(values: Any) -> Iterator[Any]:
             yield from _leaves(value)
         elif isinstance(value, (Tensor, np.ndarray)):
             yield value
+        elif isinstance(value, Mapping):
+            yield from _leaves(value.values())
         elif is_dataclass(value) and not isinstance(value, type):
             yield from _leaves(getattr(value, field.name) for field in fields(value))
 
@@ -134,12 +136,18 @@ def _one_kind(leaves: list[Any], name: str) -> bool:
 def _import(value: Any, name: str, wants_float: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_import(item, name, wants_float) for item in value)
+    if isinstance(value, Mapping):
+        return {key: _import(item, name, wants_float) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         answer = copy(value)
         for field in fields(value):
             part = _import(getattr(value, field.name), f"{name}.{field.name}", wants_float)
             object.__setattr__(answer, field.name, part)  # the result of another array function
         return answer
+    return _import_array(value, name, wants_float)
+
+
+def _import_array(value: Any, name: str, wants_float: bool) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             raise DtypeError(f"{name}: expected real numbers, got an array of {value.dtype}")

@@ -66,6 +66,10 @@ class Record:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        kind = self.contents.get("kind", "no kind")
+        return f"Record({kind}, {len(self.contents)} entries, {len(self.arrays)} arrays)"
+
 
 def save_record(record: Record, folder: str | os.PathLike[str]) -> Path:
     """Write a record into a folder, replacing the one that is there in a single step.

@@ -28,6 +28,9 @@ class Run:
     head: Record
     steps: tuple[Record, ...]
 
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {len(self.steps)} steps, {self.head!r})"
+
     @property
     def is_history(self) -> bool:
         """Whether this was a training run; otherwise it is one moment."""

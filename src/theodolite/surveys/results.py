@@ -239,7 +239,8 @@ class Comparison(Shown):
         return self.runs
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.names)})"
+        shown = [*self.names[:6], *["..."] * (len(self.names) > 6)]
+        return f"Comparison({len(self.names)} runs: {', '.join(shown)})"
 
 
 def compare(*results: Survey | History, names: Sequence[str] | None = None) -> Comparison:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from theodolite.checks import require_same_shape, require_symmetric
+from theodolite.checks import require_same_shape
 from theodolite.linalg import (
     KernelProducts,
     array_function,
@@ -22,6 +22,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
+from theodolite.measures.kernel._grams import require_grams
 
 _EPS64 = torch.finfo(torch.float64).eps
 
@@ -58,7 +59,7 @@ def kta(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> Float[Ten
     Differs from paper: Eq. (4) read literally, with norms of operator products, is the alignment
         of the squared kernels; this is the finite form given below it.
     """
-    require_symmetric(gram_a=gram_a, gram_b=gram_b)
+    require_grams("call linear_kta", gram_a=gram_a, gram_b=gram_b)
     require_same_shape(gram_a=gram_a, gram_b=gram_b)
     return gram_cosine(double(gram_a), double(gram_b))
 
@@ -100,7 +101,7 @@ def hsic(
 
     Differs from paper: the plug-in form divides by n², not (n - 1)².
     """
-    require_symmetric(gram_a=gram_a, gram_b=gram_b)
+    require_grams("call linear_hsic", gram_a=gram_a, gram_b=gram_b)
     require_same_shape(gram_a=gram_a, gram_b=gram_b)
     K, L = double_center(double(gram_a)), double_center(double(gram_b))
     return centered_products(K, L).hsic(debiased=debiased)[0, 1]
@@ -146,7 +147,7 @@ def cka(
 
     Differs from paper: debiased by default.
     """
-    require_symmetric(gram_a=gram_a, gram_b=gram_b)
+    require_grams("call linear_cka", gram_a=gram_a, gram_b=gram_b)
     require_same_shape(gram_a=gram_a, gram_b=gram_b)
     a, b = (CenteredGrams.of(gram.unsqueeze(0)) for gram in (gram_a, gram_b))
     return centered_cka(a, b, debiased=debiased)[0, 0]

@@ -10,9 +10,43 @@ from theodolite.checks import (
     require_labels,
     require_nonempty,
     require_symmetric,
+    symmetry_tolerance,
 )
-from theodolite.errors import ShapeError
+from theodolite.errors import DomainError, NotFiniteError, ShapeError
 from theodolite.linalg import array_function, double, double_center
+
+
+def require_grams(instead: str, **grams: Tensor) -> None:
+    """Each is a symmetric matrix; the message of any other says what to do with features."""
+    try:
+        require_symmetric(**grams)
+    except NotFiniteError:
+        raise
+    except (DomainError, ShapeError) as error:
+        raise type(error)(f"{error}; if these are features, {instead}") from None
+
+
+def require_no_gram(instead: str, **features: Tensor) -> None:
+    """None of the features is a matrix of inner products: square, symmetric, by Cauchy-Schwarz.
+
+    Diagonal matrices pass, as one-hot features, and so do constant ones, as features that say
+    nothing.
+    """
+    for name, values in features.items():
+        n = len(values)
+        if n < 3 or values.shape[1] != n:
+            continue
+        K = values.detach()
+        peak, own = K.abs().max(), K.diagonal()
+        if bool((K[0, 0] == K).all()) or bool((own.diag() == K).all()) or bool((own < 0).any()):
+            continue
+        slack = symmetry_tolerance(K.dtype) * peak
+        bound = own.sqrt().outer(own.sqrt()) + slack
+        if bool((K - K.T).abs().max() <= slack) and bool((K.abs() <= bound).all()):
+            raise DomainError(
+                f"{name}: expected features, one row per example, got what looks like a Gram "
+                f"matrix; call {instead}, or, if its rows are features, append a column of zeros"
+            )
 
 
 def target_matrix(
@@ -134,7 +168,7 @@ def center_gram(gram: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     References:
         [cortes2012], Eq. (1).
     """
-    require_symmetric(gram=gram)
+    require_grams("pass gram(features)", gram=gram)
     return double_center(double(gram))
 
 

@@ -1,6 +1,6 @@
 """CKA of many layers with each other and with labels, each kernel read once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,12 +13,11 @@ from theodolite.checks import (
     require_labels,
     require_same_length,
     require_same_shape,
-    require_symmetric,
 )
 from theodolite.errors import ShapeError
 from theodolite.linalg import KernelProducts, array_function, double, eps_of
 from theodolite.measures.kernel._alignment import cka_from_products
-from theodolite.measures.kernel._grams import safe_scale
+from theodolite.measures.kernel._grams import require_grams, safe_scale
 from theodolite.measures.kernel._linear import (
     Factor,
     LabelKernel,
@@ -124,7 +123,7 @@ class LayerProfile:
 
 @array_function
 def cka_matrix(
-    layers: Sequence[Float[Tensor, "n _"]],
+    layers: Sequence[Float[Tensor, "n _"]] | Mapping[str, Float[Tensor, "n _"]],
     labels: Integer[Tensor, " n"] | None = None,
     debiased: bool = True,
 ) -> CkaMatrix:
@@ -139,13 +138,14 @@ def cka_matrix(
         debiased: fewer than four examples.
 
     Args:
-        layers: features of every layer, one row per example, the same examples in the same order.
+        layers: features of every layer, one row per example, the same examples in the same order;
+            a list, or a mapping such as :func:`theodolite.features` returns.
         labels: integer class of every example.
         debiased: the estimator: debiased, or the paper's plug-in form.
 
     Raises:
         ShapeError: If there is no layer, or the layers differ in their number of rows.
-        DomainError: If an entry is not finite or a label is negative.
+        DomainError: If an entry is not finite or a label is negative, or one is a Gram matrix.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
@@ -156,13 +156,13 @@ def cka_matrix(
     References:
         [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
     """
-    factors = _factors(layers)
-    count, eps = len(factors), eps_of(*layers)
+    parts, factors = _factors(layers, "gram_cka_matrix")
+    count, eps = len(factors), eps_of(*parts)
     if labels is None:
         products = factor_products(factors)
         defined = ~vanishing(factors, products.traces, eps)
     else:
-        kernel = _label_kernel(labels, layers[0], factors[0])
+        kernel = _label_kernel(labels, parts[0], factors[0])
         products = with_labels(factors, kernel)
         varies = ~vanishing(factors, products.traces[:count], eps)
         defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
@@ -206,7 +206,7 @@ def gram_cka_matrix(
     if len(grams) == 0:
         raise ShapeError("grams: expected at least one Gram matrix, got none")
     named = {f"grams[{index}]": gram for index, gram in enumerate(grams)}
-    require_symmetric(**named)
+    require_grams("call cka_matrix", **named)
     require_same_shape(**named)
     count, eps = len(grams), eps_of(*grams)
     if labels is not None:
@@ -220,7 +220,7 @@ def gram_cka_matrix(
 
 @array_function
 def layer_profile(
-    layers: Sequence[Float[Tensor, "n _"]],
+    layers: Sequence[Float[Tensor, "n _"]] | Mapping[str, Float[Tensor, "n _"]],
     reference: Integer[Tensor, " n"] | Float[Tensor, "n e"],
     debiased: bool = True,
 ) -> LayerProfile:
@@ -236,7 +236,8 @@ def layer_profile(
     Undefined (``nan``): entries of layers that are constant up to rounding, see :func:`linear_cka`.
 
     Args:
-        layers: features of every layer in order of depth, one row per example.
+        layers: features of every layer in order of depth, one row per example; a list, or a
+            mapping such as :func:`theodolite.features` returns.
         reference: integer labels, or a matrix with one row per example.
         debiased: the estimator: debiased, or the paper's plug-in form.
 
@@ -253,15 +254,15 @@ def layer_profile(
     References:
         [canatar2022], Fig. 1 and Table I.
     """
-    factors = _factors(layers)
-    count, eps = len(factors), eps_of(*layers)
+    parts, factors = _factors(layers, "cka")
+    count, eps = len(factors), eps_of(*parts)
     if reference.ndim == 1:
-        kernel = _label_kernel(reference, layers[0], factors[0])
+        kernel = _label_kernel(reference, parts[0], factors[0])
         products = with_labels(factors, kernel, pairs=[])
         varies = ~vanishing(factors, products.traces[:count], eps)
         defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
     else:
-        require_paired_features(layer=layers[0], reference=reference)
+        require_paired_features("cka", layer=parts[0], reference=reference)
         factors = [*factors, Factor.of(reference)]
         products = factor_products(factors, [(index, count) for index in range(count)])
         defined = ~vanishing(factors, products.traces, eps)
@@ -269,12 +270,15 @@ def layer_profile(
     return LayerProfile(values, "debiased" if debiased else "biased")
 
 
-def _factors(layers: Sequence[Tensor]) -> list[Factor]:
-    """Every layer's features, checked."""
+def _factors(
+    layers: Sequence[Tensor] | Mapping[str, Tensor], of_grams: str
+) -> tuple[list[Tensor], list[Factor]]:
+    """Every layer's features, checked, and their factors."""
     if len(layers) == 0:
         raise ShapeError("layers: expected at least one layer's features, got none")
-    require_paired_features(**{f"layers[{index}]": layer for index, layer in enumerate(layers)})
-    return [Factor.of(layer) for layer in layers]
+    named = layers if isinstance(layers, Mapping) else dict(enumerate(layers))
+    require_paired_features(of_grams, **{f"layers[{key!r}]": layer for key, layer in named.items()})
+    return list(named.values()), [Factor.of(layer) for layer in named.values()]
 
 
 def _label_kernel(labels: Tensor, layer: Tensor, factor: Factor) -> LabelKernel:

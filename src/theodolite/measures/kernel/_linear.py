@@ -29,7 +29,7 @@ from theodolite.linalg import (
     safe_sqrt,
 )
 from theodolite.measures.kernel._alignment import cka_from_products
-from theodolite.measures.kernel._grams import safe_scale
+from theodolite.measures.kernel._grams import require_no_gram, safe_scale
 
 _TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
 _STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads
@@ -228,12 +228,18 @@ def with_labels(
     return KernelProducts.of(products, torch.cat([diagonals, labels.diagonal.unsqueeze(0)]))
 
 
-def require_paired_features(**features: Tensor) -> None:
-    """Finite matrices with one row per example, of the same examples."""
+def require_paired_features(of_grams: str, **features: Tensor) -> None:
+    """Finite matrices with one row per example, of the same examples, and no Gram matrices.
+
+    Args:
+        of_grams: the function that takes those.
+        **features: by their names.
+    """
     require_axes(2, **features)
     require_nonempty(**features)
     require_same_length(**features)
     require_finite(**features)
+    require_no_gram(of_grams, **features)
 
 
 @array_function
@@ -267,7 +273,7 @@ def linear_kta(
     References:
         [canatar2022], Eq. (4); [kornblith2019], Sec. 3.
     """
-    require_paired_features(features_a=features_a, features_b=features_b)
+    require_paired_features("kta", features_a=features_a, features_b=features_b)
     factors = [Factor.of(features, center=False) for features in (features_a, features_b)]
     products = factor_products(factors).products
     own = products.diagonal()
@@ -314,7 +320,7 @@ def linear_cka(
 
     Differs from paper: debiased by default.
     """
-    require_paired_features(features_a=features_a, features_b=features_b)
+    require_paired_features("cka", features_a=features_a, features_b=features_b)
     return _linear_cka(features_a, features_b, debiased, eps_of(features_a, features_b))
 
 
@@ -371,6 +377,7 @@ def target_cka(
     require_nonempty(features=features)
     require_same_length(features=features, labels=labels)
     require_finite(features=features)
+    require_no_gram("cka with target_gram(labels)", features=features)
     classes = require_labels(labels, num_classes)
     factor = Factor.of(features)
     kernel = LabelKernel.of(labels.to(factor.rows.device), classes)
@@ -414,7 +421,7 @@ def linear_hsic(
     References:
         [song2012], Eq. (4) and (5).
     """
-    require_paired_features(features_a=features_a, features_b=features_b)
+    require_paired_features("hsic", features_a=features_a, features_b=features_b)
     a, b = Factor.of(features_a), Factor.of(features_b)
     value = factor_products([a, b]).hsic(debiased=debiased)[0, 1]
     return value * a.scale * a.scale * b.scale * b.scale  # inf, where a power would raise

@@ -15,7 +15,6 @@ from theodolite.checks import (
     require_finite,
     require_nonempty,
     require_same_length,
-    require_symmetric,
 )
 from theodolite.errors import DomainError
 from theodolite.linalg import (
@@ -28,7 +27,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.kernel._grams import target_matrix
+from theodolite.measures.kernel._grams import require_grams, target_matrix
 from theodolite.measures.kernel._spectrum import KernelSpectrum, gram_modes
 
 _SLACK = 1e-5  # rounding of curves that were kept in float32
@@ -114,7 +113,7 @@ def _spectrum_of(kernel: Tensor | KernelSpectrum) -> KernelSpectrum:
     """The spectrum itself, or that of a Gram matrix, in float64; eigenspaces have no gradient."""
     if isinstance(kernel, KernelSpectrum):
         return kernel
-    require_symmetric(kernel=kernel)
+    require_grams("pass linear_spectrum(features)", kernel=kernel)
     return gram_modes(kernel.detach(), name="kernel")
 
 

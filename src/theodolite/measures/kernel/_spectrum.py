@@ -11,7 +11,6 @@ from theodolite.checks import (
     require_count,
     require_finite,
     require_nonempty,
-    require_symmetric,
 )
 from theodolite.errors import DomainError
 from theodolite.linalg import (
@@ -29,7 +28,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.kernel._grams import safe_scale
+from theodolite.measures.kernel._grams import require_grams, safe_scale
 
 _ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
 _NEGATIVE = 1e-5  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding
@@ -91,7 +90,7 @@ def kernel_spectrum(
     References:
         [canatar2022], Eq. (1).
     """
-    require_symmetric(gram=gram)
+    require_grams("call linear_spectrum", gram=gram)
     return gram_modes(gram, count, center)
 
 
@@ -237,7 +236,7 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
     References:
         [canatar2022], Fig. 3; the number is ours.
     """
-    require_symmetric(gram=gram)
+    require_grams("pass gram(features)", gram=gram)
     raw = unit_peak(double(gram))
     K = double_center(raw) if center else raw
     defined = ~vanishes_when_centered(K, raw, eps_of(gram))

@@ -1,0 +1,52 @@
+"""What results print of themselves is at most a screen, however large the model is."""
+
+import pytest
+import torch
+from torch import nn
+
+import theodolite
+from theodolite import engine
+
+LAYERS = [f"encoder_blocks_{index:02d}_attention_projection" for index in range(60)]
+
+
+@pytest.fixture(scope="module")
+def results():
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential()
+    for name in LAYERS:
+        model.add_module(name, nn.Linear(3, 3))
+    x, y = torch.randn(12, 3, generator=generator), torch.arange(12) % 3
+    options = {"families": "kernel", "layers": LAYERS, "permutations": 0}
+    survey = theodolite.survey(model, (x, y), **options, name="n" * 60)
+    with theodolite.Monitor(model, (x, y), every=1, options=options) as monitor:
+        monitor.step(0)
+    found = [
+        survey,
+        survey.run,
+        survey.record,
+        monitor.history,
+        theodolite.compare(*[survey] * 60),
+        theodolite.features(model, x),
+        engine.feature_grams(model, x),
+        theodolite.tangent_kernels(model, x),
+        theodolite.gradient_alignment(model, x, y),
+        theodolite.gradient_alignment(model, x, y).sums,
+        engine.tangent_alignments(model, x, y),
+        engine.fisher(model, x),
+    ]
+    return {type(entry).__name__: entry for entry in found}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Survey", "Run", "Record", "History", "Comparison", "Features", "FeatureGrams"),
+        *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments", "Fisher"),
+    ],
+)
+def test_what_a_result_prints_is_at_most_a_screen(results, name):
+    text = repr(results[name])
+    assert text.startswith(f"{name}(")
+    assert len(text) < 600  # eight lines of a terminal
+    assert "\n" not in text
