@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
+from theodolite.errors import RecordError
 from theodolite.surveys.monitor import one_thread_beside_gpu, undisturbed
 
 
@@ -152,13 +153,38 @@ def test_a_history_comes_back_as_it_was(tmp_path):
         assert first.record.arrays.keys() == second.record.arrays.keys()
 
 
-def test_a_new_run_in_an_old_folder_does_not_mix_with_it(tmp_path):
-    for steps in (5, 2):
-        options = {"every": 1, "families": "kernel", "folder": tmp_path}
-        with th.Monitor(nn.Linear(6, 3), blobs(), **options) as monitor:
-            for step in range(steps):
-                monitor.step(step)
+def written(steps, folder, **more):
+    options = {"every": 1, "families": "kernel", "folder": folder, **more}
+    with th.Monitor(nn.Linear(6, 3), blobs(), **options) as monitor:
+        for step in range(steps):
+            monitor.step(step)
+    return monitor
+
+
+def test_a_new_run_leaves_the_old_one_alone(tmp_path):
+    written(5, tmp_path / "run")
+    with pytest.warns(UserWarning, match="run holds a run already: this one is written to .*run-2"):
+        second = written(2, tmp_path / "run")
+    assert second.folder == tmp_path / "run-2"
+    assert th.load(tmp_path / "run").steps == [0, 1, 2, 3, 4]
+    assert th.load(tmp_path / "run-2").steps == [0, 1]
+
+
+def test_a_new_run_over_the_old_one_does_not_mix_with_it(tmp_path):
+    written(5, tmp_path)
+    written(2, tmp_path, overwrite=True)
     assert th.load(tmp_path).steps == [0, 1]
+
+
+def test_saving_leaves_what_is_there(tmp_path):
+    found = th.survey(nn.Linear(6, 3), blobs(), families="kernel")
+    assert found.save(tmp_path / "a") == tmp_path / "a"
+    with pytest.warns(UserWarning, match="a-2"):
+        assert found.save(tmp_path / "a") == tmp_path / "a-2"
+    assert found.save(tmp_path / "a", overwrite=True) == tmp_path / "a"
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RecordError, match="expected a folder, got a file"):
+        found.save(tmp_path / "file")
 
 
 def test_a_history_without_its_last_commit_loads(tmp_path):

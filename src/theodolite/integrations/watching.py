@@ -77,8 +77,8 @@ class Watch:
         steps = self.history.run.steps
         values = self._send(steps[-1]) if steps else {}
         report = None
-        if self.folder is not None and steps:
-            report = self.history.to_html(self.folder / "report.html")
+        if self.monitor.folder is not None and steps:
+            report = self.history.to_html(self.monitor.folder / "report.html")
         for tracker in self.trackers:
             if report is not None:
                 tracker.log_report(report)

@@ -267,6 +267,7 @@ class SurveyContext:
                 read={layer.name: layer.point for layer in own},
                 batch_size=max(1, min(self.plan.batch_size, size)),
                 memory_limit=limit,
+                check=self.plan.check,
             )
             found |= {name: LayerFeatures(grams.widths[name], None, grams[name]) for name in grams}
         order = [layer.name for layer in layers if layer.name in found]
@@ -315,6 +316,7 @@ class SurveyContext:
                     read={layer.name: layer.point for layer in layers},
                     batch_size=self.plan.batch_size,
                     outputs=outputs,
+                    check=self.plan.check,
                 )
                 answers = found.outputs
         if processes.alone:

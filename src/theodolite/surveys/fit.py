@@ -81,6 +81,7 @@ def _right(outputs: Tensor, labels: Tensor) -> float:
 
 def _accuracy(value: float, labels: Tensor) -> Estimate:
     """A share of examples with its standard error, beside guessing the largest class."""
-    n, chance = len(labels), float(labels.unique(return_counts=True)[1].max()) / len(labels)
+    n = len(labels)
+    chance = float(torch.unique(labels, return_counts=True)[1].max()) / n
     spread = sqrt(chance * (1 - chance) / n)
     return Estimate(value, sqrt(max(value * (1 - value), 0.0) / n), chance, spread, "binomial")

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +20,7 @@ from theodolite.records import Record, Run, save_run, save_step
 from theodolite.surveys.options import FAMILIES, Loss, SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import draw_probe
-from theodolite.surveys.results import History, Survey
+from theodolite.surveys.results import History, Survey, unused_folder
 from theodolite.surveys.run import measure_model, versions
 
 __all__ = ["Monitor", "one_thread_beside_gpu", "undisturbed"]
@@ -67,7 +66,9 @@ class Monitor:
         sizes: family -> largest number of examples.
         permutations: of the labels, behind every chance level; none by default. The last step has
             at least 20; chance of covariances, which needs no labels, is there at every step.
-        folder: write every step there at once; a killed run leaves what it had measured.
+        folder: write every step there at once; a killed run leaves what it had measured. One that
+            holds a run is left as it is, and ``folder-2`` written beside it (:attr:`folder`).
+        overwrite: write over what is there.
         name: what to call the run in comparisons.
         options: all that can be chosen, as a mapping of what differs from
             :meth:`SurveyOptions.monitor`, or as an object; the keywords above go before it. Several
@@ -105,13 +106,14 @@ class Monitor:
         sizes: Mapping[str, int | None] | None = None,
         permutations: int | None = None,
         folder: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
         name: str | None = None,
         options: SurveyOptions | Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self._is_due = schedule(every)
         self._every = described(every)
-        self._folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else unused_folder(folder, overwrite=overwrite)
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
@@ -237,10 +239,10 @@ class Monitor:
 
     def _keep(self, record: Record) -> None:
         self._records.append(record)
-        if self._folder is not None and self._processes.rank == 0:
+        if self.folder is not None and self._processes.rank == 0:
             if len(self._records) == 1:
-                save_run(Run(self._options.name, self._head(), ()), self._folder)
-            save_step(record, self._folder)
+                save_run(Run(self._options.name, self._head(), ()), self.folder)
+            save_step(record, self.folder)
 
     def _schedule(self) -> dict[str, Any]:
         return {"every": self._every, "cadence": self._cadence.describe()}

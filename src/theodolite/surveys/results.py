@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import numpy as np
 
-from theodolite.errors import DomainError, UnknownNameError
+from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.records import (
     Estimate,
     Record,
     Run,
     frame_of,
+    free_folder,
     latest_numbers,
     load_run,
     save_run,
@@ -132,9 +134,20 @@ class Survey(Shown):
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
         return summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the record; :func:`theodolite.load` reads it back."""
-        return save_run(self.run, folder) if self.writes else Path(folder)
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the record; :func:`theodolite.load` reads it back.
+
+        Args:
+            folder: one that holds a run is left as it is, and ``folder-2`` written beside it.
+            overwrite: write over what is there.
+
+        Returns:
+            The folder that was written.
+
+        Raises:
+            RecordError: If the path is a file.
+        """
+        return _saved(self.run, folder, overwrite) if self.writes else Path(folder)
 
     def _shown(self) -> Sequence[Run]:
         return [self.run]
@@ -195,15 +208,35 @@ class History(Shown):
         steps = latest.steps if latest.earlier else None
         return summary_text(latest.record, title=title, steps=steps)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a folder of records; :func:`theodolite.load` reads it back."""
-        return save_run(self.run, folder) if self.writes else Path(folder)
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write a folder of records; see :meth:`Survey.save`."""
+        return _saved(self.run, folder, overwrite) if self.writes else Path(folder)
 
     def _shown(self) -> Sequence[Run]:
         return [self.run]
 
     def __repr__(self) -> str:
         return f"History({len(self.steps)} steps, {len(self.layers)} layers)"
+
+
+def _saved(run: Run, folder: str | os.PathLike[str], overwrite: bool) -> Path:
+    place = unused_folder(folder, overwrite=overwrite)
+    save_run(run, place)
+    return place
+
+
+def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """The folder, or one beside it where it holds a run, which is said in a warning.
+
+    Raises:
+        RecordError: If the path is a file.
+    """
+    if Path(folder).is_file():
+        raise RecordError(f"{folder}: expected a folder, got a file; name another place")
+    place = free_folder(folder, overwrite=overwrite)
+    if place != Path(folder):
+        warn(f"{folder} holds a run already: this one is written to {place}", stacklevel=3)
+    return place
 
 
 def load(folder: str | os.PathLike[str]) -> Survey | History:

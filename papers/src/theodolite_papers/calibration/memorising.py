@@ -188,7 +188,8 @@ def _train(net: nn.Sequential, x: Tensor, y: Tensor, trial: Trial) -> None:
         if trial.batch < len(x):
             rows = torch.randint(len(x), (trial.batch,), generator=generator)
         chosen.zero_grad()
-        cross_entropy(net(x[rows]), y[rows]).backward()
+        loss: Tensor = cross_entropy(net(x[rows]), y[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
         chosen.step()
         if step % 50 == 0:
             fitted = fitted + 1 if _accuracy(net, x, y) >= 0.995 else 0

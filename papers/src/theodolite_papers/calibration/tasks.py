@@ -201,7 +201,7 @@ def _lines(packages: tuple[str, ...], features: int) -> Draw:
             for row in generator.permutation(len(lines))[: count // len(packages)]:
                 hashed = [zlib.crc32(word.encode()) % features for word in lines[row]]
                 counts = np.bincount(hashed, minlength=features)
-                inputs.append(10 * counts / max(np.linalg.norm(counts), 1))
+                inputs.append(10 * counts / max(float(np.linalg.norm(counts)), 1.0))
                 classes.append(label)
         order = generator.permutation(len(inputs))
         table = np.array(inputs)[order]
