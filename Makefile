@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 CLEAN := .venv-wheel
 VISION := .venv-vision
+DOCS := .venv-docs
 
-.PHONY: demo test test-vision static check wheel bench clean help
+.PHONY: demo test test-vision static check wheel docs bench clean help
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -70,5 +71,14 @@ $(BENCH)/.ready: benchmarks/requirements.txt pyproject.toml constraints.txt
 bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an environment of its own
 	$(BENCH)/bin/python -m benchmarks
 
+# The site reads docstrings without importing the package: an environment of its own is enough.
+$(DOCS)/.ready: docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet -r docs/requirements.txt
+	touch $@
+
+docs: $(DOCS)/.ready ## the documentation site, in site/index.html
+	$(DOCS)/bin/mkdocs build --strict --quiet
+
 clean: ## remove environments and caches
-	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) $(DOCS) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

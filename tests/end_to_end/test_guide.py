@@ -1,4 +1,4 @@
-"""The guide's code runs, and every measure that it names exists."""
+"""Every snippet of the documentation runs, and pages print the numbers that come out."""
 
 import re
 from dataclasses import fields
@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
+from theodolite.advice import CALIBRATION
 from theodolite.surveys import SurveyOptions
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +100,158 @@ def test_measures_and_curves_that_it_names_exist():
     words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", GUIDE))
     assert words <= known
     assert {"alignment_area", "relative_misalignment", "cka_target", "omega_contrast"} <= words
+
+
+def page(name):
+    return (ROOT / "docs" / name).read_text()
+
+
+def run_page(name, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    torch.manual_seed(0)
+    return run_blocks(page(name), name, {})
+
+
+def printed(text, start):
+    """Numbers in the first row of a table that begins like this."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start}"))
+    return [float(word) for word in re.findall(r"-?\d+\.?\d*", line.split("|", 2)[2])]
+
+
+def values(survey, measure):
+    return [survey.estimate(measure, layer).value for layer in survey.layers]
+
+
+def test_quick_start(tmp_path, monkeypatch):
+    names = run_page("index.md", tmp_path, monkeypatch)
+    assert "hardly more than guessing" in names["report"].summary()
+    assert th.load(tmp_path / "runs" / "first").layers == ["0", "2", "4"]
+    assert names["monitor"].history.steps == [0, 25, 50, 75, 100]
+    assert (tmp_path / "training.html").exists()
+
+
+def test_which_layer_transfers(tmp_path, monkeypatch):
+    name = "questions/which-layer-transfers.md"
+    names, text = run_page(name, tmp_path, monkeypatch), page(name)
+    found = names["found"]
+    promised, areas = values(found, "readout_accuracy"), values(found, "alignment_area")
+    reached = [names["share_right"](names["features"][layer]) for layer in found.layers]
+    similar = values(found, "cka_target")
+    for row in zip(
+        ("0 |", "2 |", "4 |", "6 (output)"), promised, reached, areas, similar, strict=True
+    ):
+        assert printed(text, row[0]) == pytest.approx(row[1:], abs=0.02)
+    assert found.record.contents["answers"][1]["text"].startswith("Layer 0 carries it")
+    assert printed(text, "2 |")[1] > 0.9 > printed(text, "4 |")[1]
+
+
+def test_is_it_memorising(tmp_path, monkeypatch):
+    name = "questions/is-it-memorising.md"
+    names, text = run_page(name, tmp_path, monkeypatch), page(name)
+    for labels, found in names["found"].items():
+        assert f"| {labels} | {found.record.contents['answers'][0]['text']} |" in text
+    answer = names["sure"].record.contents["answers"][0]
+    assert answer["text"] in text
+    assert "297 held-out" in answer["why"]
+
+
+def test_the_confusion_table_is_that_of_the_records():
+    from theodolite_papers.calibration.memorising import OUTCOMES, confusion, outcomes
+
+    text, counts = page("questions/is-it-memorising.md"), confusion(outcomes("judged"))
+    for outcome in OUTCOMES:
+        row = [counts[outcome][answer] for answer in ("learning", "memorising", "undecided")]
+        assert printed(text, outcome) == row
+    assert f"{CALIBRATION.undecided} of {CALIBRATION.runs}" in text
+    assert f"None of {CALIBRATION.memorising[0]} calls" in text
+    assert f"Two of {CALIBRATION.learning[0]} calls" in text
+
+
+def test_which_layers_learn(tmp_path, monkeypatch):
+    name = "questions/which-layers-learn.md"
+    names, text = run_page(name, tmp_path, monkeypatch), page(name)
+    history = names["monitor"].history
+    for layer in history.layers:
+        found = [
+            history.survey(s).estimate("tangent_alignment", layer).value for s in history.steps
+        ]
+        assert printed(text, f"{layer} |") == pytest.approx(found, abs=0.003)
+    losses = list(names["alone"].values())
+    assert printed(text, "loss after 100 steps") == pytest.approx(losses, abs=0.05)
+    assert losses == sorted(losses)
+
+
+def test_how_fast_will_it_train(tmp_path, monkeypatch):
+    name = "questions/how-fast-will-it-train.md"
+    names, text = run_page(name, tmp_path, monkeypatch), page(name)
+    features, after = th.features(names["model"], names["x"]), names["after"]
+    for layer in after.layers:
+        predicted = after.estimate("predicted_steps", layer).value
+        assert predicted == names["steps_to_halve"](features[layer])
+    shown = printed(text, "after training: predicted, counted")[::2]
+    assert shown == pytest.approx(values(after, "predicted_steps"), abs=1)
+    assert values(names["before"], "predicted_steps")[-1] == float("inf")
+
+
+def test_does_my_initialisation_help(tmp_path, monkeypatch):
+    name = "questions/does-my-initialisation-help.md"
+    names, text = run_page(name, tmp_path, monkeypatch), page(name)
+    found = [values(survey, "relative_misalignment") for survey in names["surveys"]]
+    for index, which in enumerate(("first", "second")):
+        row = printed(text, f"misalignment / random, {which}")
+        assert row == pytest.approx([run[index] for run in found], abs=0.05)
+    train = {key: reached["train"] for key, reached in names["reached"].items()}
+    slow, fast = (
+        [v for (k, _), v in train.items() if k == kind] for kind in ("random", "from the data")
+    )
+    assert max(slow) < min(fast)
+
+
+def small_survey():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    return model, x, y
+
+
+def test_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, x, y = small_survey()
+    run_blocks(page("records.md"), "records.md", {"runs": [th.survey(model, (x, y)).run]})
+    assert (tmp_path / "page.html").exists()
+
+
+def test_scale(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, x, y = small_survey()
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    for key, value in address.items():
+        monkeypatch.setenv(key, value)
+    try:
+        run_blocks(page("scale.md"), "scale.md", {"model": model, "x": x, "y": y})
+    finally:
+        torch.distributed.destroy_process_group()
+    assert th.load(tmp_path / "runs" / "net").layers == ["0", "2"]
+
+
+def test_every_page_with_code_is_run_here():
+    with_code = {
+        str(path.relative_to(ROOT / "docs"))
+        for path in (ROOT / "docs").rglob("*.md")
+        if "```python" in path.read_text()
+    }
+    source = Path(__file__).read_text()
+    assert {name for name in with_code if f'"{name}"' not in source} <= {"guide.md"}
+
+
+def test_links_of_the_readme_lead_somewhere():
+    base = "https://github.com/theodolite/theodolite/blob/main/"
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert all(link.startswith("https://") for link in links)
+    own = [link.removeprefix(base).split("?")[0] for link in links if link.startswith(base)]
+    assert own
+    assert [link for link in own if not (ROOT / link).exists()] == []
+
+
+def test_pictures_are_small():
+    for path in (ROOT / "docs" / "images").glob("*.png"):
+        assert path.stat().st_size < 100_000, path.name
