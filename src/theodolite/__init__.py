@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from theodolite.engine import features, gradient_alignment, tangent_features, tangent_kernels
     from theodolite.surveys import Comparison as Comparison
     from theodolite.surveys import History as History
-    from theodolite.surveys import Monitor, compare, load, survey
+    from theodolite.surveys import Monitor, compare, load, survey, survey_features
     from theodolite.surveys import Survey as Survey
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "measures",
     "metrics",
     "survey",
+    "survey_features",
     "tangent_features",
     "tangent_kernels",
     "theory",
@@ -52,6 +53,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "measures": ("theodolite.measures", None),
     "metrics": ("theodolite.metrics", None),
     "survey": ("theodolite.surveys", "survey"),
+    "survey_features": ("theodolite.surveys", "survey_features"),
     "tangent_features": ("theodolite.engine", "tangent_features"),
     "tangent_kernels": ("theodolite.engine", "tangent_kernels"),
     "theory": ("theodolite.theory", None),

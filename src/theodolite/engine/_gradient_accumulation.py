@@ -232,9 +232,8 @@ class GradientAccumulation:
         parameters = self._recorder.ownership.parameters
         total = (weights.to(losses.dtype) * losses).sum()
         uses = self._inputs(run)
-        found = torch.autograd.grad(
-            total, [*uses, *parameters.values()], retain_graph=derived, allow_unused=True
-        )
+        wanted: list[Any] = [*uses, *parameters.values()]  # edges and tensors
+        found = torch.autograd.grad(total, wanted, retain_graph=derived, allow_unused=True)
         plain = zip(parameters, found[len(uses) :], strict=True)
         return list(found[: len(uses)]), {
             name: as_real(gradient) for name, gradient in plain if gradient is not None
@@ -291,7 +290,7 @@ class GradientAccumulation:
             total = SegmentTotal()
             squares = bundle.reduce(whole, total.add)
             parts = total.value.flatten()
-            pieces = parts.split(list(bundle.widths)) if bundle.widths else [parts]
+            pieces = torch.split(parts, list(bundle.widths)) if bundle.widths else [parts]
             for name, piece, values in zip(bundle.names, pieces, squares, strict=True):
                 sums[name], norms[name] = piece, values.sqrt()
                 if name in derived:  # parts of a parameter, in an order of their own

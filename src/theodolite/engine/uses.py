@@ -520,7 +520,7 @@ class _Calls:
         }
         self._intervals = sorted(self._names)
         self._starts = [start for start, _ in self._intervals]
-        results = [edge.node for use in recorder.uses for edge in use.edges]
+        results: list[Any] = [edge.node for use in recorder.uses for edge in use.edges]
         results += [origin.tensor.grad_fn for origin in recorder.origins.values()]
         self._results = {id(node): node for node in results if node is not None}
 

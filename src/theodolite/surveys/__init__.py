@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from theodolite.surveys.arrays import survey_features
     from theodolite.surveys.monitor import Monitor
     from theodolite.surveys.options import (
         FAMILIES,
@@ -35,11 +36,13 @@ __all__ = [
     "draw_probe",
     "load",
     "survey",
+    "survey_features",
     "versions",
 ]
 
 # Module -> its public names; the same imports stand under TYPE_CHECKING above.
 _HOMES = {
+    "arrays": ("survey_features",),
     "monitor": ("Monitor",),
     "options": ("FAMILIES", "MONITOR_SIZES", "SIZES", "Loss", "SurveyOptions"),
     "probe": ("Probe", "draw_probe"),

@@ -191,6 +191,7 @@ class SurveyContext:
         remembered: what later measurements of the same model may use again.
         collected: layer -> its features, once :meth:`collect_features` was called.
         answers: the model's outputs, where that pass has read them.
+        given: layer -> features that came as arrays, where there is no model.
     """
 
     model: nn.Module
@@ -206,6 +207,7 @@ class SurveyContext:
     remembered: dict[str, Any] = field(default_factory=dict)
     collected: dict[str, LayerFeatures] = field(default_factory=dict)
     answers: list[Tensor] = field(default_factory=list)
+    given: Mapping[str, Tensor] | None = None
 
     def count(self, family: str) -> int:
         """Examples that a family takes."""
@@ -243,6 +245,11 @@ class SurveyContext:
         """
         readers = set(FEATURE_READERS) & set(self.options.families)
         batch, _ = self.examples(max(sorted(readers), key=self.count))
+        if self.given is not None:
+            rows = {name: part[: len(batch)] for name, part in self.given.items()}
+            kept = {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
+            self.collected.update({name: part.settled() for name, part in kept.items()})
+            return
         layers, pool = self.layout.with_features(), self.options.pool or "flatten"
         wide = [layer for layer in layers if pool == "flatten" and layer.width > len(batch)]
         most = min(_KEPT, self.plan.free_bytes // 4)

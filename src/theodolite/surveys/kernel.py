@@ -37,7 +37,7 @@ def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
         with record.timed("kernel"):
             grams = torch.stack([features.gram for _, features in group])
             kernels = CenteredGrams.of(grams, [features.eps for _, features in group])
-            references = references or _references(context, grams.device)
+            references = references or _references(context, record, grams.device)
         if references:
             _alignment_rows(context, record, [layer for layer, _ in group], kernels, references)
     record.section()
@@ -64,7 +64,9 @@ class _Reference:
     columns: Float[Tensor, "n c"] | None = None  # of labels, which can be permuted
 
 
-def _references(context: SurveyContext, device: torch.device) -> list[_Reference]:
+def _references(
+    context: SurveyContext, record: RecordBuilder, device: torch.device
+) -> list[_Reference]:
     """The targets, true labels beside them, and the inputs; those that there are."""
     batch, targets = context.examples("kernel")
     truth = context.probe.truth
@@ -78,6 +80,8 @@ def _references(context: SurveyContext, device: torch.device) -> list[_Reference
     if inputs is not None:
         gram = inputs.gram[None].to(device)
         found.append(_Reference("cka_input", CenteredGrams.of(gram, [inputs.eps])))
+    elif context.given is not None:
+        record.warn(None, "kernel", "cka_input", f"not measured: {context.layout.problem}")
     return found
 
 

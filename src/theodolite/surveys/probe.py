@@ -22,7 +22,7 @@ from theodolite.errors import DomainError, ShapeError
 from theodolite.measures.representation import scaled_targets
 from theodolite.surveys.options import SurveyOptions
 
-__all__ = ["Kind", "Probe", "Targets", "draw_probe", "reusable"]
+__all__ = ["Kind", "Probe", "Targets", "draw_probe", "probe_digest", "reusable"]
 
 Kind = Literal["classification", "regression", "multi-label", "sequence", "unlabeled"]
 
@@ -255,7 +255,7 @@ def draw_probe(
     batch, _, places = _selected(kept, limit or shard.total, shard.classes)
     true = _true_targets(truth, places, shard, processes)
     found = Targets.of(batch.targets)
-    return Probe(batch.to(device), found, shard.total, _digest(batch), shard, true)
+    return Probe(batch.to(device), found, shard.total, probe_digest(batch), shard, true)
 
 
 def _kept(
@@ -389,13 +389,13 @@ class _Outline:
         kinds: set[str] = set()
         mark = ""
         for batch in batches:
-            mark = mark or _digest(batch)
+            mark = mark or probe_digest(batch)
             lengths.append(len(batch))
             kinds.add(Targets.of(batch.targets).kind)
         return cls(tuple(lengths), tuple(sorted(kinds)), mark)
 
 
-def _digest(batch: Batch) -> str:
+def probe_digest(batch: Batch) -> str:
     """SHA-256 over inputs and targets."""
     total = hashlib.sha256()
     for tensor in _tensors(batch):

@@ -51,7 +51,7 @@ from theodolite.surveys.representation import measure_representation
 from theodolite.surveys.results import Survey
 from theodolite.surveys.tangent import measure_tangent
 
-__all__ = ["measure_model", "survey", "versions"]
+__all__ = ["finished_record", "measure_families", "measure_model", "survey", "versions"]
 
 Measure = Callable[[SurveyContext, RecordBuilder], None]
 
@@ -225,9 +225,19 @@ def measure_model(
                 processes,
                 memory,
             )
-            _measure_families(context, record, held_out)
-        for family, note in plan.notes.items():
-            record.warn(None, family, "examples", note)
+            measure_families(context, record, held_out)
+    return finished_record(context, record, step)
+
+
+def finished_record(context: SurveyContext, record: RecordBuilder, step: int | None) -> Record:
+    """The record of what the families have written down.
+
+    Raises:
+        DomainError: If no family applies.
+    """
+    plan = context.plan
+    for family, note in plan.notes.items():
+        record.warn(None, family, "examples", note)
     record.complete()
     first = not plan.not_due and not plan.diverging
     if first and not record.rows:  # at later steps of a monitor a reason is enough
@@ -257,9 +267,8 @@ def _layout(
     return known[1]
 
 
-def _measure_families(
-    context: SurveyContext, record: RecordBuilder, held_out: Probe | None
-) -> None:
+def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
+    """Collect features once, then ask every family; what cannot be taken is a reason."""
     families = context.options.families
     reasons = {family: _inapplicable(context, family) for family in families}
     _require_options(context, reasons)
@@ -281,7 +290,9 @@ def _measure_families(
             why = unread
         if why is None:
             why = _tried(context, partial(_FAMILIES[family], context, record))
-        if why is not None:
+        if why is not None and context.given is not None and family == "gradient":
+            record.warn(None, family, "omega_contrast", f"not measured: {why}")
+        elif why is not None:
             record.skipped[family] = why
         elif family == "representation" and context.plan.curves:
             record.section()
@@ -333,6 +344,8 @@ def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
 def _inapplicable(context: SurveyContext, family: str) -> str | None:
     """Why a family does not apply to these data and this model; None if it does."""
     targets, layout = context.probe.targets, context.layout
+    if context.given is not None and family in ("covariance", "tangent", "gradient"):
+        return layout.problem
     if family in ("representation", "tangent") and targets.columns is None:
         return f"{targets.kind} data: there are no targets to align with"
     if family == "covariance":
@@ -400,6 +413,7 @@ def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> 
 def _data(context: SurveyContext) -> dict[str, Any]:
     probe, targets, options = context.probe, context.probe.targets, context.options
     first = [*probe.batch.args, *probe.batch.kwargs.values()][0]
+    known = isinstance(first, torch.Tensor)
     names, k = options.classes, targets.num_classes
     if names is None and k is not None:
         names = [str(index) for index in range(k)]
@@ -414,7 +428,7 @@ def _data(context: SurveyContext) -> dict[str, Any]:
         "label_source": options.label_source,
         "probe": len(probe),
         "probe_hash": probe.digest,
-        "input_shape": list(first.shape[1:]) if isinstance(first, torch.Tensor) else None,
+        "input_shape": list(first.shape[1:]) if known and context.given is None else None,
         "outputs": context.layout.outputs,
     }
 
