@@ -5,7 +5,7 @@ from theodolite.records._files import SCHEMA, Estimate, Record, load_record, sav
 from theodolite.records._folders import free_folder, holds_run
 from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._runs import Run, load_run, save_run, save_step
-from theodolite.records._tables import frame_of, summary_text
+from theodolite.records._tables import differences_text, frame_of, summary_text
 
 __all__ = [
     "FAMILIES",
@@ -15,6 +15,7 @@ __all__ = [
     "Latest",
     "Record",
     "Run",
+    "differences_text",
     "frame_of",
     "free_folder",
     "holds_run",

@@ -11,7 +11,7 @@ from theodolite.records._runs import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["frame_of", "summary_text"]
+__all__ = ["differences_text", "frame_of", "summary_text"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
@@ -54,8 +54,7 @@ def summary_text(
         steps: family -> the step that its numbers are from, where they differ.
     """
     contents = record.contents
-    measured = [FAMILIES[name] for name in FAMILIES if name in contents["config"]["families"]]
-    columns = {family.headline: (family.heading, family.key) for family in measured}
+    columns = _headlines(contents)
     if any(row["measure"] == _TRUTH for row in contents["rows"]):
         columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
     found = {(row["layer"], row["measure"]): row["value"] for row in contents["rows"]}
@@ -75,6 +74,46 @@ def summary_text(
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
     lines += _notes(contents["warnings"])
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _headlines(contents: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The headline measure of every family that was to be measured -> its heading and family."""
+    measured = [FAMILIES[name] for name in FAMILIES if name in contents["config"]["families"]]
+    return {family.headline: (family.heading, family.key) for family in measured}
+
+
+def differences_text(first: Record, second: Record, names: tuple[str, str]) -> str:
+    """Headline numbers of the second record minus those of the first, where layers match by name.
+
+    Args:
+        first: of one survey.
+        second: of another.
+        names: what the two are called.
+    """
+    pair = first.contents, second.contents
+    known = [{(r["layer"], r["measure"]): r["value"] for r in c["rows"]} for c in pair]
+    layers = [[layer["name"] for layer in contents["layers"]] for contents in pair]
+    columns = {m: head for m, head in _headlines(pair[0]).items() if m in _headlines(pair[1])}
+    heads = [heading.partition(" ") for heading, _ in columns.values()]
+    table = [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
+    for name in layers[0]:
+        if name in layers[1]:
+            keys = [(name, measure) for measure in columns]
+            told = [_difference(known[0].get(key), known[1].get(key)) for key in keys]
+            table.append([name or _WHOLE, *told])
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [f"{names[1]} minus {names[0]}", *(_line(row, widths) for row in table)]
+    for side, other in ((0, 1), (1, 0)):
+        alone = [name or _WHOLE for name in layers[side] if name not in layers[other]]
+        lines += [f"in {names[side]} alone: {_listed(alone)}"] * bool(alone)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _difference(first: float | None, second: float | None) -> str:
+    if first is None or second is None:
+        return ""
+    value = second - first
+    return "undefined" if math.isnan(value) else f"{value:+.4g}"
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

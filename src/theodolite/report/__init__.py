@@ -3,7 +3,7 @@
 from theodolite.report import pages
 from theodolite.report._answers import Answer, answers
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
-from theodolite.report._write import notebook_html, plot, write_html
+from theodolite.report._write import notebook_html, plot, plot_pairs, write_html
 
 __all__ = [
     "Answer",
@@ -13,6 +13,7 @@ __all__ = [
     "notebook_html",
     "pages",
     "plot",
+    "plot_pairs",
     "write_gallery",
     "write_html",
 ]

@@ -3,14 +3,17 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run
 from theodolite.report._reading import groups_of
-from theodolite.report.pages import DARK, LIGHT
+from theodolite.report.pages import DARK, LIGHT, plotly_text
 
-__all__ = ["notebook_html", "plot", "write_html"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["notebook_html", "plot", "plot_pairs", "write_html"]
 
 _MOST_STEPS = 200
 _THEMES = {"light": LIGHT, "dark": DARK}
@@ -82,6 +85,46 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
         raise UnknownNameError("theme", theme, _THEMES)
     group = groups_of(runs, _MOST_STEPS)[0]
     return plotly_figure(named_figure(group, name, step), step, _THEMES[theme])
+
+
+def plot_pairs(
+    table: "pd.DataFrame", *, title: str, names: tuple[str, str], theme: str = "light"
+) -> Any:
+    """A Plotly heat map of a number for every pair of layers of two models, from 0 to 1.
+
+    Args:
+        table: layers of the first model in rows, of the second in columns.
+        title: what the number is.
+        names: of the models.
+        theme: "light" or "dark".
+
+    Raises:
+        UnknownNameError: If there is no such theme.
+    """
+    import plotly.graph_objects as go
+
+    from theodolite.report._figures import layer_ticks
+
+    if theme not in _THEMES:
+        raise UnknownNameError("theme", theme, _THEMES)
+    palette = _THEMES[theme]
+    scale = [[0, palette["surface"]], [1, palette["kernel"]]]
+    figure = go.Figure(
+        go.Heatmap(
+            z=table.to_numpy(),
+            zmin=0,
+            zmax=1,
+            colorscale=scale,
+            colorbar={"title": {"text": plotly_text(title)}},
+            hovertemplate="%{z:.3g}<extra></extra>",
+        )
+    )
+    across, down = ([str(name) for name in axis] for axis in (table.columns, table.index))
+    figure.update_xaxes(title=plotly_text(names[1]), **layer_ticks(across))
+    figure.update_yaxes(title=plotly_text(names[0]), autorange="reversed", **layer_ticks(down))
+    colors = {"paper_bgcolor": palette["surface"], "plot_bgcolor": palette["surface"]}
+    figure.update_layout(title=plotly_text(title), font={"color": palette["ink"]}, **colors)
+    return figure
 
 
 def _require_runs(runs: Sequence[Run]) -> None:

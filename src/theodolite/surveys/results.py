@@ -15,6 +15,7 @@ from theodolite.records import (
     Estimate,
     Record,
     Run,
+    differences_text,
     frame_of,
     free_folder,
     latest_numbers,
@@ -129,8 +130,11 @@ class Survey(Shown):
 
     def summary(self) -> str:
         """The headline number of every family and layer, and what to beware of, as text."""
+        return self._text(self.record.contents["name"])
+
+    def _text(self, name: str) -> str:
         data = self.record.contents["data"]
-        name, source = self.record.contents["name"], data.get("label_source", "given")
+        source = data.get("label_source", "given")
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
         return summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
 
@@ -259,14 +263,50 @@ class Comparison(Shown):
 
     Args:
         runs: what is compared, under names that differ.
+        cka: debiased CKA of every pair of layers, where two models were given: those of the first
+            in rows, those of the second in columns.
     """
 
     runs: tuple[Run, ...]
+    cka: "pd.DataFrame | None" = field(default=None, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
         """What the runs are called."""
         return [run.name for run in self.runs]
+
+    def summary(self) -> str:
+        """The table of every run, then how the headline numbers differ from those of the first."""
+        parts = [
+            f"{run.name}: {History(run).summary()}"
+            if run.is_history
+            else Survey(run.head)._text(run.name)
+            for run in self.runs
+        ]
+        if all(run.steps for run in self.runs):
+            first, *others = [
+                latest_numbers(run).record if run.is_history else run.head for run in self.runs
+            ]
+            for name, other in zip(self.names[1:], others, strict=True):
+                parts.append(differences_text(first, other, (self.names[0], name)))
+        return "\n\n".join(parts)
+
+    def plot(self, name: str, **options: Any) -> Any:
+        """A Plotly figure of a family, a measure or a curve; ``"cka"`` for all pairs of layers.
+
+        Raises:
+            DomainError: If CKA of pairs is asked for and results were compared, not models.
+        """
+        if name != "cka":
+            return super().plot(name, **options)
+        if self.cka is None:
+            raise DomainError(
+                "cka: expected a comparison of two models, got one of results, which keep no "
+                "features; call compare(model_a, model_b, data)"
+            )
+        from theodolite.report import plot_pairs
+
+        return plot_pairs(self.cka, title="CKA", names=(self.names[0], self.names[1]), **options)
 
     def _shown(self) -> Sequence[Run]:
         return self.runs
@@ -276,15 +316,18 @@ class Comparison(Shown):
         return f"Comparison({len(self.names)} runs: {', '.join(shown)})"
 
 
-def compare(*results: Survey | History, names: Sequence[str] | None = None) -> Comparison:
-    """Put surveys, or histories, side by side.
+def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -> Comparison:
+    """Put surveys, or histories, or two models on the same data, side by side.
 
     Args:
-        *results: at least two of one kind.
+        *results: at least two surveys, or at least two histories; or two modules and data, of
+            which both are surveyed.
         names: what to call them; by default their own names, made unique.
+        **options: of two models: the keywords of :func:`theodolite.survey`.
 
     Raises:
-        DomainError: If there are fewer than two, or surveys are mixed with histories.
+        DomainError: If there are fewer than two, or surveys are mixed with histories; or if two
+            models would see different examples.
 
     Example:
         >>> from torch import nn
@@ -294,11 +337,17 @@ def compare(*results: Survey | History, names: Sequence[str] | None = None) -> C
         >>> compare(*surveys, names=["first", "second"]).to_frame()["run"].unique().tolist()
         ['first', 'second']
     """
-    runs = [result.run for result in results]
-    if len(runs) < 2 or len({run.is_history for run in runs}) > 1:
+    if len(results) == 3 and not any(isinstance(result, Shown) for result in results[:2]):
+        from theodolite.surveys.models import compare_models
+
+        return compare_models(*results, names=names, **options)
+    known = all(isinstance(result, (Survey, History)) for result in results)
+    runs = [result.run for result in results] if known else []
+    if len(runs) < 2 or len({run.is_history for run in runs}) > 1 or options:
         kinds = ", ".join(type(result).__name__ for result in results) or "nothing"
         raise DomainError(
-            f"compare: expected at least two surveys, or at least two histories, got {kinds}"
+            "compare: expected at least two surveys, or at least two histories, or two models and "
+            f"data, got {kinds}{''.join(f', {name}=' for name in options)}"
         )
     chosen = [run.name for run in runs] if names is None else list(names)
     if len(chosen) != len(runs):
