@@ -130,7 +130,8 @@ def _features_of(features: Any) -> dict[str, Tensor]:
             )
         exact = rows.dtype in (torch.float32, torch.float64)
         half = rows.is_floating_point() and not exact
-        rows = rows.flatten(1) if exact else rows.flatten(1).to(torch.float32 if half else float)
+        dtype = rows.dtype if exact else torch.float32 if half else torch.float64
+        rows = rows.flatten(1).to(dtype)
         require_finite(**{place: rows})
         found[str(name)] = rows
     return found
