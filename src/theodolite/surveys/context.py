@@ -352,6 +352,10 @@ class SurveyContext:
         """
         if self.answers:
             return self.answers[0][: len(batch)]
+        return self.forward(batch)
+
+    def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
+        """Outputs of any examples, by a pass of their own."""
         parts = iterate_batches(batch, batch_size=self.plan.batch_size)
         read = self._reader()
         with torch.no_grad(), exact_arithmetic(next(self.model.parameters()).device):

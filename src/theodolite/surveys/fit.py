@@ -9,7 +9,6 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from theodolite.engine import Batch, iterate_batches, read_outputs, resolve_readout
 from theodolite.measures import representation
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext, input_features
@@ -58,19 +57,9 @@ def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe |
         )
     if held_out is not None and held_out.targets.labels is not None:
         labels = held_out.targets.labels
-        value = _right(_outputs(context, held_out.batch), labels)
+        value = _right(context.forward(held_out.batch), labels)
         estimate = _accuracy(value, labels)
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
-
-
-def _outputs(context: SurveyContext, batch: Batch) -> Tensor:
-    readout = resolve_readout(context.options.readout)
-    with torch.no_grad():
-        parts = [
-            read_outputs(part.run(context.model), part, readout)
-            for part in iterate_batches(batch, batch_size=context.plan.batch_size)
-        ]
-    return torch.cat(parts)
 
 
 def _right(outputs: Tensor, labels: Tensor) -> float:

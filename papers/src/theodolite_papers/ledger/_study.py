@@ -150,6 +150,11 @@ class Study:
         Raises:
             UnknownNameError: If the study has no such size, or no such setting.
         """
+        if size not in self.configs and size in self.not_run:
+            raise DomainError(
+                f"{self.id} has no size {size!r}: {self.not_run[size]}; it has "
+                f"{', '.join(self.configs)}"
+            )
         if size not in self.configs:
             raise UnknownNameError(f"size of {self.id}", size, self.configs)
         config = self.configs[size]
