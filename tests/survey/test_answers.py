@@ -44,7 +44,9 @@ def test_learning():
 
 
 def test_memorising_leads_to_advice():
-    task, _, following = answers_of(contents(inputs=0.1))
+    task, layer, following = answers_of(contents(inputs=0.1))
+    assert "holds the labels best" in layer["text"]
+    assert layer["certainty"] == "open"
     assert task["text"].startswith("The network looks like memorising")
     assert "held_out=" in following["text"]
 

@@ -256,8 +256,10 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
         )
     if at_chance:
         return _undecided(f"the inputs show no tie to the labels, the first layer does; {numbers}")
+    if in_inputs <= 0:
+        return _undecided(f"neighbours agree less often than guessing: a rule may hide; {numbers}")
     return _undecided(
-        f"the inputs carry {max(in_inputs, 0.0):.0%} of the fit, too little to call it learning "
+        f"the inputs carry {in_inputs:.0%} of the fit, too little to call it learning "
         f"and too much to call it memorising; {numbers}"
     )
 

@@ -41,7 +41,7 @@ def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"]]
     verdict = _verdict(rows, contents["data"], layers)
-    found = [_task(verdict), _carrier(rows, layers), _next(rows, layers, verdict)]
+    found = [_task(verdict), _carrier(rows, layers, verdict), _next(rows, layers, verdict)]
     return [{**vars(a), "evidence": list(a.evidence)} for a in found if a is not None]
 
 
@@ -87,7 +87,11 @@ def _verdict(
     return judge_fit(evidence)
 
 
-def _carrier(rows: Mapping[tuple[str | None, str], Row], layers: Sequence[str]) -> Answer | None:
+def _carrier(
+    rows: Mapping[tuple[str | None, str], Row],
+    layers: Sequence[str],
+    verdict: LabelVerdict | None,
+) -> Answer | None:
     """The first layer whose linear read-out tells the classes as well as that of any other."""
     known = {name: rows.get((name, "readout_accuracy")) for name in layers}
     finite = {name: row for name, row in known.items() if row and isfinite(row["value"])}
@@ -112,6 +116,9 @@ def _carrier(rows: Mapping[tuple[str | None, str], Row], layers: Sequence[str]) 
         f"gets {finite[first]['value']:.0%} right (guessing {chance:.0%}){others}."
     )
     certainty = "clear" if best["value"] > chance + 5 * best["null_sd"] else "likely"
+    if verdict is not None and verdict.answer == "memorising":
+        text = text.replace("carries it", "holds the labels best", 1)
+        certainty, why = "open", f"the layer was built from these very labels; {why}"
     return Answer("layer", text, certainty, why, evidence)
 
 
