@@ -61,6 +61,20 @@ def test_held_out_data_decides(accuracy, answer):
         assert f"{accuracy:.0%} on 400 held-out" in told.because
 
 
+def test_a_network_that_fits_little_is_not_asked_for_what_was_given():
+    little = FitEvidence(0.12, 0.1, 400, 64, 0.9, 0.9, 0.9)
+    for told in (judge_fit(little), judge_fit(little, HeldOut(0.11, 400))):
+        assert told.answer == "undecided"
+        assert told.sentence.startswith("The network fits too few")
+        assert "held_out=" not in told.advice
+
+
+def test_no_share_of_the_fit_is_below_nothing():
+    assert ": 0% ±" in judge_fit(MEMORISED, HeldOut(0.05, 400)).sure
+    below = FitEvidence(1.0, 0.13, 400, 64, 0.08, 0.08, 0.5)
+    assert "less often than guessing" in judge_fit(below).because
+
+
 def test_held_out_data_splits_the_fit():
     told = judge_fit(LEARNED, HeldOut(0.4, 10_000))
     assert "30% of the examples are learned" in told.because

@@ -156,5 +156,15 @@ def test_sentences_of_the_record_come_first():
     assert "Label &lt;b&gt;ten&lt;/b&gt; more." in notebook_html([run])
 
 
+def test_two_runs_keep_what_their_records_say_of_layers():
+    runs = [run_with([0.1, 0.5]), run_with([0.1, 0.3])]
+    for run, sure in zip(runs, ("clear", "likely"), strict=True):
+        entry = {"question": "layer", "text": f"It is {sure}.", "certainty": sure}
+        run.steps[0].contents["answers"] = [entry | {"why": "a trial", "evidence": []}]
+    layer = told(*runs)["layer"]
+    assert layer.text.index("It is clear.") < layer.text.index("It is likely.")
+    assert layer.certainty == "likely"
+
+
 def test_as_text_a_sentence_says_how_sure_it_is():
     assert str(told(run_with([0.1, 0.5]))["layer"]).endswith("(clear: 3 of 3 measures agree)")

@@ -22,8 +22,8 @@ def contents(**changes):
         row("fc1", "readout_accuracy", 0.80),
         row("fc2", "readout_accuracy", 0.95),
         row("fc3", "readout_accuracy", 0.96),
-        row("fc1", "tangent_alignment", 0.02, chance=0.001, sd=0.001),
-        row("fc2", "tangent_alignment", 0.01, chance=0.001, sd=0.001),
+        row("fc1", "tangent_alignment", 0.02, error=0.001, chance=0.001, sd=0.001),
+        row("fc2", "tangent_alignment", 0.01, error=0.001, chance=0.001, sd=0.001),
     ]
     if "held_out" in changes:
         rows.append(row(None, "held_out_accuracy", changes["held_out"]))
@@ -49,6 +49,27 @@ def test_memorising_leads_to_advice():
     assert layer["certainty"] == "open"
     assert task["text"].startswith("The network looks like memorising")
     assert "held_out=" in following["text"]
+
+
+def test_learning_that_was_not_measured_is_to_be_confirmed():
+    assert answers_of(contents())[2]["text"].startswith("Confirm it on held-out examples")
+    assert answers_of(contents(held_out=0.95))[2]["text"].startswith("To change it")
+
+
+def test_layers_that_are_about_equal_are_named_together():
+    made = contents(held_out=0.95)
+    made["rows"].append(row("fc3", "tangent_alignment", 0.019, error=0.001, chance=0.001, sd=0.001))
+    assert "train any of layers fc1 and fc3:" in answers_of(made)[2]["text"]
+
+
+def test_many_layers_do_not_fill_the_screen():
+    made = contents()
+    names = [f"block{i}" for i in range(40)]
+    made["layers"] = [{"name": name} for name in names]
+    made["rows"] += [row(name, "readout_accuracy", 0.5 + i / 100) for i, name in enumerate(names)]
+    layer = next(a for a in answers_of(made) if a["question"] == "layer")
+    assert "50% in block0, 51% in block1, …, 88% in block38, 89% in block39" in layer["why"]
+    assert len(layer["text"] + layer["why"]) < 400
 
 
 def test_held_out_data_makes_it_clear():

@@ -164,9 +164,9 @@ def judge_fit(evidence: FitEvidence, held_out: HeldOut | None = None) -> LabelVe
     if held_out is not None:
         return _from_held_out(evidence, held_out)
     if evidence.fit < _FITTED * (1 - evidence.chance):
-        return _undecided(
+        return _little_fitted(
             f"the network gets {evidence.accuracy:.0%} of its training examples right and guessing "
-            f"{evidence.chance:.0%}: too little is fitted to ask how"
+            f"{evidence.chance:.0%}"
         )
     return _from_training_set(evidence)
 
@@ -174,7 +174,7 @@ def judge_fit(evidence: FitEvidence, held_out: HeldOut | None = None) -> LabelVe
 def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
     error = sqrt(max(held_out.accuracy * (1 - held_out.accuracy), 1e-4) / held_out.examples)
     if evidence.fit <= 2 * error:
-        return _undecided(
+        return _little_fitted(
             f"the network gets {evidence.accuracy:.0%} of its training examples right, hardly more "
             f"than guessing ({evidence.chance:.0%})"
         )
@@ -187,7 +187,8 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
         f"{evidence.accuracy:.0%} against {held_out.accuracy:.0%} on {held_out.examples} held-out "
         "examples"
     )
-    sure = f"measured on held-out data: {share:.0%} ± {spread:.0%} of the fit carries over"
+    carried = max(share, 0.0)
+    sure = f"measured on held-out data: {carried:.0%} ± {spread:.0%} of the fit carries over"
     if share - spread > _LEARNING:
         return LabelVerdict(
             "learning",
@@ -281,6 +282,16 @@ def _undecided(because: str) -> LabelVerdict:
         because,
         f"no verdict, as in {CALIBRATION.undecided} of {CALIBRATION.runs} runs of the calibration",
         "Pass held_out= examples, or compare with a run on shuffled labels.",
+    )
+
+
+def _little_fitted(because: str) -> LabelVerdict:
+    return LabelVerdict(
+        "undecided",
+        "The network fits too few of its examples to ask whether it learns or memorises.",
+        because,
+        "no verdict",
+        "Train it longer, or check labels, preprocessing and learning rate.",
     )
 
 

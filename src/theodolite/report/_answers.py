@@ -29,6 +29,7 @@ QUESTIONS = {
 }
 # Families that ask about labels, the one that others are held against first.
 _LABELED = ("kernel", "representation", "gradient")
+_CERTAINTIES = ("clear", "likely", "open")
 _CLEAR = 5.0  # standard deviations beyond chance
 _NEARLY = 0.9  # of the highest number: a layer that has it carries most of the task
 _FITTED = 0.25  # of the loss of guessing
@@ -72,12 +73,28 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
     """The three sentences about one network."""
     found = {a.question: a for a in (_task(group, step), _layer(group, step), _next(group, step))}
     if len(group.runs) == 1:
-        for entry in group.runs[0].at(step).record.contents.get("answers") or []:
-            told = {key: plain(str(entry.get(key, ""))) for key in ("text", "certainty", "why")}
-            found[entry["question"]] = Answer(
-                entry["question"], **told, evidence=tuple(entry.get("evidence", ()))
-            )
+        found |= _recorded(group.runs[0], step)
+    if len(group.runs) == 2:
+        layers = [_recorded(run, step).get("layer") for run in group.runs]
+        if (a := layers[0]) and (b := layers[1]):
+            # The page of either run says the same of its layers.
+            names = [f"“{plain(run.name)}”" for run in group.runs]
+            sure = max(a.certainty, b.certainty, key=_CERTAINTIES.index)
+            text = f"{names[0]}: {a.text} {names[1]}: {b.text}"
+            why = f"{names[0]}: {a.why}. {names[1]}: {b.why}"
+            found["layer"] = Answer("layer", text, sure, why, a.evidence)
     return [found[question] for question in QUESTIONS]
+
+
+def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
+    """The sentences that stand in the record, by question."""
+    found = {}
+    for entry in run.at(step).record.contents.get("answers") or []:
+        told = {key: plain(str(entry.get(key, ""))) for key in ("text", "certainty", "why")}
+        found[entry["question"]] = Answer(
+            entry["question"], **told, evidence=tuple(entry.get("evidence", ()))
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -377,7 +394,8 @@ def _other_layers(
         if top is None:
             parts.append(f"in “{plain(other.name)}” no layer is beyond chance")
         elif top != mine:
-            parts.append(f"in “{plain(other.name)}” it is {layer_words(top)}")
+            heading = profiles[0].heading
+            parts.append(f"in “{plain(other.name)}” {heading} is highest in {layer_words(top)}")
     return "".join(f"; {part}" for part in parts[:2])
 
 

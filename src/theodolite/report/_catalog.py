@@ -96,6 +96,18 @@ def _headline(group: Group, family: str) -> Figure | None:
 def _representation(group: Group) -> Iterable[Figure | None]:
     yield _headline(group, "representation")
     words = Words(
+        "Labels read off each layer",
+        "Share of examples whose class is told right from the labels of all the others: by a linear"
+        " read-out of the layer, and by its nearest neighbours. On training examples the layer"
+        " itself has seen every label: a network that memorises scores here too.",
+    )
+    guess = "guessing the largest class"
+    lines = [
+        Line("readout_accuracy", "linear read-out", chance=guess),
+        Line("neighbour_accuracy", "nearest neighbours", with_chance=False),
+    ]
+    yield profile_figure(group, "representation", lines, words, y="share told right")
+    words = Words(
         "Predicted steps to halve the loss",
         "Gradient-descent steps of a linear read-out. Fewer: easier to read out. A gap: it never"
         " gets there.",

@@ -44,6 +44,16 @@ _WHOLE = {
         "logit contrast", "the same for gradients with respect to the outputs"
     ),
     "loss": ("loss", "mean loss on the examples of this family"),
+    "accuracy": ("accuracy", "share of these examples that the network gets right"),
+    "held_out_accuracy": ("held-out accuracy", "the same on examples it was not trained on"),
+    "input_neighbour_accuracy": (
+        "inputs, neighbours",
+        "share told right by the nearest neighbours among the raw inputs, without the network",
+    ),
+    "input_readout_accuracy": (
+        "inputs, read-out",
+        "share told right by a linear read-out of the raw inputs, without the network",
+    ),
 }  # fmt: skip
 
 
@@ -126,7 +136,10 @@ def whole_numbers(
             index = moment.index(family, measure, None)
             name, meaning = _WHOLE.get(measure, (measure.replace("_", " "), ""))
             if index is not None:
-                value = moment.record.contents["rows"][index]["value"]
+                row = moment.record.contents["rows"][index]
+                value = row["value"]
+                if measure.endswith("accuracy") and finite(row.get("null_mean")):
+                    meaning = f"{meaning} (guessing {shown(row['null_mean'])})"
                 source = _source(run, moment.position, ["rows", index, "value"])
                 count = measure == "peak_layer" and float(value).is_integer()
                 number = f"{value:.0f}" if count else shown(value)

@@ -56,12 +56,14 @@ class Line:
         label: its words.
         marks_only: short bars at each layer instead of a line.
         with_chance: whether what chance gives is drawn with it.
+        chance: what chance is, where it is not that of the family's headline.
     """
 
     measure: str
     label: str = ""
     marks_only: bool = False
     with_chance: bool = True
+    chance: str = ""
 
     @property
     def words(self) -> str:
@@ -137,7 +139,8 @@ def _legend(group: Group, family: str, lines: Sequence[Line]) -> tuple[Key, ...]
         run.chance(None, family, line.measure, layer) is not None
         for run in group.runs for line in lines if line.with_chance for layer in group.layers
     ):  # fmt: skip
-        words = f"chance: {FAMILIES[family].chance}, mean ± 2 standard deviations"
+        chance = lines[0].chance or FAMILIES[family].chance
+        words = f"chance: {chance}, mean ± 2 standard deviations"
         keys.append(Key(words, LIGHT["null"], "band"))
     return tuple(keys)
 

@@ -44,7 +44,8 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     # The lowest misalignment is often that of a layer with few filters, which is chance.
     told = _TOLD[family](beyond if beyond and family == "covariance" else values)
     if scores:
-        told += f"; {_share(len(beyond), len(scores))} beyond chance"
+        read = " that can be read" if family == "covariance" and moment.unreadable else ""
+        told += f"; {_share(len(beyond), len(scores))}{read} beyond chance"
     if len(group.runs) == 1:
         told += _since_start(run, step, family) + _dated(run, moment, step)
     parts = [told, *_other_runs(group, run, family, measure, step)]

@@ -10,6 +10,7 @@ from theodolite.advice import FitEvidence, HeldOut, LabelVerdict, judge_fit
 __all__ = ["Answer", "answers_of"]
 
 Row = Mapping[str, Any]
+_ALIKE = 0.1  # of a tangent alignment: a smaller lead is none
 _CALIBRATED = 100  # examples at least: the verdict was calibrated on 105 and more
 
 
@@ -52,8 +53,7 @@ def _task(verdict: LabelVerdict | None) -> Answer | None:
     if verdict.measured:
         certainty = "clear" if verdict.answer != "undecided" else "likely"
     why = f"{verdict.sure}; {verdict.because}"
-    evidence = ("representation-readout-accuracy", "gradient-feature-omega-contrast")
-    return Answer("task", verdict.sentence, certainty, why, evidence)
+    return Answer("task", verdict.sentence, certainty, why, ("representation-readout-accuracy",))
 
 
 def _verdict(
@@ -99,7 +99,7 @@ def _carrier(
         return None
     best = max(finite.values(), key=lambda row: row["value"])
     chance, n = best["null_mean"], best["n"]
-    each = ", ".join(f"{_name(name)} {row['value']:.0%}" for name, row in finite.items())
+    each = _each({name: f"{row['value']:.0%}" for name, row in finite.items()})
     why = f"± {200 * best['error']:.0f} points with {n} examples, each left out in turn; {each}"
     evidence = ("representation-readout-accuracy", "kernel-cka-target")
     if best["value"] < chance + 3 * best["null_sd"]:
@@ -130,21 +130,32 @@ def _next(
     """What to do: the verdict's advice, or which layer moves the outputs towards the labels."""
     if verdict is not None and verdict.answer != "learning":
         why = "follows from the first answer"
-        return Answer("next", verdict.advice, "likely", why, ("gradient-feature-omega-contrast",))
+        return Answer("next", verdict.advice, "likely", why, ("representation-readout-accuracy",))
     found = {name: rows.get((name, "tangent_alignment")) for name in layers}
     tangent = {name: row for name, row in found.items() if row and isfinite(row["value"])}
     if not tangent:
         return None
     peak = max(tangent, key=lambda name: tangent[name]["value"])
     value, chance = tangent[peak]["value"], tangent[peak]["null_mean"]
+    spreads = (tangent[peak]["error"] or 0.0, tangent[peak]["null_sd"] or 0.0)
+    spread = max(2 * max(spreads), _ALIKE * value)
+    alike = [name for name in tangent if tangent[name]["value"] >= value - spread]
     text = (
-        f"To change what it does with least effort, train layer {_name(peak)}: a small step there "
+        f"To change it with least effort, train layer {_name(peak)}: a small step there "
         "moves the outputs most towards the labels."
     )
     if chance is not None and value <= chance + 2 * (tangent[peak]["null_sd"] or 0.0):
         text = "No layer stands out as the one to train: tangent alignments are within chance."
-    each = ", ".join(f"{_name(name)} {row['value']:.3g}" for name, row in tangent.items())
-    why = f"describes this moment, and is no forecast; tangent alignment {each}"
+    elif len(alike) > 1:
+        text = (
+            f"To change it, train any of {_listed(alike)}: small steps there move the outputs "
+            "towards the labels about equally."
+        )
+    if verdict is not None and not verdict.measured:
+        text = f"Confirm it on held-out examples (held_out=). {text}"
+    each = _each({name: f"{row['value']:.2g}" for name, row in tangent.items()})
+    guess = "" if chance is None else f", chance {chance:.2g}"
+    why = f"describes this moment, and is no forecast; tangent alignment {each}{guess}"
     return Answer("next", text, "likely", why, ("tangent-tangent-alignment",))
 
 
@@ -153,5 +164,18 @@ def _name(layer: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(_name, names[:3]))
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    """Layers within a sentence: "layer a", "layers a and b", "layers a, b, c and 4 more"."""
+    shown = list(map(_name, names[:3])) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
+    *most, last = shown
+    return f"layers {', '.join(most)} and {last}" if most else f"layer {last}"
+
+
+def _each(numbers: Mapping[str, str]) -> str:
+    """A number for each layer; of many layers the first two and the last two."""
+    told = []
+    for name, number in numbers.items():
+        noun = "layer " if name and not any(map(str.isalpha, name)) else ""  # "0" needs one
+        told.append(f"{number} in {noun}{_name(name)}")
+    if len(told) > 5:
+        told = [*told[:2], "…", *told[-2:]]
+    return ", ".join(told)
