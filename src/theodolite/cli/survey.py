@@ -182,7 +182,7 @@ def survey(  # one parameter per option is how typer reads a command
                 progress=show,
                 options={key: value for key, value in options.items() if value is not None},
             )
-    result.save(folder)
+    result.save(folder, overwrite=True)  # the folder was chosen above
     page = result.to_html(folder / "report.html")
     if not _is_first():
         return

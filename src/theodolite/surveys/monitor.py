@@ -113,13 +113,18 @@ class Monitor:
         self.model = model
         self._is_due = schedule(every)
         self._every = described(every)
-        self.folder = None if folder is None else unused_folder(folder, overwrite=overwrite)
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
         self._remembered: dict[str, Any] = {}
         self._processes = Processes.of(group_of(options))
         with self._processes.together(), undisturbed(unwrap(model)):
+            self.folder: Path | None = None
+            if folder is not None:
+                with self._processes.together():
+                    if self._processes.rank == 0:
+                        self.folder = unused_folder(folder, overwrite=overwrite)
+                self.folder = self._processes.spread(self.folder)
             self._options = SurveyOptions.of(
                 options,
                 SurveyOptions.monitor,
