@@ -26,6 +26,12 @@ ACCEPTED = {
     "list of pairs": [(X[:4], Y[:4]), (X[4:], Y[4:])],
     "loader": DataLoader(TensorDataset(X, Y), batch_size=4),
     "data set": TensorDataset(X, Y),
+    "list of examples": [{"input": x, "labels": y} for x, y in zip(X, Y, strict=True)],
+    "list of plain examples": [
+        {"input": x, "labels": y, "text": "a"} for x, y in zip(X.tolist(), Y.tolist(), strict=True)
+    ],
+    "list of pairs of one example": list(zip(X, Y.tolist(), strict=True)),
+    "columns": {"input": X.tolist(), "labels": Y.tolist()},
     "generator": ((X[k : k + 3], Y[k : k + 3]) for k in (0, 3)),
 }
 
@@ -39,6 +45,91 @@ def test_everything_accepted_holds_the_same_examples(kind):
     if kind not in ("tensor", "array"):
         assert torch.equal(torch.cat([batch.targets for batch in batches]), Y)
         assert all("label" not in batch.kwargs for batch in batches)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["rows", "stream"])
+@pytest.mark.parametrize("kind", ["torch", "numpy", None])
+def test_data_sets_of_hugging_face(kind, stream):
+    datasets = pytest.importorskip("datasets")
+    columns = {"input": X.tolist(), "label": Y.tolist(), "text": ["a"] * 6}
+    data = datasets.Dataset.from_dict(columns)
+    data = (data.to_iterable_dataset() if stream else data).with_format(kind)
+    batches = list(iterate_batches(data, batch_size=4))
+    assert [len(batch) for batch in batches] == [4, 2]
+    assert torch.equal(torch.cat([batch.kwargs["input"] for batch in batches]), X)
+    assert torch.equal(torch.cat([batch.targets for batch in batches]), Y)
+    assert all(set(batch.kwargs) == {"input"} for batch in batches)
+    (few,) = iterate_batches(data, examples=4)
+    assert torch.equal(few.targets, Y[:4])
+    (all_of_them,) = iterate_batches(data, examples=40)
+    assert len(all_of_them) == 6
+
+
+class Read(torch.utils.data.IterableDataset):
+    """Counts what is read of it."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __iter__(self):
+        while True:
+            self.count += 1
+            yield X[0], 1
+
+
+@pytest.mark.parametrize("examples", [1, 300])
+def test_a_stream_is_read_no_further_than_needed(examples):
+    source = Read()
+    assert sum(map(len, iterate_batches(source, examples=examples))) == examples
+    assert source.count == examples
+    source = Read()
+    pairs = iter(source)
+    assert sum(map(len, iterate_batches(pairs, examples=examples))) == examples
+    assert source.count == examples
+
+
+def test_a_loader_is_read_no_further_than_needed():
+    seen = []
+
+    def batches():
+        for start in range(0, 6, 2):
+            seen.append(start)
+            yield X[start : start + 2], Y[start : start + 2]
+
+    found = list(iterate_batches(batches(), examples=3))
+    assert seen == [0, 2]
+    assert torch.equal(torch.cat([batch.args[0] for batch in found]), X[:3])
+    (few,) = iterate_batches((X, Y), examples=2)
+    assert torch.equal(few.targets, Y[:2])
+    (few,) = iterate_batches(TensorDataset(X, Y), examples=5)
+    assert torch.equal(few.targets, Y[:5])
+
+
+def test_a_batch_is_not_converted_again():
+    (batch,) = iterate_batches([Batch((X,))], batch_fn=lambda item: 1 / 0)
+    assert torch.equal(batch.args[0], X)
+
+
+def test_inputs_are_cast_and_nothing_else():
+    mask = torch.ones(6, 2)
+    batch = Batch((X.double(), Y), {"attention_mask": mask}, Y.double(), mask)
+    cast = batch.cast(torch.float16)
+    assert [leaf.dtype for leaf in cast.args] == [torch.float16, torch.int64]
+    assert (cast.kwargs["attention_mask"].dtype, cast.targets.dtype) == (mask.dtype, torch.float64)
+    assert batch.cast(torch.float16, integers=True).args[1].dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([{"ids": [1, 2], "label": 0}, {"ids": [1], "label": 0}], r"ids: .* one shape, got \(1,\)"),
+        ([{"ids": [1], "label": 0}, {"label": 0}], r"entries \['ids', 'label'\], got one with"),
+    ],
+    ids=["lengths", "entries"],
+)
+def test_examples_that_do_not_go_together(items, message):
+    with pytest.raises(ShapeError, match=message):
+        single_batch(items)
 
 
 @pytest.mark.parametrize("inputs", [(X, 2 * X, 3 * X), [X, 2 * X, 3 * X]], ids=["tuple", "list"])

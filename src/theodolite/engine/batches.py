@@ -6,13 +6,14 @@ examples or moving to a device cannot separate them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 
@@ -25,6 +26,7 @@ __all__ = [
 
 TARGET_KEYS = ("labels", "label", "targets", "target")
 MASK_KEY = "attention_mask"
+_GATHERED = 256  # single examples of a data set, a list or a stream that become one batch
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,21 @@ class Batch:
             return self
         return self._map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
 
+    def cast(self, dtype: torch.dtype, *, integers: bool = False) -> "Batch":
+        """The same batch with inputs of this dtype: the real ones, and integers where asked for.
+
+        Targets and mask stay.
+        """
+
+        def convert(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or leaf is self.mask:
+                return leaf
+            real = leaf.is_floating_point()
+            return leaf.to(dtype) if real or (integers and not leaf.is_complex()) else leaf
+
+        args, kwargs = tree_map(convert, (self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
+
     def _map(self, function: Callable[[Any], Any]) -> "Batch":
         parts = (self.args, dict(self.kwargs), self.targets, self.mask)
         return Batch(*tree_map(function, parts))
@@ -99,36 +116,47 @@ def iterate_batches(
     batch_fn: Callable[[Any], Batch] | None = None,
     device: torch.device | str | None = None,
     empty: bool = False,
+    examples: int | None = None,
 ) -> Iterator[Batch]:
     """Turn anything accepted into batches.
 
     Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``, whose inputs may be a
     tuple of positional arguments; a mapping of keyword arguments, whose targets are found under
-    ``labels``, ``label``, ``targets`` or ``target``; a :class:`Batch`; a data set; a data loader
-    or any other iterable of these.
+    ``labels``, ``label``, ``targets`` or ``target``; a :class:`Batch`; a data set of torch or of
+    Hugging Face; a data loader or any other iterable of these. An iterable may also give single
+    examples, each a mapping or a pair whose target is one number. Columns of text are left out.
 
     Args:
         data: The data.
         targets: Targets, where ``data`` holds inputs only.
         batch_size: Split batches into parts of at most this many examples; None keeps them.
-        batch_fn: Turns one item of ``data`` into a :class:`Batch`, where the rules above do not.
+        batch_fn: Turns one item of ``data`` into a :class:`Batch`, where the rules above do not; an
+            item that is a batch already is left alone.
         device: Where the batches should lie; None leaves them where they are.
         empty: Leave out batches without examples instead of refusing them.
+        examples: Stop after so many, and read no item beyond; None reads all.
 
     Raises:
         ShapeError: If a batch has no examples, or inputs and targets differ in number.
         DomainError: If both the data and ``targets`` hold targets.
         DtypeError: If an item is of a kind that the model cannot be called with.
     """
-    for item in _items(data, batch_fn):
-        batch = batch_fn(item) if batch_fn else _batch_of(item)
+    left = examples
+    for item in _items(data, batch_fn, examples):
+        plain = batch_fn is None or isinstance(item, Batch)
+        batch = _batch_of(item) if plain else batch_fn(item)
         if targets is not None:
             batch = _with_targets(batch, targets)
         if empty and len(batch) == 0:
             continue
         _require_matching(batch)
+        if left is not None:
+            batch = batch if len(batch) <= left else batch.take(slice(0, left))
+            left -= len(batch)
         for part in _parts(batch, batch_size):
             yield part.to(device)
+        if left == 0:
+            return
 
 
 def _with_targets(batch: Batch, targets: Any) -> Batch:
@@ -172,21 +200,143 @@ def _join(leaves: tuple[Any, ...]) -> Any:
     return torch.cat(leaves)
 
 
-def _items(data: Any, batch_fn: Callable[[Any], Batch] | None) -> Iterable[Any]:
+def _items(data: Any, batch_fn: Callable[[Any], Batch] | None, limit: int | None) -> Iterable[Any]:
     """The data itself where it is one batch, else what iterating over it gives."""
-    if isinstance(data, (DataLoader, Iterator)):
+    if isinstance(data, DataLoader):
         return data
+    if _is_hugging_face(data):
+        few = data if limit is None else data.take(min(limit, _length(data, limit)))
+        tables = few.iter(batch_size=_GATHERED)
+        return tables if batch_fn is not None else map(_columns, tables)
+    if isinstance(data, IterableDataset) and limit is not None:
+        return _collated(islice(data, limit))
     if isinstance(data, Dataset):
-        return DataLoader(data, batch_size=256)
+        few = data if limit is None else Subset(data, range(min(limit, _length(data, limit))))
+        return DataLoader(few, batch_size=_GATHERED)
     if batch_fn is not None:
-        return data if isinstance(data, (list, Iterable)) and not _is_one(data) else [data]
+        return data if isinstance(data, Iterable) and not _is_one(data) else [data]
     if _is_one(data):
         return [data]
     if isinstance(data, Iterable):
-        return data
+        return _gathered(data, limit)
     raise DtypeError(
         f"data: expected tensors, (inputs, targets), a mapping, a data loader or an iterable of "
         f"batches, got {type(data).__name__}; pass batch_fn= to convert it"
+    )
+
+
+def _length(data: Any, otherwise: int) -> int:
+    return len(data) if hasattr(data, "__len__") else otherwise
+
+
+def _collated(items: Iterator[Any]) -> Iterator[Any]:
+    """Single examples in batches, as a loader would collate them."""
+    while group := list(islice(items, _GATHERED)):
+        yield default_collate(group)
+
+
+def _is_hugging_face(data: Any) -> bool:
+    """Whether it is a data set of Hugging Face, whose package need not be there."""
+    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(data).__mro__}
+    names = ("datasets.arrow_dataset.Dataset", "datasets.iterable_dataset.IterableDataset")
+    return not kinds.isdisjoint(names)
+
+
+def _gathered(items: Iterable[Any], limit: int | None) -> Iterator[Any]:
+    """Single examples in groups, of which the last ends at the limit; batches as they are."""
+    waiting: list[Any] = []
+    count = 0
+    for item in items:
+        if not _is_example(item):
+            yield item
+            continue
+        waiting.append(item)
+        count += 1
+        if len(waiting) == _GATHERED or count == limit:
+            yield _stacked(waiting)
+            waiting = []
+    if waiting:
+        yield _stacked(waiting)
+
+
+def _is_example(item: Any) -> bool:
+    """Whether an item is a single example: its target is one number or name, or all are lists."""
+    if isinstance(item, Mapping):
+        for key in TARGET_KEYS:
+            if key in item:
+                return _is_single(item[key])
+        values = list(item.values())
+        plain = [v for v in values if isinstance(v, (list, str))]
+        return len(values) > 0 and len(plain) == len(values) and all(map(_is_flat, values))
+    return isinstance(item, (tuple, list)) and len(item) == 2 and _is_single(item[1])
+
+
+def _is_single(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.dim() == 0
+    return isinstance(value, (bool, int, float, str, np.generic))
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, str) or (len(value) > 0 and isinstance(value[0], (int, float)))
+
+
+def _stacked(examples: list[Any]) -> Any:
+    """A batch of single examples: a mapping or a pair, as they are."""
+    first = examples[0]
+    if not isinstance(first, Mapping):
+        inputs, targets = (list(part) for part in zip(*examples, strict=True))
+        if isinstance(first[0], Mapping):
+            return _stacked(inputs), _column("targets", targets)
+        if isinstance(first[0], (tuple, list)) and not _is_flat(first[0]):
+            columns = tuple(_column("inputs", list(part)) for part in zip(*inputs, strict=True))
+            return columns, _column("targets", targets)
+        return _column("inputs", inputs), _column("targets", targets)
+    for example in examples:
+        if not isinstance(example, Mapping) or example.keys() != first.keys():
+            raise ShapeError(
+                f"data: expected examples with the entries {sorted(first)}, got one with "
+                f"{sorted(example) if isinstance(example, Mapping) else type(example).__name__}; "
+                "give every example the same entries"
+            )
+    return _columns({key: [example[key] for example in examples] for key in first})
+
+
+def _columns(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists with an entry per example as tensors; words, which no model takes, only as targets."""
+    found = {}
+    for key, values in table.items():
+        listed = isinstance(values, list) and len(values) > 0
+        words = listed and isinstance(values[0], (str, bytes, type(None)))
+        words = words or (isinstance(values, np.ndarray) and values.dtype.kind in "OSU")
+        if words and key not in TARGET_KEYS:
+            continue
+        found[key] = _column(key, values) if listed else values
+    return found
+
+
+def _column(name: str, values: list[Any]) -> Any:
+    """One entry per example, as a tensor where they are numbers; else as it is."""
+    if isinstance(values[0], Tensor):
+        shapes = {tuple(value.shape) for value in values}
+        if len(shapes) == 1:
+            return torch.stack(values)
+    elif isinstance(values[0], (bool, int, float, list, np.ndarray, np.generic)):
+        try:
+            array = np.asarray(values)
+        except ValueError:  # rows of different lengths
+            shapes = {np.shape(value) for value in values}
+        else:
+            if array.dtype.kind not in "biuf":
+                return values
+            # Numbers of Python have no dtype: real ones get that of torch.
+            real = array.dtype.kind == "f" and not isinstance(values[0], (np.ndarray, np.generic))
+            return torch.from_numpy(array).to(torch.get_default_dtype() if real else None)
+    else:
+        return values
+    raise ShapeError(
+        f"{name}: expected examples of one shape, got {sorted(shapes)[0]} and {sorted(shapes)[-1]};"
+        " pad them to one length first, for tokens with padding='max_length' of the tokenizer"
     )
 
 
@@ -228,6 +378,8 @@ def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
         if key in inputs:
             targets = _as_targets(inputs.pop(key))
             break
+    if not any(isinstance(value, (Tensor, np.ndarray)) for value in inputs.values()):
+        inputs = _columns(inputs)
     inputs = {key: _as_tensor(value) for key, value in inputs.items()}
     mask = inputs.get(MASK_KEY)
     return Batch((), inputs, targets, mask if isinstance(mask, Tensor) else None)
