@@ -8,7 +8,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
-from theodolite.errors import DomainError, RecordError, ShapeError, UnknownNameError
+from theodolite.errors import (
+    DomainError,
+    DtypeError,
+    NotFiniteError,
+    RecordError,
+    ShapeError,
+    UnknownNameError,
+)
 from theodolite.records import Record, save_record
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
@@ -54,6 +61,11 @@ SETTINGS = {
         {"truth": torch.zeros(12, 2, 2)},
         DomainError,
         "truth: expected a label, or a row of numbers, for every example, got whole sequences",
+    ),
+    "examples": (
+        {"examples": 1},
+        DomainError,
+        "examples: expected an integer of at least 2, got 1",
     ),
     "option": ({"options": {"bootstrap": 3}}, UnknownNameError, "unknown option 'bootstrap'"),
     "read": ({"read": "after"}, DomainError, "read: expected one of 'next', 'raw', got 'after'"),
@@ -103,6 +115,158 @@ DATA = {
 def test_data(data, error, message):
     with pytest.raises(error, match=message):
         th.survey(model(), data)
+
+
+NAN = X.clone()
+NAN[7, 2] = torch.nan
+INFINITE = X.clone()
+INFINITE[5, 0] = torch.inf
+INPUTS = {
+    "wrong width": (
+        (torch.randn(12, 7), Y),
+        ShapeError,
+        r"data: expected 4 features for layer '0' \(Linear\), got 7 from inputs of shape \(n, 7\); "
+        "pass inputs as in training$",
+    ),
+    "wrong width in float64": (
+        (torch.randn(12, 7).double(), Y),
+        ShapeError,
+        r"data: expected 4 features for layer '0' \(Linear\), got 7 from",
+    ),
+    "swapped": (
+        (Y, X),
+        ShapeError,
+        r"data: expected \(inputs, targets\), got one whole number and \(4,\) numbers per example, "
+        r"which looks like \(targets, inputs\); swap the two$",
+    ),
+    "complex": (
+        (X.to(torch.complex64), Y),
+        ShapeError,
+        r"data: expected inputs that the model takes, got complex64 of shape \(n, 4\), at which "
+        "'0' fails with RuntimeError: .*; pass inputs as in training, or batch_fn= to convert them",
+    ),
+    "other names": (
+        {"a": X, "b": X, "labels": Y},
+        ShapeError,
+        "data: expected inputs that the model takes, got float32 .*TypeError: .*keyword argument",
+    ),
+    "nan": (
+        (NAN, Y),
+        NotFiniteError,
+        r"data: expected finite inputs, got nan or infinity in example 7 \(counted from 0\), for "
+        "which the model gives nan; leave the example out, or fill in the missing number$",
+    ),
+    "infinity": ([(INFINITE[:3], Y[:3]), (INFINITE[3:], Y[3:])], NotFiniteError, "in example 5 "),
+    "one example": (
+        (X[:1], Y[:1]),
+        ShapeError,
+        "data: expected at least two examples, since alignment compares examples with each other, "
+        "got one; pass more",
+    ),
+    "labels from 1 in float": (
+        (X, Y + 1.0),
+        DomainError,
+        "targets: expected labels below 3, the number of outputs, got 3; relabel",
+    ),
+    "ragged": (
+        [{"input": [0.0] * (3 + k), "labels": 1} for k in range(2)],
+        ShapeError,
+        r"input: expected examples of one shape, got \(3,\) and \(4,\); pad them to one length "
+        "first, for tokens with padding='max_length' of the tokenizer$",
+    ),
+}
+
+
+STARTS = {
+    "survey": lambda data: th.survey(model(), data),
+    "monitor": lambda data: th.Monitor(model(), data).measure(0),
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS.keys())
+@pytest.mark.parametrize(("data", "error", "message"), INPUTS.values(), ids=INPUTS.keys())
+def test_inputs_that_the_model_does_not_take(data, error, message, start):
+    with pytest.raises(error, match=message):
+        start(data)
+
+
+def test_channels_and_token_ids():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+    message = (
+        r"data: expected 3 channels for layer '0' \(Conv2d\), got 1 from .* \(n, 1, 4, 4\); pass"
+    )
+    with pytest.raises(ShapeError, match=message):
+        th.survey(net, (torch.randn(12, 1, 4, 4), Y))
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3))
+    message = (
+        r"data: expected whole numbers, token ids, for layer '0' \(Embedding\), got float32 of "
+        r"shape \(n, 2\); pass ids.long\(\)$"
+    )
+    with pytest.raises(DtypeError, match=message):
+        th.survey(net, (torch.zeros(12, 2), Y))
+    with pytest.raises(ShapeError, match=r"got int64 .*'0' fails with IndexError: index out of"):
+        th.survey(net, (torch.full((12, 2), 9), Y))
+
+
+class Net(nn.Linear):
+    pass
+
+
+MODELS = {
+    "class": (
+        Net,
+        DtypeError,
+        r"model: expected a module, got the class Net; make an instance first, such as Net\(\)$",
+    ),
+    "function": (
+        len,
+        DtypeError,
+        "model: expected a torch.nn.Module, got builtin_function_or_meth",
+    ),
+    "meta": (
+        nn.Linear(4, 3, device="meta"),
+        DomainError,
+        "model: expected weights, got the meta device for 'weight', which holds shapes and no "
+        r"numbers; call model.to_empty\(device=...\) and load the weights$",
+    ),
+}
+
+
+@pytest.mark.parametrize("start", [th.survey, th.Monitor], ids=["survey", "monitor"])
+@pytest.mark.parametrize(("net", "error", "message"), MODELS.values(), ids=MODELS.keys())
+def test_models(net, error, message, start):
+    with pytest.raises(error, match=message):
+        start(net, (X, Y))
+
+
+@pytest.mark.parametrize("start", [th.survey, th.Monitor], ids=["survey", "monitor"])
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "gpu"])
+def test_devices(device, start):
+    message = (
+        f"device: expected one that is here and holds numbers, got '{device}'; leave device= out "
+        "for that of the model, 'cpu'$"
+    )
+    with pytest.raises(DomainError, match=message):
+        start(model(), (X, Y), options={"device": device})
+
+
+def test_sizes_of_memory():
+    for start in (th.survey, th.Monitor):
+        start(model(), (X, Y), options={"memory_limit": "4GB", "families": "kernel"})
+        with pytest.raises(DomainError, match="memory_limit: expected a size such as '4GB' or"):
+            start(model(), (X, Y), options={"memory_limit": "much", "families": "kernel"})
+
+
+def test_saving_onto_a_file(tmp_path):
+    path = tmp_path / "found.json"
+    path.write_text("mine")
+    found = th.survey(model(), (X, Y), families="kernel")
+    for target in (path, path / "inside"):
+        with pytest.raises(
+            RecordError, match=r"expected a folder to save in, got .*found.json.*file"
+        ):
+            found.save(target)
+    assert path.read_text() == "mine"
 
 
 def test_a_model_without_parameters():

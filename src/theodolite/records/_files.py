@@ -92,7 +92,13 @@ def save_record(record: Record, folder: str | os.PathLike[str]) -> Path:
         array([0., 1., 2.])
     """
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise RecordError(
+            f"expected a folder to save in, got {target}, which is a file or lies in one; pass the "
+            "name of a folder"
+        ) from error
     packed = _pack(record.arrays)
     digest = hashlib.sha256(packed).hexdigest()
     arrays_name = f"arrays-{digest[:16]}.npz"

@@ -17,6 +17,7 @@ from theodolite.checks import require_count
 from theodolite.engine import Layers, Read, Readout, model_device, untouched, unwrap
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import Record, Run, save_run, save_step
+from theodolite.surveys.inputs import fit_inputs, require_device, require_model
 from theodolite.surveys.options import FAMILIES, Loss, SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import draw_probe
@@ -110,6 +111,7 @@ class Monitor:
         name: str | None = None,
         options: SurveyOptions | Mapping[str, Any] | None = None,
     ) -> None:
+        require_model(model)
         self.model = model
         self._is_due = schedule(every)
         self._every = described(every)
@@ -139,12 +141,16 @@ class Monitor:
             )
             self._cadence = Cadence.of(cadence, every, self._options.families)
             self._options.require_common(self._processes, call="Monitor", **self._schedule())
+            require_device(self._options.device, model)
             place = self._options.device or model_device(unwrap(model))
             drawn = draw_probe(probe, self._options, self._processes, device=place, truth=truth)
+            fit = fit_inputs(unwrap(model), drawn, self._options)
+            drawn = fit.probe(drawn, self._options.loss)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
             self._held_out = None
             if held_out is not None:
-                self._held_out = draw_probe(held_out, self._options, self._processes, device=place)
+                others = draw_probe(held_out, self._options, self._processes, device=place)
+                self._held_out = fit.probe(others, self._options.loss)
 
     def step(self, step: int) -> Survey | None:
         """Call after every training step; measures where one is due.

@@ -76,6 +76,8 @@ class SurveyOptions:
             maps the largest value of every channel.
         image_shape: (height, width) or (channels, height, width) of inputs that come flattened,
             for pictures of eigenvectors; by default a square where the size is one.
+        examples: read so many from the start of the data, in one pass, and nothing beyond; with
+            several processes, of each one's part. None reads all the data.
         sizes: family -> largest number of examples; None for all the data. By default 2,000 for
             representation and kernel, 1,000 for gradient (and for ``"pairs"`` of gradients, 100 in
             large models), 200 for tangent, all the data for covariances.
@@ -112,6 +114,7 @@ class SurveyOptions:
     readout: str | Readout | None = None
     pool: Pool | None = None
     image_shape: tuple[int, ...] | None = None
+    examples: int | None = None
     sizes: Mapping[str, int | None] = field(default_factory=dict)
     permutations: int = 20
     half_samples: int = 0
@@ -151,6 +154,8 @@ class SurveyOptions:
         require_choice(("auto", "exact", "sketch"), tangent=self.tangent)
         require_count(3, sketch_vectors=self.sketch_vectors)
         require_count(1, batch_size=self.batch_size)
+        if self.examples is not None:
+            require_count(2, examples=self.examples)
         require_count(0, permutations=self.permutations, half_samples=self.half_samples)
         if self.pool is not None:
             require_pool(self.pool)
@@ -247,6 +252,7 @@ class SurveyOptions:
             "pool": "flatten" if self.pool is None else _text(self.pool),
             "spectrum_pool": "max" if self.pool is None else _text(self.pool),
             "image_shape": None if self.image_shape is None else list(self.image_shape),
+            "examples": self.examples,
             "sizes": dict(self.sizes),
             "permutations": self.permutations,
             "half_samples": self.half_samples,

@@ -5,15 +5,15 @@ all processes draw the probe that one process with all the data would.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from theodolite._distributed import ALONE, Processes
@@ -22,7 +22,7 @@ from theodolite.errors import DomainError, ShapeError
 from theodolite.measures.representation import scaled_targets
 from theodolite.surveys.options import SurveyOptions
 
-__all__ = ["Kind", "Probe", "Targets", "draw_probe", "probe_digest", "reusable"]
+__all__ = ["Kind", "Probe", "Targets", "draw_probe", "probe_digest", "require_order", "reusable"]
 
 Kind = Literal["classification", "regression", "multi-label", "sequence", "unlabeled"]
 
@@ -36,11 +36,13 @@ class Targets:
         labels: class of each example, on the CPU; None unless there are classes.
         columns: one row of numbers per example, in float64: one-hot classes, several labels as
             they are, real numbers moved to [-1, 1]; None where there is nothing to align with.
+        whole: whether they are single real numbers that could be class labels.
     """
 
     kind: Kind
     labels: Int[Tensor, " n"] | None = None
     columns: Float[Tensor, "n c"] | None = None
+    whole: bool = False
 
     @classmethod
     def of(cls, targets: Any) -> "Targets":
@@ -84,7 +86,8 @@ class Targets:
     def _of_numbers(cls, values: Tensor) -> "Targets":
         if not bool(values.isfinite().all()):
             raise DomainError("targets: expected finite numbers, got nan or inf; clean the data")
-        return cls("regression", None, scaled_targets(values.double()).values)
+        whole = values.shape[1] == 1 and bool(((values >= 0) & (values == values.round())).all())
+        return cls("regression", None, scaled_targets(values.double()).values, whole)
 
     @property
     def num_classes(self) -> int | None:
@@ -93,13 +96,15 @@ class Targets:
             return None
         return self.columns.shape[1]
 
-    def take(self, count: int) -> "Targets":
-        """The first examples only."""
+    def take(self, chosen: int | Tensor) -> "Targets":
+        """So many of the first examples, or those at these places."""
         labels, columns = self.labels, self.columns
+        which = slice(0, chosen) if isinstance(chosen, int) else chosen
         return Targets(
             self.kind,
-            None if labels is None else labels[:count],
-            None if columns is None else columns[:count],
+            None if labels is None else labels[which],
+            None if columns is None else columns[which],
+            self.whole,
         )
 
     def outputs(self, count: int) -> Float[Tensor, "n c"]:
@@ -181,6 +186,8 @@ class Probe:
         digest: SHA-256 over inputs and targets.
         shard: the part of the data that this process has, where there are several.
         truth: true labels of the same examples, where the targets are others.
+        suspect: the first example with an input that is nan or infinite, and its place.
+        notes: what was changed of it -> how, so that the model takes it.
     """
 
     batch: Batch
@@ -189,6 +196,8 @@ class Probe:
     digest: str
     shard: Shard = field(default_factory=Shard)
     truth: Targets | None = None
+    suspect: tuple[int, Batch] | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -197,6 +206,20 @@ class Probe:
         """The first examples and their targets."""
         return self.batch.take(slice(0, count)), self.targets.take(count)
 
+    def with_classes(self, *, convert: bool) -> "Probe":
+        """The same examples with real targets that are whole as class labels, which take turns.
+
+        Args:
+            convert: whether the loss gets class labels too.
+        """
+        labels = torch.as_tensor(self.batch.targets).detach().cpu().flatten().long()
+        order = _first(torch.arange(len(labels)), labels, len(labels))
+        batch = self.batch.take(order)
+        if convert:
+            batch = replace(batch, targets=labels[order].to(batch.targets.device))
+        truth = None if self.truth is None else self.truth.take(order)
+        return replace(self, batch=batch, targets=Targets._of_labels(labels[order]), truth=truth)
+
     def label_columns(self, count: int) -> dict[str, Tensor]:
         """Labels of the first examples as columns: the targets, and true labels beside them."""
         known = {"target": self.targets, "truth": self.truth}
@@ -204,9 +227,21 @@ class Probe:
         return {name: columns for name, columns in taken.items() if columns is not None}
 
 
-def reusable(data: Any) -> Any:
-    """Data that can be gone through more than once: an iterator is read into a list."""
-    return list(data) if isinstance(data, Iterator) else data
+def reusable(data: Any, options: SurveyOptions, targets: Any = None, *, empty: bool = False) -> Any:
+    """Data that can be gone through more than once.
+
+    An iterator is read into a list. With ``examples=`` so many are read, in one pass.
+    """
+    if options.examples is None:
+        return list(data) if isinstance(data, Iterator) else data
+    batches = iterate_batches(
+        data,
+        targets=targets,
+        batch_fn=options.batch_fn,
+        empty=empty,
+        examples=options.examples,
+    )
+    return list(batches)
 
 
 def draw_probe(
@@ -236,26 +271,72 @@ def draw_probe(
         ShapeError: If there is no example, or there are more or fewer true labels.
         DomainError: If true labels are given for data in random order.
     """
-    _require_order(data, truth)
+    require_order(data, truth)
     generator = options.seeded()
     limit = options.largest()
 
     def batches() -> Iterator[Batch]:
         return iterate_batches(
-            data, targets=targets, batch_fn=options.batch_fn, empty=not processes.alone
+            data,
+            targets=targets,
+            batch_fn=options.batch_fn,
+            empty=not processes.alone,
+            examples=options.examples,
         )
 
+    suspects = _Suspects()
     if processes.alone:
-        kept, given = _kept(batches(), generator, limit)
+        kept, given = _kept(suspects.watch(batches()), generator, limit)
         shard = Shard(own=(given,))
     else:
         kept, shard = _kept_by_all(batches, processes, generator, limit)
     if not kept:
         raise ShapeError("data: expected at least one example, got none; the data set is empty")
+    if shard.total == 1:
+        raise ShapeError(
+            "data: expected at least two examples, since alignment compares examples with each "
+            "other, got one; pass more, and single inputs with an axis for examples"
+        )
     batch, _, places = _selected(kept, limit or shard.total, shard.classes)
+    if options.examples is not None and truth is not None:
+        truth = truth[: sum(shard.own)]
     true = _true_targets(truth, places, shard, processes)
     found = Targets.of(batch.targets)
-    return Probe(batch.to(device), found, shard.total, probe_digest(batch), shard, true)
+    return Probe(
+        batch.to(device), found, shard.total, probe_digest(batch), shard, true, suspects.first
+    )
+
+
+class _Suspects:
+    """Looks for inputs that are nan or infinite while batches pass."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, Batch] | None = None
+
+    def watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches."""
+        start = 0
+        for batch in batches:
+            if self.first is None:
+                index = _suspect(batch)
+                if index is not None:
+                    self.first = start + index, batch.take([index])
+            start += len(batch)
+            yield batch
+
+
+def _suspect(batch: Batch) -> int | None:
+    """The first example with nan or infinity among its inputs; minus infinity belongs to masks."""
+    for leaf in tree_leaves((batch.args, dict(batch.kwargs))):
+        if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.layout != torch.strided:
+            continue
+        if not leaf.is_floating_point() or leaf.numel() == 0 or len(leaf) != len(batch):
+            continue
+        peak = leaf.detach().max()  # nan where one is
+        if peak.isnan() or peak == torch.inf:
+            rows = leaf.detach().flatten(1) if leaf.dim() > 1 else leaf.detach().unsqueeze(1)
+            return int((rows.isnan() | (rows == torch.inf)).any(1).nonzero()[0])
+    return None
 
 
 def _kept(
@@ -411,7 +492,7 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
             yield from leaf.unbind() if leaf.is_nested else (leaf,)
 
 
-def _require_order(data: Any, truth: Any) -> None:
+def require_order(data: Any, truth: Any) -> None:
     """Labels beside the data need data that come in one order.
 
     Raises:

@@ -34,6 +34,7 @@ from theodolite.surveys.covariance import (
 )
 from theodolite.surveys.fit import measure_fit
 from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
+from theodolite.surveys.inputs import fit_inputs, require_device, require_model
 from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
 from theodolite.surveys.loss import measure_loss, require_example_loss
@@ -44,7 +45,7 @@ from theodolite.surveys.options import (
     group_of,
 )
 from theodolite.surveys.plan import SurveyPlan, trim_memory
-from theodolite.surveys.probe import Probe, draw_probe, reusable
+from theodolite.surveys.probe import Probe, draw_probe, require_order, reusable
 from theodolite.surveys.progress import Progress, ProgressBar, shown_progress, stage_costs
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.representation import measure_representation
@@ -76,6 +77,7 @@ def survey(
     read: Read | None = None,
     loss: Loss | None = None,
     readout: str | Readout | None = None,
+    examples: int | None = None,
     sizes: Mapping[str, int | None] | None = None,
     permutations: int | None = None,
     device: torch.device | str | None = None,
@@ -97,8 +99,9 @@ def survey(
 
     Args:
         model: any module.
-        data: a data loader, (inputs, targets), inputs, a mapping, a data set, or batches of these;
-            of a model with several inputs ((first, second), targets), or a mapping by their names.
+        data: a data loader, (inputs, targets), inputs, a mapping, a data set of torch or of
+            Hugging Face, batches or single examples of these; of a model with several inputs
+            ((first, second), targets), or a mapping by their names.
         targets: of the same examples, where the data holds none.
         held_out: examples that the model was not trained on, in any form that ``data`` takes: then
             the survey says what is learned and what is memorised.
@@ -109,6 +112,8 @@ def survey(
         read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
         loss: (outputs, targets) -> one number per example, or a loss of torch.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
+        examples: read so many from the start of the data, and nothing beyond; streams may be
+            endless.
         sizes: family -> largest number of examples.
         permutations: of the labels, behind every chance level; 0 for none.
         device: where the inputs should lie; None for that of the model.
@@ -140,6 +145,7 @@ def survey(
             read=read,
             loss=loss,
             readout=readout,
+            examples=examples,
             sizes=sizes,
             permutations=permutations,
             device=device,
@@ -147,15 +153,29 @@ def survey(
             name=name,
         )
         chosen.require_common(processes, call="survey")
+        require_model(model)
+        require_device(chosen.device, model)
         inner = unwrap(model)
         with untouched(inner):
-            everything, place = reusable(data), chosen.device or model_device(inner)
-            probe = draw_probe(
-                everything, chosen, processes, targets=targets, device=place, truth=truth
+            require_order(data, truth)
+            everything, place = (
+                reusable(data, chosen, targets),
+                chosen.device or model_device(inner),
             )
+            drawn = draw_probe(
+                everything,
+                chosen,
+                processes,
+                targets=targets if chosen.examples is None else None,
+                device=place,
+                truth=truth,
+            )
+            fit = fit_inputs(inner, drawn, chosen)
+            probe, everything = fit.probe(drawn, chosen.loss), fit.data(everything, chosen.batch_fn)
             others = None
             if held_out is not None:
                 others = draw_probe(held_out, chosen, processes, device=place)
+                others = fit.probe(others, chosen.loss)
             record = measure_model(
                 inner,
                 everything,
@@ -238,6 +258,8 @@ def finished_record(context: SurveyContext, record: RecordBuilder, step: int | N
     plan = context.plan
     for family, note in plan.notes.items():
         record.warn(None, family, "examples", note)
+    for part, note in context.probe.notes.items():
+        record.warn(None, context.options.families[0], part, note)
     record.complete()
     first = not plan.not_due and not plan.diverging
     if first and not record.rows:  # at later steps of a monitor a reason is enough

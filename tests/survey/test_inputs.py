@@ -1,0 +1,241 @@
+"""What people have: streams, tables, other dtypes, other targets."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import theodolite as th
+from tests.survey.subjects import blobs, cnn, images, mlp
+
+ALL = {"representation", "covariance", "kernel", "tangent", "gradient"}
+QUICK = {"families": ["representation", "covariance", "kernel"], "permutations": 0}
+
+
+def measured(found):
+    return set(found.to_frame().family) - set(found.record.contents["skipped"])
+
+
+def notes(found, part="inputs"):
+    warnings = found.record.contents["warnings"]
+    return [w["text"] for w in warnings if w["measure"] == part and w["layer"] is None]
+
+
+def same_numbers(found, wanted, rel=1e-9):
+    left, right = found.to_frame(), wanted.to_frame()
+    assert left.measure.tolist() == right.measure.tolist()
+    assert left.value.tolist() == pytest.approx(right.value.tolist(), rel=rel, nan_ok=True)
+
+
+def test_an_endless_stream_is_read_as_far_as_asked_for():
+    x, y = blobs(60)
+    read = []
+
+    def stream():
+        while True:
+            read.append(len(read))
+            yield x[:20], y[:20]
+
+    found = th.survey(mlp(), stream(), examples=50, **QUICK)
+    assert len(read) == 3
+    assert found.record.contents["data"]["n"] == 50
+    assert found.record.contents["config"]["examples"] == 50
+    assert found.record.contents["routes"]["covariance"]["n"] == 50
+
+
+def test_the_first_examples_are_those_of_a_shorter_data_set():
+    x, y = blobs(60)
+    few = th.survey(mlp(), (x, y), examples=30, truth=y, **QUICK)
+    same_numbers(few, th.survey(mlp(), (x[:30], y[:30]), truth=y[:30], **QUICK))
+    beside = th.survey(mlp(), x, y, examples=30, truth=y, **QUICK)
+    same_numbers(beside, few)
+
+
+def test_a_monitor_reads_as_far_as_asked_for():
+    x, y = blobs(20)
+    stream = ((x, y) for _ in iter(int, 1))
+    options = {"examples": 40, "families": "kernel"}
+    monitor = th.Monitor(mlp(), stream, options=options)
+    assert monitor.measure(0).record.contents["data"]["n"] == 40
+
+
+def test_held_out_streams_are_bounded_too():
+    x, y = blobs(30)
+    endless = ((x, y) for _ in iter(int, 1))
+    found = th.survey(mlp(), (x, y), held_out=endless, examples=30, families="representation")
+    assert found.record.contents["data"]["n"] == 30
+
+
+@pytest.mark.parametrize("kind", ["torch", None])
+def test_a_data_set_of_hugging_face(kind):
+    datasets = pytest.importorskip("datasets")
+    x, y = blobs(30)
+    table = {"features": x.tolist(), "label": y.tolist(), "text": ["a"] * 30}
+    found = th.survey(mlp(), datasets.Dataset.from_dict(table).with_format(kind), **QUICK)
+    same_numbers(found, th.survey(mlp(), (x, y), **QUICK), rel=1e-5)
+    assert notes(found, "columns") == ["the column 'features' is the first input of the model"]
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(9, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids):
+        return self.head(self.embedding(input_ids).mean(1))
+
+
+def test_a_list_of_examples_and_what_the_model_does_not_take():
+    ids = torch.randint(0, 9, (24, 5), generator=torch.Generator().manual_seed(0))
+    y = torch.arange(24) % 3
+    rows = [
+        {"input_ids": row, "labels": label, "idx": k}
+        for k, (row, label) in enumerate(zip(ids.tolist(), y.tolist(), strict=True))
+    ]
+    found = th.survey(Tokens(), rows, **QUICK)
+    same_numbers(found, th.survey(Tokens(), {"input_ids": ids, "labels": y}, **QUICK))
+    assert notes(found, "columns") == [
+        "left out, since the model takes no input of that name: 'idx'"
+    ]
+    assert notes(found) == []
+
+
+CASTS = {
+    "double": (torch.float64, "inputs in float64 were cast to float32, the dtype of the weights"),
+    "half": (torch.float16, "inputs in float16 were cast to float32, the dtype of the weights"),
+    "brain": (torch.bfloat16, "inputs in bfloat16 were cast to float32, the dtype of the weights"),
+}
+
+
+@pytest.mark.parametrize("kind", CASTS)
+def test_inputs_are_cast_to_what_the_model_takes(kind):
+    dtype, note = CASTS[kind]
+    x, y = blobs()
+    x = x.to(dtype)
+    found = th.survey(mlp(), (x, y), permutations=0)
+    assert notes(found) == [note]
+    assert found.record.contents["skipped"] == {}
+    same_numbers(found, th.survey(mlp(), (x.float(), y), permutations=0))
+
+
+def test_pixels_are_cast():
+    x, y = images()
+    pixels = (255 * x.sigmoid()).to(torch.uint8)
+    found = th.survey(cnn(), (pixels, y), held_out=(pixels, y), permutations=0)
+    assert notes(found) == ["inputs in uint8 were cast to float32, the dtype of the weights"]
+    wanted = th.survey(cnn(), (pixels.float(), y), held_out=(pixels.float(), y), permutations=0)
+    same_numbers(found, wanted)
+
+
+def test_a_model_that_takes_pixels_gets_them():
+    x, y = images()
+    pixels = (255 * x.sigmoid()).to(torch.uint8)
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = cnn()
+
+        def forward(self, x):
+            assert x.dtype == torch.uint8
+            return self.inner(x / 255)
+
+    assert notes(th.survey(Scaled(), (pixels, y), **QUICK)) == []
+
+
+def test_a_model_in_bfloat16():
+    x, y = blobs()
+    found = th.survey(mlp().bfloat16(), (x, y), permutations=0)
+    assert notes(found) == ["inputs in float32 were cast to bfloat16, the dtype of the weights"]
+    assert found.record.contents["skipped"] == {}
+    assert measured(found) == ALL
+
+
+def test_a_monitor_casts_too():
+    x, y = blobs()
+    monitor = th.Monitor(mlp(), (x.double(), y), families="kernel", held_out=(x.double(), y))
+    assert "cast to float32" in notes(monitor.measure(0))[0]
+
+
+def test_whole_numbers_beside_several_outputs_are_classes():
+    x, y = blobs()
+    found = th.survey(mlp(), (x, y.double()), permutations=0)
+    assert found.record.contents["data"]["task"] == "classification"
+    assert found.record.contents["data"]["class_counts"] == [20, 20, 20]
+    assert measured(found) == ALL
+    assert notes(found, "targets") == [
+        "targets are whole numbers in float64, and the model has 3 outputs: they are taken for "
+        "class labels"
+    ]
+
+
+def test_whole_numbers_beside_one_output_are_numbers():
+    x, y = blobs()
+    found = th.survey(mlp((6, 8, 1)), (x, y.float()), **QUICK)
+    assert found.record.contents["data"]["task"] == "regression"
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp((6, 8, 1))
+
+    def forward(self, x):
+        return self.inner(x).squeeze(1)
+
+
+@pytest.mark.parametrize("model", [mlp((6, 8, 1)), Flat()], ids=["(n, 1)", "(n,)"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+@pytest.mark.parametrize("column", [False, True], ids=["flat", "column"])
+def test_a_single_logit(model, dtype, column):
+    x, y = blobs(classes=2)
+    given = y.to(dtype).unsqueeze(1) if column else y.to(dtype)
+    found = th.survey(model, (x, given), permutations=0)
+    assert found.record.contents["skipped"] == {}
+    assert measured(found) == ALL
+    logits = mlp((6, 8, 1))(x).squeeze(1)
+    loss = functional.binary_cross_entropy_with_logits(logits, y.float()).item()
+    assert found.estimate("loss").value == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+def test_several_labels(dtype):
+    x, _ = blobs()
+    y = (x[:, :3] > 0).to(dtype)
+    found = th.survey(mlp(), (x, y), permutations=0)
+    assert found.record.contents["data"]["task"] == "multi-label"
+    assert found.record.contents["skipped"] == {}
+    assert measured(found) == ALL
+    losses = functional.binary_cross_entropy_with_logits(mlp()(x), y.float(), reduction="none")
+    assert found.estimate("loss").value == pytest.approx(losses.sum(1).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_numbers_as_targets(dtype, columns):
+    x, _ = blobs()
+    model = mlp((6, 16, columns))
+    found = th.survey(model, (x, x[:, :columns].to(dtype)), permutations=0)
+    assert found.record.contents["data"]["task"] == "regression"
+    assert found.record.contents["skipped"] == {}
+    assert measured(found) == ALL
+    assert math.isfinite(found.estimate("loss").value)
+
+
+def test_a_model_that_copes_with_missing_numbers():
+    x, y = blobs()
+    x[3, 1] = torch.nan
+
+    class Filled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, x):
+            return self.inner(x.nan_to_num())
+
+    assert measured(th.survey(Filled(), (x, y), families="representation")) == {"representation"}
