@@ -126,7 +126,11 @@ def failures(folder: Path) -> dict:
         "folder": watch,
     }
     found = {name: _message(call) for name, call in calls.items()} | {"skipped": _skipped(x, y)}
-    for passes in (1, 3, 12):  # of the layers, of features and covariances, of kernels
+    for passes in (
+        2,
+        4,
+        13,
+    ):  # of the inputs and the layers, of features and covariances, of kernels
         survey = theodolite.survey(Failing(passes), (x, y), layers=["inner.0", "inner.2"])
         found[f"after {passes} passes"] = numbers(survey.record)
     return found

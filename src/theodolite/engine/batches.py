@@ -143,8 +143,8 @@ def iterate_batches(
     """
     left = examples
     for item in _items(data, batch_fn, examples):
-        plain = batch_fn is None or isinstance(item, Batch)
-        batch = _batch_of(item) if plain else batch_fn(item)
+        convert = _batch_of if batch_fn is None or isinstance(item, Batch) else batch_fn
+        batch = convert(item)
         if targets is not None:
             batch = _with_targets(batch, targets)
         if empty and len(batch) == 0:

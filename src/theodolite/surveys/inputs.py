@@ -4,6 +4,7 @@ What the model cannot take as it came, but can after a cast, is cast and said on
 error that says what was expected, what came and what to do.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -123,8 +124,8 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
         options: the readout.
 
     Raises:
-        ShapeError: If the model takes none of these.
-        NotFiniteError: If an input is nan or infinite, and the model's answer is nan.
+        ShapeError: If the model takes none of these; other errors of the model are left alone.
+        NotFiniteError: If an input is infinite, or nan and so is the model's answer.
     """
     notes: dict[str, str] = {}
     if any(is_lazy(parameter) for parameter in model.parameters()):
@@ -140,6 +141,8 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
             raise
         except Exception as error:
             found = _first_that_works(model, named)
+            if found is None and not _about_inputs(error):
+                raise
             if found is None:
                 raise _refusal(model, named, error) from error
             answer, cast, notes["inputs"] = found
@@ -237,6 +240,15 @@ def _entered(model: nn.Module) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
         yield running
 
 
+def _about_inputs(error: Exception) -> bool:
+    """Whether an error of the forward pass is one of shapes, dtypes or names of inputs."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    words = "dtype|shape|size|type|same device|dimension|channel|expect|index"
+    known = isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
+    return known or isinstance(error, (TypeError, IndexError))
+
+
 def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...]]:
     """The innermost module in which the forward pass fails, and its inputs."""
     with _entered(model) as running:
@@ -315,18 +327,20 @@ def _width(module: nn.Module | None, inputs: tuple[Any, ...]) -> tuple[int, int,
 
 
 def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
-    """An input that is nan or infinite is refused unless the model copes with it."""
+    """An input that is infinite is refused, and nan unless the model copes with it."""
     if probe.suspect is None:
         return
     place, example = probe.suspect
     example = example.to(model_device(model))
-    answer = (example if cast is None else cast(example)).run(model)
+    leaves = tree_leaves((example.args, dict(example.kwargs)))
+    infinite = any(bool((leaf == torch.inf).any()) for leaf in leaves if isinstance(leaf, Tensor))
+    answer = None if infinite else (example if cast is None else cast(example)).run(model)
     answers = [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor)]
-    if not any(bool(tensor.isnan().any()) for tensor in answers if tensor.is_floating_point()):
+    if not infinite and not any(bool(tensor.isnan().any()) for tensor in answers):
         return
     raise NotFiniteError(
-        f"data: expected finite inputs, got nan or infinity in example {place} (counted from 0), "
-        "for which the model gives nan; leave the example out, or fill in the missing number"
+        f"data: expected finite inputs, got {'infinity' if infinite else 'nan'} in example {place} "
+        "(counted from 0); leave the example out, or fill in the missing number"
     )
 
 
