@@ -159,7 +159,7 @@ def survey(
         with untouched(inner):
             require_order(data, truth)
             everything, place = (
-                reusable(data, chosen, targets),
+                reusable(data, chosen, targets, empty=not processes.alone),
                 chosen.device or model_device(inner),
             )
             drawn = draw_probe(
