@@ -239,3 +239,11 @@ def test_a_model_that_copes_with_missing_numbers():
             return self.inner(x.nan_to_num())
 
     assert measured(th.survey(Filled(), (x, y), families="representation")) == {"representation"}
+
+
+def test_two_models_on_a_stream_of_another_dtype():
+    x, y = blobs(30)
+    stream = ((x.double(), y) for _ in iter(int, 1))
+    found = th.compare(mlp(), mlp(seed=1), stream, examples=30, **QUICK)
+    wanted = th.compare(mlp(), mlp(seed=1), (x, y), **QUICK)
+    assert found.cka.to_numpy() == pytest.approx(wanted.cka.to_numpy())

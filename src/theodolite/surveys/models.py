@@ -10,8 +10,9 @@ from theodolite._distributed import Processes
 from theodolite.engine import Features, features, model_device, untouched, unwrap
 from theodolite.errors import DomainError
 from theodolite.measures import kernel
+from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.probe import draw_probe, reusable
+from theodolite.surveys.probe import Probe, draw_probe, reusable
 from theodolite.surveys.results import Comparison, Survey, compare
 from theodolite.surveys.run import survey
 
@@ -43,11 +44,14 @@ def compare_models(
     Raises:
         DomainError: If the data come in another order the second time.
     """
-    everything = reusable(data)
-    found = [survey(model, everything, options=options, **keywords) for model in (first, second)]
     unused = ("held_out", "targets", "truth", "progress")
     chosen = SurveyOptions.of(options, **{k: v for k, v in keywords.items() if k not in unused})
     processes = Processes.of(chosen.group)
+    targets = keywords.get("targets")
+    everything = reusable(data, chosen, targets, empty=not processes.alone)
+    if chosen.examples is not None:  # the batches that were read hold them
+        keywords = keywords | {"targets": None}
+    found = [survey(model, everything, options=options, **keywords) for model in (first, second)]
     probe = draw_probe(everything, chosen, processes, targets=keywords.get("targets"))
     hashes = {entry.record.contents["data"]["probe_hash"] for entry in found}
     if hashes != {probe.digest}:
@@ -56,21 +60,28 @@ def compare_models(
             "loader with shuffle=False, or (inputs, targets)"
         )
     size = chosen.sizes["kernel"]
-    batch = probe.batch.take(slice(0, len(probe) if size is None else size))
-    read = [_features(m, batch, s, chosen) for m, s in zip((first, second), found, strict=True)]
+    few = len(probe) if size is None else size
+    read = [
+        _features(m, probe, few, s, chosen) for m, s in zip((first, second), found, strict=True)
+    ]
     together = compare(*found, names=names or ["first", "second"])
     return replace(together, cka=_cka(*read))
 
 
-def _features(model: nn.Module, batch: Any, found: Survey, options: SurveyOptions) -> Features:
-    """Features of the layers of a survey, read where it reads them."""
+def _features(
+    model: nn.Module, probe: Probe, count: int, found: Survey, options: SurveyOptions
+) -> Features:
+    """Features of the layers of a survey, read where it reads them, of the first examples."""
     layers = found.record.contents["layers"]
     names = [layer["name"] for layer in layers if layer["output_shape"] is not None]
     inner = unwrap(model)
     with untouched(inner):
         inner.eval()
         place = options.device or model_device(inner)
-        return features(inner, batch.to(place), names, options.pool or "flatten", read=options.read)
+        here = replace(probe, batch=probe.batch.take(slice(0, count)).to(place))
+        cast = fit_inputs(inner, here, options).cast
+        batch = here.batch if cast is None else cast(here.batch)
+        return features(inner, batch, names, options.pool or "flatten", read=options.read)
 
 
 def _cka(first: Features, second: Features) -> "pd.DataFrame":
