@@ -117,7 +117,7 @@ def tangent(job: Job) -> Cost:
 
 
 def sketch(job: Job) -> Cost:
-    """Gradients along s probes and the labels, of the size of the parameters, added up."""
+    """Gradients along s random vectors and the labels, of the size of the parameters, added up."""
     vectors = (PROBES + 1) * job.parameters
     work = (job.forward + 2 * (PROBES + 1) * job.forward) / job.processes
     work += 2.0 * (PROBES + 1) * vectors + 450.0 * vectors  # moving memory, as operations
@@ -237,20 +237,20 @@ def sketch_errors() -> None:
     """Root mean square of the relative error of the sketched alignment, over ten draws."""
     model, (x, y), _ = setting("sketch", 300, 128)
     exact = tangent_alignments(model.eval(), x[:60], y[:60]).curve
-    for probes in (8, 32, 128):
+    for vectors in (8, 32, 128):
         draws = [
             tangent_alignments(
                 model,
                 x[:60],
                 y[:60],
                 method="sketch",
-                probes=probes,
+                sketch_vectors=vectors,
                 generator=torch.Generator().manual_seed(seed),
             ).curve
             for seed in range(10)
         ]
         error = ((torch.stack(draws) - exact) / exact).square().mean().sqrt()
-        print(f"sketch of {probes:3d} probes: relative error {float(error):.3f}")
+        print(f"sketch of {vectors:3d} random vectors: relative error {float(error):.3f}")
 
 
 def answers() -> None:

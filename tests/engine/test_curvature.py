@@ -192,7 +192,7 @@ def test_moments_of_layers(data, generator):
         exact = hessian.layer_moments(layer)
         torch.testing.assert_close(exact.values, expected, rtol=1e-9, atol=1e-12)
         assert values.min() <= exact.mean_eigenvalue <= values.max()
-        sampled = hessian.layer_moments(layer, probes=60, generator=generator)
+        sampled = hessian.layer_moments(layer, sketch_vectors=60, generator=generator)
         assert ((sampled.values - expected).abs() <= 4 * sampled.errors + 1e-12).all()
         assert (sampled.errors < expected.abs().max()).all()
 

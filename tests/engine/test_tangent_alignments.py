@@ -150,8 +150,8 @@ def test_the_sketch_converges_to_the_exact_value():
     model, x, y = model_and_data()
     exact = tangent_alignments(model, x, y)
     errors = []
-    for probes in (16, 64, 256):
-        found = tangent_alignments(model, x, y, method="sketch", probes=probes)
+    for vectors in (16, 64, 256):
+        found = tangent_alignments(model, x, y, method="sketch", sketch_vectors=vectors)
         for layer in exact:
             gap = (found[layer].alignment - exact[layer].alignment).abs()
             assert gap < 5 * found[layer].error
@@ -167,11 +167,13 @@ def test_the_sketch_says_when_the_peak_is_not_resolved():
     with torch.no_grad():
         twin[1].weight.copy_(torch.eye(3))
     inputs = torch.randn(12, 5).double()
-    few = tangent_alignments(model, x, y, method="sketch", probes=3)
+    few = tangent_alignments(model, x, y, method="sketch", sketch_vectors=3)
     assert few.peak(errors=50.0) is None
-    many = tangent_alignments(model, x, y, method="sketch", probes=256)
+    many = tangent_alignments(model, x, y, method="sketch", sketch_vectors=256)
     assert many.peak() in (None, tangent_alignments(model, x, y).peak())
-    assert tangent_alignments(twin, inputs, y, method="sketch", probes=8).covariance.shape == (2, 2)
+    assert tangent_alignments(
+        twin, inputs, y, method="sketch", sketch_vectors=8
+    ).covariance.shape == (2, 2)
 
 
 def test_differences_between_layers_are_known_better_than_layers():
@@ -181,8 +183,8 @@ def test_differences_between_layers_are_known_better_than_layers():
         for layer in model:
             layer.weight.copy_(torch.eye(5))
     x, y = torch.randn(10, 5).double(), torch.randn(10, 5).double()
-    found = tangent_alignments(model, x, y, method="sketch", probes=16)
-    # Equal layers have equal kernels, and common probes see no difference between them.
+    found = tangent_alignments(model, x, y, method="sketch", sketch_vectors=16)
+    # Equal layers have equal kernels, and common random vectors see no difference between them.
     assert found.difference_error("0", "1") < 1e-6 * found["0"].error
     assert found.peak() is None
 
@@ -197,10 +199,10 @@ def test_constant_targets_and_kernels_are_undefined():
     assert found.peak() is None
 
 
-def test_probes_that_do_not_fit_are_refused():
+def test_random_vectors_that_do_not_fit_are_refused():
     model, x, y = model_and_data()
     with pytest.raises(MemoryLimitError):
-        tangent_alignments(model, x, y, method="sketch", probes=64, memory_limit=2**12)
+        tangent_alignments(model, x, y, method="sketch", sketch_vectors=64, memory_limit=2**12)
 
 
 def test_blocks_shrink_to_the_memory_limit():

@@ -435,7 +435,7 @@ def test_layers_come_in_order_of_execution_and_containers_add_up(x):
     assert_close(kernels.total, inside + kernels["last"], scale=float(inside.abs().max()))
     unused = tangent_kernels(model, x, layers="unused")
     assert not unused.total.any()
-    assert unused.coverage["unused"][0].route == "unused"
+    assert unused.coverage["unused"][0].contraction == "unused"
 
 
 def test_the_result_is_in_the_dtype_asked_for(model, x):

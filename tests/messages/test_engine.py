@@ -140,4 +140,4 @@ def test_alignments_need_targets_that_match():
     with pytest.raises(DomainError, match="'exact', 'sketch'"):
         tangent_alignments(model, x, torch.randn(5, 2), method="guess")
     with pytest.raises(DomainError, match="at least 3"):
-        tangent_alignments(model, x, torch.randn(5, 2), method="sketch", probes=2)
+        tangent_alignments(model, x, torch.randn(5, 2), method="sketch", sketch_vectors=2)

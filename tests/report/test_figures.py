@@ -166,15 +166,15 @@ def test_a_family_of_some_steps_is_drawn_at_its_own():
 
 def test_a_map_of_estimates_tells_their_errors_and_that_the_last_is_another():
     run = history_run(steps=(0, 10, 20))
-    assert "probes" not in step_maps(groups_of([run], 60)[0], "tangent").words.reading
-    for record, probes, error in zip(run.steps, (4, 4, 32), (0.1, 0.5, 0.02), strict=True):
-        record.contents["config"] = record.contents["config"] | {"sketch_vectors": probes}
+    assert "random vectors" not in step_maps(groups_of([run], 60)[0], "tangent").words.reading
+    for record, vectors, error in zip(run.steps, (4, 4, 32), (0.1, 0.5, 0.02), strict=True):
+        record.contents["config"] = record.contents["config"] | {"sketch_vectors": vectors}
         for row in record.contents["rows"]:
             row.update({"method": "sketch", "error": error} if row["family"] == "tangent" else {})
     group = groups_of([run], 60)[0]
-    told = "random probes, 4 (errors up to 0.500) and 32 (errors up to 0.020). The last step"
+    told = "random vectors, 4 (errors up to 0.500) and 32 (errors up to 0.020). The last step"
     assert told in step_maps(group, "tangent").words.reading
-    assert "probes" not in step_maps(group, "kernel").words.reading
+    assert "random vectors" not in step_maps(group, "kernel").words.reading
 
 
 def test_nulls_belong_to_their_own_run():

@@ -472,11 +472,11 @@ def test_label_traces_equal_moments_for_tiny_logits():
     torch.testing.assert_close(stages.trace_y, stages.moments, rtol=1e-5, atol=0)
 
 
-def test_traces_by_random_probes(generator):
+def test_traces_by_random_vectors(generator):
     model = mlp([3, 6, 5, 2])
     x, y = batch(6, 3, 2)
     exact = theory.predict_alignments(model, x, y, 0.5)
-    sketch = theory.predict_alignments(model, x, y, 0.5, probes=2000, generator=generator)
+    sketch = theory.predict_alignments(model, x, y, 0.5, sketch_vectors=2000, generator=generator)
     torch.testing.assert_close(sketch.trace_y, exact.trace_y, rtol=0.05, atol=0)
     torch.testing.assert_close(sketch.moments, exact.moments, rtol=0.05, atol=0)
     torch.testing.assert_close(sketch.ratio, exact.ratio)
@@ -489,9 +489,9 @@ def test_sign_of_the_predicted_change():
     model = mlp([6, 24, 24, 24, 3], seed=3, last_scale=0.05)
     x, y = batch(20, 6, 3)
     eta = 0.05
-    stages = theory.predict_alignments(model, x, y, eta, probes=4)
+    stages = theory.predict_alignments(model, x, y, eta, sketch_vectors=4)
     after = stepped(model, x, loss_gradient(model, x, y), eta)
-    later = theory.predict_alignments(after, x, y, eta, probes=4)
+    later = theory.predict_alignments(after, x, y, eta, sketch_vectors=4)
     measured = later.now - stages.now
     assert (torch.sign(stages.gofe - stages.now) == torch.sign(measured)).sum() >= 3
     assert (torch.sign(stages.ratio - stages.now) == torch.sign(measured)).sum() >= 3

@@ -84,18 +84,18 @@ def test_conv_net_shapes():
 
 
 @pytest.mark.spec("3.P59")
-def test_kernel_resnet_has_eleven_convolutions_and_ten_probes():
+def test_kernel_resnet_has_eleven_convolutions_and_ten_studied_layers():
     network = models.kernel_resnet().eval()
     assert sum(isinstance(module, nn.Conv2d) for module in network.modules()) == 11
-    assert len(network.probes) == 10
+    assert len(network.studied_layers) == 10
     seen = {}
-    for name in network.probes:
+    for name in network.studied_layers:
         network.get_submodule(name).register_forward_hook(
             lambda module, inputs, output, name=name: seen.__setitem__(name, output)
         )
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     outputs = network(x)
-    assert list(seen) == list(network.probes)
+    assert list(seen) == list(network.studied_layers)
     assert seen["block3"].shape[1] == 512
     assert seen["flatten"].shape == (2, 256)
     assert torch.equal(outputs, seen["flatten"] @ network.head.weight.T)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled, shuffled_labels
 from theodolite.interventions import initialize_
-from theodolite.surveys import FAMILIES, History, Monitor, compare
+from theodolite.records import FAMILIES
+from theodolite.surveys import History, Monitor, compare
 
 __all__ = ["Check", "Story", "StorySettings", "story_checks", "tell_story"]
 
@@ -172,7 +173,7 @@ class _Stage:
             probe,
             truth=truth,
             every=self.settings.measured_steps(),
-            families=FAMILIES if split == "train" else ("kernel",),
+            families=tuple(FAMILIES) if split == "train" else ("kernel",),
             sizes=_SIZES,
             permutations=_NULLS,
             folder=self.folder / name.replace(", ", "-").replace(" ", "-").lower(),

@@ -135,7 +135,7 @@ def tangent_alignments(
     layers: Layers = "*",
     *,
     method: Method = "exact",
-    probes: int = 32,
+    sketch_vectors: int = 32,
     readout: str | Readout | None = None,
     params: Parameters = None,
     memory_limit: int | str | None = None,
@@ -155,7 +155,7 @@ def tangent_alignments(
     The numerator takes one backward pass for all layers. The norm is added up over blocks of the
     kernel, in float64, so that memory does not grow with the square of the number of examples. For
     a layer with fewer parameters than the kernel has rows it is that of the parameters' side of the
-    same product, where that is cheaper. Or it is estimated from pairs of common random probes, one
+    same product, where that is cheaper. Or it is estimated from pairs of common random vectors, one
     backward pass each.
 
     Range: [0, 1].
@@ -167,7 +167,8 @@ def tangent_alignments(
         targets: :math:`Y`: class labels (n,) or values (n, c), where ``inputs`` holds none.
         layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
         method: ``"exact"``, or ``"sketch"`` where that takes too long.
-        probes: Number of probes of the sketch, at least 3; errors fall as its inverse.
+        sketch_vectors: How many random vectors the sketch takes, at least 3; errors fall as its
+            inverse.
         readout: See :func:`tangent_kernels`.
         params: Which trainable parameters count.
         memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
@@ -176,8 +177,9 @@ def tangent_alignments(
         dtype: Dtype of products; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
         precision: ``"3xtf32"`` for faster float32 products on CUDA.
-        generator: Source of the probes; None for a fixed seed.
-        processes: That have the same model, inputs and probes, and share the work of the sketch.
+        generator: Source of the random vectors; None for a fixed seed.
+        processes: That have the same model, inputs and random vectors, and share the work of the
+            sketch.
 
     Raises:
         CaptureError: If examples depend on each other or on chance, or a rule is wrong.
@@ -196,7 +198,7 @@ def tangent_alignments(
         [lou2022], Eq. (7).
     """
     require_choice(("exact", "sketch"), method=method)
-    require_count(3, probes=probes)
+    require_count(3, sketch_vectors=sketch_vectors)
     options = EngineOptions(
         layers=layers,
         readout=readout,
@@ -215,7 +217,7 @@ def tangent_alignments(
             labels = centered_labels(data, engine.outputs)
             if method == "exact":
                 return _exact(engine, data, labels)
-            weights = _probes(labels, probes, generator)
+            weights = _sketch_vectors(labels, sketch_vectors, generator)
             return _sketched(engine, data, labels, weights, processes)
 
         return followed(
@@ -340,7 +342,7 @@ def _add_blocks(
         entry.add(block.matrices()[0], rows, columns)
 
 
-def _probes(labels: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+def _sketch_vectors(labels: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     """The labels, and centred random signs: (1 + s, n, c)."""
     draws = torch.Generator().manual_seed(0) if generator is None else generator
     signs = torch.randint(0, 2, (count, *labels.shape), generator=draws, device=draws.device)
@@ -357,10 +359,10 @@ def _sketched(
         check_independence(engine, BatchList([first]), engine.recorder.values(first))
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
-        require_probe_memory(engine.recorder, len(weights) - 1, limit)
+        require_sketch_memory(engine.recorder, len(weights) - 1, limit)
         batch_size = _block_plan(engine, len(data)).batch_size
     batches = data.batches if processes.alone else data.rows(own)
-    grams = probe_grams(engine.recorder, batches, weights[:, own], batch_size, processes)
+    grams = sketch_grams(engine.recorder, batches, weights[:, own], batch_size, processes)
     stacked = torch.stack([grams[layer] for layer in engine.layers])
     energies = stacked[:, 0, 0]
     norms, without = pair_norms(stacked[:, 1:, 1:])
@@ -388,17 +390,18 @@ def _assemble(
     return TangentAlignments(found, method, covariance)
 
 
-def require_probe_memory(recorder: ModelRecorder, probes: int, limit: int) -> None:
-    """The gradients of all probes fit."""
+def require_sketch_memory(recorder: ModelRecorder, sketch_vectors: int, limit: int) -> None:
+    """The gradients along all vectors fit."""
     size = sum(p.numel() * p.element_size() for p in recorder.ownership.parameters.values())
-    if (probes + 1) * size > limit:
+    if (sketch_vectors + 1) * size > limit:
         raise MemoryLimitError(
-            f"memory: expected to stay below {limit / 2**30:.2f} GiB, but {probes} probes of all "
-            f"parameters take {(probes + 1) * size / 2**30:.2f} GiB; pass fewer probes or layers"
+            f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along "
+            f"{sketch_vectors} sketch_vectors take {(sketch_vectors + 1) * size / 2**30:.2f} GiB; "
+            "pass fewer sketch_vectors or layers"
         )
 
 
-def probe_grams(
+def sketch_grams(
     recorder: ModelRecorder,
     batches: Sequence[Batch],
     weights: Tensor,
@@ -407,8 +410,8 @@ def probe_grams(
 ) -> dict[str, Tensor]:
     r"""Layer -> inner products of :math:`\Psi_l z_a`, (s, s), for weights z of shape (s, n, c).
 
-    One forward pass over the data, and one backward pass per probe. Batches and weights are those
-    of this process; gradients along a probe add up over processes.
+    One forward pass over the data, and one backward pass per random vector. Batches and weights
+    are those of this process; gradients along a vector add up over processes.
     """
     parameters = recorder.ownership.parameters
     real = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in parameters.items()}
@@ -421,7 +424,7 @@ def probe_grams(
         for rows in spans(len(batch), batch_size):
             part = batch.take(rows)
             place = slice(start, start + len(part))
-            _add_probes(totals, parameters, recorder.outputs(part), weights[:, place])
+            _add_sketch(totals, parameters, recorder.outputs(part), weights[:, place])
             start = place.stop
     flat = {name: processes.sum(total).flatten(1).double() for name, total in totals.items()}
     zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
@@ -431,7 +434,7 @@ def probe_grams(
     }
 
 
-def _add_probes(
+def _add_sketch(
     totals: dict[str, Tensor], parameters: Mapping[str, Tensor], outputs: Tensor, weights: Tensor
 ) -> None:
     for index, seed in enumerate(weights):
@@ -443,7 +446,7 @@ def _add_probes(
 
 
 def pair_norms(grams: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Norms of kernels from inner products of probes, and the same without each probe in turn.
+    r"""Norms of kernels from a sketch's inner products, and the same without each vector in turn.
 
     .. math:: \|K_c\|_F^2 = E\,(z_a^\top K_c z_b)^2, \qquad a \ne b
 

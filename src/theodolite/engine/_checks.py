@@ -249,7 +249,7 @@ def _require_alike(
 ) -> None:
     recorder, allowed = engine.recorder, tolerance(engine)
     for pair in differences.cpu():
-        require_independent(recorder.model, pair, allowed, recorder.answers, data.batches[0])
+        require_independent(recorder.model, pair, allowed, recorder.model_outputs, data.batches[0])
 
 
 def check_features(

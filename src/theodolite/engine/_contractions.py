@@ -70,7 +70,7 @@ class KernelBlock:
             return [self.values]
         return [matrix[:, None, :, None] for matrix in self.matrices()]
 
-    def output_grads(self, output_grads: Tensor) -> list[Tensor]:
+    def split_output_grads(self, output_grads: Tensor) -> list[Tensor]:
         """Output gradients (n, c, C, ...) as (n, width, C', ...) for each matrix."""
         if self.mode == "full":
             return [output_grads]
@@ -300,7 +300,7 @@ class Contraction:
     def _add_gram(
         self, pair: tuple[Tensor, Tensor], block: KernelBlock, overwrite: bool, same: bool
     ) -> None:
-        J, H = block.output_grads(pair[0]), block.output_grads(pair[1])
+        J, H = block.split_output_grads(pair[0]), block.split_output_grads(pair[1])
         for rows, columns in self._ranges(len(pair[0]), len(pair[1]), same):
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, J, H, strict=True):
@@ -323,8 +323,8 @@ class Contraction:
         assert left.output_grads is not None
         assert right.output_grads is not None
         gram = PositionGram(left, right, self.products)
-        B = [self.products.wide(x) for x in block.output_grads(left.output_grads.squeeze(3))]
-        H = B if left is right else block.output_grads(right.output_grads.squeeze(3))
+        B = [self.products.wide(x) for x in block.split_output_grads(left.output_grads.squeeze(3))]
+        H = B if left is right else block.split_output_grads(right.output_grads.squeeze(3))
         H = [self.products.right(self.products.wide(y)) for y in H]
         B = [self.products.left(x) for x in B]
         inner = gram.block(slice(None), slice(None)) if block.width > 1 else None  # much smaller
@@ -361,7 +361,8 @@ class Contraction:
         assert left.output_grads is not None
         assert right.output_grads is not None
         gram = PositionGram(left, right, self.products)
-        B, H = block.output_grads(left.output_grads), block.output_grads(right.output_grads)
+        B = block.split_output_grads(left.output_grads)
+        H = block.split_output_grads(right.output_grads)
         _, width, C, T = B[0].shape
         at_once = pairs_at_once(width, T)
         first = [_by_position(x) for x in B] if at_once else B

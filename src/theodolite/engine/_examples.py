@@ -1,4 +1,4 @@
-"""Are the examples where the engine takes them to be, and does each have an answer of its own?
+"""Are the examples where the engine takes them to be, and does each have outputs of its own?
 
 Shapes tell where examples lie as long as the model leaves them in place. A model that sorts, packs,
 drops or routes them by what they contain moves them elsewhere in every batch: such calls are seen

@@ -146,7 +146,7 @@ def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
 _BATCH_SIZE = 256
 _TRIAL = 3  # examples of the pass that finds where layers are read
 
-OutputReader = Callable[[Any, Batch], Tensor]  # of the model's answer to a batch
+OutputReader = Callable[[Any, Batch], Tensor]  # of what the model returns for a batch
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Features(Mapping[str, Tensor]):
         calls: how often a layer ran in one forward pass; the features are those of its last call.
         pool: how outputs became vectors.
         read_at: layer -> where its features were read, in words.
-        outputs: what was kept of the model's answers, where that was asked for.
+        outputs: what was kept of what the model returns, where that was asked for.
         measured: ``"in batches"``, or ``"one by one: "`` and why rows were not in place.
     """
 
@@ -209,9 +209,9 @@ _VERDICTS: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one forward pass gave: the model's answer, vectors and numbers of calls of layers."""
+    """One forward pass: what the model returned, vectors and numbers of calls of layers."""
 
-    answer: Any
+    returned: Any
     rows: dict[str, Tensor]
     order: dict[str, int]
 
@@ -274,7 +274,7 @@ class FeatureReader:
         _VERDICTS[self.model] = self.alone
         if self.alone is None:
             return self._settled(batch, found)
-        require_alike_alone(self.model, self._answers, [batch])
+        require_alike_alone(self.model, self._output_rows, [batch])
         whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
         return self._one_by_one(batch, whole)
 
@@ -309,8 +309,8 @@ class FeatureReader:
             else capture_features(self.model, points, reduce)
         )
         with capture as outputs:
-            answer = batch.run(self.model)
-        return _Pass(answer, {name: outputs[name][-1] for name in order}, order)
+            returned = batch.run(self.model)
+        return _Pass(returned, {name: outputs[name][-1] for name in order}, order)
 
     def _misplaced(self, batch: Batch, found: "_Pass", dtypes: set[torch.dtype]) -> str | None:
         """Why rows are not those of the examples; None if they are."""
@@ -329,12 +329,12 @@ class FeatureReader:
                     return text
         return None
 
-    def _answers(self, batch: Batch) -> Tensor:
-        """What the model answers, one row per example; nothing if it does not answer so."""
+    def _output_rows(self, batch: Batch) -> Tensor:
+        """What the model returns, one row per example; zeros if it returns no such rows."""
         with torch.set_grad_enabled(self._takes_gradients):
-            answer = batch.run(self.model)
+            returned = batch.run(self.model)
         try:
-            rows = main_tensor(answer).detach()
+            rows = main_tensor(returned).detach()
         except DtypeError:
             return torch.zeros(len(batch), 1)
         whole = rows.dim() > 0 and len(rows) == len(batch) and rows.is_floating_point()
@@ -361,12 +361,12 @@ class FeatureReader:
         for one, place in zip(passes, range(len(batch)), strict=True):
             if self.reading is not None:
                 single = batch.take(slice(place, place + 1))
-                self.outputs.append(self.reading(one.answer, single))
+                self.outputs.append(self.reading(one.returned, single))
         return self._settled_rows(batch, joined, kept)
 
     def _settled(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
         if self.reading is not None:
-            self.outputs.append(self.reading(found.answer, batch))
+            self.outputs.append(self.reading(found.returned, batch))
         rows, order = found.rows, found.order
         if not self.calls:  # found by pattern, but without examples: tables of positions, say
             order = {
@@ -513,7 +513,7 @@ def features(
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.
         batch_size: split batches into parts of at most this many examples; None keeps them.
-        outputs: (answer of the model, batch) -> rows that are kept too, from the same pass.
+        outputs: (what the model returns, batch) -> rows that are kept too, from the same pass.
         check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 

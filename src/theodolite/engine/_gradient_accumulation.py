@@ -194,7 +194,7 @@ class GradientAccumulation:
                 self._recorder.model,
                 differences,
                 tolerance_of(kinds),
-                self._recorder.answers,
+                self._recorder.model_outputs,
                 batch,
             )
         self._differences.clear()

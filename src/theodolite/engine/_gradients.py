@@ -185,7 +185,7 @@ def gradient_sums(
         if why is not None:
             if isinstance(reason, DisagreementError):
                 _require_sound_rules(recorder, per_example_loss(loss), data.to(device))
-            require_alike_alone(plain, recorder.answers, [data.to(device)])
+            require_alike_alone(plain, recorder.model_outputs, [data.to(device)])
             work = accumulate(True, False)
         work.add_up()
         stacked = work.sums()

@@ -402,7 +402,7 @@ def followed(
             kernels(prepare(model, one, replace(options, outputs="full")), one)
     engine = prepare(model, data, options, str(reason))
     batches = [*data.batches, *(other.batches if other is not None else ())]
-    require_alike_alone(engine.recorder.model, engine.recorder.answers, batches)
+    require_alike_alone(engine.recorder.model, engine.recorder.model_outputs, batches)
     try:
         return compute(engine)
     except RuntimeError as error:

@@ -49,7 +49,7 @@ class LayerMoments:
 
     Args:
         values: the three moments.
-        errors: their standard errors over random probes; zero when exact.
+        errors: their standard errors over random vectors; zero when exact.
     """
 
     values: Float[Tensor, " 3"]
@@ -164,39 +164,42 @@ class ParameterOperator(ABC):
         return torch.cat(parts), [len(part) for part in parts]
 
     def layer_moments(
-        self, layer: str, probes: int | None = None, generator: torch.Generator | None = None
+        self,
+        layer: str,
+        sketch_vectors: int | None = None,
+        generator: torch.Generator | None = None,
     ) -> LayerMoments:
-        r"""Second, third and fourth moment of one layer, two products per probe.
+        r"""Second, third and fourth moment of one layer, two products per vector.
 
         Args:
             layer: a name of :attr:`layers`.
-            probes: number of random sign vectors on the layer (Hutchinson); None takes one unit
-                vector per parameter of the layer, which is exact.
+            sketch_vectors: number of random sign vectors on the layer (Hutchinson); None takes one
+                unit vector per parameter of the layer, which is exact.
             generator: of the random signs, on the CPU.
         """
         indices = self.restrict(torch.arange(self.shape[0]), layer)
         samples = torch.stack(
-            [self._probe(probe) for probe in self._signs(indices, probes, generator)]
+            [self._moments(vector) for vector in self._vectors(indices, sketch_vectors, generator)]
         )
-        if probes is None:
+        if sketch_vectors is None:
             return LayerMoments(samples.sum(0), torch.zeros_like(samples[0]))
-        spread = samples.std(0) if probes > 1 else torch.full_like(samples[0], torch.nan)
-        return LayerMoments(samples.mean(0), spread / probes**0.5)
+        spread = samples.std(0) if sketch_vectors > 1 else torch.full_like(samples[0], torch.nan)
+        return LayerMoments(samples.mean(0), spread / sketch_vectors**0.5)
 
-    def _signs(
+    def _vectors(
         self, indices: Tensor, count: int | None, generator: torch.Generator | None
     ) -> Iterator[Tensor]:
         for position in range(len(indices) if count is None else count):
-            probe = torch.zeros(self.shape[0])
+            vector = torch.zeros(self.shape[0])
             if count is None:
-                probe[indices[position]] = 1.0
+                vector[indices[position]] = 1.0
             else:
                 signs = torch.randint(2, (len(indices),), generator=generator)
-                probe[indices] = 2.0 * signs - 1.0
-            yield probe
+                vector[indices] = 2.0 * signs - 1.0
+            yield vector
 
-    def _probe(self, probe: Tensor) -> Tensor:
-        once = self @ probe
+    def _moments(self, vector: Tensor) -> Tensor:
+        once = self @ vector
         twice = self @ once
         a, b = once.double(), twice.double()
         return torch.stack([a @ a, a @ b, b @ b])

@@ -252,7 +252,7 @@ class EngineOptions:
     Args:
         layers: Which layers, see :func:`theodolite.engine.layers.select_layers`.
         outputs: Which outputs, see :func:`theodolite.engine.readouts.resolve_outputs`.
-        readout: From the model's answer to (n, c).
+        readout: From what the model returns to (n, c).
         params: Which trainable parameters count.
         dtype: Dtype of factors and kernels; None for that of the outputs.
         memory_limit: Bytes that may be used; None for nine tenths of what is free.

@@ -221,9 +221,9 @@ class ModelRecorder:
         device = next(iter(self.ownership.parameters.values())).device
         before = generator_states(device)
         with recorded:
-            answer = batch.run(self.model)
+            returned = batch.run(self.model)
             recorded.in_model = False
-            outputs = read_outputs(answer, batch, self.readout)
+            outputs = read_outputs(returned, batch, self.readout)
             values = self.choice.select(outputs, batch)
         self.require_usable(values)
         states = zip(before, generator_states(device), strict=True)
@@ -254,7 +254,7 @@ class ModelRecorder:
                 "no_grad block or a detach inside the model is the usual cause"
             )
 
-    def answers(self, batch: Batch) -> Tensor:
+    def model_outputs(self, batch: Batch) -> Tensor:
         """Outputs of the model, (n, c), without gradients, whatever is made of them."""
         return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
 

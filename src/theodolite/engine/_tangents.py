@@ -44,7 +44,7 @@ class Coverage:
         parameter: Name of the parameter.
         functions: Torch functions that used it, in order of use; empty if none did.
         by_rule: Whether rules covered all of them; otherwise single calls were replayed.
-        route: Order of contraction: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
+        contraction: In which order: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
             positions), ``"gradients"`` (gradients of examples), ``"one by one"`` (plain autograd
             for each example, where they cannot be followed together), ``"unused"``.
         shared_with: Further names of the same tensor.
@@ -53,7 +53,7 @@ class Coverage:
     parameter: str
     functions: tuple[str, ...]
     by_rule: bool
-    route: str
+    contraction: str
     shared_with: tuple[str, ...] = ()
 
 

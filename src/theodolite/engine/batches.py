@@ -88,7 +88,7 @@ class Batch:
         return Batch(*tree_map(function, parts))
 
     def run(self, model: Callable[..., Any]) -> Any:
-        """The model's answer to these inputs."""
+        """What the model returns for these inputs."""
         return model(*self.args, **self.kwargs)
 
 

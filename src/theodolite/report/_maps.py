@@ -111,20 +111,20 @@ def step_maps(
 
 
 def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
-    """Of estimates, the error for each number of random probes: a monitor ends with more."""
+    """Of estimates, the error for each number of random vectors: a monitor ends with more."""
     errors: dict[int, float] = {}
     for moment in (moment for run in runs for moment in run.moments):
         contents = moment.record.contents
-        probes = contents.get("config", {}).get("sketch_vectors")
+        vectors = contents.get("config", {}).get("sketch_vectors")
         for row in contents["rows"]:
             of_this = (row["family"], row["measure"], row["method"]) == (family, measure, "sketch")
-            if of_this and probes is not None and finite(row["error"]):
-                errors[probes] = max(errors.get(probes, 0.0), float(row["error"]))
+            if of_this and vectors is not None and finite(row["error"]):
+                errors[vectors] = max(errors.get(vectors, 0.0), float(row["error"]))
     if not errors:
         return ""
     told = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
     last = " The last step has the most: a jump there may be the estimate's." * (len(errors) > 1)
-    return f" Estimated with random probes, {told}.{last}"
+    return f" Estimated with random vectors, {told}.{last}"
 
 
 def class_map(group: Group, name: str, words: Words) -> Figure | None:

@@ -10,10 +10,8 @@ if TYPE_CHECKING:
     from theodolite.surveys.arrays import survey_features
     from theodolite.surveys.monitor import Monitor
     from theodolite.surveys.options import (
-        FAMILIES,
         MONITOR_SIZES,
         SIZES,
-        Loss,
         SurveyOptions,
     )
     from theodolite.surveys.probe import Probe, draw_probe
@@ -21,12 +19,10 @@ if TYPE_CHECKING:
     from theodolite.surveys.run import survey, versions
 
 __all__ = [
-    "FAMILIES",
     "MONITOR_SIZES",
     "SIZES",
     "Comparison",
     "History",
-    "Loss",
     "Monitor",
     "Probe",
     "Shown",
@@ -44,7 +40,7 @@ __all__ = [
 _HOMES = {
     "arrays": ("survey_features",),
     "monitor": ("Monitor",),
-    "options": ("FAMILIES", "MONITOR_SIZES", "SIZES", "Loss", "SurveyOptions"),
+    "options": ("MONITOR_SIZES", "SIZES", "SurveyOptions"),
     "probe": ("Probe", "draw_probe"),
     "results": ("Comparison", "History", "Shown", "Survey", "compare", "load"),
     "run": ("survey", "versions"),

@@ -19,6 +19,7 @@ from theodolite._distributed import ALONE, Processes
 from theodolite.engine import (
     Batch,
     GradientAlignment,
+    Loss,
     OutputReader,
     Pool,
     TangentAlignments,
@@ -38,7 +39,7 @@ from theodolite.engine import (
 from theodolite.errors import MemoryLimitError
 from theodolite.linalg import Moments, eps_of
 from theodolite.surveys.layers import Layer, Layout
-from theodolite.surveys.options import FEATURE_READERS, Loss, SurveyOptions
+from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import Probe, Targets
 from theodolite.surveys.progress import Progress
@@ -190,7 +191,7 @@ class SurveyContext:
         processes: those that take part.
         remembered: what later measurements of the same model may use again.
         collected: layer -> its features, once :meth:`collect_features` was called.
-        answers: the model's outputs, where that pass has read them.
+        model_outputs: of the examples, where that pass has read them.
         given: layer -> features that came as arrays, where there is no model.
     """
 
@@ -206,7 +207,7 @@ class SurveyContext:
     processes: Processes = ALONE
     remembered: dict[str, Any] = field(default_factory=dict)
     collected: dict[str, LayerFeatures] = field(default_factory=dict)
-    answers: list[Tensor] = field(default_factory=list)
+    model_outputs: list[Tensor] = field(default_factory=list)
     given: Mapping[str, Tensor] | None = None
 
     def count(self, family: str) -> int:
@@ -304,7 +305,7 @@ class SurveyContext:
                 yield self.layout[name], entry.first(len(batch))
 
     def _shared_rows(
-        self, batch: Batch, layers: Sequence[Layer], pool: Pool, outputs: OutputReader | None = None
+        self, batch: Batch, layers: Sequence[Layer], pool: Pool, reader: OutputReader | None = None
     ) -> dict[str, Tensor]:
         """Features of this process's layers, to which all processes contribute some examples.
 
@@ -312,7 +313,7 @@ class SurveyContext:
         """
         processes, part = self.processes, self.processes.part(len(batch))
         own: Mapping[str, Tensor] = {}
-        answers: Tensor | None = None
+        outputs: Tensor | None = None
         with processes.together():
             if part.stop > part.start:
                 own = found = features(
@@ -322,12 +323,12 @@ class SurveyContext:
                     pool,
                     read={layer.name: layer.point for layer in layers},
                     batch_size=self.plan.batch_size,
-                    outputs=outputs,
+                    outputs=reader,
                     check=self.plan.check,
                 )
-                answers = found.outputs
+                outputs = found.outputs
         if processes.alone:
-            self.answers.extend([] if answers is None else [answers])
+            self.model_outputs.extend([] if outputs is None else [outputs])
             return dict(own)
         nothing = next(self.model.parameters(), torch.empty(0)).new_empty(0)
         kept: dict[str, Tensor] = {}
@@ -335,14 +336,14 @@ class SurveyContext:
             parts = processes.collect(own.get(layer.name, nothing), processes.owner(layer.index))
             if parts:
                 kept[layer.name] = _rejoined(parts)
-        if outputs is not None:
-            parts = processes.collect(nothing if answers is None else answers, 0)
-            self.answers.extend([_rejoined(parts)] if parts else [])
+        if reader is not None:
+            parts = processes.collect(nothing if outputs is None else outputs, 0)
+            self.model_outputs.extend([_rejoined(parts)] if parts else [])
         return kept
 
     def _reader(self) -> OutputReader:
         readout = resolve_readout(self.options.readout)
-        return lambda answer, batch: read_outputs(answer, batch, readout)
+        return lambda returned, batch: read_outputs(returned, batch, readout)
 
     def outputs(self, batch: Batch) -> Float[Tensor, "n c"]:
         """Outputs for the first examples, in the first process; from the pass over the features.
@@ -350,8 +351,8 @@ class SurveyContext:
         Where that pass has none, because all layers are so wide that it kept their inner products
         only, the model runs again.
         """
-        if self.answers:
-            return self.answers[0][: len(batch)]
+        if self.model_outputs:
+            return self.model_outputs[0][: len(batch)]
         return self.forward(batch)
 
     def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
@@ -387,7 +388,7 @@ class SurveyContext:
             batch,
             layers={layer.name: layer.owned for layer in layers},
             method="sketch",
-            probes=self.options.sketch_vectors,
+            sketch_vectors=self.options.sketch_vectors,
             readout=self.options.readout,
             **self.plan.kernel_options(self.options, self.layout, self.layout.outputs or 1),
             generator=torch.Generator().manual_seed(self.options.seed),

@@ -125,7 +125,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
 
     Raises:
         ShapeError: If the model takes none of these; other errors of the model are left alone.
-        NotFiniteError: If an input is infinite, or nan and so is the model's answer.
+        NotFiniteError: If an input is infinite, or nan and so is what the model returns.
     """
     notes: dict[str, str] = {}
     if any(is_lazy(parameter) for parameter in model.parameters()):
@@ -136,7 +136,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
     with untouched(model), torch.no_grad():
         model.eval()
         try:
-            answer = named.run(model)
+            returned = named.run(model)
         except TheodoliteError:
             raise
         except Exception as error:
@@ -145,10 +145,10 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
                 raise
             if found is None:
                 raise _refusal(model, named, error) from error
-            answer, cast, notes["inputs"] = found
+            returned, cast, notes["inputs"] = found
             convert = _both(convert, cast)
         _require_finite(model, probe, convert)
-        outputs = _columns(answer, named, options)
+        outputs = _columns(returned, named, options)
     whole = outputs is not None and outputs > 1 and probe.targets.whole
     if whole:
         kind = getattr(probe.batch.targets, "dtype", "numbers")
@@ -190,7 +190,7 @@ def _both(first: Cast | None, second: Cast) -> Cast:
 
 
 def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] | None:
-    """The model's answer after a cast, the cast, and the sentence that says so."""
+    """What the model returns after a cast, the cast, and the sentence that says so."""
     for text, cast in _casts(model, batch):
         try:
             return cast(batch).run(model), cast, text
@@ -334,9 +334,9 @@ def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
     example = example.to(model_device(model))
     leaves = tree_leaves((example.args, dict(example.kwargs)))
     infinite = any(bool((leaf == torch.inf).any()) for leaf in leaves if isinstance(leaf, Tensor))
-    answer = None if infinite else (example if cast is None else cast(example)).run(model)
-    answers = [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor)]
-    if not infinite and not any(bool(tensor.isnan().any()) for tensor in answers):
+    returned = None if infinite else (example if cast is None else cast(example)).run(model)
+    values = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
+    if not infinite and not any(bool(tensor.isnan().any()) for tensor in values):
         return
     raise NotFiniteError(
         f"data: expected finite inputs, got {'infinity' if infinite else 'nan'} in example {place} "
@@ -344,9 +344,9 @@ def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
     )
 
 
-def _columns(answer: Any, batch: Batch, options: SurveyOptions) -> int | None:
+def _columns(returned: Any, batch: Batch, options: SurveyOptions) -> int | None:
     """Number of outputs; None where there is no row of them for every example."""
     try:
-        return int(read_outputs(answer, batch, resolve_readout(options.readout)).shape[1])
+        return int(read_outputs(returned, batch, resolve_readout(options.readout)).shape[1])
     except Exception:  # the survey says why, where outputs are needed
         return None

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from theodolite.engine import per_example_cross_entropy, per_example_loss
+from theodolite.engine import Loss, per_example_cross_entropy, per_example_loss
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
-from theodolite.surveys.options import Loss
 from theodolite.surveys.record import RecordBuilder
 
 __all__ = ["example_loss", "measure_loss", "require_example_loss"]

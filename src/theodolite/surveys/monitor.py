@@ -15,11 +15,11 @@ from torch import nn
 
 from theodolite._distributed import Processes
 from theodolite.checks import require_count
-from theodolite.engine import Layers, Read, Readout, model_device, untouched, unwrap
+from theodolite.engine import Layers, Loss, Read, Readout, model_device, untouched, unwrap
 from theodolite.errors import DomainError, UnknownNameError
-from theodolite.records import Record, Run, save_run, save_step
+from theodolite.records import FAMILIES, Record, Run, save_run, save_step
 from theodolite.surveys.inputs import fit_inputs, require_device, require_model
-from theodolite.surveys.options import FAMILIES, Loss, SurveyOptions, group_of
+from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import draw_probe
 from theodolite.surveys.results import History, Survey, unused_folder

@@ -5,30 +5,24 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from theodolite._distributed import Group, Processes
 from theodolite.checks import require_choice, require_count, size_in_bytes
-from theodolite.engine import Batch, Layers, Pool, Read, Readout, require_pool
+from theodolite.engine import Batch, Layers, Loss, Pool, Read, Readout, require_pool
 from theodolite.errors import DomainError, UnknownNameError
-from theodolite.records import FAMILIES as FAMILY_TABLE
+from theodolite.records import FAMILIES
 
 __all__ = [
-    "FAMILIES",
     "FEATURE_READERS",
     "MANY_OUTPUTS",
     "MONITOR_SIZES",
     "SIZES",
-    "Loss",
     "SurveyOptions",
     "group_of",
 ]
 
-Loss = Callable[[Tensor, Any], Tensor]
-
-FAMILIES = tuple(FAMILY_TABLE)
 FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read features
-MANY_OUTPUTS = 32  # from here on tangent kernels are sketched
+MANY_OUTPUTS = 32  # with more, tangent kernels are sketched
 
 # Largest number of examples of each family; None takes all the data that was given.
 SIZES: Mapping[str, int | None] = {
@@ -107,7 +101,7 @@ class SurveyOptions:
         UnknownNameError: If a family does not exist.
     """
 
-    families: str | Sequence[str] = FAMILIES
+    families: str | Sequence[str] = tuple(FAMILIES)
     layers: Layers | None = None
     read: Read = "next"
     loss: Loss | None = None

@@ -16,7 +16,7 @@ from torch import nn
 
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
-from theodolite.engine import Layers, Read, Readout, model_device, untouched, unwrap
+from theodolite.engine import Layers, Loss, Read, Readout, model_device, untouched, unwrap
 from theodolite.errors import (
     CaptureError,
     DomainError,
@@ -40,7 +40,6 @@ from theodolite.surveys.layers import Layout, survey_layers
 from theodolite.surveys.loss import measure_loss, require_example_loss
 from theodolite.surveys.options import (
     FEATURE_READERS,
-    Loss,
     SurveyOptions,
     group_of,
 )
@@ -56,7 +55,7 @@ __all__ = ["finished_record", "measure_families", "measure_model", "survey", "ve
 
 Measure = Callable[[SurveyContext, RecordBuilder], None]
 
-_FAMILIES: dict[str, Measure] = {
+_MEASURES: dict[str, Measure] = {
     "representation": measure_representation,
     "covariance": measure_covariance,
     "kernel": measure_kernel,
@@ -311,7 +310,7 @@ def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Pr
         if why is None and family in ("representation", "kernel"):
             why = unread
         if why is None:
-            why = _tried(context, partial(_FAMILIES[family], context, record))
+            why = _tried(context, partial(_MEASURES[family], context, record))
         if why is not None and context.given is not None and family == "gradient":
             record.warn(None, family, "omega_contrast", f"not measured: {why}")
         elif why is not None:

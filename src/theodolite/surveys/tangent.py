@@ -85,8 +85,8 @@ def _exact(
         peak = math.nan if bool(curve.isnan().any()) else float(tangent.peak_layer(curve))
         why = "the alignment of a layer is undefined"
         record.row(None, "tangent", "peak_layer", Estimate(peak), n=count, reason=why)
-    routes = {name: parts[0].route for name, parts in kernels.coverage.items() if parts}
-    record.routes["tangent"] = {"method": "exact", "n": count, "contractions": routes}
+    contractions = {name: parts[0].contraction for name, parts in kernels.coverage.items() if parts}
+    record.routes["tangent"] = {"method": "exact", "n": count, "contractions": contractions}
 
 
 def _with_matrix(context: SurveyContext, layers: Sequence[Layer]) -> list[Layer]:

@@ -261,7 +261,7 @@ def build_network(config: Cell, data: Dataset, trial: Trial) -> nn.Module:
 
 def probed_layers(model: nn.Module) -> list[str]:
     """The ten layers, in order of depth."""
-    return list(model.probes)  # type: ignore[arg-type]
+    return list(model.studied_layers)  # type: ignore[arg-type]
 
 
 def recipe_of(config: Cell, seed: int) -> Recipe:
@@ -324,11 +324,11 @@ class _Block(nn.Module):
 class ResidualMLP(nn.Module):
     """A unit, four residual blocks of two units, a unit, a linear read-out without bias.
 
-    ``probes`` names the ten hidden layers in order; the second layer of a block is taken after the
-    addition.
+    ``studied_layers`` names the ten hidden layers in order; the second layer of a block is taken
+    after the addition.
     """
 
-    probes = (
+    studied_layers = (
         "unit1",
         *(f"block{k}{part}" for k in range(1, 5) for part in (".first", "")),
         "unit10",

@@ -27,7 +27,7 @@ from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._tangent_map import TangentMap
 
 Operator = Float[Tensor, "p p"] | Callable[[Tensor], Tensor]
-_CHUNK = 256  # probes whose four curvature products are held at once
+_CHUNK = 256  # vectors whose four curvature products are held at once
 
 
 @array_function
@@ -365,7 +365,7 @@ def predict_alignments(
     step_size: float,
     *,
     loss_gradient: Float[Tensor, "n c"] | None = None,
-    probes: int | None = None,
+    sketch_vectors: int | None = None,
     generator: torch.Generator | None = None,
 ) -> AlignmentStages:
     r"""Predict every layer's alignment after one step of gradient descent.
@@ -391,9 +391,9 @@ def predict_alignments(
         targets: :math:`Y`, one-hot; other real targets need their own ``loss_gradient``.
         step_size: :math:`\eta`, the learning rate.
         loss_gradient: :math:`w`; None for the mean cross-entropy.
-        probes: Random probes per layer for the traces of the last two stages; None takes all
-            unit vectors, which is exact and costs four curvature products per parameter.
-        generator: Of the probes.
+        sketch_vectors: Random vectors per layer for the traces of the last two stages; None takes
+            all unit vectors, which is exact and costs four curvature products per parameter.
+        generator: Of the random vectors.
 
     Returns:
         The stages in float64, one entry per layer.
@@ -416,8 +416,8 @@ def predict_alignments(
         The last line of Eq. (25) lacks the factor :math:`A_l(t)` on its correction terms.
     """
     require_between(0.0, float("inf"), open_high=True, step_size=step_size)
-    if probes is not None:
-        require_count(1, probes=probes)
+    if sketch_vectors is not None:
+        require_count(1, sketch_vectors=sketch_vectors)
     network = TangentMap.of(model, inputs)
     problem = _problem(network, targets, loss_gradient, step_size)
     features = network.features()
@@ -426,7 +426,7 @@ def predict_alignments(
     )
     parts = list(network.layers.values())
     now = torch.stack([_alignment(features[..., part], problem.y) for part in parts])
-    traces = torch.stack([_traces(problem, part, probes, generator) for part in parts])
+    traces = torch.stack([_traces(problem, part, sketch_vectors, generator) for part in parts])
     two, three, four, before, after = traces.unbind(1)
     shrink = 1 + ratio_or_nan(step_size**2 * four - 2 * step_size * three, two)
     label_features = network.pull(problem.y)
@@ -492,27 +492,27 @@ def _growth(problem: _Problem, vector: Tensor, parts: list[slice]) -> Tensor:
 
 
 def _traces(
-    problem: _Problem, part: slice, probes: int | None, generator: torch.Generator | None
+    problem: _Problem, part: slice, sketch_vectors: int | None, generator: torch.Generator | None
 ) -> Tensor:
     """``tr M H_w²``, ``tr M H_w³``, ``tr M H_w⁴``, ``tr H_Y M H_Y``, ``tr H_Y H M H H_Y``."""
     network = problem.network
     total = network.parameters.new_zeros(5)
     size = part.stop - part.start
-    count = size if probes is None else probes
+    count = size if sketch_vectors is None else sketch_vectors
     for first in range(0, count, _CHUNK):
         rows = min(_CHUNK, count - first)
         z = network.parameters.new_zeros(rows, len(network.parameters))
-        z[:, part] = _probes(rows, size, first, probes is None, generator).to(z)
+        z[:, part] = _vectors(rows, size, first, sketch_vectors is None, generator).to(z)
         once = network.curvature(problem.w, z)
         twice = network.curvature(problem.w, once)
         label = network.curvature(problem.y, z)
         moved = network.curvature(problem.y, z - problem.step_size * once)
         terms = (once * once, once * twice, twice * twice, label * label, moved * moved)
         total = total + torch.stack([term.sum() for term in terms])
-    return total / (1 if probes is None else probes)
+    return total / (1 if sketch_vectors is None else sketch_vectors)
 
 
-def _probes(
+def _vectors(
     rows: int, size: int, first: int, exact: bool, generator: torch.Generator | None
 ) -> Tensor:
     """Some unit vectors of the layer, or random signs."""

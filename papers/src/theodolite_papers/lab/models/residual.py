@@ -416,11 +416,11 @@ class KernelBlock(nn.Module):
 class KernelResNet(nn.Module):
     """Eleven convolutions, three residual blocks, global max-pool, linear read-out without bias.
 
-    ``probes`` names the ten layers whose features are studied, in order; the ninth has 512
+    ``studied_layers`` names the ten layers whose features are studied, in order; the ninth has 512
     channels, the tenth is the penultimate layer with 256.
     """
 
-    probes = (
+    studied_layers = (
         "unit2",
         "block1.first",
         "block1",
