@@ -116,6 +116,7 @@ KINDS: dict[str, Callable[[Case], Any]] = {
     "targets": lambda case: case.rng.standard_normal((case.n, CLASSES)),
     "target_vector": lambda case: case.rng.standard_normal(case.n),
     "unit_features": _unit_features,
+    "probabilities": lambda case: case.rng.dirichlet(np.ones(4), case.n),
     "threshold": lambda case: 0.7,  # of the order of the singular values
     "thresholds": lambda case: np.array([0.0, 0.3, 0.7, 1.5, 40.0]),
     "shares": lambda case: np.array([0.0, 0.15, 0.4, 0.8, 1.2]),

@@ -77,6 +77,16 @@ ALIGNED = {
     ("kernel", "hessian"): fisher,
     ("vectors",): equal_rows,
     ("vectors", "labels"): equal_rows,
+    ("probabilities", "labels"): lambda a: {"probabilities": np.eye(CLASSES)[a["labels"]]},
+    ("gram", "targets"): lambda a: {"gram": a["targets"] @ a["targets"].T},
+    ("gram", "labels"): lambda a: {
+        "gram": np.eye(CLASSES)[a["labels"]] @ np.eye(CLASSES)[a["labels"]].T
+    },
+    ("kernel", "labels"): lambda a: {
+        "kernel": np.einsum(
+            "xy,ij->xiyj", np.equal.outer(a["labels"], a["labels"]), np.eye(CLASSES)
+        )
+    },
     ("gram",): lambda a: {"gram": np.full_like(a["gram"], np.abs(a["gram"]).max())},
 }
 
@@ -86,6 +96,11 @@ def aligned(row, arguments):
     names = tuple(row.inputs)[:2]
     if row.name == "alignment_contrast":  # equal vectors leave nothing for the classes to add
         return {**arguments, "vectors": np.eye(CLASSES)[arguments["labels"]]}
+    if row.name in ("transrate", "sfda"):  # both need spread within the classes
+        apart = 5 * one_hot(arguments["labels"], arguments["features"])
+        features = arguments["features"].copy()
+        features[:, :CLASSES] += apart
+        return {**arguments, "features": features}
     if names == ("kernel", "targets"):
         if arguments["kernel"].ndim == 4:
             return {**arguments, **tangent_kernel(arguments)}

@@ -3,10 +3,11 @@
 Each module maps names of the registry to functions with the same arguments, on NumPy arrays.
 """
 
-from tests.reference import covariance, gradient, kernel, representation, tangent
+from tests.reference import covariance, gradient, kernel, representation, tangent, transferability
 
 REFERENCES = {
     **representation.REFERENCES,
+    **transferability.REFERENCES,
     **covariance.REFERENCES,
     **kernel.REFERENCES,
     **tangent.REFERENCES,

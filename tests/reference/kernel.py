@@ -187,7 +187,45 @@ def correlation_table(rows, columns, method="pearson"):
     return table
 
 
+def _left_out(gram, targets, ridge):
+    """Predictions of kernel regression with intercept, each example's from all the others."""
+    rows = []
+    for i in range(len(gram)):
+        keep = np.arange(len(gram)) != i
+        size = keep.sum()
+        system = np.ones((size + 1, size + 1))
+        system[:size, :size] = gram[np.ix_(keep, keep)] + ridge * np.eye(size)
+        system[size, size] = 0
+        right = np.vstack([targets[keep], np.zeros((1, targets.shape[1]))])
+        weights = np.linalg.solve(system, right)
+        rows.append(np.append(gram[i, keep], 1) @ weights)
+    return np.array(rows)
+
+
+def _best_left_out(gram, targets):
+    n = len(gram)
+    H = np.eye(n) - 1 / n
+    K = H @ gram @ H
+    plain = sum(((targets[i] - np.delete(targets, i, 0).mean(0)) ** 2).sum() for i in range(n))
+    tried = []
+    for exponent in np.arange(-5, 2.01, 0.5):
+        predicted = _left_out(K, targets, 10.0**exponent * np.trace(K) / n)
+        tried.append((((targets - predicted) ** 2).sum() / plain, exponent, predicted))
+    return min(tried, key=lambda entry: entry[0])
+
+
+def regression_error(gram, targets):
+    return _best_left_out(gram, targets)[0]
+
+
+def regression_accuracy(gram, labels):
+    predicted = _best_left_out(gram, np.eye(labels.max() + 1)[labels])[2]
+    return np.mean(predicted.argmax(1) == labels)
+
+
 REFERENCES = {
+    "regression_error": regression_error,
+    "regression_accuracy": regression_accuracy,
     "kta": kta,
     "linear_kta": linear_kta,
     "cka": cka,

@@ -178,6 +178,25 @@ def readout_accuracy(features, labels):
     return best[1]
 
 
+def readout_error(features, targets):
+    """As :func:`readout_accuracy`, for numbers, beside the mean of the others."""
+    n = len(targets)
+    centred = features - features.mean(0)
+    unit = (centred**2).sum() / n
+    plain = sum(((targets[i] - np.delete(targets, i, 0).mean(0)) ** 2).sum() for i in range(n))
+    errors = []
+    for exponent in np.arange(-5, 2.01, 0.5):
+        error = 0.0
+        for i in range(n):
+            x, y = np.delete(centred, i, 0), np.delete(targets, i, 0)
+            a, b = x - x.mean(0), y - y.mean(0)
+            ridge = 10.0**exponent * unit * np.eye(x.shape[1])
+            weights = np.linalg.solve(a.T @ a + ridge, a.T @ b)
+            error += ((targets[i] - y.mean(0) - (centred[i] - x.mean(0)) @ weights) ** 2).sum()
+        errors.append(error / plain)
+    return min(errors)
+
+
 REFERENCES = {
     "representation_alignment": representation_alignment,
     "alignment_curve": alignment_curve,
@@ -193,4 +212,5 @@ REFERENCES = {
     "picard_ratios": picard_ratios,
     "neighbour_accuracy": neighbour_accuracy,
     "readout_accuracy": readout_accuracy,
+    "readout_error": readout_error,
 }

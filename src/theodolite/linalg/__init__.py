@@ -25,6 +25,13 @@ from theodolite.linalg.centering import (
     vanishes_when_centered,
 )
 from theodolite.linalg.hsic import HsicSums, KernelProducts, centered_products, debiased_product
+from theodolite.linalg.leave_one_out import (
+    RIDGES,
+    LeaveOneOut,
+    leave_one_out,
+    leave_one_out_blocks,
+    regression_targets,
+)
 from theodolite.linalg.losses import (
     cross_entropy_gradient,
     cross_entropy_hessian,
@@ -64,12 +71,14 @@ from theodolite.linalg.spectra import (
 
 __all__ = [
     "GRAM_ACCURATE_ABOVE",
+    "RIDGES",
     "CrossMoments",
     "Eigen",
     "GramSums",
     "HsicSums",
     "KernelProducts",
     "LabelProjections",
+    "LeaveOneOut",
     "Moments",
     "Route",
     "SetSums",
@@ -93,6 +102,8 @@ __all__ = [
     "full_precision",
     "gram_cosine",
     "gram_sums",
+    "leave_one_out",
+    "leave_one_out_blocks",
     "mean_over_classes",
     "nan_unless",
     "numerical_rank",
@@ -104,6 +115,7 @@ __all__ = [
     "qr_projections",
     "rank_tolerance",
     "ratio_or_nan",
+    "regression_targets",
     "row_chunks",
     "safe_sqrt",
     "singular_values",

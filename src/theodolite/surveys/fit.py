@@ -9,7 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from theodolite.measures import representation
+from theodolite.measures import kernel, representation
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext, input_features
 from theodolite.surveys.layers import Layer
@@ -32,7 +32,7 @@ def measure_readouts(
     estimate = _accuracy(float(value), labels)
     record.row(layer, "representation", "neighbour_accuracy", estimate, n=len(labels))
     few = features.first(min(_READOUT, len(labels)))
-    value = representation.readout_accuracy_of_gram(few.gram, labels[: len(few)])
+    value = kernel.regression_accuracy(few.gram, labels[: len(few)])
     estimate = _accuracy(float(value), labels[: len(few)])
     record.row(layer, "representation", "readout_accuracy", estimate, n=len(few))
 
@@ -47,7 +47,7 @@ def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe |
     if inputs is not None and bool(inputs.gram.isfinite().all()):
         labels = targets.labels.to(inputs.gram.device)
         near = representation.neighbour_accuracy_of_gram(inputs.gram, labels)
-        line = representation.readout_accuracy_of_gram(inputs.gram, labels)
+        line = kernel.regression_accuracy(inputs.gram, labels)
         rows |= {"input_neighbour_accuracy": float(near), "input_readout_accuracy": float(line)}
     for measure, value in rows.items():
         read_at = "outputs" if measure == "accuracy" else "inputs"

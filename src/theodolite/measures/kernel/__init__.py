@@ -1,5 +1,6 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra."""
 
+from theodolite.linalg import LeaveOneOut
 from theodolite.measures.kernel._alignment import (
     CenteredGrams,
     centered_cka,
@@ -38,6 +39,11 @@ from theodolite.measures.kernel._power import (
     power_evenness,
     spectral_gap,
 )
+from theodolite.measures.kernel._regression import (
+    leave_one_out_regression,
+    regression_accuracy,
+    regression_error,
+)
 from theodolite.measures.kernel._spectrum import (
     KernelSpectrum,
     kernel_spectrum,
@@ -53,6 +59,7 @@ __all__ = [
     "CumulativePower",
     "KernelSpectrum",
     "LayerProfile",
+    "LeaveOneOut",
     "center_gram",
     "centered_cka",
     "cka",
@@ -69,6 +76,7 @@ __all__ = [
     "kta_from_power",
     "kta_from_spectrum",
     "layer_profile",
+    "leave_one_out_regression",
     "linear_cka",
     "linear_hsic",
     "linear_kta",
@@ -80,6 +88,8 @@ __all__ = [
     "permuted_cka",
     "power_area",
     "power_evenness",
+    "regression_accuracy",
+    "regression_error",
     "spectral_gap",
     "target_cka",
     "target_gram",
@@ -96,6 +106,7 @@ HELPERS = (
     "CumulativePower",
     "KernelSpectrum",
     "LayerProfile",
+    "LeaveOneOut",
     "center_gram",
     "cka_matrix",
     "correlation_threshold",
@@ -104,6 +115,7 @@ HELPERS = (
     "kta_from_power",
     "kta_from_spectrum",
     "layer_profile",
+    "leave_one_out_regression",
     "optimal_kernel",
     "target_gram",
 )

@@ -324,5 +324,37 @@ ROWS: tuple[Measure, ...] = (
         )
         for suffix, word, low in (("", "unbiased", -float("inf")), (".biased", "plug-in", 0.0))
     ),
+    _row(
+        name="regression_error",
+        function=kernel.regression_error,
+        inputs={"gram": "gram", "targets": "targets"},
+        meaning="Error of kernel regression on all other examples; 1: no better than the mean.",
+        reference="[allen1974prediction]",
+        range=(0.0, float("inf")),
+        larger_is_more_aligned=False,
+        invariances=(
+            Invariance("permute_rows_and_columns", ("gram", "targets")),
+            Invariance("scale", ("gram",)),
+            Invariance("scale", ("targets",)),
+            Invariance("shift_entries", ("gram",)),
+            Invariance("shift_rows", ("targets",)),
+        ),
+        differentiable={"gram": False, "targets": False},
+    ),
+    _row(
+        name="regression_accuracy",
+        function=kernel.regression_accuracy,
+        inputs={"gram": "gram", "labels": "labels"},
+        meaning="Share of examples that kernel regression on all the others gets right.",
+        reference="[allen1974prediction]",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(
+            Invariance("permute_rows_and_columns", ("gram", "labels")),
+            Invariance("scale", ("gram",)),
+            Invariance("shift_entries", ("gram",)),
+        ),
+        differentiable={"gram": False},
+    ),
     *SPECTRAL_ROWS,
 )

@@ -14,13 +14,21 @@ from theodolite.measures.representation import (
     alignment_curve,
     alignment_second_moment,
     chance_curve,
+    gbc,
+    h_score,
+    leep,
+    logme,
+    n_leep,
     neighbour_accuracy,
     one_vs_one_curve,
     one_vs_one_difference,
     picard_ratios,
     readout_accuracy,
+    readout_error,
     representation_alignment,
+    sfda,
     top_share,
+    transrate,
 )
 
 _row = partial(Measure, family="representation")
@@ -45,6 +53,13 @@ _READ_OUT = (
     Invariance("shift_rows", ("features",)),
 )
 _RENAMED = (Invariance("rename_classes", ("labels",)),)
+_SHIFTED = (
+    *_BASIS,
+    *_RENAMED,
+    Invariance("permute_rows", ("features", "labels")),
+    Invariance("shift_rows", ("features",)),
+)
+_FEATURES_AND_LABELS = {"features": "features", "labels": "labels"}
 
 
 def _energy(targets: Tensor, **_others: Any) -> float:
@@ -80,6 +95,18 @@ def _closest_pair(features: Tensor, targets: Tensor) -> float:
     gaps = -values.diff() / values.max()
     apart = gaps[gaps > 1e-6]
     return 1 / float(apart.min()) if len(apart) else 1.0
+
+
+def _within_condition(features: Tensor, labels: Tensor) -> float:
+    """Of the shrunk covariance within classes that the discriminant inverts."""
+    wide = double(features)
+    means = torch.stack([wide[labels == name].mean(0) for name in labels.unique()])
+    centred = wide - means[torch.unique(labels, return_inverse=True)[1]]
+    values = torch.linalg.svdvals(centred).square() / len(wide)
+    if len(values) < features.shape[1] or values[-1] <= 1e-10 * values[0]:
+        strength = max(float((-5 * values[0]).exp()), 1e-10)
+        return float(values[0] / (strength * values.mean())) if values[0] > 0 else 1.0
+    return float(values[0] / values[-1])
 
 
 ROWS: tuple[Measure, ...] = (
@@ -184,6 +211,138 @@ ROWS: tuple[Measure, ...] = (
         larger_is_more_aligned=True,
         invariances=_READ_OUT,
         differentiable={"features": False},
+    ),
+    _row(
+        name="readout_error",
+        function=readout_error,
+        inputs={"features": "features", "targets": "targets"},
+        meaning="Error of a linear read-out of all other examples; 1: no better than the mean.",
+        reference="[allen1974prediction]",
+        range=(0.0, inf),
+        larger_is_more_aligned=False,
+        invariances=(
+            *_BASIS,
+            *_SCALE_FREE,
+            Invariance("permute_rows", ("features", "targets")),
+            Invariance("shift_rows", ("features",)),
+            Invariance("shift_rows", ("targets",)),
+            Invariance("negate", ("targets",)),
+        ),
+        differentiable={"features": False, "targets": False},
+    ),
+    _row(
+        name="logme",
+        function=logme,
+        inputs={"features": "features", "targets": "labels"},
+        meaning="Evidence of a Bayesian linear model of the labels, as the published code has it.",
+        reference="[you2022ranking]",
+        larger_is_more_aligned=True,
+        invariances=(
+            Invariance("rotate_columns", ("features",)),
+            Invariance("permute_rows", ("features", "targets")),
+            Invariance("rename_classes", ("targets",)),
+        ),
+        differentiable={"features": False},
+    ),
+    _row(
+        name="logme.complete",
+        function=logme,
+        inputs={"features": "features", "targets": "targets"},
+        meaning="Evidence of a Bayesian linear model of the targets, all its terms included.",
+        reference="[you2021logme]",
+        larger_is_more_aligned=True,
+        invariances=(*_BASIS, Invariance("permute_rows", ("features", "targets"))),
+        differentiable={"features": False, "targets": False},
+        options={"complete": True},
+    ),
+    _row(
+        name="h_score",
+        function=h_score,
+        inputs=_FEATURES_AND_LABELS,
+        meaning="Variance of the class means in units of the variance of the features.",
+        reference="[bao2019hscore]",
+        range=(0.0, inf),
+        larger_is_more_aligned=True,
+        invariances=(*_SHIFTED, Invariance("scale", ("features",))),
+        differentiable={"features": False},
+    ),
+    _row(
+        name="h_score.shrinkage",
+        function=h_score,
+        inputs=_FEATURES_AND_LABELS,
+        meaning="The same with a covariance that can be trusted from few examples.",
+        reference="[ibrahim2021newer]",
+        range=(0.0, inf),
+        larger_is_more_aligned=True,
+        invariances=(
+            *(row for row in _SHIFTED if row.transformation != "append_zero_columns"),
+            Invariance("scale", ("features",)),
+        ),
+        differentiable={"features": False},
+        options={"shrinkage": True},
+    ),
+    _row(
+        name="leep",
+        function=leep,
+        inputs={"probabilities": "probabilities", "labels": "labels"},
+        meaning="Likelihood of the labels given the probabilities of a model's own classes.",
+        reference="[nguyen2020leep]",
+        range=(-inf, 0.0),
+        larger_is_more_aligned=True,
+        invariances=(*_RENAMED, Invariance("permute_rows", ("probabilities", "labels"))),
+        differentiable={"probabilities": False},
+    ),
+    _row(
+        name="n_leep",
+        function=n_leep,
+        inputs=_FEATURES_AND_LABELS,
+        meaning="Likelihood of the labels given the clusters of the features.",
+        reference="[li2021ranking]",
+        range=(-inf, 0.0),
+        larger_is_more_aligned=True,
+        invariances=_RENAMED,
+        differentiable={"features": False},
+    ),
+    _row(
+        name="transrate",
+        function=transrate,
+        inputs=_FEATURES_AND_LABELS,
+        meaning="How much less room the features of a class take than those of all.",
+        reference="[huang2022transrate]",
+        larger_is_more_aligned=True,
+        invariances=_SHIFTED,
+        differentiable={"features": False},
+    ),
+    *(
+        _row(
+            name=f"gbc{suffix}",
+            function=gbc,
+            inputs=_FEATURES_AND_LABELS,
+            meaning=f"How little the classes overlap as {shape} Gaussians; 0: not at all.",
+            reference="[pandy2022gbc]",
+            range=(-inf, 0.0),
+            larger_is_more_aligned=True,
+            invariances=(
+                *_RENAMED,
+                Invariance("permute_rows", ("features", "labels")),
+                Invariance("shift_rows", ("features",)),
+            ),
+            differentiable={"features": False},
+            options={"shape": shape},
+        )
+        for suffix, shape in (("", "spherical"), (".diagonal", "diagonal"))
+    ),
+    _row(
+        name="sfda",
+        function=sfda,
+        inputs=_FEATURES_AND_LABELS,
+        meaning="Probability of the labels under a discriminant that was made harder.",
+        reference="[shao2022sfda]",
+        range=(0.0, 1.0),
+        larger_is_more_aligned=True,
+        invariances=(*_RENAMED, Invariance("permute_rows", ("features", "labels"))),
+        differentiable={"features": False},
+        condition=_within_condition,
     ),
     _row(
         name="alignment_second_moment",

@@ -1,6 +1,6 @@
 """Alignment of a layer's features with the labels, by singular directions."""
 
-from theodolite.linalg import LabelProjections
+from theodolite.linalg import LabelProjections, LeaveOneOut
 from theodolite.measures.representation._comparison import (
     CurveAverage,
     chance_curve,
@@ -26,10 +26,11 @@ from theodolite.measures.representation._features import (
 )
 from theodolite.measures.representation._projections import label_projections
 from theodolite.measures.representation._readouts import (
+    leave_one_out_readout,
     neighbour_accuracy,
     neighbour_accuracy_of_gram,
     readout_accuracy,
-    readout_accuracy_of_gram,
+    readout_error,
 )
 from theodolite.measures.representation._summaries import (
     alignment_area,
@@ -39,12 +40,22 @@ from theodolite.measures.representation._summaries import (
     top_share,
     top_share_from_projections,
 )
+from theodolite.measures.representation._transferability import (
+    gbc,
+    h_score,
+    leep,
+    logme,
+    n_leep,
+    sfda,
+    transrate,
+)
 
 __all__ = [
     "AlignmentCurve",
     "AlignmentSteps",
     "CurveAverage",
     "LabelProjections",
+    "LeaveOneOut",
     "PreparedFeatures",
     "ScaledTargets",
     "alignment_area",
@@ -57,7 +68,13 @@ __all__ = [
     "curve_difference",
     "curve_from_projections",
     "dominance_fraction",
+    "gbc",
+    "h_score",
     "label_projections",
+    "leave_one_out_readout",
+    "leep",
+    "logme",
+    "n_leep",
     "neighbour_accuracy",
     "neighbour_accuracy_of_gram",
     "one_vs_one_curve",
@@ -65,11 +82,13 @@ __all__ = [
     "picard_ratios",
     "prepare_features",
     "readout_accuracy",
-    "readout_accuracy_of_gram",
+    "readout_error",
     "representation_alignment",
     "scaled_targets",
+    "sfda",
     "top_share",
     "top_share_from_projections",
+    "transrate",
 ]
 
 HELPERS: tuple[str, ...] = (
@@ -77,6 +96,7 @@ HELPERS: tuple[str, ...] = (
     "AlignmentSteps",
     "CurveAverage",
     "LabelProjections",
+    "LeaveOneOut",
     "PreparedFeatures",
     "ScaledTargets",
     "alignment_steps",
@@ -86,9 +106,9 @@ HELPERS: tuple[str, ...] = (
     "curve_from_projections",
     "dominance_fraction",
     "label_projections",
+    "leave_one_out_readout",
     "neighbour_accuracy_of_gram",
     "prepare_features",
-    "readout_accuracy_of_gram",
     "scaled_targets",
     "top_share_from_projections",
 )

@@ -1,9 +1,9 @@
 """Read-outs judged without held-out data: each example is predicted from all the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,14 +14,19 @@ from theodolite.checks import (
     require_labels,
     require_nonempty,
     require_same_length,
-    require_square,
     require_symmetric,
 )
-from theodolite.linalg import array_function, double, double_center, symmetric_eigen, thin_svd
+from theodolite.linalg import (
+    RIDGES,
+    LeaveOneOut,
+    array_function,
+    double,
+    double_center,
+    leave_one_out,
+    thin_svd,
+)
 
 _ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
-# Ridges that compete, in units of the mean eigenvalue of the centred kernel.
-_RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
 
 
 @array_function
@@ -61,6 +66,7 @@ def neighbour_accuracy(
         [cover1967nearest].
     """
     _require_examples(features, labels)
+    require_labels(labels)
     rows = _centred(features)
 
     def products(own: Tensor) -> Tensor:
@@ -88,7 +94,9 @@ def neighbour_accuracy_of_gram(
     References:
         [cover1967nearest].
     """
-    _require_gram(gram, labels)
+    require_symmetric(gram=gram)
+    _require_examples(gram, labels)
+    require_labels(labels)
     inner = double_center(double(gram))
     return _share_of_neighbours(lambda own: inner[own], inner.diagonal(), labels, neighbours)
 
@@ -147,68 +155,86 @@ def readout_accuracy(
     References:
         [allen1974prediction], the PRESS statistic.
     """
-    _require_examples(features, labels)
-    left, values, _ = thin_svd(_centred(features))
-    return _share_of_readout(left, values.square(), labels)
+    require_labels(labels)
+    return leave_one_out_readout(features, labels).accuracy
 
 
 @array_function
-def readout_accuracy_of_gram(
-    gram: Float[Tensor, "n n"], labels: Integer[Tensor, " n"]
+def readout_error(
+    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
 ) -> Float[Tensor, ""]:
-    """:func:`readout_accuracy` from the inner products of all pairs of examples.
+    r"""Squared error of a linear read-out trained on all other examples, beside that of their mean.
+
+    .. math:: \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}
+
+    Ridge regression with intercept, its ridge chosen as in :func:`readout_accuracy`. The score that
+    ranks models: it needs no held-out data, is finer than accuracy, and serves regression too.
+
+    Range: [0, inf); 1: no better than the mean.
+    Invariant to: rotations, shifts and a common scale of the features; shifts and scale of targets.
+    Undefined (``nan``): all targets are equal.
+    Cost: one singular value decomposition, O(n d min(n, d)).
 
     Args:
-        gram: inner products of features.
-        labels: class of each example.
+        features: one row per example.
+        targets: integer class labels, or numbers to regress, one column for each output.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features or targets are not finite.
+
+    Example:
+        >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 1.1, 1.9, 3.0])
+        >>> round(readout_error(x, y).item(), 4)
+        0.0062
+
+    References:
+        [allen1974prediction], the PRESS statistic.
+    """
+    return leave_one_out_readout(features, targets).error
+
+
+@array_function
+def leave_one_out_readout(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    ridges: Sequence[float] = RIDGES,
+) -> LeaveOneOut:
+    """Predictions of a linear read-out for each example from all the others, and how good they are.
+
+    Ridge regression with intercept, in closed form: one singular value decomposition for all
+    ridges, O(n d min(n, d)), and O(n min(n, d) c) for each.
+
+    Args:
+        features: one row per example.
+        targets: integer class labels, or numbers to regress, one column for each output.
+        ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
+            of least error wins.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features or targets are not finite, or a ridge is not positive.
 
     Example:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
-        >>> readout_accuracy_of_gram(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1])).item()
-        1.0
+        >>> found = leave_one_out_readout(x, torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> found.accuracy.item(), [round(end, 2) for end in found.accuracy_interval.tolist()]
+        (1.0, [0.61, 1.0])
 
     References:
-        [allen1974prediction].
+        [allen1974prediction], the PRESS statistic.
     """
-    _require_gram(gram, labels)
-    found = symmetric_eigen(double_center(double(gram)))
-    return _share_of_readout(found.vectors, found.values.clamp_min(0.0), labels)
+    _require_examples(features, targets)
+    left, values, _ = thin_svd(_centred(features.detach()))
+    return leave_one_out(left, values.square(), targets.detach(), ridges)
 
 
-def _share_of_readout(left: Tensor, eigenvalues: Tensor, labels: Tensor) -> Tensor:
-    """From the eigenvectors of the centred kernel, one fit per ridge."""
-    names, classes = torch.unique(labels, return_inverse=True)
-    if len(names) < 2:
-        return left.new_tensor(torch.nan)
-    n = len(labels)
-    targets = functional.one_hot(classes, len(names)).double()
-    centred = targets - targets.mean(0)
-    parts = left.mT @ centred
-    errors, predictions = [], []
-    for ridge in _RIDGES:
-        kept = eigenvalues / (eigenvalues + ridge * eigenvalues.sum() / n).clamp_min(1e-300)
-        leverage = (left.square() * kept).sum(1) + 1 / n
-        residuals = centred - left @ (kept.unsqueeze(1) * parts)
-        residuals = residuals / (1 - leverage).clamp_min(1e-9).unsqueeze(1)
-        errors.append(residuals.square().sum())
-        predictions.append((targets - residuals).argmax(1))
-    best = int(torch.stack(errors).argmin())
-    return (predictions[best] == classes).double().mean()
-
-
-def _require_examples(features: Tensor, labels: Tensor) -> None:
+def _require_examples(features: Tensor, targets: Tensor) -> None:
     require_axes(2, features=features)
     require_nonempty(features=features)
-    require_same_length(features=features, labels=labels)
+    require_same_length(features=features, targets=targets)
     require_count(2, examples=len(features))
     require_finite(features=features)
-    require_labels(labels)
-
-
-def _require_gram(gram: Tensor, labels: Tensor) -> None:
-    require_square(gram=gram)
-    require_symmetric(gram=gram)
-    _require_examples(gram, labels)
 
 
 def _centred(features: Tensor) -> Tensor:

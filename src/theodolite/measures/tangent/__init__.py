@@ -1,6 +1,7 @@
 """Alignment of tangent kernels with the labels, layer by layer, and the shape of that curve."""
 
 from theodolite.linalg import (
+    LeaveOneOut,
     alignment_from_norms,
     cross_entropy_gradient,
     cross_entropy_hessian,
@@ -31,6 +32,11 @@ from theodolite.measures.tangent._hierarchy import (
     relative_alignment,
 )
 from theodolite.measures.tangent._kernels import centered_labels, feature_kernel, stacked_kernel
+from theodolite.measures.tangent._regression import (
+    leave_one_out_tangent_regression,
+    tangent_regression_accuracy,
+    tangent_regression_error,
+)
 from theodolite.measures.tangent._spectrum import (
     LayerEnergy,
     effective_rank,
@@ -51,6 +57,7 @@ __all__ = [
     "AlignmentDecomposition",
     "EquilibriumFit",
     "LayerEnergy",
+    "LeaveOneOut",
     "RankOneModel",
     "UpdateBounds",
     "alignment_decomposition",
@@ -72,6 +79,7 @@ __all__ = [
     "label_contribution",
     "label_gradient_correlation",
     "layer_energy",
+    "leave_one_out_tangent_regression",
     "normalized_spectrum",
     "operator_alignment",
     "peak_layer",
@@ -83,6 +91,8 @@ __all__ = [
     "stable_rank",
     "stacked_kernel",
     "tangent_alignment",
+    "tangent_regression_accuracy",
+    "tangent_regression_error",
     "uncoupled_bound",
 ]
 
@@ -90,6 +100,7 @@ HELPERS: tuple[str, ...] = (
     "AlignmentDecomposition",
     "EquilibriumFit",
     "LayerEnergy",
+    "LeaveOneOut",
     "RankOneModel",
     "UpdateBounds",
     "alignment_from_norms",
@@ -102,6 +113,7 @@ HELPERS: tuple[str, ...] = (
     "frozen_update",
     "frozen_update_bounds",
     "is_ascent_descent",
+    "leave_one_out_tangent_regression",
     "peak_layer",
     "prominence",
     "relative_alignment",

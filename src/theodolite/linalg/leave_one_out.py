@@ -1,0 +1,193 @@
+r"""Ridge regression judged without held-out data, in closed form.
+
+What a regression with intercept would predict for an example that it has not seen follows from one
+fit to all of them. With the centred kernel :math:`K_c`, the ridge :math:`\lambda` and
+
+.. math:: P = \lambda\,(K_c + \lambda I)^{-1} - \tfrac1n 11^\top, \qquad
+          y_i - \hat y_{-i} = P_{ii}^{-1} (P y)_i
+
+the answer is exact: :math:`P_{ii}` is a number for a kernel between examples, a block of c x c for
+a kernel between pairs of example and output. One eigendecomposition serves every ridge.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Integer, Shaped
+from torch import Tensor
+from torch.nn import functional
+
+from theodolite.checks import require_finite, require_labels, require_nonempty, require_positive
+from theodolite.errors import ShapeError
+from theodolite.linalg.arrays import double, ratio_or_nan
+from theodolite.linalg.centering import unit_peak
+from theodolite.linalg.spectra import symmetric_eigen
+
+__all__ = ["RIDGES", "LeaveOneOut", "leave_one_out", "leave_one_out_blocks", "regression_targets"]
+
+# Ridges that compete, in units of the mean eigenvalue of the centred kernel.
+RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
+_QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
+_LEAST = 1e-9  # of 1 - leverage: an example that alone spans a direction
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """What a regression predicts for each example from all the others, and how good that is."""
+
+    error: Float[Tensor, ""]  # squared, in units of that of the mean of the others
+    error_interval: Float[Tensor, "2"]  # 95 %, from the spread over examples
+    accuracy: Float[Tensor, ""]  # share of class labels that are the largest output; else nan
+    accuracy_interval: Float[Tensor, "2"]  # 95 %, Wilson's
+    ridge: Float[Tensor, ""]  # in units of the mean eigenvalue of the centred kernel
+    predictions: Float[Tensor, "n c"]  # one column for each class present, or each target
+    classes: Integer[Tensor, " c"] | None  # labels of the columns; none for regression
+
+
+def regression_targets(
+    targets: Shaped[Tensor, "n *c"], outputs: int | None = None
+) -> tuple[Float[Tensor, "n c"], Integer[Tensor, " c"] | None]:
+    """Columns to regress, and the classes they stand for: one-hot labels, or targets as they are.
+
+    Class labels have one column for each class present, or for each of ``outputs`` in order.
+
+    Raises:
+        ShapeError: If targets have more than two axes or none.
+        DomainError: If labels are negative or beyond ``outputs``, or targets not finite.
+    """
+    require_nonempty(targets=targets)
+    if not targets.is_floating_point():
+        require_labels(targets, outputs, name="targets")
+        names, classes = torch.unique(targets, return_inverse=True)
+        if outputs is not None:
+            names, classes = torch.arange(outputs, device=targets.device), targets.long()
+        return functional.one_hot(classes, len(names)).double(), names
+    if targets.ndim > 2:
+        raise ShapeError(
+            "targets: expected integer class labels (n,) or numbers (n,) or (n, c), "
+            f"got shape {tuple(targets.shape)}"
+        )
+    require_finite(targets=targets)
+    return double(targets).reshape(len(targets), -1), None
+
+
+def leave_one_out(
+    vectors: Float[Tensor, "n r"],
+    eigenvalues: Float[Tensor, " r"],
+    targets: Shaped[Tensor, "n *c"],
+    ridges: Sequence[float] = RIDGES,
+) -> LeaveOneOut:
+    """Leave-one-out regression with intercept, with a kernel between examples.
+
+    Cost: O(n r c) for each ridge.
+
+    Args:
+        vectors: eigenvectors of the centred kernel; those of eigenvalue zero may be left out.
+        eigenvalues: theirs.
+        targets: integer class labels, or numbers to regress.
+        ridges: those that compete, in units of the mean eigenvalue; that of least error wins.
+    """
+    columns, names = regression_targets(targets)
+    n, centred = len(columns), unit_peak(columns - columns.mean(0))
+    parts = vectors.mT @ centred
+
+    def residuals(ridge: Tensor) -> Tensor:
+        kept = eigenvalues / (eigenvalues + ridge).clamp_min(1e-300)
+        left = 1 - (vectors.square() * kept).sum(1) - 1 / n
+        missed = centred - vectors @ (kept.unsqueeze(1) * parts)
+        return missed / left.clamp_min(_LEAST).unsqueeze(1)
+
+    return _best(residuals, ridges, eigenvalues.sum() / n, columns, names)
+
+
+def leave_one_out_blocks(
+    kernel: Float[Tensor, "n c n c"],
+    targets: Shaped[Tensor, "n *c"],
+    ridges: Sequence[float] = RIDGES,
+) -> LeaveOneOut:
+    """Leave-one-out regression with one intercept for each output, with an operator-valued kernel.
+
+    All outputs of an example are left out together. Cost: O(n^3 c^3) once, O(n^2 c^3) for each
+    ridge.
+
+    Args:
+        kernel: axes example, output, example, output; symmetric.
+        targets: integer class labels, one class for each output in order, or numbers (n, c).
+        ridges: those that compete, in units of the mean eigenvalue of the centred kernel.
+
+    Raises:
+        ShapeError: If targets do not have one column for each output.
+    """
+    n, c = kernel.shape[:2]
+    columns, names = regression_targets(targets, c)
+    if columns.shape != (n, c):
+        raise ShapeError(
+            f"targets: expected class labels or shape {(n, c)}, one column for each output of the "
+            f"kernel, got {tuple(targets.shape)}"
+        )
+    wide = double(kernel)
+    wide = wide - wide.mean(0, keepdim=True)
+    wide = wide - wide.mean(2, keepdim=True)
+    # The intercepts are eigenvectors of eigenvalue zero. Lifted to the top, they are set apart from
+    # others of eigenvalue zero and dropped, and nothing is left that cancels.
+    unit = torch.einsum("xixi->", wide) / (n * c)
+    lift = 2 * n * c * torch.where(unit > 0, unit, 1.0) / n
+    wide = wide + lift * torch.eye(c, dtype=wide.dtype, device=wide.device).unsqueeze(1)
+    values, vectors = symmetric_eigen(wide.reshape(n * c, n * c))
+    values, vectors = values[c:].clamp_min(0.0), vectors[:, c:]
+    parts = vectors.mT @ unit_peak(columns - columns.mean(0)).flatten()
+    blocks = vectors.reshape(n, c, -1)
+
+    def residuals(ridge: Tensor) -> Tensor:
+        lost = ridge / (values + ridge).clamp_min(1e-300)
+        missed = (vectors @ (lost * parts)).reshape(n, c)
+        own, turn = torch.linalg.eigh((blocks * lost) @ blocks.mT)
+        turned = (turn.mT @ missed.unsqueeze(2)) / own.clamp_min(_LEAST).unsqueeze(2)
+        return (turn @ turned).squeeze(2)
+
+    return _best(residuals, ridges, unit, columns, names)
+
+
+def _best(
+    residuals: Callable[[Tensor], Tensor],
+    ridges: Sequence[float],
+    unit: Tensor,
+    columns: Tensor,
+    names: Tensor | None,
+) -> LeaveOneOut:
+    """The ridge of least error, and what it comes to."""
+    if len(ridges) == 0:
+        raise ShapeError("ridges: expected at least one, got none")
+    require_positive(**{f"ridges[{place}]": ridge for place, ridge in enumerate(ridges)})
+    n, peak = len(columns), (columns - columns.mean(0)).abs().max()
+    # Features that are all alike predict the mean of the others, whatever the ridge.
+    missed = [residuals(ridge * torch.where(unit > 0, unit, 1.0)) for ridge in ridges]
+    best = int(torch.stack([gap.square().sum() for gap in missed]).argmin())
+    own = missed[best].square().sum(1)
+    plain = (unit_peak(columns - columns.mean(0)) * (n / (n - 1))).square().sum(1)
+    error = ratio_or_nan(own.mean(), plain.mean())
+    spread = ratio_or_nan((own - error * plain).std(), plain.mean() * n**0.5)
+    sides = torch.tensor([-_QUANTILE, _QUANTILE], dtype=own.dtype, device=own.device)
+    predictions = columns - missed[best] * peak
+    accuracy, interval = own.new_tensor(torch.nan), own.new_full((2,), torch.nan)
+    if names is not None and int(columns.any(0).sum()) > 1:
+        accuracy = (predictions.argmax(1) == columns.argmax(1)).double().mean()
+        interval = _wilson(accuracy, n)
+    return LeaveOneOut(
+        error=error,
+        error_interval=(error + sides * spread).clamp_min(0.0),
+        accuracy=accuracy,
+        accuracy_interval=interval,
+        ridge=own.new_tensor(ridges[best] if bool((unit > 0) & (peak > 0)) else torch.nan),
+        predictions=predictions,
+        classes=names,
+    )
+
+
+def _wilson(share: Tensor, count: int) -> Tensor:
+    """Interval of 95 % for a share of independent draws."""
+    square = _QUANTILE**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = _QUANTILE * (share * (1 - share) / count + square / (4 * count)).sqrt() / (1 + square)
+    return torch.stack([middle - half, middle + half]).clamp(0.0, 1.0)
