@@ -1,5 +1,6 @@
 """study and sweep: what is listed, judged and said."""
 
+import json
 import re
 
 import pytest
@@ -31,6 +32,17 @@ def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
     assert size == "smoke: points 100 of 1,000 (0.1)"
     assert len(lines) == 2 * len(all_studies()[FIG4].claims)
     assert all(line.startswith("          seed 0: ") for line in lines[1::2])
+
+
+def test_a_verdict_in_json_says_what_was_run(tmp_path):
+    words = ("--size", "smoke", "--results", tmp_path, "--json")
+    first, *_ = verdicts = json.loads(call("study", "run", FIG4, *words).stdout)
+    assert json.loads(call("study", "check", FIG4, *words).stdout) == verdicts
+    assert first["settings"] == [{"name": "points", "ours": 100, "paper": 1000, "ratio": 0.1}]
+    assert first["whose"] == {"source": "paper", "section": "Figure 4", "note": ""}
+    assert (first["seeds"], first["resampled"], first["stand_in"]) == (1, None, None)
+    ratio = next(one for one in verdicts if one["published"])
+    assert ratio["published"] == {"sigma_1": 9.58, "sigma_2": 2.84}
 
 
 def test_other_settings_are_kept_but_not_judged(tmp_path):

@@ -222,3 +222,38 @@ def test_cases_of_transfer(gains, verdict):
 def test_matched_eigenvectors(partners, quality, verdict):
     runs = made({"fewest_partners": partners, "median_quality": quality})
     assert status("fig3", "matched", runs) == verdict
+
+
+def scaled(**changes):
+    """Two rates at the usual scale: the first learns and moves, the second does not."""
+    config = {"scales": [1.0], "rates": [0.001, 0.01]}
+    numbers = {"floor": 1.5}
+    arrays = {}
+    for rate, accuracy, base in ((0.001, 1.0, 6.0), (0.01, 0.1, 1.5)):
+        cell = f"random_scale_1_rate_{rate:g}"
+        found = {"accuracy": accuracy, "end": 1.6, "mean_base": base, "mean_base_start": 1.5,
+                 "defect": 0.1, "peak": 0.5, "top_to_peak": 0.4}  # fmt: skip
+        numbers |= {f"{cell}_{name}": value for name, value in found.items()}
+        arrays |= {f"{cell}_value": np.array([1.5, 1.6]), f"{cell}_base": np.array([1.5, base])}
+    numbers |= {f"random_scale_1_rate_{name}": value for name, value in changes.items()}
+    return Results((Result(numbers, arrays, config=config, seed=101, size="reduced"),))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("below-random-random-1", {"0.001_end": 6.1}),
+        ("floor-random", {"0.001_end": 3.1}),
+        ("unimodal-random", {"0.001_defect": 0.16}),
+        ("damped-top-random", {"0.001_top_to_peak": 1.0}),
+    ],
+)
+def test_networks_that_learn_and_move_decide(name, change):
+    study = "fig2-4-scales"
+    assert status(study, name, scaled(), "reduced") == "holds"
+    assert status(study, name, scaled(**change), "reduced") == "fails"
+    still = {"0.001_mean_base": 1.6} | change
+    assert status(study, name, scaled(**still), "reduced") == "undecided"
+    assert (
+        status(study, name, scaled(**change, **{"0.001_accuracy": 0.4}), "reduced") == "undecided"
+    )

@@ -124,7 +124,7 @@ def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
     found = find_study(study)
     verdicts: Sequence[Verdict] = judge_study(found, size, load_results(results, found, size))
     if json_:
-        print_json([verdict_document(verdict) for verdict in verdicts])
+        print_json([verdict_document(found, verdict) for verdict in verdicts])
     else:
         print_verdicts(found, size, verdicts)
 

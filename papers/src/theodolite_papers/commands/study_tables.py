@@ -31,15 +31,29 @@ def study_document(study: Study) -> dict[str, Any]:
     }
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON shows it."""
+def verdict_document(study: Study, verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON shows it: what was run beside the paper, and how firm it is.
+
+    ``settings`` are those in which the size is not as published, with the ratio of numbers;
+    ``stand_in`` is null where nothing stands in; ``resampled`` is null for one seed.
+    """
+    from theodolite_papers.ledger import differences, origin_of
+
+    origin = origin_of(study, verdict.claim.id)
     return {
         "claim": verdict.claim.id,
         "text": verdict.claim.text,
+        "whose": None if origin is None else vars(origin),
         "size": verdict.size,
+        "settings": [
+            {"name": one.name, "ours": one.ours, "paper": one.paper, "ratio": one.ratio}
+            for one in differences(study, verdict.size)
+        ],
+        "stand_in": study.stand_in.get(verdict.size),
         "status": verdict.status,
         "seeds": verdict.seeds,
         "resampled": verdict.resampled,
+        "published": {name: float(value) for name, value in verdict.claim.published.items()},
         "outcomes": {
             label: {"holds": one.holds, "numbers": dict(one.numbers)}
             for label, one in verdict.outcomes.items()

@@ -197,7 +197,12 @@ def _device_name(device: torch.device) -> str:
 
 @cache
 def commit() -> str:
-    """The commit of the checkout that the laboratory runs from; empty where it is installed."""
+    """The commit of the checkout that the laboratory runs from; empty where it is installed.
+
+    A copy of a checkout without its history is told it by ``THEODOLITE_COMMIT``.
+    """
+    if told := os.environ.get("THEODOLITE_COMMIT"):
+        return told
     here = Path(__file__).parent
     words = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty"]
     try:

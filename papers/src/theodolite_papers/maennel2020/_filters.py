@@ -12,6 +12,7 @@ from theodolite.linalg import symmetric_eigen
 from theodolite.measures.covariance import (
     compare_misalignment,
     transfer_function,
+    unimodality_defect,
 )
 from theodolite_papers.lab.data import gaussian_inputs, random_labels
 from theodolite_papers.lab.models import mlp
@@ -27,6 +28,7 @@ __all__ = [
     "covariance_of",
     "drawn_data",
     "eigenvectors",
+    "filter_summary",
     "same_sign",
     "train_on_gaussians",
     "trained_filters",
@@ -154,10 +156,13 @@ class FilterWatch:
         self.floor = float("nan")
 
     def __call__(self, state: TrainingState) -> None:
-        """Measure if it is time; the random bases are the same every time."""
-        if state.step not in self._steps:
-            return
-        filters = state.model.get_parameter("conv1.weight").detach().cpu().double().flatten(1)
+        """Measure if it is time."""
+        if state.step in self._steps:
+            self.measure(state.step, state.model)
+
+    def measure(self, step: int, model: nn.Module) -> None:
+        """Measure the filters after a step; the random bases are the same every time."""
+        filters = model.get_parameter("conv1.weight").detach().cpu().double().flatten(1)
         score = compare_misalignment(
             self._covariance,
             weight_covariance(filters),
@@ -165,12 +170,29 @@ class FilterWatch:
             generator=self._trial.generator(90),
         )
         curve = transfer_function(self._covariance, filters)
-        self.epochs.append(self._steps[state.step])
+        self.epochs.append(self._steps[step])
         self.value.append(float(score.value))
         self.baseline.append(score.baseline.tolist())
         self.floor = float(score.floor)
         self.sigma = curve.sigma.flip(0).tolist()
         self.tau.append(curve.tau.flip(0).tolist())
+
+
+def filter_summary(name: str, watch: FilterWatch) -> dict[str, float]:
+    """First and last scores, and the shape of the last curve, each behind a name."""
+    first, last = torch.tensor(watch.tau[0]), torch.tensor(watch.tau[-1])
+    return {
+        f"{name}_start": watch.value[0],
+        f"{name}_end": watch.value[-1],
+        f"{name}_lowest_base": min(watch.baseline[-1]),
+        f"{name}_mean_base": float(np.mean(watch.baseline[-1])),
+        f"{name}_mean_base_start": float(np.mean(watch.baseline[0])),
+        f"{name}_defect": float(unimodality_defect(last.double())),
+        f"{name}_peak": float(last.argmax()) / (len(last) - 1),
+        f"{name}_top_to_peak": float(last[-1] / last.max()),
+        f"{name}_spread_start": float(first.max() - first.min()),
+        f"{name}_spread_end": float(last.max() - last.min()),
+    }
 
 
 def drawn_data(config: FilterTraining, trial: Trial, labels: str, stream: int = 0) -> Labeled:

@@ -58,6 +58,7 @@ __all__ = [
     "StartComparison",
     "Transfer",
     "draw_images",
+    "first_images",
     "fractions_of",
     "halves",
     "histograms_of",
@@ -103,6 +104,12 @@ def draw_images(
     if test:
         samples.append((images.prepared(raw.x_test[:test], peak), raw.y_test[:test]))
     return samples
+
+
+def first_images(images: Images, count: int) -> Labeled:
+    """The first images of the training split; the order of a named set is that of its files."""
+    raw = _raw(images.name, images.side)
+    return images.prepared(raw.x_train[:count], raw.peak or 255), raw.y_train[:count]
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-import torch
 
 from theodolite.measures.covariance import transfer_function, unimodality_defect
 from theodolite_papers.ledger import (
@@ -30,6 +29,7 @@ from theodolite_papers.maennel2020._filters import (
     GaussianRuns,
     covariance_of,
     drawn_data,
+    filter_summary,
     train_on_gaussians,
     trained_filters,
 )
@@ -102,13 +102,13 @@ def measure(config: FilterStudy, trial: Trial) -> Measured:
             f"{labels}_tau": np.array(watch.tau, dtype=np.float32),
         }
         numbers |= {f"{labels}_accuracy": accuracy, "floor": watch.floor}
-        numbers |= _summary(labels, watch)
+        numbers |= filter_summary(labels, watch)
         trial.report(0.4 if labels == "real" else 0.8, labels)
     if config.control_scale:
         network = replace(config.training.network, first_scale=config.control_scale)
         setting = replace(config.training, network=network)
         watch, _ = _watched(config, trial, setting, "real")
-        numbers |= _summary("control", watch)
+        numbers |= filter_summary("control", watch)
     found, curves = _gaussian(config, trial)
     return Measured(numbers | found, arrays | curves)
 
@@ -135,22 +135,6 @@ def _watched(
     watch = FilterWatch(covariance, steps, trial)
     _, accuracy = trained_filters(training, trial, data, 5, watch)
     return watch, accuracy
-
-
-def _summary(name: str, watch: FilterWatch) -> dict[str, float]:
-    first, last = torch.tensor(watch.tau[0]), torch.tensor(watch.tau[-1])
-    return {
-        f"{name}_start": watch.value[0],
-        f"{name}_end": watch.value[-1],
-        f"{name}_lowest_base": min(watch.baseline[-1]),
-        f"{name}_mean_base": float(np.mean(watch.baseline[-1])),
-        f"{name}_mean_base_start": float(np.mean(watch.baseline[0])),
-        f"{name}_defect": float(unimodality_defect(last.double())),
-        f"{name}_peak": float(last.argmax()) / (len(last) - 1),
-        f"{name}_top_to_peak": float(last[-1] / last.max()),
-        f"{name}_spread_start": float(first.max() - first.min()),
-        f"{name}_spread_end": float(last.max() - last.min()),
-    }
 
 
 def _learned(runs: Results, labels: str) -> bool:
