@@ -61,6 +61,28 @@ def test_examples_that_see_each_other_are_caught():
         gradient_sums(Mixing(), inputs, targets)
 
 
+class Flipping(nn.Module):
+    """Turns the order of examples around where there are many, and back at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        if len(x) > 20:
+            return self.second(self.first(x.flip(0)).tanh()).flip(0)
+        return self.second(self.first(x).tanh())
+
+
+def test_the_batches_themselves_are_checked_not_a_small_one_before_them():
+    torch.manual_seed(0)
+    model, x, y = Flipping().double(), torch.randn(50, 3).double(), torch.arange(50) % 2
+    found = gradient_sums(model, x, y, labels=torch.zeros(50, dtype=torch.long))
+    assert found.measured.startswith("one by one")
+    alone = torch.cat([gradient_sums(model, x[[k]], y[[k]]).total.norms for k in range(50)])
+    torch.testing.assert_close(found.total.norms, alone)
+
+
 def state_of(model):
     return (
         [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()],

@@ -330,6 +330,13 @@ def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
     return torch.stack(norms).square()
 
 
+def _norms(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Norms by name, in float64."""
+    if not vectors:
+        return {}
+    return dict(zip(vectors, squared_norms(list(vectors.values())).sqrt(), strict=True))
+
+
 @dataclass(frozen=True)
 class _Comparison:
     """Distances from plain autograd and the size of what was compared, on the device."""
@@ -373,20 +380,27 @@ class GradientCheck:
             norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
         """
         names = tuple(dict.fromkeys([*found, *expected]))
-        first = next(iter(norms.values()))
-        zero = first.new_zeros(())
-        distances, scales = [], []
-        for name in names:
-            own, other = found.get(name), expected.get(name)
-            size = zero if other is None else torch.linalg.vector_norm(other, dtype=torch.float64)
-            if own is None or other is None or own.dim() == 0:
-                norm = zero if own is None else torch.linalg.vector_norm(own, dtype=torch.float64)
-                distances.append((norm - size).abs())
-            else:
-                distances.append(torch.linalg.vector_norm(own - other, dtype=torch.float64))
-            spread = torch.linalg.vector_norm(norms[name]) if name in norms else zero
-            scales.append(torch.maximum(spread, size))
-        self._waiting.append(_Comparison(names, torch.stack(distances), torch.stack(scales)))
+        zero = next(iter(norms.values())).new_zeros(()).double()
+        sizes, lengths, spreads = (_norms(vectors) for vectors in (expected, found, norms))
+        both = [name for name in names if name in expected and name in found and found[name].dim()]
+        pairs = [found[name] for name in both], [expected[name] for name in both]
+        gaps = _norms(dict(zip(both, torch._foreach_sub(*pairs), strict=True)) if both else {})
+        size, length, spread = (
+            torch.stack([known.get(name, zero) for name in names])
+            for known in (sizes, lengths, spreads)
+        )
+        lone = (length - size).abs()
+        distances = torch.stack([gaps.get(name, lone[k]) for k, name in enumerate(names)])
+        self._waiting.append(_Comparison(names, distances, torch.maximum(spread, size)))
+
+    def compare_rows(
+        self, names: tuple[str, ...], found: Float[Tensor, "m n"], expected: Float[Tensor, "m n"]
+    ) -> None:
+        """Note how far one row per parameter is from what it should be."""
+        distances, scales = (
+            torch.linalg.vector_norm(rows, dim=1) for rows in (found - expected, expected)
+        )
+        self._waiting.append(_Comparison(names, distances, scales))
 
     def require_agreement(self, dtype: torch.dtype) -> None:
         """Judge what is waiting.
@@ -401,7 +415,7 @@ class GradientCheck:
         allowed = tolerance_of(kinds)
         eps = max(torch.finfo(kind).eps for kind in kinds)
         for one in self._waiting:
-            distances, scales = one.distances.cpu(), one.scales.cpu()
+            distances, scales = torch.stack([one.distances, one.scales]).cpu()
             vanishing = _VANISHING * eps * scales.square().sum().sqrt()
             wrong = (~(distances <= allowed * scales + vanishing)).nonzero().flatten().tolist()
             if wrong:

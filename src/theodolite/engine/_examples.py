@@ -212,14 +212,19 @@ def tolerance_of(dtypes: set[torch.dtype]) -> float:
 
 _TOGETHER = 64  # examples of a batch with which single examples are compared
 _SOME = 16  # examples that are run beside others than before
+_FEW = 32  # so few are all run
 
 
-def recomposed(count: int) -> list[list[int]]:
+def recomposed(count: int, *, every: bool = False) -> list[list[int]]:
     """Examples of a batch to run again, in other batches and in another order.
 
     Of few examples all, in two parts; of many some, spread over the batch.
+
+    Args:
+        count: Examples in the batch.
+        every: Whether all of them must run.
     """
-    if count <= _SOME:
+    if every or count <= _FEW:
         half = -(-count // 2)
         parts = [range(count - 1, half - 1, -1), range(half - 1, -1, -1)]
         return [list(part) for part in parts if len(part)]

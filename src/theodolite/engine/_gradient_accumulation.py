@@ -1,11 +1,12 @@
 """Norms and class sums of per-example gradients while batches in class order go by."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -37,7 +38,7 @@ from theodolite.engine._examples import (
 from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, as_real, plain_gradients
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
-from theodolite.engine.state import model_device
+from theodolite.engine.state import SideStream, model_device
 from theodolite.linalg import SetSums
 
 __all__ = [
@@ -50,11 +51,24 @@ __all__ = [
 LOGITS = "all logits"
 TOTAL = "all parameters"
 
-# Examples of the first batch, which is compared with autograd: few, or all if there are few.
-_CHECKED = 16
-_ALL_CHECKED = 32
-
 BatchLoss = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class _Unchecked:
+    """A batch that took a way through the model of its own, some examples of which run again.
+
+    Args:
+        start: Place of its first example.
+        parts: Places in the batch, of examples that are to run together.
+        outputs: Of the whole batch.
+        batch: The batch.
+    """
+
+    start: int
+    parts: list[list[int]]
+    outputs: Tensor
+    batch: Batch
 
 
 class GradientAccumulation:
@@ -97,7 +111,8 @@ class GradientAccumulation:
         self._losses: list[Tensor] = []
         self._check = GradientCheck(recorder)
         self._alone = alone
-        self._checked: set[tuple[Any, ...]] = set()  # kinds of runs that were compared
+        self._kinds: set[tuple[Any, ...]] = set()  # ways through the model that were taken
+        self._unchecked: list[_Unchecked] = []
         self._differences: list[tuple[Tensor, Batch]] = []
         if stiffness:
             self._one_hot = torch.nn.functional.one_hot(self._labels).double().to(device)
@@ -117,45 +132,45 @@ class GradientAccumulation:
         return members
 
     def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
-        """The batches of this process, the first of them small and compared with autograd.
+        """The batches of this process; some examples run again and are compared with autograd.
+
+        They do while the device works on the batch that follows; the verdict is read one later.
 
         Raises:
             NotFollowedError: If the examples cannot be followed together.
         """
-        own = self._own()
-        device = self._squares.device
+        own, device = self._own(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
         ordered = data.take(self._order) if on_device and device.type != "cpu" else None
-        for count, span in enumerate(self._spans(own, batch_size, check)):
+
+        def take(places: slice | list[int]) -> Batch:
             if ordered is not None:  # slices; picking by index would wait for the device
-                batch = ordered.take(span).to(device)
-            else:
-                batch = data.take(self._order[span]).to(device)
+                return ordered.take(places).to(device)
+            return data.take(self._order[places]).to(device)
+
+        side_stream = SideStream(device)
+        judging: tuple[SideStream, Tensor] | None = None
+        step = 1 if self._alone else batch_size
+        for start in range(own.start, own.stop, step):
+            span = slice(start, min(start + step, own.stop))
+            waiting, self._unchecked = self._unchecked, []
             if self._alone:
-                self._add_alone(batch, span.start)
+                self._add_alone(take(span), start)
             else:
-                self._add(batch, span.start, check)
-            if check and count == 1:  # by now the second batch keeps the device busy
-                self._judge()
+                self._add(take(span), start, check)
+            if judging is not None:
+                with judging[0].work():
+                    self._judge(judging[1])
+                judging = None
+            if waiting:
+                self._run_again(waiting, take, side_stream)
+                judging = SideStream(device), torch.cat(self._losses)
             if self.progress is not None:
                 share = span.stop / len(self._labels)
                 self.progress(share, f"examples {span.start} to {span.stop - 1}")
+        self._run_again(self._unchecked, take, side_stream)
         if self._losses:
-            self._judge()
-
-    def _spans(self, own: slice, batch_size: int, check: bool) -> Iterator[slice]:
-        """Batches of the given size, after the one that is compared with autograd.
-
-        Not of nearly equal size: convolutions of 123 examples take longer than of 128.
-        """
-        start = own.start
-        if self._alone:
-            batch_size = 1
-        elif check and batch_size > _CHECKED and own.stop - start > _ALL_CHECKED:
-            start += _CHECKED
-            yield slice(own.start, start)
-        for low in range(start, own.stop, batch_size):
-            yield slice(low, min(low + batch_size, own.stop))
+            self._judge(torch.cat(self._losses))
 
     def _own(self) -> slice:
         """Examples in class order that this process looks at: about its part, in whole classes."""
@@ -186,8 +201,9 @@ class GradientAccumulation:
         if self._stiffness:
             self._units = shared_tallies(self._units, processes, device)
 
-    def _judge(self) -> None:
-        self._recorder.require_finite(torch.cat(self._losses))
+    def _judge(self, losses: Float[Tensor, " n"]) -> None:
+        """Wait for what was compared; raise if something is wrong."""
+        self._recorder.require_finite(losses)
         kinds = {self._losses[0].dtype} | self._recorder.rounding
         for differences, batch in self._differences:
             require_independent(
@@ -206,23 +222,39 @@ class GradientAccumulation:
         run = self._recorder.run(batch)
         losses = self._loss(run.outputs, batch)
         self._losses.append(losses.detach())
-        # Runs that take another way through the model than those before are compared too.
-        checked = check and run.kind not in self._checked
-        if check and (checked or run.draws):
-            self._compare_outputs(batch, run.outputs)
-        arrived = self._backward(run, losses.sum(), keep=checked)
-        span = slice(start, start + len(batch))
-        if checked:
-            self._checked.add(run.kind)
-            assert arrived[0] is not None
-            weights = self._check.draw(arrived[0])
-            weighted = self._weighted_gradients(run, losses, weights)
+        # Batches that take another way through the model than those before are compared too.
+        if check and (run.draws or run.kind not in self._kinds):
+            self._kinds.add(run.kind)
+            parts = recomposed(len(batch), every=bool(run.decisions))
+            self._unchecked.append(_Unchecked(start, parts, run.outputs.detach(), batch))
+        found = torch.autograd.grad(losses.sum(), self._inputs(run), allow_unused=True)
         del losses
+        arrived, span = list(found), slice(start, start + len(batch))
         self._reduce(bundled(self._gradients(run, arrived)), segments, span)
-        if checked:
-            self._compare(run, *weighted, weights, span)
         if self._stiffness:
             self._add_units(self._gradients(run, arrived), segments, span)
+
+    def _run_again(
+        self,
+        unchecked: list[_Unchecked],
+        take: Callable[[list[int]], Batch],
+        side_stream: SideStream,
+    ) -> None:
+        """Some examples in other company, with a random weight for the loss of each of them."""
+        for one in unchecked:
+            for places in one.parts:
+                with side_stream.work():  # passes of few examples leave the device almost idle
+                    part = take([one.start + place for place in places])
+                    run = self._recorder.run(part)
+                    losses = self._loss(run.outputs, part)
+                    edge = get_gradient_edge(run.outputs)
+                    (slopes,) = torch.autograd.grad(losses.sum(), [edge], retain_graph=True)
+                    weights = self._check.draw(slopes)
+                    arrived, plain = self._weighted_gradients(run, losses, weights)
+                    index = torch.tensor(places).to(weights.device)
+                differences = output_differences(one.outputs[index], run.outputs)
+                self._differences.append((differences, one.batch))
+                self._compare(run, arrived, plain, weights, one.start + index)
 
     def _weighted_gradients(
         self, run: ForwardRun, losses: Tensor, weights: Float[Tensor, " n"]
@@ -256,25 +288,17 @@ class GradientAccumulation:
         if self._stiffness:
             self._add_units(iter(gradients.items()), segments, span)
 
-    def _compare_outputs(self, batch: Batch, outputs: Tensor) -> None:
-        """Note how the outputs of some examples change beside others."""
-        if len(batch) == 1:
-            return
-        for places in recomposed(len(batch)):
-            again = self._recorder.values(batch.take(places))
-            self._differences.append((output_differences(outputs[places], again), batch))
-
     def _compare(
         self,
         run: ForwardRun,
         arrived: list[Tensor | None],
         plain: dict[str, Tensor],
         weights: Float[Tensor, " n"],
-        span: slice,
+        examples: Int[Tensor, " n"],
     ) -> None:
         """Note how far the gradients of weighted losses are from what they must be.
 
-        Each example's is its own times its weight, and they add up to autograd's.
+        Each example's is what it was before times its weight, and they add up to autograd's.
         """
         derived = {
             root
@@ -284,23 +308,28 @@ class GradientAccumulation:
         }
         whole = [Segment(0, 0, len(weights), closes=True)]
         sums: dict[str, Tensor] = {}
-        norms: dict[str, Tensor] = {}
+        norms: list[Tensor] = []
         expected = {name: value.flatten() for name, value in plain.items()}
         for bundle in bundled(self._gradients(run, arrived)):
             total = SegmentTotal()
             squares = bundle.reduce(whole, total.add)
             parts = total.value.flatten()
             pieces = torch.split(parts, list(bundle.widths)) if bundle.widths else [parts]
-            for name, piece, values in zip(bundle.names, pieces, squares, strict=True):
-                sums[name], norms[name] = piece, values.sqrt()
+            norms.append(squares)
+            for name, piece in zip(bundle.names, pieces, strict=True):
+                sums[name] = piece
                 if name in derived:  # parts of a parameter, in an order of their own
                     sums[name] = torch.linalg.vector_norm(piece)
                 elif name in plain:
                     expected[name] = bundle.gradients.arrange(plain[name])
+        if any(name not in self._rows for name in sums):
+            raise NotFollowedError("some parameters take part in some batches only")
+        table = self._squares[:, examples]
+        own = weights * torch.stack([table[self._rows[name]] for name in sums]).sqrt()
+        self._check.compare_rows(tuple(sums), torch.cat(norms).sqrt(), own)
+        spreads = dict(zip(sums, own, strict=True))
         sums.pop(LOGITS)
-        own = {name: weights * self._squares[self._rows[name], span].sqrt() for name in norms}
-        self._check.compare(sums, expected, own)
-        self._check.compare(norms, own, own)
+        self._check.compare(sums, expected, spreads)
 
     def _reduce(self, bundles: Iterator[Bundle], segments: list[Segment], span: slice) -> None:
         """Norms into the table, sums into the tallies."""
@@ -336,10 +365,6 @@ class GradientAccumulation:
     def _inputs(self, run: ForwardRun) -> list[GradientEdge]:
         """Where gradients arrive: at the outputs, and at the results of all uses."""
         return [get_gradient_edge(run.outputs), *(edge for use in run.uses for edge in use.edges)]
-
-    def _backward(self, run: ForwardRun, total: Tensor, *, keep: bool) -> list[Tensor | None]:
-        found = torch.autograd.grad(total, self._inputs(run), retain_graph=keep, allow_unused=True)
-        return list(found)
 
     def _gradients(
         self, run: ForwardRun, arrived: list[Tensor | None]

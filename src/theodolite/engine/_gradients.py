@@ -131,10 +131,10 @@ def gradient_sums(
         stiffness: also add up gradients divided by their norms, a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
-        check: compare a small first batch with plain autograd, with a random weight for every
-            example: each gradient must grow by its weight, and for every parameter they must add
-            up to the gradient of the weighted losses. Some of the examples are also run beside
-            others. Costs a second pass over that batch, of at most 32 examples.
+        check: run up to 32 examples of the first batch again, beside others than before and with
+            a random weight for each: every gradient must have grown by its weight, outputs must be
+            the same, and for every parameter the gradients must add up to what plain autograd
+            gives for the weighted losses. A GPU does this beside the work on the batches.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
