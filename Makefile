@@ -14,16 +14,17 @@ DOCS := .venv-docs
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
+# Python compiles what it imports when it imports it: all files of all packages would take half a minute more.
 $(INSTRUMENT): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable .
 	touch $@
 
 $(READY): $(INSTRUMENT) papers/pyproject.toml
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable papers
 	touch $@
 
-demo: $(INSTRUMENT) ## train on digits with true and shuffled labels, watch all five families, write the report
+demo: $(INSTRUMENT) ## train on digits with true and shuffled labels, watch all five families, write a page
 	$(BIN)/theodolite demo
 
 # The tests' tensors are small: a second thread per operation would only wait for the first.

@@ -92,6 +92,9 @@ def test_the_command_prints_tables_checks_and_where_the_report_is(story, monkeyp
     assert result.exit_code == 0, result.output
     assert result.stdout.count("holds: ") == 3
     assert all(str(report) in result.stdout for report in story.reports)
+    *lines, page = result.stdout.splitlines()
+    assert page == f"page {story.reports[0]}"
+    assert lines[-6::2] == [answer.text for answer in story.answers]
     assert "shuffled labels: training accuracy" in result.stdout
 
 

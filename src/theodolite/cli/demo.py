@@ -36,14 +36,14 @@ def demo(
 ) -> None:
     """Watch the same network learn true and shuffled labels, then a small CNN.
 
-    Uses scikit-learn's 8x8 digits: no download. Prints a table, checks the story that the numbers
-    should tell, and writes reports that work offline.
+    Uses scikit-learn's 8x8 digits: no download. Prints tables, checks the story that the numbers
+    should tell, and ends with three sentences and the page that shows their evidence, offline.
     """
-    from theodolite.cli.story import StorySettings, tell_story
+    from theodolite.cli.story import StorySettings, one_thread, tell_story
 
     require_writable(output)
     folder = free_folder(output, below=True)
-    with progress_bar(shown=not json_) as show:
+    with one_thread(), progress_bar(shown=not json_) as show:
         story = tell_story(StorySettings(steps=steps, seed=seed), folder, show)
     if json_:
         print_json(_document(story, folder))
@@ -76,5 +76,8 @@ def _print(story: "Story", folder: Path) -> None:
         verdict = "holds" if check.holds else "does not hold"
         color = typer.colors.GREEN if check.holds else typer.colors.RED
         typer.echo(f"{typer.style(verdict, fg=color)}: {check.text} ({check.numbers}).")
-    typer.echo(f"\nreport {story.reports[0]}\nreport of the CNN {story.reports[1]}")
-    typer.echo(f"records {folder}")
+    typer.echo(f"\nrecords {folder}\npage of the CNN {story.reports[1]}\n")
+    for answer in story.answers:
+        typer.secho(answer.text, bold=True)
+        typer.echo(f"    {answer.certainty}: {answer.why}")
+    typer.echo(f"page {story.reports[0]}")

@@ -1,21 +1,23 @@
 """What the demo does: watch one network learn true and shuffled labels, then a small CNN."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled, shuffled_labels
 from theodolite.interventions import initialize_
+from theodolite.report import Answer, answers
 from theodolite.records import FAMILIES
 from theodolite.surveys import History, Monitor, compare
 
-__all__ = ["Check", "Story", "StorySettings", "story_checks", "tell_story"]
+__all__ = ["Check", "Story", "StorySettings", "one_thread", "story_checks", "tell_story"]
 
 # More than a monitor takes by default: here the networks are small and the pictures are the point.
 _SIZES = {
@@ -71,12 +73,14 @@ class Story:
             for the dense networks, with ", test" after the name, test examples and true labels.
         accuracies: of each network, on its training set (own labels) and on the test set.
         checks: what the numbers should say, and whether they do.
+        answers: the three sentences of the first page.
         reports: the page of the dense networks, and that of the CNN; one page would be large.
     """
 
     histories: Mapping[str, History]
     accuracies: Mapping[str, tuple[float, float]]
     checks: tuple[Check, ...]
+    answers: tuple[Answer, ...]
     reports: tuple[Path, Path]
 
 
@@ -100,7 +104,25 @@ def tell_story(settings: StorySettings, folder: Path, show: Show) -> Story:
     title = "Digits: true and shuffled labels"
     report = compare(*dense).to_html(folder / "report.html", title=title)
     cnn = stage.histories[_CNN].to_html(folder / "cnn.html", title="Digits: a small CNN")
-    return Story(stage.histories, stage.accuracies, story_checks(stage.histories), (report, cnn))
+    return Story(
+        stage.histories,
+        stage.accuracies,
+        story_checks(stage.histories),
+        tuple(answers([history.run for history in dense])),
+        (report, cnn),
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The demo's matrices are small: a second thread per operation only waits for the first."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Stage:
