@@ -30,6 +30,7 @@ def results():
         theodolite.features(model, x),
         engine.feature_grams(model, x),
         theodolite.tangent_kernels(model, x),
+        theodolite.tangent_features(model, x),
         theodolite.gradient_alignment(model, x, y),
         theodolite.gradient_alignment(model, x, y).sums,
         engine.tangent_alignments(model, x, y),
@@ -43,6 +44,7 @@ def results():
     [
         *("Survey", "Run", "Record", "History", "Comparison", "Features", "FeatureGrams"),
         *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments", "Fisher"),
+        "TangentFeatures",
     ],
 )
 def test_what_a_result_prints_is_at_most_a_screen(results, name):

@@ -245,11 +245,66 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("start", [th.survey, th.Monitor], ids=["survey", "monitor"])
+PARTS = {
+    "features": th.features,
+    "tangent_kernels": th.tangent_kernels,
+    "tangent_features": th.tangent_features,
+    "gradient_alignment": th.gradient_alignment,
+    "tangent_alignments": th.engine.tangent_alignments,
+}
+ENTRIES = {"survey": th.survey, "monitor": th.Monitor} | PARTS
+
+
+@pytest.mark.parametrize("start", ENTRIES.values(), ids=ENTRIES.keys())
 @pytest.mark.parametrize(("net", "error", "message"), MODELS.values(), ids=MODELS.keys())
 def test_models(net, error, message, start):
     with pytest.raises(error, match=message):
         start(net, (X, Y))
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS.keys())
+@pytest.mark.parametrize("kind", ["wrong width", "swapped", "other names"])
+def test_inputs_that_the_model_does_not_take_in_its_parts(part, kind):
+    data, error, message = INPUTS[kind]
+    with pytest.raises(error, match=message):
+        part(model().eval(), data)
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS.keys())
+@pytest.mark.parametrize(
+    ("net", "inputs", "dtypes"),
+    [
+        (torch.float32, X.double(), "float64 were cast to float32"),
+        (torch.float32, (10 * X).int(), "int32 were cast to float32"),
+        (torch.bfloat16, X, "float32 were cast to bfloat16"),
+    ],
+    ids=["float64", "integers", "half"],
+)
+def test_inputs_are_cast_with_a_word(part, net, inputs, dtypes):
+    with pytest.warns(UserWarning, match=f"^inputs in {dtypes}, the dtype of the weights$"):
+        part(model().to(net).eval(), (inputs, Y))
+
+
+class Images(nn.Module):
+    """Refuses what is no image with an error of its own, as vision transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, pixels):
+        if pixels.dim() != 4:
+            raise ValueError("make sure that the picture is one")
+        return self.head(pixels.flatten(1))
+
+
+@pytest.mark.parametrize("start", ENTRIES.values(), ids=ENTRIES.keys())
+def test_swapped_data_of_a_model_that_checks_its_inputs(start):
+    images = torch.randn(12, 3, 2, 2)
+    with pytest.raises(ShapeError, match=r"which looks like \(targets, inputs\); swap the two"):
+        start(Images().eval(), (Y, images))
+    with pytest.raises(ValueError, match=r"^make sure that the picture is one$"):
+        start(Images().eval(), (X, Y))
 
 
 @pytest.mark.parametrize("start", [th.survey, th.Monitor], ids=["survey", "monitor"])
@@ -261,6 +316,12 @@ def test_devices(device, start):
     )
     with pytest.raises(DomainError, match=message):
         start(model(), (X, Y), options={"device": device})
+
+
+@pytest.mark.parametrize("part", [th.tangent_kernels, th.tangent_features])
+def test_devices_of_parts(part):
+    with pytest.raises(DomainError, match=r"device: expected one that is here .*, got 'cuda:99';"):
+        part(model().eval(), X, device="cuda:99")
 
 
 def test_sizes_of_memory():

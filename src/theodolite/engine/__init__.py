@@ -45,6 +45,7 @@ from theodolite.engine._plan import ContractionSizes, contraction_costs
 from theodolite.engine._processes import shared_moments, shared_tangent_kernels
 from theodolite.engine._tangents import (
     Coverage,
+    TangentFeatures,
     TangentKernels,
     backward_kernel,
     forward_kernel,
@@ -55,6 +56,14 @@ from theodolite.engine._tangents import (
 from theodolite.engine.batches import Batch, iterate_batches, single_batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.hooks import capture_inputs, capture_outputs, first_tensor
+from theodolite.engine.inputs import (
+    Cast,
+    FittedBatch,
+    fit_batch,
+    fitted_batches,
+    require_device,
+    require_model,
+)
 from theodolite.engine.layers import (
     Layers,
     Ownership,
@@ -86,12 +95,14 @@ __all__ = [
     "DEFAULT_MEMORY_LIMIT",
     "RULES",
     "Batch",
+    "Cast",
     "ContractionSizes",
     "Coverage",
     "FeatureChunk",
     "FeatureGrams",
     "Features",
     "Fisher",
+    "FittedBatch",
     "GaussNewton",
     "GradientAlignment",
     "GradientSums",
@@ -112,6 +123,7 @@ __all__ = [
     "Readout",
     "TangentAlignment",
     "TangentAlignments",
+    "TangentFeatures",
     "TangentKernels",
     "UnitSums",
     "available_bytes",
@@ -126,6 +138,8 @@ __all__ = [
     "features",
     "first_tensor",
     "fisher",
+    "fit_batch",
+    "fitted_batches",
     "follow_layers",
     "forward_kernel",
     "gauss_newton",
@@ -141,7 +155,9 @@ __all__ = [
     "per_example_loss",
     "read_outputs",
     "register_rule",
+    "require_device",
     "require_fixed_mode",
+    "require_model",
     "require_pool",
     "resolve_readout",
     "select_layers",

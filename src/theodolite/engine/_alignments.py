@@ -40,6 +40,7 @@ from theodolite.engine._products import Precision
 from theodolite.engine._runs import ModelRecorder, plain_gradients
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.batches import Batch, spans
+from theodolite.engine.inputs import require_device, require_model
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
@@ -208,10 +209,12 @@ def tangent_alignments(
         batch_size=batch_size,
         precision=precision,
     )
+    require_model(model)
     inner = unwrap(model)
+    require_device(device, inner)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, targets, batch_fn, place)
+        data = BatchList.of(inputs, targets, batch_fn, place, model=inner)
 
         def compute(engine: KernelEngine) -> TangentAlignments:
             labels = centered_labels(data, engine.outputs)

@@ -24,6 +24,7 @@ from theodolite.engine._examples import (
 )
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_outputs
+from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, select_layers, unwrap
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
 from theodolite.engine.readouts import main_tensor
@@ -508,7 +509,8 @@ def features(
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; of another
+            dtype than the model takes, it is cast, with a warning.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.
@@ -527,12 +529,13 @@ def features(
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
     """
+    require_model(model)
     reader = FeatureReader(model, layers, pool, read, check)
     reader.reading, reader.drops = outputs, True
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
     batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
-    for chunk in _chunks(reader, batches):
+    for chunk in _chunks(reader, fitted_batches(model, data, batches)):
         targets.append(chunk.targets)
         for name, vectors in chunk.layers.items():
             rows.setdefault(name, []).append(vectors)
@@ -585,7 +588,8 @@ def feature_moments(
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; of another
+            dtype than the model takes, it is cast, with a warning.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.

@@ -20,6 +20,7 @@ from theodolite.engine._gradient_accumulation import GradientAccumulation
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
 from theodolite.engine.calls import DisagreementError
+from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import (
     Loss,
@@ -332,6 +333,11 @@ def gradient_alignment(
         [mehta2021], Eq. (6).
     """
     require_choice(("nan", "zero"), zero=zero)
+    require_model(model)
+    if not isinstance(inputs, Batch):
+        batch_fn = options.pop("batch_fn", None)
+        batch = single_batch(inputs, targets=targets, batch_fn=batch_fn)
+        (inputs,), targets = fitted_batches(model, inputs, [batch]), None
     sums = gradient_sums(model, inputs, targets, loss, **options)
     return GradientAlignment(alignment_of_sums(sums.stacked, zero), sums)
 

@@ -39,6 +39,7 @@ from theodolite.engine._products import Products, on_one_thread
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.calls import DisagreementError, NotFollowedError
+from theodolite.engine.inputs import fitted_batches
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.state import require_fixed_mode, without_autocast
@@ -77,10 +78,17 @@ class BatchList:
     batches: list[Batch]
 
     @classmethod
-    def of(cls, data: Any, targets: Any, batch_fn: Any, device: torch.device) -> "BatchList":
-        """Everything that is accepted, on the device."""
+    def of(
+        cls,
+        data: Any,
+        targets: Any,
+        batch_fn: Any,
+        device: torch.device,
+        model: nn.Module | None = None,
+    ) -> "BatchList":
+        """Everything that is accepted, on the device, and as the model takes it."""
         made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
-        return cls(list(made))
+        return cls(list(made if model is None else fitted_batches(model, data, made)))
 
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)

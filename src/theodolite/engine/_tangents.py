@@ -24,6 +24,7 @@ from theodolite.engine._plan import EngineOptions, Plan, dense_groups
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import Progress, ProgressCounter
 from theodolite.engine.batches import Batch
+from theodolite.engine.inputs import require_device, require_model
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
 from theodolite.engine.state import (
@@ -132,6 +133,14 @@ class TangentKernels(Mapping[str, Tensor]):
         return total
 
 
+class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
+    """Layer -> gradients of all outputs of all examples; shown by their shapes."""
+
+    def __repr__(self) -> str:
+        n, c = next(iter(self.values())).shape[:2]
+        return f"TangentFeatures({n} examples, {c} outputs, {layers_text(self)})"
+
+
 def tangent_kernels(
     model: nn.Module,
     inputs: Any,
@@ -213,11 +222,15 @@ def tangent_kernels(
         precision=precision,
         check=check,
     )
+    require_model(model)
     inner = unwrap(model)
+    require_device(device, inner)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, targets, batch_fn, place)
-        second = None if other is None else BatchList.of(other, None, batch_fn, place)
+        data = BatchList.of(inputs, targets, batch_fn, place, model=inner)
+        second = None
+        if other is not None:
+            second = BatchList.of(other, None, batch_fn, place, model=inner)
         return followed(
             inner,
             data,
@@ -372,7 +385,7 @@ def tangent_features(
     memory_limit: int | str | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> dict[str, Float[Tensor, "n c p"]]:
+) -> "TangentFeatures":
     r"""Gradients of all outputs of all examples, per layer, exact.
 
     .. math:: \Psi_l[x, i] = \nabla_{\theta_l} f^i(x)
@@ -419,10 +432,12 @@ def tangent_features(
         memory_limit=size_in_bytes(memory_limit),
         batch_size=batch_size,
     )
+    require_model(model)
     inner = unwrap(model)
+    require_device(device, inner)
     place = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, None, batch_fn, place)
+        data = BatchList.of(inputs, None, batch_fn, place, model=inner)
         return followed(
             inner,
             data,
@@ -433,7 +448,7 @@ def tangent_features(
         )
 
 
-def _features_of(engine: KernelEngine, data: BatchList) -> dict[str, Tensor]:
+def _features_of(engine: KernelEngine, data: BatchList) -> "TangentFeatures":
     """Features of a prepared computation, checked on some examples."""
     parameters = engine.recorder.ownership.parameters
     dense = replace(engine, groups=dense_groups(engine.alone.uses, parameters))
@@ -453,7 +468,9 @@ def _features_of(engine: KernelEngine, data: BatchList) -> dict[str, Tensor]:
     if engine.one_by_one is None:
         check_features(engine, data, found, collected.outputs)
     owned = engine.recorder.ownership.layers
-    return {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
+    return TangentFeatures(
+        {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
+    )
 
 
 def forward_kernel(

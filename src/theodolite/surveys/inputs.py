@@ -1,36 +1,28 @@
-"""Inputs and targets as a model takes them: two examples are tried before anything is measured.
+"""Inputs and targets of a survey as the model takes them; the record says what was changed."""
 
-What the model cannot take as it came, but can after a cast, is cast and said once. All else is an
-error that says what was expected, what came and what to do.
-"""
-
-import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from theodolite.engine import (
     Batch,
+    Cast,
+    fit_batch,
     iterate_batches,
     model_device,
     read_outputs,
     resolve_readout,
     untouched,
 )
-from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError, TheodoliteError
+from theodolite.errors import NotFiniteError
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.probe import Probe
 
-__all__ = ["Converted", "Fit", "fit_inputs", "require_device", "require_model"]
-
-Cast = Callable[[Batch], Batch]
+__all__ = ["Converted", "Fit", "fit_inputs"]
 
 
 @dataclass(frozen=True)
@@ -72,51 +64,8 @@ class Fit:
         return data if self.cast is None else Converted(data, self.cast, batch_fn)
 
 
-def require_model(model: Any) -> None:
-    """A module with weights.
-
-    Raises:
-        DtypeError: If it is a class or no module.
-        DomainError: If its weights are on the meta device.
-    """
-    if isinstance(model, type):
-        raise DtypeError(
-            f"model: expected a module, got the class {model.__name__}; make an instance first, "
-            f"such as {model.__name__}()"
-        )
-    if not isinstance(model, nn.Module):
-        raise DtypeError(
-            f"model: expected a torch.nn.Module, got {type(model).__name__}; wrap it in a module"
-        )
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta and not is_lazy(parameter):
-            raise DomainError(
-                f"model: expected weights, got the meta device for {name!r}, which holds shapes "
-                "and no numbers; call model.to_empty(device=...) and load the weights"
-            )
-
-
-def require_device(device: torch.device | str | None, model: nn.Module) -> None:
-    """A device that is there, or None.
-
-    Raises:
-        DomainError: If it is not there, or holds no numbers.
-    """
-    try:
-        missing = device is not None and torch.empty(0, device=device).is_meta
-    except (RuntimeError, AssertionError):
-        missing = True
-    if missing:
-        raise DomainError(
-            f"device: expected one that is here and holds numbers, got {str(device)!r}; leave "
-            f"device= out for that of the model, {str(model_device(model))!r}"
-        )
-
-
 def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
-    """Try two examples as they are, then cast to the dtype of the weights.
-
-    Integers are cast only where casting real numbers is not enough, so that token ids stay.
+    """Try two examples before anything is measured, see :func:`theodolite.engine.fit_batch`.
 
     Args:
         model: unwrapped.
@@ -127,28 +76,15 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
         ShapeError: If the model takes none of these; other errors of the model are left alone.
         NotFiniteError: If an input is infinite, or nan and so is what the model returns.
     """
-    notes: dict[str, str] = {}
-    if any(is_lazy(parameter) for parameter in model.parameters()):
-        return Fit(None, False, notes)  # the first call decides what it takes
     few = probe.batch.take(slice(0, 2))
-    convert = _by_signature(model, few, notes)
-    named = few if convert is None else convert(few)
-    with untouched(model), torch.no_grad():
-        model.eval()
-        try:
-            returned = named.run(model)
-        except TheodoliteError:
-            raise
-        except Exception as error:
-            found = _first_that_works(model, named)
-            if found is None and not _about_inputs(error):
-                raise
-            if found is None:
-                raise _refusal(model, named, error) from error
-            returned, cast, notes["inputs"] = found
-            convert = _both(convert, cast)
-        _require_finite(model, probe, convert)
-        outputs = _columns(returned, named, options)
+    fitted = fit_batch(model, few)
+    outputs, notes, cast = None, dict(fitted.notes), fitted.cast
+    if fitted.tried:
+        with untouched(model), torch.no_grad():
+            model.eval()
+            _require_finite(model, probe, cast)
+        named = few if cast is None else cast(few)
+        outputs = _columns(fitted.returned, named, options)
     whole = outputs is not None and outputs > 1 and probe.targets.whole
     if whole:
         kind = getattr(probe.batch.targets, "dtype", "numbers")
@@ -156,174 +92,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
             f"targets are whole numbers in {str(kind).removeprefix('torch.')}, and the model has "
             f"{outputs} outputs: they are taken for class labels"
         )
-    return Fit(convert, whole, notes)
-
-
-def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
-    """Columns of a table as the forward pass names them.
-
-    A single column whose name it does not know is its first argument; others are left out.
-    """
-    try:
-        parameters = signature(model.forward).parameters
-    except (TypeError, ValueError):  # written in another language
-        return None
-    known = {name for name, entry in parameters.items() if entry.kind != Parameter.VAR_POSITIONAL}
-    free = any(entry.kind == Parameter.VAR_KEYWORD for entry in parameters.values())
-    strange = [key for key in batch.kwargs if key not in known]
-    if free or batch.args or not strange:
-        return None
-    if len(batch.kwargs) == 1:
-        notes["columns"] = f"the column {strange[0]!r} is the first input of the model"
-        return lambda batch: replace(batch, args=tuple(batch.kwargs.values()), kwargs={})
-    if len(strange) == len(batch.kwargs):
-        return None
-    named = ", ".join(map(repr, strange))
-    notes["columns"] = f"left out, since the model takes no input of that name: {named}"
-    return lambda batch: replace(
-        batch, kwargs={key: value for key, value in batch.kwargs.items() if key in known}
-    )
-
-
-def _both(first: Cast | None, second: Cast) -> Cast:
-    return second if first is None else lambda batch: second(first(batch))
-
-
-def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] | None:
-    """What the model returns after a cast, the cast, and the sentence that says so."""
-    for text, cast in _casts(model, batch):
-        try:
-            return cast(batch).run(model), cast, text
-        except Exception:  # the first error is the one to tell
-            continue
-    return None
-
-
-def _casts(model: nn.Module, batch: Batch) -> list[tuple[str, Cast]]:
-    """What may make the inputs fit, with the sentence that says so."""
-    leaves = tree_leaves((batch.args, dict(batch.kwargs)))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_complex()]
-    known = [parameter.dtype for parameter in model.parameters()]
-    wanted = [dtype for dtype in dict.fromkeys(known) if dtype.is_floating_point]
-    found: list[tuple[str, Cast]] = []
-    for integers in (False, True):
-        for dtype in wanted:
-            other = [t.dtype for t in tensors if t.dtype != dtype]
-            changed = [d for d in dict.fromkeys(other) if d.is_floating_point or integers]
-            if not changed or (integers and all(d.is_floating_point for d in changed)):
-                continue
-            names = " and ".join(str(d).removeprefix("torch.") for d in changed)
-            text = f"inputs in {names} were cast to {str(dtype).removeprefix('torch.')}, the dtype"
-            found.append((f"{text} of the weights", _cast_to(dtype, integers)))
-    return found
-
-
-def _cast_to(dtype: torch.dtype, integers: bool) -> Cast:
-    return lambda batch: batch.cast(dtype, integers=integers)
-
-
-@contextmanager
-def _entered(model: nn.Module) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
-    """Modules that are running, the innermost last, with their inputs."""
-    running: list[tuple[str, tuple[Any, ...]]] = []
-
-    def enter(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda _module, args: running.append((name, args))
-
-    def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
-        running.pop()
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.callback(module.register_forward_pre_hook(enter(name)).remove)
-            hooks.callback(module.register_forward_hook(leave).remove)
-        yield running
-
-
-def _about_inputs(error: Exception) -> bool:
-    """Whether an error of the forward pass is one of shapes, dtypes or names of inputs."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return False
-    words = "dtype|shape|size|type|same device|dimension|channel|expect|index"
-    known = isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
-    return known or isinstance(error, (TypeError, IndexError))
-
-
-def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...]]:
-    """The innermost module in which the forward pass fails, and its inputs."""
-    with _entered(model) as running:
-        try:
-            batch.run(model)
-        except Exception:
-            return running[-1] if running else (None, ())
-    return None, ()
-
-
-def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteError:
-    """The error of the forward pass in the words of the user."""
-    layer, inputs = _failing(model, batch)
-    leaves = tree_leaves((batch.args, dict(batch.kwargs)))
-    given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    shapes = ", ".join(f"{_dtype(t)} of shape (n{_rest(t)})" for t in given)
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    why = f"{type(error).__name__}: {reason}".removesuffix(": ").rstrip(".")
-    targets = batch.targets
-    labels = len(given) == 1 and given[0].dim() == 1 and not given[0].is_floating_point()
-    if labels and isinstance(targets, Tensor) and targets.dim() > 1:
-        return ShapeError(
-            f"data: expected (inputs, targets), got one whole number and "
-            f"{tuple(targets.shape[1:])} numbers per example, which looks like (targets, inputs); "
-            "swap the two"
-        )
-    module = None if layer is None else model.get_submodule(layer)
-    width = _width(module, inputs)
-    name = repr(layer) if layer else "the model"
-    if width is not None:
-        return ShapeError(
-            f"data: expected {width[0]} {width[2]} for layer {name} "
-            f"({type(module).__name__}), got {width[1]} from inputs of shape "
-            f"{', '.join(f'(n{_rest(t)})' for t in given)}; pass inputs as in training"
-        )
-    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and _real(inputs):
-        return DtypeError(
-            f"data: expected whole numbers, token ids, for layer {name} "
-            f"({type(module).__name__}), got {shapes}; pass ids.long()"
-        )
-    return ShapeError(
-        f"data: expected inputs that the model takes, got {shapes or 'none that are tensors'}, at "
-        f"which {name} fails with {why}; pass inputs as in training, or batch_fn= to convert them"
-    )
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _rest(tensor: Tensor) -> str:
-    if tensor.is_nested:
-        return ", ..."
-    sizes = ", ".join(map(str, tensor.shape[1:]))
-    return f", {sizes}" if sizes else ","
-
-
-def _real(inputs: tuple[Any, ...]) -> bool:
-    return any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in inputs)
-
-
-def _width(module: nn.Module | None, inputs: tuple[Any, ...]) -> tuple[int, int, str] | None:
-    """Expected and given number of features or channels, where they differ."""
-    first = inputs[0] if inputs else None
-    if not isinstance(first, Tensor) or first.is_nested or first.dim() < 2:
-        return None
-    if isinstance(module, nn.Linear):
-        expected, got, what = module.in_features, first.shape[-1], "features"
-    elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        if first.dim() != module.weight.dim():
-            return None
-        expected, got, what = module.in_channels, first.shape[1], "channels"
-    else:
-        return None
-    return None if expected == got else (expected, got, what)
+    return Fit(cast, whole, notes)
 
 
 def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:

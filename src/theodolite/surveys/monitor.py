@@ -15,10 +15,20 @@ from torch import nn
 
 from theodolite._distributed import Processes
 from theodolite.checks import require_count
-from theodolite.engine import Layers, Loss, Read, Readout, model_device, untouched, unwrap
+from theodolite.engine import (
+    Layers,
+    Loss,
+    Read,
+    Readout,
+    model_device,
+    require_device,
+    require_model,
+    untouched,
+    unwrap,
+)
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES, Record, Run, save_run, save_step
-from theodolite.surveys.inputs import fit_inputs, require_device, require_model
+from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import draw_probe

@@ -16,7 +16,17 @@ from torch import nn
 
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
-from theodolite.engine import Layers, Loss, Read, Readout, model_device, untouched, unwrap
+from theodolite.engine import (
+    Layers,
+    Loss,
+    Read,
+    Readout,
+    model_device,
+    require_device,
+    require_model,
+    untouched,
+    unwrap,
+)
 from theodolite.errors import (
     CaptureError,
     DomainError,
@@ -34,7 +44,7 @@ from theodolite.surveys.covariance import (
 )
 from theodolite.surveys.fit import measure_fit
 from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
-from theodolite.surveys.inputs import fit_inputs, require_device, require_model
+from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
 from theodolite.surveys.loss import measure_loss, require_example_loss
