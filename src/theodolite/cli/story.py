@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled, shuffled_labels
 from theodolite.interventions import initialize_
-from theodolite.report import Answer, answers
 from theodolite.records import FAMILIES
+from theodolite.report import Answer, answers
 from theodolite.surveys import History, Monitor, compare
 
 __all__ = ["Check", "Story", "StorySettings", "one_thread", "story_checks", "tell_story"]
