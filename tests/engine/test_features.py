@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.zoo import ZOO, specimen
 from theodolite.engine import feature_chunks, feature_grams, feature_moments, features
-from theodolite.engine.batches import single_batch
+from theodolite.engine.batches import Batch, single_batch
 
 
 class Residual(nn.Module):
@@ -185,7 +185,7 @@ def test_outputs_come_from_the_same_pass(model, inputs, batch_size):
     handle = model.register_forward_hook(lambda *_: calls.append(1))
     kept = features(
         model,
-        (inputs, torch.arange(len(inputs))),
+        Batch((inputs,), targets=torch.arange(len(inputs))),  # taken as it is: nothing is tried
         ["stem"],
         read="raw",
         batch_size=batch_size,
