@@ -1,0 +1,268 @@
+"""Every score on the same features and kernels of a (source, target) pair.
+
+A score sees what a user has: the labelled examples, the features that each block passes on, and the
+tangent kernel under a fresh head. The held-out probe alone sees test labels.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas
+import torch
+from torch import Tensor, nn
+
+from benchmarks.transfer.data import TARGETS, Images, network_input
+from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
+from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
+from theodolite.engine import tangent_kernels
+from theodolite.measures import kernel, representation, tangent
+
+KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
+FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
+# Variance of the fresh head's weights times the number of features: 1/3 is that of nn.Linear.
+HEAD_VARIANCES = (0.1, 1 / 3, 1.0, 3.0, 10.0)
+
+
+@dataclass
+class Pair:
+    """What is known of one source on one target with so many labels.
+
+    Args:
+        parameters: their number in the source, without its head.
+        labels: (n,).
+        features: block -> (n, d), means over positions.
+        held_out: features of the last block and labels of test examples.
+        head: tangent kernel of the head, the trace over outputs divided by their number.
+        body: that of all other parameters, for a head of variance 1 / d.
+        full: kernel between pairs of example and output, for ``nn.Linear``'s variance; or none.
+        given: whether batch normalisation has the source's statistics; else the target's.
+    """
+
+    parameters: int
+    labels: Tensor
+    features: dict[str, Tensor]
+    held_out: tuple[Tensor, Tensor]
+    head: Tensor
+    body: Tensor
+    full: Tensor | None
+    given: bool
+
+    @property
+    def last(self) -> Tensor:
+        return list(self.features.values())[-1]
+
+    @property
+    def kernel_labels(self) -> Tensor:
+        return self.labels[: len(self.head)]
+
+    @cached_property
+    def centred(self) -> Tensor:
+        return self.last - self.last.mean(0)
+
+    @cached_property
+    def all_blocks(self) -> Tensor:
+        """Features of all blocks side by side, each of the same total variance."""
+        centred = [block - block.mean(0) for block in self.features.values()]
+        return torch.cat([block / block.norm().clamp_min(1e-30) for block in centred], 1)
+
+
+def best_block(pair: Pair) -> representation.LeaveOneOut:
+    """The read-out of least error among all blocks."""
+    found = [
+        representation.leave_one_out_readout(block, pair.labels) for block in pair.features.values()
+    ]
+    return min(found, key=lambda one: float(one.error))
+
+
+def tangent_regression(pair: Pair, variance: float) -> representation.LeaveOneOut:
+    """With the kernel of head and body, for a head of that variance."""
+    return kernel.leave_one_out_regression(pair.head + variance * pair.body, pair.kernel_labels)
+
+
+def probe(pair: Pair) -> float:
+    """Accuracy on test examples of a ridge read-out that was trained on the labels."""
+    ridge = float(representation.leave_one_out_readout(pair.last, pair.labels).ridge)
+    x, y = pair.centred.double(), nn.functional.one_hot(pair.labels).double()
+    gram = x.T @ x
+    shrunk = gram + ridge * gram.trace() / len(x) * torch.eye(len(gram), dtype=gram.dtype)
+    weights = torch.linalg.solve(shrunk, x.T @ (y - y.mean(0)))
+    features, labels = pair.held_out
+    guesses = (features - pair.last.mean(0)).double() @ weights + y.mean(0)
+    return float((guesses.argmax(1) == labels).double().mean())
+
+
+# Larger is better. The accuracies among them are forecasts too.
+PEERS: dict[str, Callable[[Pair], Tensor | float]] = {
+    "list by size": lambda pair: float(pair.parameters),
+    "held-out probe": probe,
+    "LogME": lambda pair: representation.logme(pair.last, pair.labels),
+    "H-score": lambda pair: representation.h_score(pair.last, pair.labels),
+    "regularised H-score": lambda pair: representation.h_score(
+        pair.last, pair.labels, shrinkage=True
+    ),
+    "N-LEEP": lambda pair: representation.n_leep(pair.last, pair.labels),
+    "TransRate": lambda pair: representation.transrate(pair.last, pair.labels),
+    "GBC": lambda pair: representation.gbc(pair.last, pair.labels),
+    "SFDA": lambda pair: representation.sfda(pair.last, pair.labels),
+    "kNN": lambda pair: representation.neighbour_accuracy(pair.last, pair.labels),
+}
+FORECASTS = ("held-out probe", "kNN")
+ALIGNMENTS: dict[str, Callable[[Pair], Tensor | float]] = {
+    "CKA to labels": lambda pair: kernel.linear_cka(pair.last, nn.functional.one_hot(pair.labels)),
+    "alignment area": lambda pair: representation.alignment_area(pair.centred, pair.labels),
+    "tangent alignment": lambda pair: kernel.cka(
+        pair.head + pair.body / 3, (pair.kernel_labels[:, None] == pair.kernel_labels).float()
+    ),
+}
+# Each ranks by its error and by its accuracy, and forecasts its accuracy.
+REGRESSIONS: dict[str, Callable[[Pair], representation.LeaveOneOut]] = {
+    "read-out, last block": lambda pair: representation.leave_one_out_readout(
+        pair.last, pair.labels
+    ),
+    "read-out, best block": best_block,
+    "read-out, all blocks": lambda pair: representation.leave_one_out_readout(
+        pair.all_blocks, pair.labels
+    ),
+    **{
+        f"tangent, head {variance:.2g}": partial(tangent_regression, variance=variance)
+        for variance in HEAD_VARIANCES
+    },
+    "tangent, body alone": lambda pair: kernel.leave_one_out_regression(
+        pair.body, pair.kernel_labels
+    ),
+    "tangent, all outputs": lambda pair: tangent.leave_one_out_tangent_regression(
+        pair.full, pair.kernel_labels
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pair as it travels to a worker; the examples are those of the largest budget."""
+
+    source: str
+    target: str
+    pairs: dict[int, Pair]
+
+
+def scored(pickled: bytes) -> pandas.DataFrame:
+    """All scores of one job, with the time each took."""
+    torch.set_num_threads(1)
+    job: Job = pickle.loads(pickled)  # as bytes: tensors would travel as open files
+    rows = []
+    for budget, pair in job.pairs.items():
+        for name, function in {**PEERS, **ALIGNMENTS, **REGRESSIONS}.items():
+            if name == "tangent, all outputs" and pair.full is None:
+                continue
+            start = time.perf_counter()
+            try:
+                found = function(pair)
+            except Exception as error:  # a score that fails is a result
+                print(f"{name} on {job.source}, {job.target}, {budget}: {error}", flush=True)
+                found = float("nan")
+            milliseconds = 1e3 * (time.perf_counter() - start)
+            scores = {name: (found, found if name in FORECASTS else float("nan"))}
+            if isinstance(found, representation.LeaveOneOut):
+                accuracy = found.accuracy
+                scores = {f"{name}: error": (-found.error, accuracy)}
+                scores[f"{name}: accuracy"] = (accuracy, accuracy)
+            statistics = "source" if pair.given else "target"
+            rows += [
+                (job.source, job.target, budget, statistics, method, *map(float, both), milliseconds)
+                for method, both in scores.items()
+            ]
+    columns = "source target labels statistics method score forecast milliseconds".split()
+    return pandas.DataFrame(rows, columns=columns)
+
+
+@torch.no_grad()
+def renormalised(network: Network, x: Tensor) -> Network:
+    """A copy whose batch normalisation has the statistics of these examples."""
+    copy = deepcopy(network).train()
+    for module in copy.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None
+    copy(x)
+    return copy.eval()
+
+
+def pairs_of(
+    network: Network, x: Tensor, labels: Tensor, test: tuple[Tensor, Tensor], *, given: bool
+) -> dict[int, Pair]:
+    """Features and kernels of one network on one target, for all budgets."""
+    classes = int(labels.max()) + 1
+    parameters = sum(value.numel() for value in network.parameters())
+    parameters -= sum(value.numel() for value in network.head.parameters())
+    answer = {}
+    kernels: tuple[Tensor, Tensor] | None = None
+    for budget in sorted(BUDGETS):
+        used = network if given else renormalised(network, x[:budget])
+        used.head = nn.Linear(network.head.in_features, classes).to(x.device)
+        generator = torch.Generator().manual_seed(budget)
+        bound = network.head.in_features**-0.5
+        for value in used.head.parameters():
+            draw = torch.rand(value.shape, generator=generator) * 2 - 1
+            value.data.copy_(draw * bound)
+        with torch.no_grad():
+            features = {name: value.cpu() for name, value in used.features(x[:budget]).items()}
+            held_out = list(used.features(test[0]).values())[-1].cpu()
+        count = min(budget, KERNEL_EXAMPLES)
+        full = None
+        if budget <= FULL_EXAMPLES and given:
+            full = tangent_kernels(used, x[:count], outputs="full", check=False).total.cpu()
+        if not given or kernels is None:  # the kernel of fewer examples is a part of it
+            size = KERNEL_EXAMPLES if given else count
+            found = tangent_kernels(used, x[:size], outputs="trace", check=False)
+            head, body = found.split("head")
+            kernels = (head / classes).cpu(), (3 * body / classes).cpu()
+        head, body = (one[:count, :count] for one in kernels)
+        known = (held_out, test[1])
+        answer[budget] = Pair(
+            parameters, labels[:budget], features, known, head, body, full, given
+        )
+    return answer
+
+
+def score_all(
+    images: Images,
+    folder: Path,
+    device: str,
+    workers: int,
+    architectures: Sequence[str] = tuple(ARCHITECTURES),
+) -> Iterator[pandas.DataFrame]:
+    """Scores of all pairs: networks on the device, scores on worker processes."""
+    data = {}
+    for target in TARGETS:
+        pool, test = images.target(target, "pool"), images.target(target, "test")
+        rows = labelled_rows(pool, seed=0)[: max(BUDGETS)]
+        channels_first = [
+            network_input(pixels).permute(0, 3, 1, 2).contiguous().to(device)
+            for pixels in (pool.images[rows], test.images)
+        ]
+        data[target] = (channels_first[0], pool.labels[rows], (channels_first[1], test.labels))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as executor:
+        running: set[Future[pandas.DataFrame]] = set()
+        for name in architectures:
+            start = time.perf_counter()
+            states = load_states(folder, name)
+            for source in (source for source in SOURCES if source.architecture == name):
+                network = Network(ARCHITECTURES[name])
+                network.load_state_dict(states[str(source)])
+                network.to(device).eval()
+                for target, (x, labels, test) in data.items():
+                    for given in (True, False):
+                        pairs = pairs_of(network, x, labels, test, given=given)
+                        running.add(executor.submit(scored, pickle.dumps(Job(str(source), target, pairs))))
+                done = {future for future in running if future.done()}
+                running -= done
+                yield from (future.result() for future in done)
+            print(f"{name}: features and kernels in {time.perf_counter() - start:.1f} s", flush=True)
+        yield from (future.result() for future in as_completed(running))

@@ -1,0 +1,193 @@
+"""From fine-tunings and scores to the tables of README.md.
+
+The default score is chosen on the targets of ``SELECTION`` and reported on those of ``REPORTED``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas
+from scipy.stats import kendalltau, weightedtau
+
+from benchmarks.transfer.data import REPORTED, SELECTION
+
+RESULTS = Path(__file__).with_name("results.npz")
+KEYS = ["source", "target", "labels"]
+PEERS = (
+    "LogME",
+    "H-score",
+    "regularised H-score",
+    "N-LEEP",
+    "TransRate",
+    "GBC",
+    "SFDA",
+    "kNN",
+)
+
+
+def truth_of(runs: pandas.DataFrame) -> pandas.DataFrame:
+    """Mean test accuracy at the learning rate that validates best, and that of every seed."""
+    mean = runs.groupby([*KEYS, "rate"], as_index=False)["validation"].mean()
+    best = mean.loc[mean.groupby(KEYS)["validation"].idxmax(), [*KEYS, "rate"]]
+    kept = runs.merge(best, on=[*KEYS, "rate"])
+    table = kept.pivot_table(index=KEYS, columns="seed", values="test")
+    return pandas.DataFrame({"truth": table.mean(1), **{f"seed {s}": table[s] for s in table}})
+
+
+def collect(runs: Sequence[Path], scores: Sequence[Path], path: Path = RESULTS) -> None:
+    """Bring the tables of single runs and scores into one small file."""
+    truth = truth_of(pandas.concat([pandas.read_csv(file) for file in runs]))
+    long = pandas.concat([pandas.read_csv(file) for file in scores])
+    long["method"] = long["method"] + np.where(long["statistics"] == "target", " (target's)", "")
+    arrays = {"index": np.array(["\t".join(map(str, key)) for key in truth.index])}
+    arrays |= {f"truth/{name}": truth[name].to_numpy("float32") for name in truth}
+    for value in ("score", "forecast"):
+        wide = long.pivot_table(index=KEYS, columns="method", values=value).reindex(truth.index)
+        for name in wide.columns:
+            if value == "forecast" and name.split(" (")[0].endswith(": error"):
+                continue  # that of its accuracy
+            digits = wide[name].map(lambda number: float(f"{number:.4g}"))
+            arrays[f"{value}/{name}"] = digits.to_numpy("float32")
+    cost = long.groupby(["method", "labels"])["milliseconds"].median().unstack()
+    arrays["cost/methods"] = cost.index.to_numpy(str)
+    arrays["cost/milliseconds"] = cost.to_numpy("float32")
+    np.savez_compressed(path, **arrays)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Truth, scores and forecasts by (source, target, labels); milliseconds by method."""
+
+    truth: pandas.DataFrame
+    scores: pandas.DataFrame
+    forecasts: pandas.DataFrame
+    milliseconds: pandas.DataFrame
+
+    @classmethod
+    def load(cls, path: Path = RESULTS) -> "Results":
+        with np.load(path) as arrays:
+            rows = [text.split("\t") for text in arrays["index"]]
+            index = pandas.MultiIndex.from_tuples([(s, t, int(n)) for s, t, n in rows], names=KEYS)
+            parts = {
+                part: pandas.DataFrame(
+                    {
+                        key.split("/", 1)[1]: arrays[key].astype(float)
+                        for key in arrays
+                        if key.startswith(part + "/")
+                    },
+                    index=index,
+                )
+                for part in ("truth", "score", "forecast")
+            }
+            cost = pandas.DataFrame(arrays["cost/milliseconds"], arrays["cost/methods"])
+            cost.columns = sorted(index.unique("labels"))
+        return cls(parts["truth"], parts["score"], parts["forecast"], cost)
+
+
+def regret(score: np.ndarray, truth: np.ndarray) -> float:
+    """Points of accuracy lost by the first choice; the mean over choices that tie."""
+    return 100 * float(truth.max() - truth[score == np.nanmax(score)].mean())
+
+
+def judged(results: Results, method: str) -> pandas.DataFrame:
+    """Tau, weighted tau, regret and forecast error of a method by target and number of labels."""
+    rows = {}
+    base = method.replace(": error", ": accuracy")
+    for (target, labels), truth in results.truth.groupby(level=["target", "labels"]):
+        score = results.scores.loc[truth.index, method].to_numpy()
+        if not np.isfinite(score).any():
+            continue
+        filled = np.where(np.isfinite(score), score, np.nanmin(score) - 1)
+        own = truth["truth"].to_numpy()
+        error = np.nan
+        if base in results.forecasts:
+            gap = results.forecasts.loc[truth.index, base].to_numpy() - own
+            error = 100 * np.nanmedian(np.abs(gap))
+        rows[target, labels] = {
+            "tau": kendalltau(filled, own).statistic,
+            "weighted tau": weightedtau(filled, own).statistic,
+            "regret": regret(filled, own),
+            "forecast": error,
+        }
+    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(["target", "labels"])
+
+
+def repeated(results: Results) -> pandas.DataFrame:
+    """The ceiling: one fine-tuning of every source, against the mean of the other two."""
+    rows = {}
+    for key, truth in results.truth.groupby(level=["target", "labels"]):
+        once, rest = truth["seed 0"].to_numpy(), truth[["seed 1", "seed 2"]].mean(1).to_numpy()
+        rows[key] = {
+            "tau": kendalltau(once, rest).statistic,
+            "weighted tau": weightedtau(once, rest).statistic,
+            "regret": regret(once, rest),
+            "forecast": 100 * np.median(np.abs(once - rest)),
+        }
+    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(["target", "labels"])
+
+
+def summary(results: Results, methods: Sequence[str], targets: Sequence[str]) -> pandas.DataFrame:
+    """Means over targets and budgets; the standard error of tau is that over targets."""
+    rows = {}
+    for method in methods:
+        table = repeated(results) if method == "one fine-tuning" else judged(results, method)
+        table = table[table.index.get_level_values("target").isin(targets)]
+        by_target = table["tau"].groupby(level="target").mean()
+        means = table.mean()
+        cost = np.nan
+        if method in results.milliseconds.index:
+            cost = results.milliseconds.loc[method, 400]
+        budgets = table["tau"].groupby(level="labels").mean()
+        rows[method] = {
+            "tau": means["tau"],
+            "s.e.": by_target.std() / len(by_target) ** 0.5,
+            **{f"tau, {labels}": value for labels, value in budgets.items()},
+            "weighted tau": means["weighted tau"],
+            "regret": means["regret"],
+            "forecast": means["forecast"],
+            "ms": cost,
+        }
+    return pandas.DataFrame.from_dict(rows, orient="index")
+
+
+def chosen(results: Results) -> str:
+    """Our score of the highest mean tau on the targets of the selection."""
+    ours = [
+        name
+        for name in results.scores
+        if name.split(" (")[0] not in (*PEERS, "list by size", "held-out probe")
+        and results.scores[name].groupby(level="labels").count().min() > 0
+    ]
+    return str(summary(results, ours, SELECTION)["tau"].idxmax())
+
+
+def markdown(table: pandas.DataFrame) -> str:
+    """A table as the README has it."""
+    digits = {"regret": 1, "forecast": 1, "ms": 1}
+    lines = ["| score | " + " | ".join(table.columns) + " |", "|---" * (table.shape[1] + 1) + "|"]
+    for name, row in table.iterrows():
+        cells = [
+            "-" if pandas.isna(value) else f"{value:.{digits.get(column, 2)}f}"
+            for column, value in row.items()
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def print_tables(path: Path = RESULTS) -> None:
+    """The reported half, then the half on which the default was chosen."""
+    results = Results.load(path)
+    default = chosen(results)
+    first = ["list by size", *PEERS, "held-out probe"]
+    rest = [name for name in results.scores if "(target's)" not in name and name not in first]
+    print(f"chosen on {', '.join(SELECTION)}: {default}\n")
+    print(f"Reported: {', '.join(REPORTED)}\n")
+    methods = [*first, *rest, *([] if default in rest else [default]), "one fine-tuning"]
+    print(markdown(summary(results, methods, REPORTED)))
+    print("\nThe half on which the default was chosen\n")
+    print(markdown(summary(results, methods, SELECTION)))
+    moved = [name for name in results.scores if "(target's)" in name]
+    print("\nBatch normalisation with the target's statistics, reported half\n")
+    print(markdown(summary(results, moved, REPORTED)))
