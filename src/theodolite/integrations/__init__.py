@@ -1,10 +1,11 @@
-"""Thin adapters to other people's training loops and trackers.
+"""Thin adapters to other people's training loops, trackers and benchmarks.
 
 - ``theodolite.integrations.lightning.AlignmentCallback`` for a Lightning ``Trainer``
 - ``theodolite.integrations.transformers.AlignmentCallback`` for a Hugging Face ``Trainer``
 - ``TensorBoardTracker``, ``WandbTracker``, ``MLflowTracker``: settings, scalars per layer and
   family, the report as an artifact; ``track`` sends them a whole run
 - ``MLflowSweep`` for many runs of one function: a run for the sweep, and one below it per point
+- ``theodolite.integrations.similarity.SIMILARITIES`` for ReSi and similarity-repository
 
 Names load on first use, and each adapter imports its package when it is made.
 """
@@ -31,11 +32,12 @@ __all__ = [
     "lightning",
     "mlflow",
     "scalars",
+    "similarity",
     "track",
     "transformers",
 ]
 
-_MODULES = ("lightning", "mlflow", "transformers")
+_MODULES = ("lightning", "mlflow", "similarity", "transformers")
 
 
 def __getattr__(name: str) -> Any:
