@@ -1,131 +1,194 @@
-"""``python -m benchmarks.transfer pack | sources | pilot | truth | scores | table``."""
+"""``python -m benchmarks.transfer COMMAND``; README.md has the commands in order."""
 
 import argparse
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pandas
 import torch
+from torch import Tensor
 
-from benchmarks.transfer import tuning
-from benchmarks.transfer.data import Images, network_input, pack
-from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
+from benchmarks.transfer import groups, surgical
+from benchmarks.transfer.data import TARGETS, Images, network_input, pack
+from benchmarks.transfer.scores import score_all
+from benchmarks.transfer.stacked import Stack
+from benchmarks.transfer.table import collect, print_tables
+from benchmarks.transfer.tuning import (
+    SEEDS,
+    fine_tune,
+    load_states,
+    precision_on,
+    train_sources,
+)
+from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network, untrained
+from theodolite.engine import tangent_kernels
 
 
-def pilot(images: Images, folder: Path, device: str, steps_factor: float) -> None:
-    """What a fine-tuning and a kernel cost, which rates win, and whether bfloat16 matters."""
-    from theodolite.engine import tangent_kernels
-
-    targets = ["cifar A", "coloured mnist", "permuted mnist", "gratings"]
-    for budget in tuning.BUDGETS:
-        options = {"architecture": "residual 16", "targets": targets, "budget": budget}
-        runs = tuning.fine_tune(
-            images,
-            folder,
-            device,
-            **options,
-            rates=(0.003, 0.01, 0.03, 0.1, 0.3),
-            seeds=(0,),
-            steps_factor=steps_factor,
-        )
-        table = pandas.concat(runs, ignore_index=True)
-        print(table.groupby(["target", "rate"])["test"].mean().unstack().round(3), flush=True)
-        best = table.loc[table.groupby(["target", "source"])["validation"].idxmax()]
-        print(best["rate"].value_counts().to_dict(), flush=True)
-        print(best.pivot(index="source", columns="target", values="test").round(2))
-    options["targets"] = targets[:2]
-    few = [source for source in SOURCES if source.architecture == "residual 16"][::3]
+def pilot(given: argparse.Namespace) -> None:
+    """Which rates win, whether bfloat16 matters, and what a kernel and a step cost."""
+    images, folder, device = Images(given.images), given.folder, given.device
+    name, targets = "residual 16", ["cifar A", "gratings"]
+    few = [source for source in SOURCES if source.architecture == name][::2]
+    common = {"architecture": name, "targets": targets, "budget": 400, "sources": few}
     both = [
         pandas.concat(
-            tuning.fine_tune(
-                images, folder, device, **options, sources=few, precision=dtype, seeds=(0, 1),
-                steps_factor=steps_factor,
+            fine_tune(
+                images,
+                folder,
+                device,
+                **common,
+                precision=dtype,
+                seeds=(0, 1),
+                steps_factor=given.steps_factor,
             ),
             ignore_index=True,
         )
-        for dtype in (tuning.precision_on(device), torch.float32)
+        for dtype in (precision_on(device), torch.float32)
     ]
+    print(both[1].groupby(["target", "rate"])["test"].mean().unstack().round(3))
     difference = both[0]["test"] - both[1]["test"]
-    print(f"bfloat16 - float32: mean {difference.mean():.4f}, sd {difference.std():.4f}")
+    print(f"{precision_on(device)} - float32: {difference.mean():.4f}, sd {difference.std():.4f}")
     seeds = both[1].pivot_table(index=["source", "target", "rate"], columns="seed", values="test")
     print(f"seed 0 - seed 1 in float32: sd {(seeds[0] - seeds[1]).std():.4f}", flush=True)
-
-    for name in ARCHITECTURES:
-        state = next(iter(tuning.load_states(folder, name).values()))
-        network = Network(ARCHITECTURES[name])
+    for architecture in ARCHITECTURES.values():
+        state = next(iter(load_states(folder, architecture.name).values()))
+        network = Network(architecture)
         network.load_state_dict(state)
         network.to(device).eval()
         pixels = images.target("cifar A", "pool").images[:400].to(device)
         x = network_input(pixels).permute(0, 3, 1, 2).contiguous()
-        for kind, count in (("trace", 400), ("trace", 400), ("full", 100), ("full", 100)):
-            start = time.perf_counter()
-            tangent_kernels(network, x[:count], outputs=kind)
-            if device.startswith("cuda"):
-                torch.cuda.synchronize()
-            print(f"{name}: kernel {kind}, {count}: {time.perf_counter() - start:.3f} s", flush=True)
-    _grouped(device)
+        for kind, count in (("trace", 400), ("full", 100)):
+            step = partial(tangent_kernels, network, x[:count], outputs=kind)
+            print(f"{architecture.name}: {kind} kernel, {count} examples: {timed(step, device)}")
+    print(*(f"{name}: {timed(step, device)}" for name, step in both_steps(device).items()))
 
 
-def _grouped(device: str, count: int = 128, batch: int = 64) -> None:
-    """One step of stacked networks, by patches and by ``vmap`` of the modules."""
-    from benchmarks.transfer.stacked import Stack
-    from benchmarks.transfer.zoo import untrained
+def timed(step: Callable[[], object], device: str) -> str:
+    """The best of three calls after one more."""
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        step()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return f"{1e3 * min(seconds[1:]):.1f} ms"
 
+
+def both_steps(device: str, count: int = 128, batch: int = 64) -> dict[str, Callable[[], object]]:
+    """Forward and backward of stacked networks, by patches and by ``vmap`` of the modules."""
     architecture = ARCHITECTURES["residual 16"]
     source = next(source for source in SOURCES if source.architecture == architecture.name)
     networks = [untrained(source).eval().to(device) for _ in range(count)]
     x = torch.randn(count, batch, 16, 16, 3, device=device)
     parameters, buffers = torch.func.stack_module_state(networks)
-    skeleton = networks[0]
-
-    def grouped() -> None:
-        def one(p, b, x):  # noqa: ANN001, ANN202
-            with torch.autocast(device.split(":")[0], tuning.precision_on(device)):
-                return torch.func.functional_call(skeleton, (p, b), (x,))
-
-        outputs = torch.func.vmap(one)(parameters, buffers, x.permute(0, 1, 4, 2, 3))
-        torch.autograd.grad(outputs.float().square().sum(), list(parameters.values()))
-
     states = [network.state_dict() for network in networks]
-    stack = Stack.of(architecture, states, device, tuning.precision_on(device))
+    stack = Stack.of(architecture, states, device, precision_on(device))
     for value in stack.parameters.values():
         value.requires_grad_()
 
-    def patches() -> None:
-        outputs = stack.outputs(x, training=False)
-        torch.autograd.grad(outputs.square().sum(), list(stack.parameters.values()))
+    def one(own: dict[str, Tensor], fixed: dict[str, Tensor], images: Tensor) -> Tensor:
+        with torch.autocast(device.split(":")[0], precision_on(device)):
+            return torch.func.functional_call(networks[0], (own, fixed), (images,))
 
-    for name, step in (("patches", patches), ("grouped", grouped)):
-        for _ in range(2):
-            step()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(3):
-            step()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        print(f"{name}: {(time.perf_counter() - start) / 3 * 1e3:.1f} ms", flush=True)
+    def grouped() -> object:
+        outputs = torch.func.vmap(one)(parameters, buffers, x.permute(0, 1, 4, 2, 3))
+        return torch.autograd.grad(outputs.float().square().sum(), list(parameters.values()))
+
+    def by_patches() -> object:
+        outputs = stack.outputs(x, training=False)
+        return torch.autograd.grad(outputs.square().sum(), list(stack.parameters.values()))
+
+    return {"by patches": by_patches, "by vmap": grouped}
+
+
+def append(tables: Iterable[pandas.DataFrame], path: Path) -> None:
+    """Write tables to one file as they come, so that a killed run leaves what it has."""
+    for table in tables:
+        table.to_csv(path, mode="a", header=not path.exists(), index=False, float_format="%.5g")
+
+
+def pretrain(given: argparse.Namespace) -> None:
+    train_sources(Images(given.images), given.folder, given.device, given.steps_factor)
+
+
+def truth(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    for budget, architecture in product(given.budgets, given.architectures):
+        runs = fine_tune(
+            images,
+            given.folder,
+            given.device,
+            architecture=architecture,
+            targets=list(TARGETS),
+            budget=budget,
+            seeds=given.seeds,
+            steps_factor=given.steps_factor,
+        )
+        append(runs, given.folder / f"truth-{architecture.replace(' ', '_')}.csv")
+
+
+def scores(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    for name in given.architectures:
+        tables = score_all(images, given.folder, given.device, given.workers, [name])
+        append(tables, given.folder / f"scores-{name.replace(' ', '_')}.csv")
+
+
+def surgical_truth(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    tables = surgical.tune(images, given.folder, given.device, given.steps_factor)
+    append(tables, given.folder / "surgical-truth.csv")
+
+
+def surgical_rules(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    for name in given.architectures:
+        tables = surgical.rules(images, given.folder, given.device, [name])
+        append(tables, given.folder / f"surgical-rules-{name.replace(' ', '_')}.csv")
+
+
+def similarity_groups(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    networks = groups.train_groups(images, given.device, given.steps_factor)
+    append(groups.compare_groups(images, networks, given.device), given.folder / "groups.csv")
+
+
+def gather(given: argparse.Namespace) -> None:
+    collect(sorted(given.folder.glob("truth*.csv")), sorted(given.folder.glob("scores*.csv")))
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "pack": lambda given: pack(given.images),
+    "sources": pretrain,
+    "pilot": pilot,
+    "truth": truth,
+    "scores": scores,
+    "surgical": surgical_truth,
+    "rules": surgical_rules,
+    "groups": similarity_groups,
+    "collect": gather,
+    "table": lambda _given: print_tables(),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("pack", "sources", "pilot", "truth", "scores", "table"))
+    parser.add_argument("command", choices=list(COMMANDS))
     parser.add_argument("--images", type=Path, default=Path("transfer-images.npz"))
     parser.add_argument("--folder", type=Path, default=Path("transfer-zoo"), help="of the sources")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--architectures", nargs="+", default=list(ARCHITECTURES))
+    parser.add_argument("--budgets", nargs="+", type=int, default=[400, 100, 1_600])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--workers", type=int, default=1, help="processes for scores")
     parser.add_argument("--steps-factor", type=float, default=1.0, help="for a quick try")
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    if arguments.command == "pack":
-        pack(arguments.images)
-        return
-    images = Images(arguments.images)
-    rest = (arguments.folder, arguments.device, arguments.steps_factor)
-    if arguments.command == "sources":
-        tuning.train_sources(images, *rest)
-    elif arguments.command == "pilot":
-        pilot(images, *rest)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    COMMANDS[given.command](given)
 
 
 if __name__ == "__main__":

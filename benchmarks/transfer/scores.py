@@ -27,7 +27,7 @@ from theodolite.measures import kernel, representation, tangent
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
 # Variance of the fresh head's weights times the number of features: 1/3 is that of nn.Linear.
-HEAD_VARIANCES = (0.1, 1 / 3, 1.0, 3.0, 10.0)
+HEAD_VARIANCES = (0.1, 1 / 3, 1.0, 3.0)
 
 
 @dataclass
@@ -56,14 +56,17 @@ class Pair:
 
     @property
     def last(self) -> Tensor:
+        """What the head receives."""
         return list(self.features.values())[-1]
 
     @property
     def kernel_labels(self) -> Tensor:
+        """Labels of the examples of the kernels."""
         return self.labels[: len(self.head)]
 
     @cached_property
     def centred(self) -> Tensor:
+        """What the head receives, less its mean."""
         return self.last - self.last.mean(0)
 
     @cached_property
@@ -115,7 +118,7 @@ PEERS: dict[str, Callable[[Pair], Tensor | float]] = {
 }
 FORECASTS = ("held-out probe", "kNN")
 ALIGNMENTS: dict[str, Callable[[Pair], Tensor | float]] = {
-    "CKA to labels": lambda pair: kernel.linear_cka(pair.last, nn.functional.one_hot(pair.labels)),
+    "CKA to labels": lambda pair: kernel.target_cka(pair.last, pair.labels),
     "alignment area": lambda pair: representation.alignment_area(pair.centred, pair.labels),
     "tangent alignment": lambda pair: kernel.cka(
         pair.head + pair.body / 3, (pair.kernel_labels[:, None] == pair.kernel_labels).float()
@@ -155,7 +158,8 @@ class Job:
 def scored(pickled: bytes) -> pandas.DataFrame:
     """All scores of one job, with the time each took."""
     torch.set_num_threads(1)
-    job: Job = pickle.loads(pickled)  # as bytes: tensors would travel as open files
+    # Bytes, because tensors would travel as open files; they come from the parent process.
+    job: Job = pickle.loads(pickled)  # noqa: S301
     rows = []
     for budget, pair in job.pairs.items():
         for name, function in {**PEERS, **ALIGNMENTS, **REGRESSIONS}.items():
@@ -173,13 +177,20 @@ def scored(pickled: bytes) -> pandas.DataFrame:
                 accuracy = found.accuracy
                 scores = {f"{name}: error": (-found.error, accuracy)}
                 scores[f"{name}: accuracy"] = (accuracy, accuracy)
-            statistics = "source" if pair.given else "target"
             rows += [
-                (job.source, job.target, budget, statistics, method, *map(float, both), milliseconds)
-                for method, both in scores.items()
+                {
+                    "source": job.source,
+                    "target": job.target,
+                    "labels": budget,
+                    "statistics": "source" if pair.given else "target",
+                    "method": method,
+                    "score": float(score),
+                    "forecast": float(forecast),
+                    "milliseconds": milliseconds,
+                }
+                for method, (score, forecast) in scores.items()
             ]
-    columns = "source target labels statistics method score forecast milliseconds".split()
-    return pandas.DataFrame(rows, columns=columns)
+    return pandas.DataFrame(rows)
 
 
 @torch.no_grad()
@@ -201,34 +212,41 @@ def pairs_of(
     classes = int(labels.max()) + 1
     parameters = sum(value.numel() for value in network.parameters())
     parameters -= sum(value.numel() for value in network.head.parameters())
+    few = x[:KERNEL_EXAMPLES]
+    used = with_fresh_head(network if given else renormalised(network, few), classes)
+    # The kernel of fewer examples is a part of that of more.
+    traced = tangent_kernels(used, few, outputs="trace", check=False)
+    head, body = (one.cpu() / classes for one in traced.split("head"))
+    body = 3 * body  # nn.Linear draws weights of variance 1 / (3 d)
+    full = None
+    if given:
+        full = tangent_kernels(used, x[:FULL_EXAMPLES], outputs="full", check=False).total.cpu()
     answer = {}
-    kernels: tuple[Tensor, Tensor] | None = None
-    for budget in sorted(BUDGETS):
+    for budget in BUDGETS:
         used = network if given else renormalised(network, x[:budget])
-        used.head = nn.Linear(network.head.in_features, classes).to(x.device)
-        generator = torch.Generator().manual_seed(budget)
-        bound = network.head.in_features**-0.5
-        for value in used.head.parameters():
-            draw = torch.rand(value.shape, generator=generator) * 2 - 1
-            value.data.copy_(draw * bound)
         with torch.no_grad():
             features = {name: value.cpu() for name, value in used.features(x[:budget]).items()}
             held_out = list(used.features(test[0]).values())[-1].cpu()
-        count = min(budget, KERNEL_EXAMPLES)
-        full = None
-        if budget <= FULL_EXAMPLES and given:
-            full = tangent_kernels(used, x[:count], outputs="full", check=False).total.cpu()
-        if not given or kernels is None:  # the kernel of fewer examples is a part of it
-            size = KERNEL_EXAMPLES if given else count
-            found = tangent_kernels(used, x[:size], outputs="trace", check=False)
-            head, body = found.split("head")
-            kernels = (head / classes).cpu(), (3 * body / classes).cpu()
-        head, body = (one[:count, :count] for one in kernels)
-        known = (held_out, test[1])
         answer[budget] = Pair(
-            parameters, labels[:budget], features, known, head, body, full, given
+            parameters,
+            labels[:budget],
+            features,
+            (held_out, test[1]),
+            head[:budget, :budget],
+            body[:budget, :budget],
+            full if budget == FULL_EXAMPLES else None,
+            given,
         )
     return answer
+
+
+def with_fresh_head(network: Network, classes: int) -> Network:
+    """A copy with a head for so many classes, as ``nn.Linear`` draws it."""
+    copy = deepcopy(network)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        copy.head = nn.Linear(network.head.in_features, classes)
+    return copy.to(network.stem.weight.device).eval()
 
 
 def score_all(
@@ -260,9 +278,13 @@ def score_all(
                 for target, (x, labels, test) in data.items():
                     for given in (True, False):
                         pairs = pairs_of(network, x, labels, test, given=given)
-                        running.add(executor.submit(scored, pickle.dumps(Job(str(source), target, pairs))))
+                        running.add(
+                            executor.submit(scored, pickle.dumps(Job(str(source), target, pairs)))
+                        )
                 done = {future for future in running if future.done()}
                 running -= done
                 yield from (future.result() for future in done)
-            print(f"{name}: features and kernels in {time.perf_counter() - start:.1f} s", flush=True)
+            print(
+                f"{name}: features and kernels in {time.perf_counter() - start:.1f} s", flush=True
+            )
         yield from (future.result() for future in as_completed(running))

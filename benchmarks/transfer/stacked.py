@@ -6,11 +6,12 @@ there (``python -m benchmarks.transfer pilot`` times both).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.transfer.data import network_input
@@ -38,7 +39,8 @@ class Convolution(torch.autograd.Function):
     """3x3 convolution of (E, B, H, W, C) with weights (E, 9 C, D)."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, stride: int, precision: torch.dtype) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, precision: torch.dtype) -> Tensor:
+        """One copy of the patches, one product."""
         e, b = x.shape[:2]
         columns = patches(x.flatten(0, 1).to(precision), stride)
         positions = columns.shape[1:3]
@@ -49,7 +51,8 @@ class Convolution(torch.autograd.Function):
         return torch.bmm(columns, weight).view(e, b, *positions, -1)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        """To inputs and weights."""
         columns, weight = ctx.saved_tensors
         e, b, height, width, channels = ctx.shape
         flat = gradient.reshape(e, -1, gradient.shape[-1])
@@ -69,6 +72,51 @@ class Convolution(torch.autograd.Function):
                     :, :, :, row, column
                 ]
         return to_input[:, 1:-1, 1:-1].reshape(ctx.shape), to_weight.float(), None, None
+
+
+class Normalisation(torch.autograd.Function):
+    """Batch normalisation of (E, B, H, W, C), each network with weights and moments of its own.
+
+    Five passes over the values forward and backward, in the precision that they have; sums in
+    float32. ``batch`` says that the moments are those of the values, so that gradients flow there.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        batch: bool,
+    ) -> Tensor:
+        """Values times a factor plus an offset for each channel."""
+        inverse = (variance + EPS).rsqrt()
+        scale = weight * inverse
+        ctx.save_for_backward(y, scale, mean, inverse)
+        ctx.batch = batch
+        return torch.addcmul(spread(bias - mean * scale, y), y, spread(scale, y))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """To values, weight and bias."""
+        y, scale, mean, inverse = ctx.saved_tensors
+        to_bias = gradient.sum((1, 2, 3), dtype=torch.float32)
+        products = (gradient * y).sum((1, 2, 3), dtype=torch.float32)
+        to_weight = inverse * (products - mean * to_bias)
+        if not ctx.batch:
+            return gradient * spread(scale, y), to_weight, to_bias, None, None, None
+        count = y[0, ..., 0].numel()
+        slope = -scale * inverse * to_weight / count
+        offset = -scale * to_bias / count - mean * slope
+        to_input = torch.addcmul(spread(offset, y), gradient, spread(scale, y))
+        return to_input.addcmul_(y, spread(slope, y)), to_weight, to_bias, None, None, None
+
+
+def spread(channels: Tensor, values: Tensor) -> Tensor:
+    """(E, C) beside (E, B, H, W, C)."""
+    return channels.to(values.dtype)[:, None, None, None]
 
 
 @dataclass
@@ -145,20 +193,21 @@ class Stack:
 
     def normalised(self, x: Tensor, name: str, *, training: bool) -> Tensor:
         """Batch normalisation, each network with statistics of its own."""
-        x = x.float()
         mean, variance = self.statistics[name]
         if training:
-            spread, centre = torch.var_mean(x, (1, 2, 3), correction=0)
             with torch.no_grad():
                 count = x[0, ..., 0].numel()
-                mean.lerp_(centre, RENEWAL)
-                variance.lerp_(spread * (count / (count - 1)), RENEWAL)
-            mean, variance = centre, spread
-        scale = self.parameters[name + "weight"] * (variance + EPS).rsqrt()
-        shift = self.parameters[name + "bias"] - mean * scale
-        return torch.addcmul(shift[:, None, None, None], x, scale[:, None, None, None])
+                own = x.sum((1, 2, 3), dtype=torch.float32) / count
+                norm = torch.linalg.vector_norm(x, dim=(1, 2, 3), dtype=torch.float32)
+                square = (norm.square() / count - own.square()).clamp_min(0.0)
+                mean.lerp_(own, RENEWAL)
+                variance.lerp_(square * (count / (count - 1)), RENEWAL)
+                mean, variance = own, square
+        weight, bias = self.parameters[name + "weight"], self.parameters[name + "bias"]
+        return Normalisation.apply(x, weight, bias, mean, variance, training)
 
     def convolved(self, x: Tensor, name: str, stride: int = 1) -> Tensor:
+        """The convolution of that name."""
         weight = self.parameters[name + ".weight"]
         return Convolution.apply(x, weight, stride, self.precision)
 
@@ -175,7 +224,7 @@ class Stack:
                 shortcut = x[:, :, ::stride, ::stride]
                 branch = branch + functional.pad(shortcut, [0, outputs - inputs])
             x = branch.relu_()
-        features = x.mean((2, 3))
+        features = x.mean((2, 3), dtype=torch.float32)
         weight, bias = self.parameters["head.weight"], self.parameters["head.bias"]
         return torch.baddbmm(bias[:, None], features, weight.transpose(1, 2))
 
@@ -216,6 +265,7 @@ def train(
     rates: Tensor,
     seed: int,
     decay: float = 0.0,
+    tuned: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Momentum steps with rates that fall to zero along a cosine, in place.
 
@@ -229,6 +279,8 @@ def train(
         rates: first learning rate of each network, (E,).
         seed: of the orders.
         decay: of all weights, per unit of the learning rate.
+        tuned: parameter -> 1 for each network that tunes it, else 0, (E,). Batch normalisation
+            then keeps its statistics. None tunes all parameters of all networks.
     """
     device = data.rows.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -245,14 +297,15 @@ def train(
         used += batch
         leaves = [stack.parameters[name].detach().requires_grad_() for name in names]
         stack.parameters = dict(zip(names, leaves, strict=True))
-        outputs = data.masked(stack.outputs(x, training=True))
+        outputs = data.masked(stack.outputs(x, training=tuned is None))
         losses = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="sum")
         gradients = torch.autograd.grad(losses / batch, leaves)
         rate = rates * (0.5 + 0.5 * math.cos(math.pi * step / steps))
         with torch.no_grad():
             for name, leaf, gradient in zip(names, leaves, gradients, strict=True):
                 velocity[name].mul_(MOMENTUM).add_(gradient).add_(leaf, alpha=decay)
-                leaf.sub_(rate.view(-1, *[1] * (leaf.ndim - 1)) * velocity[name])
+                own = rate if tuned is None else rate * tuned[name]
+                leaf.sub_(own.view(-1, *[1] * (leaf.ndim - 1)) * velocity[name])
     stack.parameters = {name: value.detach() for name, value in stack.parameters.items()}
 
 

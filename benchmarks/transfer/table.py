@@ -67,6 +67,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path = RESULTS) -> "Results":
+        """From the file that :func:`collect` wrote."""
         with np.load(path) as arrays:
             rows = [text.split("\t") for text in arrays["index"]]
             index = pandas.MultiIndex.from_tuples([(s, t, int(n)) for s, t, n in rows], names=KEYS)

@@ -17,8 +17,8 @@ from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Source, untrained
 SOURCE_ROWS = 20_000
 BUDGETS = {100: (60, 50), 400: (100, 64), 1_600: (160, 64)}  # labels: (steps, batch)
 SEEDS = (0, 1, 2)
-RATES = (0.01, 0.03, 0.1)
-AT_ONCE = 24_000  # examples of one step of all networks together
+RATES = (0.03, 0.1, 0.3)
+AT_ONCE = 40_000  # examples of one step of all networks together
 
 
 def precision_on(device: str) -> torch.dtype:
@@ -56,9 +56,7 @@ def train_sources(images: Images, folder: Path, device: str, steps_factor: float
                     for source in group
                 ]
                 classes = torch.tensor([tasks[source.task].classes for source in group])
-                data = Assignment(
-                    pixels, labels, torch.stack(rows).to(device), classes.to(device)
-                )
+                data = Assignment(pixels, labels, torch.stack(rows).to(device), classes.to(device))
                 rates = torch.full((len(group),), 0.1, device=device)
                 count = max(1, int(steps * steps_factor))
                 train(stack, data, steps=count, batch=128, rates=rates, seed=steps, decay=5e-4)

@@ -1,4 +1,4 @@
-"""The source networks: six architectures, ten tasks, three lengths of training, and untrained ones."""
+"""The source networks: five architectures, ten tasks, three lengths of training, or none."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,6 @@ ARCHITECTURES = {
         Architecture("residual 24", 24, 1, residual=True),
         Architecture("deep residual 16", 16, 2, residual=True),
         Architecture("plain 16", 16, 1, residual=False),
-        Architecture("deep plain 8", 8, 2, residual=False),
     )
 }
 
@@ -94,6 +93,7 @@ class Block(nn.Module):
         self.stride, self.missing, self.residual = stride, outputs - inputs, residual
 
     def forward(self, x: Tensor) -> Tensor:
+        """Branch plus shortcut, then ReLU."""
         branch = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
         if self.residual:
             shortcut = x[:, :, :: self.stride, :: self.stride]
@@ -126,6 +126,7 @@ class Network(nn.Module):
         return answer
 
     def forward(self, x: Tensor) -> Tensor:
+        """Outputs of the head."""
         return self.head(list(self.features(x).values())[-1])
 
 
