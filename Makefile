@@ -72,13 +72,15 @@ $(BENCH)/.ready: benchmarks/requirements.txt pyproject.toml constraints.txt
 bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an environment of its own
 	$(BENCH)/bin/python -m benchmarks
 
-# The site reads docstrings without importing the package: an environment of its own is enough.
+# The site reads docstrings without importing the package: an environment of its own is enough. The
+# pages of the ledger are written from the records before it is built.
 $(DOCS)/.ready: docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install --quiet -r docs/requirements.txt
 	touch $@
 
-docs: $(DOCS)/.ready ## the documentation site, in site/index.html
+docs: $(READY) $(DOCS)/.ready ## the documentation site with the ledger, in site/index.html
+	$(BIN)/theodolite study ledger --site docs/ledger
 	$(DOCS)/bin/mkdocs build --strict --quiet
 
 clean: ## remove environments and caches

@@ -8,6 +8,7 @@ import pytest
 
 from papers.tests.ledger.made_studies import Config, made_study
 from tests.report import browser as driver
+from theodolite import __version__
 from theodolite_papers.ledger import (
     LARGE,
     PAPERS,
@@ -20,7 +21,9 @@ from theodolite_papers.ledger import (
     Results,
     Tiles,
     _pages,
+    _published,
     _runs,
+    _site,
     all_studies,
     judge_claim,
     judge_study,
@@ -29,10 +32,16 @@ from theodolite_papers.ledger import (
     run_study,
     settings_of,
     write_ledger,
+    write_site,
 )
 from theodolite_papers.ledger._pages import ledger_markdown
 from theodolite_papers.ledger._panels import plotly_panel
-from theodolite_papers.ledger._published import is_as_published
+from theodolite_papers.ledger._published import (
+    headlines_of,
+    is_as_published,
+    lesson_of,
+    printed_panels,
+)
 from theodolite_papers.ledger._runs import plain_config
 
 RECORDS = Path(__file__).parents[2] / "records"
@@ -51,7 +60,7 @@ def made_ledger(tmp_path, monkeypatch):
 
 
 def test_the_table_holds_claim_numbers_and_verdict(made_ledger):
-    text = (made_ledger.parent / "README.md").read_text()
+    text = made_ledger.read_text()
     (row,) = [line for line in text.splitlines() if "above 102" in line]
     support = "mixed (5 seeds, holds in 8 % of resamples), on a stand-in |"
     assert f"| lite | value 103 (101 to 105) | {support}" in row
@@ -86,29 +95,80 @@ def test_a_published_number_stands_beside_ours():
     assert (spread.middle, spread.published, spread.difference) == (104.0, 100.0, 4.0)
 
 
+@pytest.fixture
+def made_site(tmp_path, monkeypatch):
+    study = made_study(configs={size: Config() for size in ("smoke", "lite", "reduced")})
+    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
+    sentences = {"imani2022": {"imani2022.made.above": "Values are high"}}
+    monkeypatch.setattr(_site, "headlines_of", lambda paper: sentences.get(paper, {}))
+    run_study(study, results=tmp_path / "records")
+    run_study(study, "reduced", results=tmp_path / "records", seeds=[103])
+    return {page.name: page for page in write_site(tmp_path / "records", tmp_path / "site")}
+
+
+def test_the_summary_links_a_sentence_to_its_claim_with_size_and_seeds(made_site):
+    text = made_site["index.md"].read_text()
+    assert set(made_site) == {"index.md", *(f"{key}.md" for key in PAPERS)}
+    assert "1 headline claims" in text
+    assert "1 holds." in text
+    (row,) = [line for line in text.splitlines() if "Values are high" in line]
+    assert 'href="imani2022.html#imani2022.made.above"' in row
+    assert "<b>reduced</b> 1 seed" in row
+    assert "value 103" in row
+    assert '<span class="verdict weak" data-status="holds">' in row
+    assert 'id="imani2022.made.above"' in made_site["imani2022.md"].read_text()
+
+
+def test_missing_runs_are_listed_with_their_cost_and_command(made_site):
+    text = made_site["index.md"].read_text()
+    (row,) = [line for line in text.splitlines() if "of imani2022.made<" in line]
+    assert "<td>4 of imani2022.made</td><td>reduced</td>" in row
+    assert "(measured)" in row
+    assert "1 of 5 runs made" in row
+    assert "study run imani2022.made --size reduced --device cuda" in row
+
+
 @pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
-def test_the_page_draws_filters_and_reports_no_errors(made_ledger, tmp_path):
+def test_a_page_draws_filters_and_reports_no_errors(made_site, tmp_path):
+    page = made_site["imani2022.md"].with_suffix(".html")
+    page.write_text(f"<!DOCTYPE html><body>{made_site['imani2022.md'].read_text()}</body>")
     with driver.running_browser(tmp_path / "profile") as window:
-        window.navigate(made_ledger)
+        window.navigate(page)
         wait = """const done = arguments[arguments.length - 1], end = Date.now() + 20000;
             const lines = '.scatterlayer path.js-line';
             const look = () => { const n = document.querySelectorAll(lines).length;
-            n === 5 || Date.now() > end ? done(n) : setTimeout(look, 50) }; look()"""
-        assert window.asynchronous(wait) == 5
-        assert window.texts("tr[data-status] > td > .verdict") == ["mixed"]
+            n === 1 || Date.now() > end ? done(n) : setTimeout(look, 50) }; look()"""
+        assert window.asynchronous(wait) == 1
+        assert window.texts(".claims .verdict") == ["mixed", "holds"]
         choose = (
             "const f = document.getElementById('filter'); f.value = arguments[0];"
             "f.dispatchEvent(new Event('change'));"
-            "const shown = (e) => [...document.querySelectorAll(e)].filter((x) => x.offsetParent);"
-            "return [shown('article').length, shown('table[data-size]').map((t) => t.dataset.size)]"
+            "return [...document.querySelectorAll('.study')].filter((x) => x.offsetParent).length"
         )
-        assert window.script(choose, "fails") == [0, []]
-        assert window.script(choose, "mixed") == [1, ["lite"]]
-        assert window.script(choose, "not run") == [1, ["published"]]
-        assert window.script(choose, "")[1] == ["lite", "published"]
-        window.script("document.getElementById('theme').click()")
-        assert window.script("return document.documentElement.dataset.theme") in ("dark", "light")
+        assert [window.script(choose, status) for status in ("fails", "mixed", "")] == [0, 1, 1]
         assert window.log() == []
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_headlines_lessons_and_printed_numbers_belong_to_studies(paper):
+    studies = [study for study in STUDIES if study.paper == paper]
+    claims = {claim.id for study in studies for claim in study.claims}
+    assert 8 <= len(headlines_of(paper)) <= 10
+    assert set(headlines_of(paper)) <= claims
+    assert len(lesson_of(paper).split()) > 60
+    names = {study.id.split(".", 1)[1] for study in studies}
+    found = _published._tables(paper).items()
+    tables = {name for name, one in found if isinstance(one, dict) and "printed" in one}
+    assert tables <= names
+    panels = [panel for study in studies for panel in printed_panels(study)]
+    assert all(panel.printed and plotly_panel(panel)["data"] for panel in panels)
+    assert len(panels) >= (0 if paper == "mehta2021" else 1)  # its text prints no numbers
+
+
+def test_the_citation_names_this_release():
+    text = (Path(__file__).parents[3] / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in text
 
 
 class TestPanels:

@@ -463,7 +463,11 @@ def _table_1(runs: Results) -> list[Panel]:
     columns = [column.replace("_", " ") for column in COLUMNS]
     tables = {f"over {len(runs)} runs": coefficients(runs), "published": PUBLISHED}
     return [
-        Panel(f"Table I, {name}", [Heat(table, rows, columns, diverging=True)])
+        Panel(
+            f"Table I, {name}",
+            [Heat(table, rows, columns, diverging=True)],
+            printed=table is PUBLISHED,
+        )
         for name, table in tables.items()
     ]
 

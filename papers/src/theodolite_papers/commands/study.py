@@ -105,14 +105,21 @@ def ledger(
         "papers/records"
     ),
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write the pages to.")
+        Path, typer.Option("--output", "-o", help="Folder to write the table to.")
     ] = Path("papers/records"),
+    site: Annotated[
+        Path | None,
+        typer.Option(help="Write the pages of the documentation site to this folder instead."),
+    ] = None,
 ) -> None:
     """Write the ledger: every claim of every paper, what was measured, and what became of it."""
-    from theodolite_papers.ledger import write_ledger
+    from theodolite_papers.ledger import write_ledger, write_site
 
     require_folder(results)
-    typer.echo(f"ledger {write_ledger(results, output)}")
+    if site is None:
+        typer.echo(f"ledger {write_ledger(results, output)}")
+    else:
+        typer.echo(f"{len(write_site(results, site))} pages in {site}")
 
 
 def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:

@@ -44,6 +44,7 @@ from theodolite_papers.ledger._runs import (
     sweep_study,
     withdraw_study,
 )
+from theodolite_papers.ledger._site import write_site
 from theodolite_papers.ledger._study import (
     PAPERS,
     SIZES,
@@ -108,4 +109,5 @@ __all__ = [
     "withdraw_study",
     "within",
     "write_ledger",
+    "write_site",
 ]

@@ -1,26 +1,16 @@
-"""The ledger: every claim at every size with what was measured, as a page and as tables."""
+"""The ledger: every claim at every size with what was measured, and as tables in one file."""
 
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from theodolite.report.pages import (
-    DARK,
-    LIGHT,
-    content_policy,
-    css_variables,
-    json_for_html,
-    plain,
-    static_text,
-)
 from theodolite_papers.ledger._claims import LARGE, Results, Verdict, judge_claim
-from theodolite_papers.ledger._panels import plotly_panel
 from theodolite_papers.ledger._published import SOURCES, origin_of, size_text
 from theodolite_papers.ledger._runs import (
     claims_hash,
@@ -31,6 +21,7 @@ from theodolite_papers.ledger._runs import (
 from theodolite_papers.ledger._study import PAPERS, Erratum, Paper, Study, all_studies
 
 __all__ = [
+    "VERDICTS",
     "Chapter",
     "Entry",
     "Sized",
@@ -38,13 +29,18 @@ __all__ = [
     "chapters",
     "errata_of",
     "ledger_markdown",
+    "number_text",
+    "origin_text",
+    "provenance_of",
     "spread_of",
+    "spread_text",
+    "tally_of",
     "write_ledger",
 ]
 
 _JUDGED = ("lite", *LARGE)
 _ROUNDING = 1e-15
-_WORDS = {
+VERDICTS = {
     "holds": "on every seed; where the claim is about means over seeds, there",
     "fails": "on no seed; where the claim is about means over seeds, not there",
     "mixed": "holds on some seeds and fails on others",
@@ -234,21 +230,18 @@ def spread_of(verdict: Verdict) -> list[Spread]:
 
 
 def write_ledger(results: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
-    """Write ``index.html`` and ``README.md`` from the records in ``results``.
+    """Write ``README.md``, every claim in tables, from the records in ``results``.
 
     Returns:
-        The path of the page.
+        The path of the file.
 
     Raises:
         RecordError: If a record is damaged; the message names its folder.
     """
-    book = chapters(results)
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "README.md").write_text(ledger_markdown(book), encoding="utf-8")
-    page = target / "index.html"
-    page.write_text(_page(book), encoding="utf-8")
-    return page
+    target = Path(folder) / "README.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(ledger_markdown(chapters(results)), encoding="utf-8")
+    return target
 
 
 def ledger_markdown(book: Sequence[Chapter]) -> str:
@@ -257,24 +250,24 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
         "# Ledger",
         "",
         "What the five papers claim, and what was measured here. Written by `theodolite study "
-        "ledger` from the records beside it, together with the page `index.html`, which has "
-        "the pictures and is not kept in the repository.",
+        "ledger` from the records beside it; the documentation site (`make docs`) has the same "
+        "with pictures, a summary and a page for each paper.",
         "Numbers are the middle value over the seeds (smallest to largest); a claim that fails "
         "stays, with what was measured. Behind a verdict stand the number of seeds and how often "
         "the claim holds when as many seeds are drawn again with replacement; a verdict on one "
         "seed has no such number and is weak evidence.",
-        _provenance(book),
+        provenance_of(book),
         "",
         "| verdict | meaning |",
         "|---|---|",
-        *(f"| {status} | {words} |" for status, words in _WORDS.items()),
+        *(f"| {status} | {words} |" for status, words in VERDICTS.items()),
         "",
         "| claim | is |",
         "|---|---|",
         *(f"| {source} | {words} |" for source, words in SOURCES.items()),
     ]
     for chapter in book:
-        lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", _tally(chapter)]
+        lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", tally_of(chapter)]
         for entry in chapter.entries:
             lines += _markdown_study(entry)
         if chapter.withdrawn:
@@ -291,7 +284,7 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _provenance(book: Sequence[Chapter]) -> str:
+def provenance_of(book: Sequence[Chapter]) -> str:
     """For which records it can be shown that claims were fixed before the run."""
     sizes = [sized for chapter in book for entry in chapter.entries for sized in entry.sizes]
     runs = [run for sized in sizes for run in sized.results]
@@ -317,14 +310,14 @@ def _markdown_study(entry: Entry) -> list[str]:
     lines += ["", "| claim | whose | size | measured | verdict |", "|---|---|---|---|---|"]
     for sized in done:
         for verdict in sized.verdicts:
-            measured = ", ".join(_spread_text(spread) for spread in spread_of(verdict))
-            whose = _origin_text(study, verdict.claim.id)
+            measured = ", ".join(spread_text(spread) for spread in spread_of(verdict))
+            whose = origin_text(study, verdict.claim.id)
             text = sized.verdict_text(verdict)
             lines.append(_row([verdict.claim.text, whose, sized.size, measured, text]))
     return lines
 
 
-def _origin_text(study: Study, claim: str) -> str:
+def origin_text(study: Study, claim: str) -> str:
     origin = origin_of(study, claim)
     if origin is None:
         return ""
@@ -336,16 +329,18 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
-def _spread_text(spread: Spread) -> str:
-    text = f"{spread.name} {_number(spread.middle)}"
+def spread_text(spread: Spread) -> str:
+    text = f"{spread.name} {number_text(spread.middle)}"
     if spread.high > spread.low:
-        text += f" ({_number(spread.low)} to {_number(spread.high)})"
+        text += f" ({number_text(spread.low)} to {number_text(spread.high)})"
     if spread.published is not None and spread.difference is not None:
-        text += f" [paper {_number(spread.published)}, difference {_number(spread.difference)}]"
+        text += (
+            f" [paper {number_text(spread.published)}, difference {number_text(spread.difference)}]"
+        )
     return text
 
 
-def _tally(chapter: Chapter) -> str:
+def tally_of(chapter: Chapter) -> str:
     counts = chapter.counts()
     listed = ", ".join(f"{number} {status}" for status, number in counts.items())
     text = (
@@ -363,90 +358,8 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Three digits; what float64 rounds, which differs between machines, is 0."""
     if abs(value) < _ROUNDING:
         return "0"
     return "undefined" if math.isnan(value) else f"{value:.3g}"
-
-
-def _page(book: Sequence[Chapter]) -> str:
-    import jinja2
-
-    figures: dict[str, Any] = {}
-    views = [_chapter_view(chapter, figures) for chapter in book]
-    scripts = [static_text("plotly-cartesian.min.js"), _file("static/ledger.js")]
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    light, dark = css_variables(LIGHT), css_variables(DARK)
-    return environment.from_string(_file("templates/ledger.html.j2")).render(
-        chapters=views,
-        words=_WORDS,
-        sources=SOURCES,
-        provenance=_provenance(book),
-        policy=content_policy(scripts),
-        scripts=scripts,
-        data=json_for_html({"palettes": {"light": LIGHT, "dark": DARK}, "figures": figures}),
-        style=f":root{{{light}}}:root[data-theme=dark]{{{dark}}}" + _file("static/ledger.css"),
-    )
-
-
-def _chapter_view(chapter: Chapter, figures: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "paper": chapter.paper,
-        "tally": _tally(chapter),
-        "errata": chapter.errata,
-        "withdrawn": chapter.withdrawn,
-        "entries": [_entry_view(entry, figures) for entry in chapter.entries],
-    }
-
-
-def _entry_view(entry: Entry, figures: dict[str, Any]) -> dict[str, Any]:
-    drawn, study = entry.drawn, entry.study
-    panels = [] if drawn is None else [plotly_panel(p) for p in study.draw(drawn.results)]
-    figures[study.id] = panels
-    return {
-        "study": study,
-        "drawn": None if drawn is None else drawn.size,
-        "panels": [plain(panel["title"]) for panel in panels],
-        "sizes": [
-            {
-                "size": sized.size,
-                "runs": len(sized.results),
-                "description": sized.description(),
-                "seconds": _duration(sized.results),
-                "verdicts": [
-                    {
-                        "claim": verdict.claim,
-                        "whose": _origin_text(study, verdict.claim.id),
-                        "status": verdict.status,
-                        "support": sized.verdict_text(verdict).removeprefix(verdict.status),
-                        "weak": verdict.seeds == 1,
-                        "numbers": [_spread_view(spread) for spread in spread_of(verdict)],
-                    }
-                    for verdict in sized.verdicts
-                ],
-            }
-            for sized in entry.sizes
-        ],
-    }
-
-
-def _duration(results: Results) -> str:
-    text = f"{math.fsum(run.seconds for run in results):.0f} s by the clock"
-    processor = math.fsum(run.processor_seconds for run in results)
-    return f"{text} ({processor:.0f} s of processor time)" if processor >= 0 else text
-
-
-def _spread_view(spread: Spread) -> dict[str, str]:
-    low, high = _number(spread.low), _number(spread.high)
-    return {
-        "name": spread.name.replace("_", " "),
-        "middle": _number(spread.middle),
-        "range": f"{low} to {high}" if spread.high > spread.low else "",
-        "published": "" if spread.published is None else _number(spread.published),
-        "difference": "" if spread.difference is None else _number(spread.difference),
-    }
-
-
-def _file(name: str) -> str:
-    return resources.files("theodolite_papers.ledger").joinpath(name).read_text(encoding="utf-8")

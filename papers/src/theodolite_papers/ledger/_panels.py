@@ -95,6 +95,7 @@ class Panel:
         x: name of the horizontal axis.
         y: name of the vertical axis.
         log: which axes are logarithmic: "", "x", "y" or "xy".
+        printed: whether it shows what the paper prints, not what was measured here.
     """
 
     title: str
@@ -102,6 +103,7 @@ class Panel:
     x: str = ""
     y: str = ""
     log: str = ""
+    printed: bool = False
 
 
 def mean_and_error(stacked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,14 @@ ratios that the ledger prints, and whether a size may be called "published": eve
 is met, and there is one. ``[fig2.claims]`` says whose a claim is, and the paper's section::
 
     "order" = { source = "paper", section = "3.2" }
+
+``[[fig2.printed]]`` are panels of numbers that the paper prints: ``lines`` (name -> points),
+``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
+is what was learned from the paper, ``[headlines]`` the claims of the summary, each with a sentence.
+``[gpu_hours]`` estimates what sizes would cost that were not run; ``[[open]]`` lists further runs.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +29,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
+from theodolite_papers.ledger._panels import Bars, Heat, Line, Mark, Panel
 from theodolite_papers.ledger._study import Study
 
 __all__ = [
@@ -31,8 +40,14 @@ __all__ = [
     "Origin",
     "Setting",
     "differences",
+    "estimated_hours",
+    "headlines_of",
     "is_as_published",
+    "lesson_of",
+    "listed_open",
     "origin_of",
+    "printed_panels",
+    "setting_text",
     "settings_of",
     "size_text",
 ]
@@ -78,13 +93,14 @@ class Difference:
 
     def __str__(self) -> str:
         """``epochs 300 of 1,000 (0.3)``, or ``network MobileNetV2 for ResNet101``."""
+        ours, paper = setting_text(self.ours), setting_text(self.paper)
         if self.ratio is None:
             some = isinstance(self.paper, list) and set(map(str, _listed(self.ours))) < set(
                 map(str, self.paper)
             )
             between = "of" if some else "for"
-            return f"{self.name} {_words(self.ours)} {between} {_words(self.paper)}"
-        return f"{self.name} {_words(self.ours)} of {_words(self.paper)} ({self.ratio:.2g})"
+            return f"{self.name} {ours} {between} {paper}"
+        return f"{self.name} {ours} of {paper} ({self.ratio:.2g})"
 
 
 @dataclass(frozen=True)
@@ -142,6 +158,51 @@ def origin_of(study: Study, claim: str) -> Origin | None:
     return None if entry is None else Origin(**entry)
 
 
+def headlines_of(paper: str) -> Mapping[str, str]:
+    """Claims of a paper that the summary shows: id -> short sentence."""
+    found: Mapping[str, str] = _tables(paper)["headlines"]
+    return {f"{paper}.{claim}": sentence for claim, sentence in found.items()}
+
+
+def lesson_of(paper: str) -> str:
+    """What was learned from a paper, as one paragraph."""
+    return " ".join(_tables(paper)["lesson"].split())
+
+
+def estimated_hours(study: Study, size: str) -> float:
+    """Hours on one accelerator of all runs of a size, estimated; nan where that was not done."""
+    name = f"{study.id.split('.', 1)[1]}.{size}"
+    return float(_tables(study.paper).get("gpu_hours", {}).get(name, math.nan))
+
+
+def listed_open(paper: str) -> list[Mapping[str, Any]]:
+    """Runs that would decide something and that no size of a study has, with their commands."""
+    return list(_tables(paper).get("open", []))
+
+
+def printed_panels(study: Study) -> list[Panel]:
+    """What the paper prints about the study's figures, drawn; none where it prints no numbers."""
+    return [
+        Panel(
+            entry["title"],
+            _marks(entry),
+            entry.get("x", ""),
+            entry.get("y", ""),
+            entry.get("log", ""),
+            printed=True,
+        )
+        for entry in _table(study).get("printed", [])
+    ]
+
+
+def _marks(entry: Mapping[str, Any]) -> list[Mark]:
+    if "values" in entry:
+        return [Heat(np.array(entry["values"], dtype=float), entry["rows"], entry["columns"])]
+    lines = [Line(name, *np.array(xy).T) for name, xy in entry.get("lines", {}).items()]
+    bars = [Bars(name, list(b), list(b.values())) for name, b in entry.get("bars", {}).items()]
+    return [*lines, *bars]
+
+
 def _table(study: Study) -> Mapping[str, Any]:
     return _tables(study.paper).get(study.id.split(".", 1)[1], {})
 
@@ -180,9 +241,10 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _words(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """A setting as the ledger prints it: ``1,000``, ``0.3``, ``yes``, ``mnist, cifar10``."""
     if isinstance(value, list):
-        return ", ".join(_words(one) for one in value) or "none"
+        return ", ".join(setting_text(one) for one in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, (int, float)):

@@ -1,8 +1,6 @@
 "use strict";
 (() => {
-  const { palettes, figures } = JSON.parse(document.getElementById("data").textContent);
-  const root = document.documentElement;
-  const theme = document.getElementById("theme");
+  const { palettes, figures } = JSON.parse(document.getElementById("ledger-data").textContent);
   const drawn = new Set();
 
   const colorKeys = new Set(["color", "fillcolor", "gridcolor", "linecolor", "paper_bgcolor", "plot_bgcolor"]);
@@ -17,40 +15,34 @@
 
   const draw = (element) => {
     const panel = figures[element.dataset.study][Number(element.dataset.panel)];
-    const palette = palettes[root.dataset.theme === "dark" ? "dark" : "light"];
+    const palette = palettes[document.body.dataset.mdColorScheme === "slate" ? "dark" : "light"];
     const layout = {
       margin: { l: 48, r: 8, t: 6, b: 40 }, paper_bgcolor: "surface", plot_bgcolor: "surface",
       font: { color: "ink", size: 11 }, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 10.5 } },
       ...panel.layout, xaxis: axis(panel.layout.xaxis), yaxis: axis(panel.layout.yaxis),
     };
+    if (!drawn.has(element)) sized.observe(element);
     drawn.add(element);
-    return Plotly.react(element, resolved(panel.data, palette, ""), resolved(layout, palette, ""), { displayModeBar: false, responsive: true });
+    return Plotly.react(element, resolved(panel.data, palette, ""), resolved(layout, palette, ""), { displayModeBar: false });
   };
 
+  const sized = new ResizeObserver((entries) => entries.forEach((entry) => Plotly.Plots.resize(entry.target)));
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
   }, { rootMargin: "400px" });
-  const plots = [...document.querySelectorAll(".plot")];
+  const plots = [...document.querySelectorAll(".ledger .plot")];
   plots.forEach((element) => watcher.observe(element));
   window.addEventListener("beforeprint", () => plots.forEach((element) => drawn.has(element) || draw(element)));
-
-  const setTheme = (dark) => {
-    root.dataset.theme = dark ? "dark" : "light";
-    theme.textContent = dark ? "light" : "dark";
-    drawn.forEach(draw);
-  };
-  theme.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
-  setTheme(window.matchMedia("(prefers-color-scheme: dark)").matches);
+  new MutationObserver(() => drawn.forEach(draw)).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
 
   document.getElementById("filter").addEventListener("change", (event) => {
     const wanted = event.target.value;
-    document.querySelectorAll("tr[data-status]").forEach((row) => { row.hidden = Boolean(wanted) && row.dataset.status !== wanted; });
-    document.querySelectorAll("table[data-size]").forEach((table) => {
-      table.hidden = Boolean(wanted) && table.dataset.status !== wanted && !table.querySelector("tr[data-status]:not([hidden])");
-    });
-    document.querySelectorAll("article").forEach((article) => {
-      article.hidden = Boolean(wanted) && !article.querySelector("table[data-size]:not([hidden])");
+    const shown = (element) => !wanted || Boolean(element.querySelector(`tr[data-status="${wanted}"]`));
+    document.querySelectorAll(".claims > tbody").forEach((claim) => { claim.hidden = !shown(claim); });
+    document.querySelectorAll(".study").forEach((study) => {
+      study.hidden = !shown(study);
+      if (study.previousElementSibling?.tagName === "H2") study.previousElementSibling.hidden = study.hidden;
     });
   });
-  root.dataset.ready = "yes";
+  document.documentElement.dataset.ready = "yes";
 })();

@@ -1,0 +1,323 @@
+"""The ledger in the documentation site: a summary, what is open, and a page for each paper.
+
+Pages are Markdown with tables in HTML. Numbers, verdicts, settings and pictures come from the
+records and from each paper's ``published.toml``; nothing is copied by hand.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from theodolite import __version__
+from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
+from theodolite_papers.ledger._claims import LARGE, Verdict
+from theodolite_papers.ledger._pages import (
+    VERDICTS,
+    Chapter,
+    Entry,
+    Sized,
+    chapters,
+    number_text,
+    origin_text,
+    provenance_of,
+    spread_of,
+    spread_text,
+    tally_of,
+)
+from theodolite_papers.ledger._panels import plotly_panel
+from theodolite_papers.ledger._published import (
+    SOURCES,
+    differences,
+    estimated_hours,
+    headlines_of,
+    lesson_of,
+    listed_open,
+    origin_of,
+    printed_panels,
+    setting_text,
+    settings_of,
+)
+
+__all__ = ["OpenRuns", "open_runs", "write_site"]
+
+_SHOWN = 3  # numbers of a claim in the summary
+
+
+def write_site(results: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the ledger's pages of the documentation site, and the files that they load.
+
+    Args:
+        results: folder of records.
+        folder: where the pages go; ``docs/ledger`` in this repository.
+
+    Returns:
+        The pages.
+
+    Raises:
+        RecordError: If a record is damaged; the message names its folder.
+    """
+    book = chapters(results)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    light, dark = css_variables(LIGHT), css_variables(DARK)
+    colors = f".ledger{{{light}}}[data-md-color-scheme=slate] .ledger{{{dark}}}"
+    files = {
+        "plotly-cartesian.min.js": static_text("plotly-cartesian.min.js"),
+        "ledger.js": _file("static/ledger.js"),
+        "ledger.css": colors + _file("static/ledger.css"),
+    }
+    keys = [chapter.paper.key for chapter in book]
+    pages = {"index.md": _rendered("summary.md.j2", keys=keys, **_summary(book))}
+    for chapter in book:
+        pages[f"{chapter.paper.key}.md"] = _rendered("paper.md.j2", keys=keys, **_paper(chapter))
+    for name, text in (files | pages).items():
+        (target / name).write_text(text, encoding="utf-8")
+    return [target / name for name in pages]
+
+
+def _rendered(template: str, **values: Any) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    text = environment.from_string(_file(f"templates/{template}")).render(
+        version=__version__, **values
+    )
+    return text.replace("\n\n\n", "\n\n")
+
+
+def _file(name: str) -> str:
+    return resources.files("theodolite_papers.ledger").joinpath(name).read_text(encoding="utf-8")
+
+
+# The summary.
+
+
+def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
+    papers = [
+        {"paper": chapter.paper, "lines": [_headline(chapter, *one) for one in _headlines(chapter)]}
+        for chapter in book
+    ]
+    lines = [line for paper in papers for line in paper["lines"]]
+    statuses = [line["status"] for line in lines]
+    return {
+        "papers": papers,
+        "count": len(lines),
+        "tallies": {status: statuses.count(status) for status in VERDICTS if status in statuses},
+        "words": VERDICTS,
+        "sources": SOURCES,
+        "provenance": provenance_of(book),
+        "open": [_open_view(one) for one in open_runs(book)],
+    }
+
+
+def _headlines(chapter: Chapter) -> list[tuple[Entry, int, str]]:
+    """Study, number of the claim in it, and sentence, of each headline."""
+    places = {
+        claim.id: (entry, k)
+        for entry in chapter.entries
+        for k, claim in enumerate(entry.study.claims)
+    }
+    return [(*places[claim], text) for claim, text in headlines_of(chapter.paper.key).items()]
+
+
+def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict[str, Any]:
+    claim = entry.study.claims[place]
+    judged = entry.judged(place)
+    verdict = judged[-1] if judged else None
+    line = {
+        "sentence": sentence,
+        "claim": claim.id,
+        "page": f"{chapter.paper.key}.md",
+        "source": getattr(origin_of(entry.study, claim.id), "source", ""),
+        "section": getattr(origin_of(entry.study, claim.id), "section", ""),
+        "status": entry.final_status(place),
+        "weak": verdict is not None and verdict.seeds == 1,
+        "size": "",
+        "evidence": "",
+        "measured": "",
+    }
+    if verdict is None:
+        return line
+    sized = next(sized for sized in entry.sizes if sized.size == verdict.size)
+    return line | {
+        "size": sized.size,
+        "evidence": _evidence(entry, sized, verdict),
+        "measured": ", ".join(
+            f"{one.name.replace('_', ' ')} {number_text(one.middle)}"
+            + (f" (paper {number_text(one.published)})" if one.published is not None else "")
+            for one in spread_of(verdict)[:_SHOWN]
+        ),
+    }
+
+
+def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
+    """Seeds, resamples, ratios and stand-in of a verdict, in a few words."""
+    ratios = [
+        f"{one.name} x{one.ratio:.2g}"
+        for one in differences(entry.study, sized.size)
+        if one.ratio is not None and one.name != "seeds"
+    ]
+    parts = [f"{verdict.seeds} seed{'s' if verdict.seeds != 1 else ''}"]
+    if verdict.resampled is not None:
+        parts.append(f"{100 * verdict.resampled:.0f} % of resamples")
+    parts += ["stand-in"] if sized.stand_in else []
+    return "; ".join([*parts, *ratios])
+
+
+# What is open.
+
+
+@dataclass(frozen=True)
+class OpenRuns:
+    """Runs on the paper's data that were not made.
+
+    Args:
+        study: its id.
+        size: its size.
+        missing: number of runs.
+        hours: on the accelerator, of all of them; nan where nothing is known.
+        basis: "measured" from the runs of this size that were made, or "estimated".
+        reason: why they were not made.
+        command: what makes them; runs that have a record are not made again.
+    """
+
+    study: str
+    size: str
+    missing: int
+    hours: float
+    basis: str
+    reason: str
+    command: str
+
+
+def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
+    """Every run on the papers' data that is planned and not made, the cheapest first."""
+    entries = [entry for chapter in book for entry in chapter.entries]
+    found = [_open(entry, sized) for entry in entries for sized in entry.sizes]
+    listed = [
+        OpenRuns(
+            f"{chapter.paper.key}.{one['study']}",
+            one["size"],
+            one["missing"],
+            float(one["gpu_hours"]),
+            "estimated",
+            one["reason"],
+            one["command"],
+        )
+        for chapter in book
+        for one in listed_open(chapter.paper.key)
+    ]
+    known = [one for one in found if one is not None]
+    return sorted([*known, *listed], key=lambda one: (math.isnan(one.hours), one.hours))
+
+
+def _open(entry: Entry, sized: Sized) -> OpenRuns | None:
+    study, size, made = entry.study, sized.size, len(sized.results)
+    if size not in LARGE or size not in study.configs or made >= sized.planned:
+        return None
+    missing = sized.planned - made
+    command = f"theodolite study run {study.id} --size {size} --device cuda"
+    command += " --results papers/records"
+    if made:
+        hours = missing * math.fsum(run.seconds for run in sized.results) / made / 3600
+        reason = f"{made} of {sized.planned} runs made"
+        return OpenRuns(study.id, size, missing, hours, "measured", reason, command)
+    hours = estimated_hours(study, size)
+    reason = study.not_run.get(size, "not run yet")
+    return OpenRuns(study.id, size, missing, hours, "estimated", reason, command)
+
+
+def _open_view(one: OpenRuns) -> dict[str, Any]:
+    hours = "not known" if math.isnan(one.hours) else f"{one.hours:.2g} ({one.basis})"
+    return {**vars(one), "hours": hours}
+
+
+# A paper.
+
+
+def _paper(chapter: Chapter) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    entries = [_study_view(entry, figures) for entry in chapter.entries]
+    return {
+        "paper": chapter.paper,
+        "lesson": lesson_of(chapter.paper.key),
+        "tally": tally_of(chapter),
+        "entries": entries,
+        "withdrawn": chapter.withdrawn,
+        "errata": chapter.errata,
+        "data": json_for_html({"palettes": {"light": LIGHT, "dark": DARK}, "figures": figures}),
+    }
+
+
+def _study_view(entry: Entry, figures: dict[str, Any]) -> dict[str, Any]:
+    drawn, study = entry.drawn, entry.study
+    measured = [] if drawn is None else list(study.draw(drawn.results))
+    panels = [*printed_panels(study), *sorted(measured, key=lambda panel: not panel.printed)]
+    figures[study.id] = [plotly_panel(panel) for panel in panels]
+    return {
+        "study": study,
+        "anchor": study.id.split(".", 1)[1],
+        "drawn": None if drawn is None else drawn.size,
+        "panels": [{"title": plain(panel.title), "printed": panel.printed} for panel in panels],
+        "sizes": [
+            {
+                "size": sized.size,
+                "description": sized.description(),
+                "provenance": sized.provenance(study),
+                "seconds": _duration(sized) if len(sized.results) else "",
+            }
+            for sized in entry.sizes
+        ],
+        "settings": _settings(entry),
+        "claims": [_claim_view(entry, place) for place in range(len(study.claims))],
+    }
+
+
+def _settings(entry: Entry) -> dict[str, Any]:
+    """Settings of the paper beside those of every size that was run or is planned."""
+    study = entry.study
+    sizes = [sized.size for sized in entry.sizes if sized.size in study.configs]
+    columns = [settings_of(study, size) for size in sizes]
+    rows = [
+        {
+            "name": settings[0].name,
+            "paper": "not printed"
+            if settings[0].paper is None
+            else setting_text(settings[0].paper),
+            "ours": [setting_text(setting.ours) for setting in settings],
+        }
+        for settings in zip(*columns, strict=True)
+    ]
+    return {"sizes": sizes, "rows": rows}
+
+
+def _claim_view(entry: Entry, place: int) -> dict[str, Any]:
+    claim = entry.study.claims[place]
+    return {
+        "claim": claim,
+        "whose": origin_text(entry.study, claim.id),
+        "lines": [
+            {
+                "size": sized.size,
+                "status": verdict.status,
+                "support": sized.verdict_text(verdict).removeprefix(verdict.status).lstrip(", "),
+                "weak": verdict.seeds == 1,
+                "numbers": [spread_text(spread) for spread in spread_of(verdict)],
+            }
+            for sized in entry.sizes
+            if len(sized.results)
+            for verdict in (sized.verdicts[place],)
+        ],
+    }
+
+
+def _duration(sized: Sized) -> str:
+    text = f"{math.fsum(run.seconds for run in sized.results):.0f} s by the clock"
+    processor = math.fsum(run.processor_seconds for run in sized.results)
+    return f"{text} ({processor:.0f} s of processor time)" if processor >= 0 else text
