@@ -45,6 +45,16 @@ def test_a_verdict_in_json_says_what_was_run(tmp_path):
     assert ratio["published"] == {"sigma_1": 9.58, "sigma_2": 2.84}
 
 
+def test_a_study_without_lite_takes_the_next_size_and_says_so(tmp_path):
+    assert all_studies()[FIG4].default_size == "published"
+    said = call("study", "check", FIG4, "--results", tmp_path)
+    assert said.stderr == f"{FIG4} has no size lite: this is published\n"
+    assert said.stdout.startswith("published")
+    named = call("study", "check", FIG4, "--size", "published", "--results", tmp_path)
+    assert (named.stdout, named.stderr) == (said.stdout, "")
+    assert "smoke" not in {study.default_size for study in all_studies().values()}
+
+
 def test_other_settings_are_kept_but_not_judged(tmp_path):
     words = ("--size", "smoke", "--results", tmp_path)
     own = call("study", "run", FIG4, *words).stdout

@@ -1,6 +1,6 @@
 """``theodolite study list | run | check | ledger``: the papers' experiments."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from theodolite_papers.ledger import Verdict
+    from theodolite_papers.ledger import Results as Runs
+    from theodolite_papers.ledger import Study
 
 __all__ = [
     "Json",
@@ -20,14 +21,19 @@ __all__ = [
     "seeds_from",
     "show_verdicts",
     "study_app",
+    "study_at",
 ]
 
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Results = Annotated[Path, typer.Option(help="Folder of result records, one per run.")]
 Size = Annotated[
-    str,
-    typer.Option(help="smoke (seconds), lite (minutes), reduced or published (the paper's)."),
+    str | None,
+    typer.Option(
+        help="smoke (seconds), lite (minutes), reduced or published (the paper's). "
+        "[default: lite, or the next larger that the study has]",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StudyName = Annotated[
@@ -53,7 +59,7 @@ def list_studies(json_: Json = False) -> None:
 @study_app.command("run")
 def run(
     study: StudyName,
-    size: Size = "lite",
+    size: Size = None,
     results: Results = _FOLDER,
     seeds: Annotated[
         str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
@@ -68,35 +74,40 @@ def run(
     from theodolite_papers.ledger import run_study
 
     resolve_device(device)
+    found, size = study_at(study, size)
     with resumable(), progress_bar(shown=not json_) as report:
-        run_study(
-            study, size, results=results, seeds=seeds_from(seeds), workers=workers, device=device,
+        runs = run_study(
+            found, size, results=results, seeds=seeds_from(seeds), workers=workers, device=device,
             report=report,
         )  # fmt: skip
-    show_verdicts(study, size, results, json_)
+    show_verdicts(found, size, runs, json_)
 
 
 @study_app.command("check")
 def check(
-    study: StudyName, size: Size = "lite", results: Results = _FOLDER, json_: Json = False
+    study: StudyName, size: Size = None, results: Results = _FOLDER, json_: Json = False
 ) -> None:
     """Judge the claims of a study again from its records; nothing is run."""
+    from theodolite_papers.ledger import load_results
+
     require_folder(results)
-    show_verdicts(study, size, results, json_)
+    found, size = study_at(study, size)
+    show_verdicts(found, size, load_results(results, found, size), json_)
 
 
 @study_app.command("withdraw")
 def withdraw(
     study: StudyName,
     reason: Annotated[str, typer.Option(help="What changes, for the ledger.")],
-    size: Size = "lite",
+    size: Size = None,
     results: Results = _FOLDER,
 ) -> None:
     """Set records aside before a claim or a setting changes; the ledger keeps their verdicts."""
     from theodolite_papers.ledger import withdraw_study
 
     require_folder(results)
-    typer.echo(f"withdrawn {withdraw_study(study, size, reason, results)}")
+    found, size = study_at(study, size)
+    typer.echo(f"withdrawn {withdraw_study(found, size, reason, results)}")
 
 
 @study_app.command("ledger")
@@ -122,18 +133,27 @@ def ledger(
         typer.echo(f"{len(write_site(results, site))} pages in {site}")
 
 
-def show_verdicts(study: str, size: str, results: Path, json_: bool) -> None:
+def study_at(name: str, size: str | None) -> tuple["Study", str]:
+    """A study and the size to take; one line where that is not lite by default."""
+    from theodolite_papers.ledger import find_study
+
+    study = find_study(name)
+    if size is None and study.default_size != "lite":
+        typer.echo(f"{name} has no size lite: this is {study.default_size}", err=True)
+    return study, size or study.default_size
+
+
+def show_verdicts(study: "Study", size: str, runs: "Runs", json_: bool) -> None:
     """Print what became of the claims."""
     from theodolite.cli.terminal import print_json
     from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
-    from theodolite_papers.ledger import find_study, judge_study, load_results
+    from theodolite_papers.ledger import judge_study
 
-    found = find_study(study)
-    verdicts: Sequence[Verdict] = judge_study(found, size, load_results(results, found, size))
+    verdicts = judge_study(study, size, runs)
     if json_:
         print_json([verdict_document(found, verdict) for verdict in verdicts])
     else:
-        print_verdicts(found, size, verdicts)
+        print_verdicts(study, size, verdicts)
 
 
 def seeds_from(text: str) -> list[int] | None:

@@ -14,6 +14,7 @@ from theodolite_papers.commands.study import (
     resumable,
     seeds_from,
     show_verdicts,
+    study_at,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["sweep"]
 
 def sweep(
     study: StudyName,
-    size: Size = "lite",
+    size: Size = None,
     results: Results = Path("study-results"),
     settings: Annotated[
         list[str] | None,
@@ -75,7 +76,7 @@ def sweep(
     from theodolite.cli.data import resolve_device
     from theodolite.cli.terminal import progress_bar
     from theodolite.sweeps import RayResources
-    from theodolite_papers.ledger import SweepSettings, find_study, sweep_study
+    from theodolite_papers.ledger import SweepSettings, sweep_study
 
     chosen = SweepSettings(
         engine=engine,
@@ -84,7 +85,8 @@ def sweep(
         seeds=seeds_from(seeds),
         space=_space(settings or []),
     )
-    find_study(study).config_at(size)  # before a run is opened that would stay empty
+    found, size = study_at(study, size)
+    found.config_at(size)  # before a run is opened that would stay empty
     if address is None:  # machines of a cluster may have what this one lacks
         resolve_device(device)
     with resumable(), ExitStack() as stack:
@@ -93,8 +95,10 @@ def sweep(
             about = {"study": study, "size": size, "device": device}
             tracker = stack.enter_context(_tracker(tracking_uri, results, about))
         report = stack.enter_context(progress_bar(shown=not json_))
-        sweep_study(study, size, results=results, settings=chosen, tracker=tracker, report=report)
-    show_verdicts(study, size, results, json_)
+        runs = sweep_study(
+            found, size, results=results, settings=chosen, tracker=tracker, report=report
+        )
+    show_verdicts(found, size, runs, json_)
     if chosen.space is not None:
         typer.echo(
             "claims are judged on the study's own settings alone; to see the other runs: "

@@ -17,14 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 
-from theodolite import __version__
 from theodolite.checks import require_choice, require_count
 from theodolite.errors import RecordError, StudyError
 from theodolite.records import Record, load_record, save_record
 from theodolite.report import find_exhibits, write_gallery
+from theodolite.surveys import versions
 from theodolite.sweeps import (
     Failure,
     RayResources,
@@ -66,7 +65,7 @@ _ERROR = "error.txt"  # of a run that failed, where its record would be
 
 def run_study(
     study: Study | str,
-    size: str = "lite",
+    size: str | None = None,
     *,
     results: str | os.PathLike[str] = "study-results",
     seeds: Sequence[int] | None = None,
@@ -78,7 +77,7 @@ def run_study(
 
     Args:
         study: a study, or its id.
-        size: "smoke", "lite", "reduced" or "published".
+        size: "smoke", "lite", "reduced" or "published"; None for the study's ``default_size``.
         results: folder of records; one per run, written when the run is done.
         seeds: other seeds than the study's own.
         workers: processes of one thread each; 1 runs here.
@@ -94,6 +93,7 @@ def run_study(
         UnknownNameError: If there is no such study or size.
     """
     found = find_study(study) if isinstance(study, str) else study
+    size = size or found.default_size
     require_count(1, workers=workers)
     folder = RunFolder(results, found)
     waiting = folder.without_record(_jobs(found, size, seeds))
@@ -277,12 +277,7 @@ class RunFolder:
             "device": conditions.device,
             "threads": conditions.threads,
             "claims": claims_hash(self.study),
-            "versions": {
-                "theodolite": __version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": versions(),
         }
         folder = job_folder(self.root, job)
         save_record(Record(contents, dict(measured.arrays)), folder)
@@ -460,7 +455,7 @@ class SweepSettings:
 
 def sweep_study(
     study: Study | str,
-    size: str = "lite",
+    size: str | None = None,
     *,
     results: str | os.PathLike[str] = "study-results",
     settings: SweepSettings | None = None,
@@ -471,7 +466,7 @@ def sweep_study(
 
     Args:
         study: a study, or its id.
-        size: "smoke", "lite", "reduced" or "published".
+        size: "smoke", "lite", "reduced" or "published"; None for the study's ``default_size``.
         results: folder of records; one per point and seed.
         settings: engine, resources, and another space than the declared one.
         tracker: is told of every run, those of an earlier call that it does not have included,
@@ -487,7 +482,7 @@ def sweep_study(
         UnknownNameError: If there is no such study, size or setting.
     """
     found = find_study(study) if isinstance(study, str) else study
-    chosen = settings or SweepSettings()
+    size, chosen = size or found.default_size, settings or SweepSettings()
     on_ray = _uses_ray(chosen)
     points = None if chosen.space is None else chosen.space.points()
     jobs = _jobs(found, size, chosen.seeds, points)

@@ -144,6 +144,12 @@ class Study:
         """Key of the paper in docs/references.bib."""
         return self.id.split(".")[0]
 
+    @property
+    def default_size(self) -> str:
+        """``lite``, or the smallest larger size that there is, or all that there is."""
+        larger = [size for size in SIZES[SIZES.index("lite") :] if size in self.configs]
+        return larger[0] if larger else next(iter(self.configs))
+
     def config_at(self, size: str, point: Mapping[str, Any] | None = None) -> Any:
         """The config of a size, with the settings of a point in place.
 
