@@ -9,6 +9,8 @@ from torch.nn import functional
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
+from theodolite.errors import DomainError
+from theodolite.records import FAMILIES
 from theodolite.surveys import context
 
 
@@ -57,6 +59,35 @@ def test_every_measurement_has_the_loss(loss, outputs, targets, wanted):
             model.model[0].weight.mul_(1.5)
         expected = wanted(model(x)["scores"], goal).item()
         assert monitor.step(step).estimate("loss").value == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("families", [*((family,) for family in FAMILIES), ("kernel", "tangent")])
+def test_the_loss_is_recorded_whatever_is_measured(families):
+    x, y = blobs()
+    model = mlp((6, 16, 3))
+    sizes = dict.fromkeys(FAMILIES, len(x))
+    if len(families) > 1:
+        sizes["kernel"] = 20  # fewer features are read than the loss takes examples
+    monitor = th.Monitor(
+        model, (x, y), functional.cross_entropy, every=1, families=families, sizes=sizes
+    )
+    rows = monitor.step(0).record.contents["rows"]
+    expected = functional.cross_entropy(model(x), y).item()
+    losses = [row for row in rows if row["measure"] == "loss"]
+    assert [row["value"] for row in losses] == [pytest.approx(expected, rel=1e-5)]
+    assert {row["family"] for row in rows if row["measure"] != "loss"} == set(families)
+
+
+def test_a_default_loss_that_does_not_fit_is_not_missed_by_other_families():
+    x, y = blobs()
+    found = th.survey(mlp((6, 16, 2)), (x, y), families="kernel")  # three classes, two outputs
+    assert set(found.to_frame().family) == {"kernel"}
+    assert not [entry for entry in found.record.contents["warnings"] if entry["measure"] == "loss"]
+
+
+def test_a_loss_alone_is_no_measurement():
+    with pytest.raises(DomainError, match="families: expected at least one that applies"):
+        th.survey(nn.Sequential(nn.Flatten(), nn.LayerNorm(6)), blobs(), families="covariance")
 
 
 def test_it_is_that_of_the_examples_of_the_gradients():

@@ -43,7 +43,7 @@ _WHOLE = {
     "logit_omega_contrast": (
         "logit contrast", "the same for gradients with respect to the outputs"
     ),
-    "loss": ("loss", "mean loss on the examples of this family"),
+    "loss": ("loss", "mean loss on the examples"),
     "accuracy": ("accuracy", "share of these examples that the network gets right"),
     "held_out_accuracy": ("held-out accuracy", "the same on examples it was not trained on"),
     "input_neighbour_accuracy": (

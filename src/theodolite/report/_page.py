@@ -101,7 +101,8 @@ def fragment_html(runs: Sequence[Run]) -> str:
 
 def _group_view(group: Group) -> dict[str, Any]:
     texts = _Varying(group)
-    sections = [_family_section(group, family, texts) for family in FAMILIES]
+    told = [f for f in FAMILIES if group.measured(f) or group.whole(f) != ["loss"]]  # it is above
+    sections = [_family_section(group, family, texts) for family in told]
     over_steps = history_figures(group) if group.is_history else []
     if over_steps:
         section = _section(group, "steps", "Over training", over_steps)
@@ -109,10 +110,10 @@ def _group_view(group: Group) -> dict[str, Any]:
     shown = [part for part in sections if part["figures"] or part["whole"]]
     titles = {f["key"]: (f["title"], f["id"]) for part in shown for f in part["figures"]}
 
-    told = {step: group_answers(group, step) for step in group.steps}
+    answered = {step: group_answers(group, step) for step in group.steps}
 
     def answer_at(question: int) -> Callable[[int], Any]:
-        return lambda step: _answer_view(told[step][question], titles)
+        return lambda step: _answer_view(answered[step][question], titles)
 
     answers = [
         texts.add(f"answer-{question}", answer_at(i)) for i, question in enumerate(QUESTIONS)

@@ -258,7 +258,7 @@ def loss_figure(group: Group) -> Figure | None:
     """Loss on the examples over steps, one line a run."""
     words = Words(
         "Loss on these examples",
-        "The loss of each run on the examples that the gradient family was measured on.",
+        "The mean loss of each run on the examples of the probe.",
     )
     figure = whole_figure(group, "gradient", "loss", words)
     return figure and replace(figure, key="steps-loss", finding=lambda _: loss_sentence(group))

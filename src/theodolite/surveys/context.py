@@ -241,8 +241,8 @@ class SurveyContext:
 
         Features of layers wider than the probe are kept only if all of them fit into little
         memory. Several processes get those of their own layers: kept features come from
-        everybody's part of the probe, what is wider is multiplied out by its owner. Where the loss
-        is wanted and the model gives rows, its outputs come from the same pass.
+        everybody's part of the probe, what is wider is multiplied out by its owner. Where the
+        model gives rows of outputs, they come from the same pass.
         """
         readers = set(FEATURE_READERS) & set(self.options.families)
         batch, _ = self.examples(max(sorted(readers), key=self.count))
@@ -259,8 +259,7 @@ class SurveyContext:
         narrow = [layer for layer in layers if layer not in wide]
         found: dict[str, LayerFeatures] = {}
         if narrow:
-            wanted = "gradient" in readers and self.layout.outputs is not None
-            reader = self._reader() if wanted else None
+            reader = None if self.layout.outputs is None else self._reader()
             rows = self._shared_rows(batch, narrow, pool, reader)
             found |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
         own = self.own(wide)
@@ -348,11 +347,12 @@ class SurveyContext:
     def outputs(self, batch: Batch) -> Float[Tensor, "n c"]:
         """Outputs for the first examples, in the first process; from the pass over the features.
 
-        Where that pass has none, because all layers are so wide that it kept their inner products
-        only, the model runs again.
+        Where that pass has fewer, or none because all layers are so wide that it kept their inner
+        products only, the model runs again.
         """
-        if self.model_outputs:
-            return self.model_outputs[0][: len(batch)]
+        for outputs in self.model_outputs:
+            if len(outputs) >= len(batch):
+                return outputs[: len(batch)]
         return self.forward(batch)
 
     def forward(self, batch: Batch) -> Float[Tensor, "n c"]:

@@ -18,10 +18,15 @@ __all__ = ["example_loss", "measure_loss", "require_example_loss"]
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
-    """Mean loss of the gradient family's examples, from the pass that reads the features."""
+    """Mean loss of as many examples as the gradient family takes.
+
+    Outputs come from the pass that reads the features, where there is one.
+    """
     if context.processes.rank != 0:  # the row and the outputs are those of the first
         return
-    batch, _ = context.examples("gradient")
+    batch, targets = context.examples("gradient")
+    if targets.labels is not None:  # a label too many would stop a GPU for good
+        targets.outputs(context.layout.outputs or 1)
     with record.timed("loss"), torch.no_grad():
         losses = per_example_loss(example_loss(context))(context.outputs(batch), batch)
         value = float(losses.double().mean())

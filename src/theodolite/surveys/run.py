@@ -303,18 +303,11 @@ def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Pr
     families = context.options.families
     reasons = {family: _inapplicable(context, family) for family in families}
     _require_options(context, reasons)
-    not_due = context.plan.not_due
-    due = [family for family in families if family not in not_due]
-    readers = set(FEATURE_READERS) & {*due, *(f for f in families if f == "gradient")}
-    unread: str | None = None  # why there are no features
-    if readers:
-        with context.step("features"):
-            unread = _tried(context, context.collect_features)
-        trim_memory(context.options)
+    not_due, unread = context.plan.not_due, _read_features(context)
     for family in families:
         record.section()
         if family == "gradient":
-            _measure_always(context, record, reasons["gradient"], unread)
+            _measure_cheaply(context, record, unread)
             record.section()
         why = not_due.get(family) or reasons[family]
         if why is None and family in ("representation", "kernel"):
@@ -331,20 +324,56 @@ def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Pr
             if why is not None:
                 record.warn(None, family, "accuracy", f"not measured: {why}")
         trim_memory(context.options)
+    if "gradient" not in families and any(context.processes.gather(bool(record.rows))):
+        record.section()
+        _measure_loss(context, record)
 
 
-def _measure_always(
-    context: SurveyContext, record: RecordBuilder, inapplicable: str | None, unread: str | None
-) -> None:
+def _read_features(context: SurveyContext) -> str | None:
+    """Collect features, where a family that is due reads them; the reason if there are none."""
+    not_due = {*context.plan.not_due} - {"gradient"}  # its cheap part is always due
+    if not (set(FEATURE_READERS) & set(context.options.families)) - not_due:
+        return None
+    with context.step("features"):
+        why = _tried(context, context.collect_features)
+    trim_memory(context.options)
+    return why
+
+
+def _measure_cheaply(context: SurveyContext, record: RecordBuilder, unread: str | None) -> None:
     """What is cheap of the gradient family, also where gradients are not due, or fail."""
-    if inapplicable is None:
-        why = _tried(context, partial(measure_loss, context, record))
-        if why is not None:
-            record.warn(None, "gradient", "loss", f"not measured: {why}")
+    _measure_loss(context, record)
     record.section()
     why = unread or _tried(context, partial(measure_feature_contrast, context, record))
     if why is not None:
         record.warn(None, "gradient", "feature_omega_contrast", f"not measured: {why}")
+
+
+def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
+    """The loss, whatever the families are; a default that does not fit matters to gradients only.
+
+    Its row is one of the gradient family, where reports look for it.
+    """
+    if _without_loss(context) is not None:
+        return
+    why = _tried(context, partial(measure_loss, context, record))
+    wanted = "gradient" in context.options.families or context.options.loss is not None
+    if why is not None and wanted:
+        record.warn(None, "gradient", "loss", f"not measured: {why}")
+
+
+def _without_loss(context: SurveyContext) -> str | None:
+    """Why these data and this model have no loss; None if they have."""
+    kind, layout = context.probe.targets.kind, context.layout
+    if context.given is not None:
+        return layout.problem
+    if kind == "unlabeled":
+        return "unlabeled data: gradients need a loss, and a loss needs targets"
+    if kind == "sequence" and context.options.loss is None:
+        return "targets are sequences: pass loss= with one number per example"
+    if layout.outputs is None:
+        return f"the model gives no row of outputs per example: {layout.problem}"
+    return None
 
 
 def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
@@ -375,18 +404,16 @@ def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
 def _inapplicable(context: SurveyContext, family: str) -> str | None:
     """Why a family does not apply to these data and this model; None if it does."""
     targets, layout = context.probe.targets, context.layout
-    if context.given is not None and family in ("covariance", "tangent", "gradient"):
+    if context.given is not None and family in ("covariance", "tangent"):
         return layout.problem
     if family in ("representation", "tangent") and targets.columns is None:
         return f"{targets.kind} data: there are no targets to align with"
     if family == "covariance":
         return None if matrix_layers(context) else "no linear or convolutional layer is called"
-    if family == "gradient" and targets.kind == "unlabeled":
-        return "unlabeled data: gradients need a loss, and a loss needs targets"
-    if family == "gradient" and targets.kind == "sequence" and context.options.loss is None:
-        return "targets are sequences: pass loss= with one number per example"
     if family not in ("tangent", "gradient"):
         return None
+    if family == "gradient" and (why := _without_loss(context)) is not None:
+        return why
     if layout.outputs is None:
         return f"the model gives no row of outputs per example: {layout.problem}"
     if not layout.with_parameters():
@@ -406,7 +433,7 @@ def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) 
     if "tangent" in wants or ("gradient" in wants and targets.labels is not None):
         assert layout.outputs is not None  # they would not apply
         targets.outputs(layout.outputs)
-    if "gradient" in wants:
+    if "gradient" in wants or context.options.loss is not None:
         require_example_loss(context)
     if "covariance" in wants:
         require_image_shape(context)
