@@ -7,7 +7,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import (
@@ -45,7 +44,7 @@ from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
-from theodolite.linalg import alignment_from_norms, peak_index
+from theodolite.linalg import alignment_from_norms, center_all, peak_index, target_columns
 
 Method = Literal["exact", "sketch"]
 
@@ -241,16 +240,15 @@ def centered_labels(data: BatchList, outputs: int) -> Tensor:
     targets = torch.cat(parts)
     require_nonempty(targets=targets)
     if targets.dim() == 1 and not targets.is_floating_point() and outputs > 1:
-        require_labels(targets, outputs, "targets")
-        values = functional.one_hot(targets.long(), outputs).double()
+        values = target_columns(targets, require_labels(targets, outputs, "targets"))
     else:
-        values = targets.double().reshape(len(targets), -1)
+        values = target_columns(targets.reshape(len(targets), -1), None)
     if values.shape[1] != outputs:
         raise ShapeError(
             f"targets: expected class labels or shape (n, {outputs}) as the outputs, got "
             f"{tuple(targets.shape)}"
         )
-    return values - values.mean()
+    return center_all(values)
 
 
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
@@ -350,7 +348,7 @@ def _sketch_vectors(labels: Tensor, count: int, generator: torch.Generator | Non
     draws = torch.Generator().manual_seed(0) if generator is None else generator
     signs = torch.randint(0, 2, (count, *labels.shape), generator=draws, device=draws.device)
     z = (2.0 * signs - 1.0).to(labels)
-    return torch.cat([labels[None], z - z.mean((1, 2), keepdim=True)])
+    return torch.cat([labels[None], center_all(z)])
 
 
 def _sketched(

@@ -39,7 +39,7 @@ from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, as_real
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.state import SideStream, model_device
-from theodolite.linalg import SetSums
+from theodolite.linalg import SetSums, target_columns
 
 __all__ = [
     "LOGITS",
@@ -115,8 +115,8 @@ class GradientAccumulation:
         self._unchecked: list[_Unchecked] = []
         self._differences: list[tuple[Tensor, Batch]] = []
         if stiffness:
-            self._one_hot = torch.nn.functional.one_hot(self._labels).double().to(device)
-            self._scales = self._one_hot.new_ones(len(self._layers), self._classes)
+            self._groups = target_columns(self._labels, self._classes).to(device)
+            self._scales = self._groups.new_ones(len(self._layers), self._classes)
             self._units: dict[tuple[str, str], ClassTally] = {}
 
     @property
@@ -383,7 +383,7 @@ class GradientAccumulation:
         """A second, weighted sum: each gradient divided by its norm in the layer."""
         members = self._membership().to(self._squares.device)
         norms = (members @ self._squares[:, : span.stop]).sqrt()
-        counts = (norms > 0).double() @ self._one_hot[: span.stop]
+        counts = (norms > 0).double() @ self._groups[: span.stop]
         self._scales.copy_(1.0 / counts.clamp(min=1.0))
         inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
         for name, values in gradients:
@@ -407,14 +407,13 @@ class GradientAccumulation:
         """What has been added up, one row per entry of :attr:`layers`."""
         members = self._membership()
         squares = members @ self._squares.cpu()
-        norms = squares.sqrt()
-        one_hot = torch.nn.functional.one_hot(self._labels, self._classes).double()
+        groups = target_columns(self._labels, self._classes)
         by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
-        counts = one_hot.sum(0).expand_as(by_class)
-        classes = SetSums(counts, by_class, norms @ one_hot, squares @ one_hot)
-        overall = SetSums(counts.sum(1), whole, norms.sum(1), squares.sum(1))
-        units = self._unit_sums(squares > 0, one_hot) if self._stiffness else None
-        return LayerSums(classes, overall, self._in_data_order(norms), self._weight_norms(), units)
+        classes = SetSums.of_groups(groups, squares, by_class)
+        everyone = SetSums.of_groups(groups.new_ones(len(groups), 1), squares, whole.unsqueeze(1))
+        units = self._unit_sums(squares > 0, groups) if self._stiffness else None
+        norms = self._in_data_order(squares.sqrt())
+        return LayerSums(classes, everyone[:, 0], norms, self._weight_norms(), units)
 
     def _class_sums(self) -> tuple[Float[Tensor, "m k"], Float[Tensor, " m"]]:
         """Squared norms of sums, by class and overall, in the order of the table's rows."""
@@ -436,7 +435,7 @@ class GradientAccumulation:
         nan = torch.tensor(torch.nan, dtype=torch.float64)
         return torch.stack([nan if value is None else value.sqrt() for value in by_layer])
 
-    def _unit_sums(self, nonzero: Tensor, one_hot: Float[Tensor, "n k"]) -> UnitSums:
+    def _unit_sums(self, nonzero: Tensor, groups: Float[Tensor, "n k"]) -> UnitSums:
         by_layer = [
             [self._units[layer, name] for name in names if (layer, name) in self._units]
             for layer, names in self._layers.items()
@@ -446,7 +445,7 @@ class GradientAccumulation:
             torch.stack([_gathered(tallies, name).sum() for tallies in by_layer])
             for name in ("total_square", "scaled_square")
         )
-        return UnitSums(nonzero.double() @ one_hot, torch.stack(squares), total, mean)
+        return UnitSums(nonzero.double() @ groups, torch.stack(squares), total, mean)
 
 
 def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:

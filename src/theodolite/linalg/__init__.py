@@ -17,6 +17,7 @@ from theodolite.linalg.arrays import (
     safe_sqrt,
 )
 from theodolite.linalg.centering import (
+    center_all,
     center_columns,
     centered_square_sum,
     double_center,
@@ -86,6 +87,7 @@ __all__ = [
     "TriangularState",
     "alignment_from_norms",
     "array_function",
+    "center_all",
     "center_columns",
     "centered_products",
     "centered_square_sum",

@@ -37,7 +37,30 @@ class SetSums:
     norm_sum: Float[Tensor, "*sets"]
     square_sum: Float[Tensor, "*sets"]
 
-    def __getitem__(self, index: int) -> "SetSums":
+    @classmethod
+    def of_groups(
+        cls,
+        groups: Float[Tensor, "n k"],
+        squares: Float[Tensor, "*layers n"],
+        sum_square: Float[Tensor, "*layers k"],
+    ) -> "SetSums":
+        """Sums of groups of vectors whose squared norms are known.
+
+        Args:
+            groups: one where an example belongs to a group.
+            squares: squared norm of every vector.
+            sum_square: squared norm of the sum of every group.
+        """
+        count = groups.sum(0).expand_as(sum_square)
+        return cls(count, sum_square, squares.sqrt() @ groups, squares @ groups)
+
+    @classmethod
+    def of_gram(cls, gram: Float[Tensor, "*layers n n"], groups: Float[Tensor, "n k"]) -> "SetSums":
+        r"""Sums of groups of vectors from their inner products, :math:`Q = 1_c^\top K 1_c`."""
+        squares = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
+        return cls.of_groups(groups, squares, (groups * (gram @ groups)).sum(-2))
+
+    def __getitem__(self, index: int | tuple[slice | int, ...]) -> "SetSums":
         """One of the sets, or the sets of one layer where layers come first."""
         return SetSums(*(getattr(self, part.name)[index] for part in fields(self)))
 

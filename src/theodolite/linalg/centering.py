@@ -8,6 +8,7 @@ from torch.linalg import matrix_norm
 from theodolite.linalg.arrays import ratio_or_nan
 
 __all__ = [
+    "center_all",
     "center_columns",
     "centered_square_sum",
     "double_center",
@@ -20,6 +21,11 @@ __all__ = [
 def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Subtract the mean row: the features of :math:`HF`."""
     return features - features.mean(0, keepdim=True)
+
+
+def center_all(targets: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    """Subtract the mean of all entries, over examples and outputs alike."""
+    return targets - targets.mean((-2, -1), keepdim=True)
 
 
 def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:

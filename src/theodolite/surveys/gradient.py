@@ -44,10 +44,7 @@ class GroupAlignment:
 def grouped_alignment(
     gram: Float[Tensor, "*layers n n"], groups: Float[Tensor, "b n k"]
 ) -> GroupAlignment:
-    r"""Omega within groups from Gram matrices, for many groupings at once.
-
-    .. math:: Q_c = 1_c^\top K 1_c, \qquad S_1 = \sum_{i \in c} \sqrt{K_{ii}}, \qquad
-              S_2 = \sum_{i \in c} K_{ii}
+    """Omega within groups from Gram matrices, for many groupings at once.
 
     Args:
         gram: inner products of the vectors, in float64.
@@ -57,23 +54,9 @@ def grouped_alignment(
         [mehta2021], Eqs. (4) to (6).
     """
     count, n, k = groups.shape
-    squares = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
-    norms = squares.sqrt()
-    flat = groups.permute(1, 0, 2).reshape(n, count * k)
-
-    def by_group(values: Tensor) -> Tensor:
-        return values.reshape(*values.shape[:-1], count, k)
-
-    sums = by_group((flat * (gram @ flat)).sum(-2))
-    counts = groups.sum(1).expand_as(sums)
-    within = SetSums(counts, sums, by_group(norms @ flat), by_group(squares @ flat))
-    total = torch.full_like(squares[..., :1], float(n))
-    every = SetSums(
-        total,
-        gram.sum((-2, -1)).unsqueeze(-1),
-        norms.sum(-1, keepdim=True),
-        squares.sum(-1, keepdim=True),
-    )
+    flat = SetSums.of_gram(gram, groups.permute(1, 0, 2).reshape(n, count * k))
+    within = SetSums(*(part.unflatten(-1, (count, k)) for part in vars(flat).values()))
+    every = SetSums.of_gram(gram, groups.new_ones(n, 1))
     classes = within.alignment()
     return GroupAlignment(
         every.alignment().squeeze(-1),
@@ -83,11 +66,15 @@ def grouped_alignment(
     )
 
 
+def _groups(labels: Tensor | None, count: int) -> Float[Tensor, "n k"]:
+    """One-hot classes of the first examples; without labels all of them form one."""
+    return torch.ones(count, 1).double() if labels is None else one_hot(labels[:count]).double()
+
+
 def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> None:
     """Omega of the features, overall and within classes: cheap, and the same for every loss."""
     labels = context.examples("gradient")[1].labels
-    known = torch.zeros(context.count("gradient"), dtype=torch.long) if labels is None else labels
-    groups = one_hot(known).double()
+    groups = _groups(labels, context.count("gradient"))
     shuffled = context.draws.shuffled(groups)[: None if labels is not None else 0]
     every = torch.cat([groups.unsqueeze(0), shuffled])  # the labels first, then permutations
     for stack in side_by_side(context.features("gradient")):
@@ -225,7 +212,7 @@ def _gradient_rows(
 
 def _nulls(context: SurveyContext, gram: Tensor, labels: Tensor) -> GroupAlignment | None:
     """Omega when the grouping into classes is permuted and gradients stay as they are."""
-    shuffled = context.draws.shuffled(one_hot(labels[: len(gram)]).double())
+    shuffled = context.draws.shuffled(_groups(labels, len(gram)))
     if len(shuffled) == 0:
         return None
     return grouped_alignment(gram.double(), shuffled.to(gram.device))
@@ -238,8 +225,7 @@ def _errors(
     halves = context.draws.halves(len(gram))
     if len(halves) < 2:
         return {}
-    known = torch.zeros(len(gram), dtype=torch.long) if labels is None else labels[: len(gram)]
-    groups, wide = one_hot(known).double().to(gram.device), gram.double()
+    groups, wide = _groups(labels, len(gram)).to(gram.device), gram.double()
     draws = [
         grouped_alignment(wide[h][:, h], groups[h].unsqueeze(0)) for h in halves.to(gram.device)
     ]

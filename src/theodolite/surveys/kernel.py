@@ -72,7 +72,7 @@ def _references(
     truth = context.probe.truth
     true = None if truth is None else truth.take(len(batch)).columns
     found = [
-        _Reference(measure, CenteredGrams.of((Y @ Y.mT)[None].to(device)), Y)
+        _Reference(measure, CenteredGrams.of(kernel.target_gram(Y)[None].to(device)), Y)
         for measure, Y in (("cka_target", targets.columns), ("cka_truth", true))
         if Y is not None
     ]

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.engine import Batch, iterate_batches, single_batch
 from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import target_columns
 from theodolite.measures.representation import scaled_targets
 from theodolite.surveys.options import SurveyOptions
 
@@ -72,7 +72,7 @@ class Targets:
                 f"targets: expected class labels of at least 0, got {int(labels.min())}; leave "
                 "out examples that have none"
             )
-        return cls("classification", labels, functional.one_hot(labels).double())
+        return cls("classification", labels, target_columns(labels, int(labels.max()) + 1))
 
     @classmethod
     def _of_rows(cls, values: Tensor, binary: bool) -> "Targets":
@@ -134,7 +134,7 @@ def _class_columns(labels: Tensor, count: int) -> Tensor:
             f"targets: expected labels below {count}, the number of outputs, got {highest}; "
             "relabel, or pass readout="
         )
-    return functional.one_hot(labels, count).double()
+    return target_columns(labels, count)
 
 
 @dataclass(frozen=True)

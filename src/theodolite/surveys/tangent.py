@@ -1,7 +1,8 @@
 """Tangent: alignment of each layer's tangent kernel with the labels.
 
 Reads tangent kernels, or a sketch of them. Headline: ``tangent_alignment``, by
-``measures.tangent.tangent_alignment`` of a kernel and ``alignment_from_norms`` of a sketch.
+``measures.tangent.alignment_decomposition`` of a kernel; a sketch has it from the same
+``alignment_from_norms``.
 """
 
 import math
@@ -101,31 +102,20 @@ def _kernel_rows(
 ) -> float:
     n = len(targets)
     found = tangent.alignment_decomposition(kernel, targets)
-    value = tangent.tangent_alignment(kernel, targets)
-    null = _null(kernel, targets, context.draws.shuffled(targets), value)
+    shuffled = context.draws.shuffled(targets)
+    null = tangent.permuted_alignments(kernel, shuffled) if len(shuffled) else None
     halves = context.draws.halves(n).to(kernel.device)
     error, method = None, "exact"
     if len(halves) > 1:
         draws = [tangent.tangent_alignment(kernel[h][:, :, h], targets[h]) for h in halves]
         error, method = float(torch.stack(draws).double().std()), "half-sampling"
     why = "the tangent kernel or the labels are constant"
-    estimate = Estimate(float(value), error, *chance(null), method)
+    estimate = Estimate(float(found.alignment), error, *chance(null), method)
     record.row(layer, "tangent", "tangent_alignment", estimate, n=n, reason=why)
     rank, correlation = Estimate(float(found.stable_rank)), Estimate(float(found.correlation))
     record.row(layer, "tangent", "stable_rank", rank, n=n, reason=why)
     record.row(layer, "tangent", "correlation", correlation, n=n, reason=why)
-    return float(value)
-
-
-def _null(kernel: Tensor, targets: Tensor, shuffled: Tensor, alignment: Tensor) -> Tensor | None:
-    """Alignment for permuted labels: the norms stay, the energy of the labels changes."""
-    if len(shuffled) == 0:
-        return None
-    K = kernel.flatten(2).flatten(0, 1)
-    Y = torch.cat([targets.unsqueeze(0), shuffled])
-    Y = (Y - Y.mean((1, 2), keepdim=True)).flatten(1)
-    energies = (Y * (Y @ K)).sum(1).double()
-    return alignment * energies[1:] / energies[0]
+    return float(found.alignment)
 
 
 def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]) -> None:
@@ -133,14 +123,11 @@ def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Laye
     n, targets = len(batch), known.outputs(context.layout.outputs or 1)
     with context.step("tangent"):
         found = context.tangent_sketch(layers, replace(batch, targets=targets))
-    label_square = (targets - targets.mean()).square().sum()
     why = "the sketch does not resolve it: the norm of the kernel is below its noise"
     for layer in layers:
         if layer.name in found:
             entry = found[layer.name]
-            resolved = ~entry.alignment.isnan()
-            value = tangent.alignment_from_norms(entry.energy, entry.norm, label_square, resolved)
-            estimate = Estimate(float(value), float(entry.error), method="sketch")
+            estimate = Estimate(float(entry.alignment), float(entry.error), method="sketch")
             record.row(layer, "tangent", "tangent_alignment", estimate, n=n, reason=why)
     shown = _with_matrix(context, [layer for layer in layers if layer.name in found])
     places = torch.tensor([list(found).index(layer.name) for layer in shown])

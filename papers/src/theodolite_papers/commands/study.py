@@ -151,7 +151,7 @@ def show_verdicts(study: "Study", size: str, runs: "Runs", json_: bool) -> None:
 
     verdicts = judge_study(study, size, runs)
     if json_:
-        print_json([verdict_document(found, verdict) for verdict in verdicts])
+        print_json([verdict_document(study, verdict) for verdict in verdicts])
     else:
         print_verdicts(study, size, verdicts)
 

@@ -13,7 +13,7 @@ from theodolite.checks import (
     symmetry_tolerance,
 )
 from theodolite.errors import DomainError, NotFiniteError, ShapeError
-from theodolite.linalg import array_function, double, double_center
+from theodolite.linalg import array_function, double, double_center, target_columns
 
 
 def require_grams(instead: str, **grams: Tensor) -> None:
@@ -60,8 +60,7 @@ def target_matrix(
                 "pass unsqueeze(-1) for one scalar target, .long() for labels"
             )
         classes = require_labels(targets, num_classes, name)
-        one_hot = torch.nn.functional.one_hot(targets.long(), classes)
-        return double(one_hot)
+        return target_columns(targets, classes)
     require_axes(2, **{name: targets})
     require_nonempty(**{name: targets})
     require_finite(**{name: targets})

@@ -14,6 +14,7 @@ from theodolite.measures.tangent._alignment import (
     correlation_term,
     label_gradient_correlation,
     operator_alignment,
+    permuted_alignments,
     tangent_alignment,
     uncoupled_bound,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "normalized_spectrum",
     "operator_alignment",
     "peak_layer",
+    "permuted_alignments",
     "prominence",
     "rank_one_model",
     "relative_alignment",
@@ -115,6 +117,7 @@ HELPERS: tuple[str, ...] = (
     "is_ascent_descent",
     "leave_one_out_tangent_regression",
     "peak_layer",
+    "permuted_alignments",
     "prominence",
     "relative_alignment",
     "squared_error_gradient",

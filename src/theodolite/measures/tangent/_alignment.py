@@ -15,6 +15,7 @@ from theodolite.checks import (
 from theodolite.linalg import (
     alignment_from_norms,
     array_function,
+    center_all,
     double,
     eps_of,
     nan_unless,
@@ -26,7 +27,6 @@ from theodolite.linalg import (
 from theodolite.measures.tangent._kernels import (
     Centering,
     KernelAndLabel,
-    centered_over_all,
     kernel_and_label,
     require_kernel_and_targets,
     spectral_norm,
@@ -71,7 +71,7 @@ def tangent_alignment(
         Differs from paper: the range needs positive semi-definite kernels.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    return alignment_of(kernel, targets, "stacked" if center else "none")
+    return _alignment(kernel_and_label(kernel, targets, _centering(center)))
 
 
 @array_function
@@ -111,12 +111,25 @@ def operator_alignment(
         [canatar2022], Section VI, where the full operator is mentioned but traced over outputs.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    return alignment_of(kernel, targets, "examples" if center else "none")
+    return _alignment(kernel_and_label(kernel, targets, "examples" if center else "none"))
 
 
-def alignment_of(kernel: Tensor, targets: Tensor, centering: Centering) -> Tensor:
-    """The formula without checks of values; it vmaps, e.g. over permuted targets."""
-    pair = kernel_and_label(kernel, targets, centering)
+def permuted_alignments(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "b n c"]
+) -> Float[Tensor, " b"]:
+    """Tangent alignment with every permutation of some targets: the kernel is centred once.
+
+    Args:
+        kernel: of one layer.
+        targets: the same rows in a different order for every ``b``.
+    """
+    pair = kernel_and_label(kernel, targets[0], "stacked")
+    Y = center_all(double(targets)).flatten(1)
+    energies = (Y * (Y @ pair.kernel)).sum(1)
+    return alignment_from_norms(energies, matrix_norm(pair.kernel), Y.square().sum(1), pair.defined)
+
+
+def _alignment(pair: KernelAndLabel) -> Tensor:
     return alignment_from_norms(pair.label_energy, matrix_norm(pair.kernel), 1.0, pair.defined)
 
 
@@ -210,7 +223,7 @@ def _decomposition(pair: KernelAndLabel) -> AlignmentDecomposition:
     frobenius, spectral = matrix_norm(pair.kernel), spectral_norm(pair.kernel)
     energy = pair.label_energy
     return AlignmentDecomposition(
-        alignment=alignment_from_norms(energy, frobenius, 1.0, pair.defined),
+        alignment=_alignment(pair),
         correlation=ratio_or_nan(energy, spectral, pair.defined),
         stable_rank=ratio_or_nan(frobenius, spectral, pair.kernel_defined).square(),
     )
@@ -253,7 +266,7 @@ def uncoupled_bound(targets: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
     require_nonempty(targets=targets)
     require_finite(targets=targets)
     Y = unit_peak(double(targets))
-    Yt = centered_over_all(Y)
+    Yt = center_all(Y)
     defined = ~vanishes_when_centered(Yt, Y, eps_of(targets))
     return ratio_or_nan(_largest_overlap(Yt), Yt.square().sum(), defined)
 
@@ -308,7 +321,7 @@ def label_gradient_correlation(
     require_same_shape(targets=targets, loss_gradient=loss_gradient)
     require_finite(targets=targets, loss_gradient=loss_gradient)
     Y, w = unit_peak(double(targets)), unit_peak(double(loss_gradient))
-    Yc, wc = centered_over_all(Y), centered_over_all(w)
+    Yc, wc = center_all(Y), center_all(w)
     constant = vanishes_when_centered(Yc, Y, eps_of(targets))
     constant = constant | vanishes_when_centered(wc, w, eps_of(loss_gradient))
     return nan_unless(~constant, unit_vector(Yc.flatten()) @ unit_vector(wc.flatten()))

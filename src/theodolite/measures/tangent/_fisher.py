@@ -15,6 +15,7 @@ from theodolite.checks import require_axes, require_finite, symmetry_tolerance
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
     array_function,
+    center_all,
     double,
     eps_of,
     ratio_or_nan,
@@ -23,7 +24,6 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 from theodolite.measures.tangent._kernels import (
-    centered_over_all,
     leading_vector,
     require_kernel,
     require_kernel_and_targets,
@@ -240,7 +240,7 @@ def fisher_correlation(
     require_hessian(hessian, *kernel.shape[:2])
     fisher = _scaled_fisher(kernel, hessian)
     Y = unit_peak(double(targets))
-    y = centered_over_all(Y)
+    y = center_all(Y)
     defined = fisher.defined & ~vanishes_when_centered(y, Y, eps_of(targets))
     label, G = unit_vector(y.flatten()), stacked(fisher.gram)
     return ratio_or_nan(label @ G @ label, vector_norm(G @ leading_vector(G.detach())), defined)

@@ -18,10 +18,13 @@ from theodolite.checks import (
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
     array_function,
+    center_all,
+    center_columns,
     double,
     double_center,
     eps_of,
     symmetric_eigen,
+    target_columns,
     top_eigen_operator,
     unit_peak,
     vanishes_when_centered,
@@ -153,9 +156,7 @@ def centered_labels(
         Differs from paper: balanced classes are not needed, the mean of one-hot labels is 1/k.
     """
     if not labels.is_floating_point():
-        count = require_labels(labels, num_classes)
-        one_hot = torch.nn.functional.one_hot(labels.long(), count).double()
-        return one_hot - 1 / count
+        return center_all(target_columns(labels, require_labels(labels, num_classes)))
     require_axes(2, labels=labels)
     require_nonempty(labels=labels)
     require_finite(labels=labels)
@@ -164,12 +165,7 @@ def centered_labels(
             f"num_classes: expected {labels.shape[1]}, the columns of the targets, or none, "
             f"got {num_classes}"
         )
-    return centered_over_all(double(labels))
-
-
-def centered_over_all(targets: Tensor) -> Tensor:
-    """Targets minus the mean of all their entries."""
-    return targets - targets.mean()
+    return center_all(double(labels))
 
 
 def spectral_norm(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
@@ -244,5 +240,5 @@ def _centered_kernel(matrix: Tensor, kernel: Tensor, centering: Centering) -> Te
 
 def _centered_targets(targets: Tensor, centering: Centering) -> Tensor:
     if centering == "stacked":
-        return centered_over_all(targets)
-    return targets - targets.mean(0) if centering == "examples" else targets
+        return center_all(targets)
+    return center_columns(targets) if centering == "examples" else targets

@@ -10,6 +10,7 @@ from theodolite.checks import require_axes, require_finite, require_positive
 from theodolite.errors import ShapeError
 from theodolite.linalg import (
     array_function,
+    center_all,
     double,
     eps_of,
     nan_unless,
@@ -18,7 +19,6 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 from theodolite.measures.tangent._kernels import (
-    centered_over_all,
     require_kernel_and_targets,
     require_tangent_features,
     spectral_norm,
@@ -135,7 +135,7 @@ def label_contribution(
         [lou2022], Section 2.1 and Appendix C.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    y = centered_over_all(double(targets)).flatten()
+    y = center_all(double(targets)).flatten()
     return y @ double(stacked(kernel)) @ y
 
 
@@ -199,7 +199,7 @@ def rank_one_model(
 
 def _model(rows: Tensor, targets: Tensor, peak: Tensor, eps: float) -> RankOneModel:
     features = rows - rows.mean(0)  # (m, p): one centred gradient per pair
-    y = centered_over_all(targets)
+    y = center_all(targets)
     defined = ~vanishes_when_centered(features, rows, eps)
     defined = defined & ~vanishes_when_centered(y, targets, eps)
     label = unit_vector(y.flatten())
