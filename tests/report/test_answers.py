@@ -45,7 +45,7 @@ def test_classes_that_are_told_apart():
     found = told(run_with([0.1, 0.2, 0.5], loss=0.01))
     text = found["task"].text
     assert "apart: CKA to labels in its last layer, l2, is 0.500 (chance 0)" in text
-    assert "it fits these examples (loss 0.010, guessing 1.10)" in text
+    assert "it fits these examples (loss 0.010, chance 1.10)" in text
     assert found["task"].certainty == "clear"
     assert "50 standard deviations" in found["task"].why
     assert found["layer"].text.startswith("l2, the last layer, carries the task: CKA to labels")

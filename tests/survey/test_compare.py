@@ -1,5 +1,7 @@
 """Two models on the same data: both tables, their differences, and CKA layer by layer."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,25 @@ def test_cka_is_drawn_as_a_heat_map(compared):
     assert trace.type == "heatmap"
     np.testing.assert_allclose(np.array(trace.z, float), found.cka.to_numpy())
     assert found.plot("cka_target").data  # as any comparison
+
+
+def test_the_page_has_cka_of_every_pair_of_layers(compared, tmp_path):
+    _, found = compared
+    page = found.to_html(tmp_path / "pairs.html").read_text()
+    assert "CKA of every pair of layers" in page
+    payload = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    (panel,) = payload["figures"]["gall-pairs-cka"]["panels"]
+    np.testing.assert_allclose(panel["states"][0][0]["z"], found.cka.to_numpy(), atol=1e-5)
+    results = th.compare(*(th.Survey(run.head) for run in found.runs), names=found.names)
+    assert "every pair of layers" not in results.to_html(tmp_path / "results.html").read_text()
+
+
+def test_a_legend_names_every_line_once(compared):
+    _, found = compared
+    same = th.Survey(found.runs[0].head)
+    figure = th.compare(same, same, names=["a", "b"]).plot("predicted_loss")
+    named = [trace.name for trace in figure.data if trace.showlegend]
+    assert len(named) == len(set(named)) < len(figure.data)
 
 
 def test_summary_has_both_tables_and_the_differences(compared):

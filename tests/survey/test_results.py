@@ -10,6 +10,7 @@ from torch import nn
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite.measures.registry import MEASURES
+from theodolite.records import unreadable_layers
 
 FAMILIES = ("representation", "covariance", "kernel", "tangent", "gradient")
 
@@ -60,7 +61,11 @@ def test_summary_has_a_line_per_layer(found):
     told, table = found.summary().split("\n\n", 1)
     assert told.startswith("Layer ")  # which layer carries the task, then what to do
     lines = table.splitlines()
-    assert lines[0] == "cnn: 40 of 40 examples, classification, labels true"
+    title = "cnn: 40 of 40 examples, classification, labels true, chance in brackets"
+    assert lines[0] == title
+    assert lines[2].split()[:2] == ["layer", "accuracy"]  # of read-outs, before the headlines
+    readout = found.estimate("readout_accuracy", "0")
+    assert lines[3].split()[1:3] == [f"{readout.value:.0%}", f"({readout.null_mean:.0%})"]
     assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "3", "7"]
     assert repr(found).startswith("Survey(4 layers, 40 examples: representation")
 
@@ -74,7 +79,8 @@ def test_summary_has_the_true_labels_where_they_were_given():
         ["layer", "to", "labels", "to", "truth"],
     )
     numbers = [found.estimate(name, found.layers[0]).value for name in ("cka_target", "cka_truth")]
-    assert line.split()[1:] == [f"{number:.4g}" for number in numbers]
+    assert line.split()[1::2] == [f"{number:.3g}" for number in numbers]
+    assert line.split()[2] == "(0)"  # debiased: chance is 0 within its spread
     assert "truth" not in th.survey(mlp(), (x, y), families="kernel").summary()
 
 
@@ -165,3 +171,15 @@ def test_numbers_do_not_depend_on_the_device():
     left = th.survey(cnn(), data).to_frame().set_index(["layer", "family", "measure"]).value
     right = th.survey(cnn().cuda(), data).to_frame().set_index(["layer", "family", "measure"]).value
     np.testing.assert_allclose(left, right, rtol=1e-2, atol=1e-3)
+
+
+def test_summary_leaves_out_what_the_page_calls_unreadable():
+    x, y = blobs()
+    found = th.survey(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)), (x, y))
+    unreadable = unreadable_layers(found.record.contents["rows"])
+    assert unreadable  # with as many filters as inputs nothing can be told
+    for layer, why in unreadable.items():
+        assert f"misalignment / random, layer {layer}: {why}" in found.summary()
+        (line,) = [li for li in found.summary().splitlines() if li.split()[:1] == [layer]]
+        value = found.estimate("relative_misalignment", layer).value
+        assert f"{value:.3g} (1)" not in line

@@ -1,14 +1,20 @@
 """Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
 
-from theodolite.records._families import FAMILIES, Family
+from theodolite.records._families import FAMILIES, READOUT, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
 from theodolite.records._folders import free_folder, holds_run
 from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._runs import Run, load_run, save_run, save_step
-from theodolite.records._tables import differences_text, frame_of, summary_text
+from theodolite.records._tables import (
+    differences_text,
+    frame_of,
+    summary_text,
+    unreadable_layers,
+)
 
 __all__ = [
     "FAMILIES",
+    "READOUT",
     "SCHEMA",
     "Estimate",
     "Family",
@@ -26,4 +32,5 @@ __all__ = [
     "save_run",
     "save_step",
     "summary_text",
+    "unreadable_layers",
 ]

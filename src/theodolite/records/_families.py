@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "READOUT", "Family"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,13 @@ FAMILIES: Mapping[str, Family] = {
         ),
     )
 }
+
+# What the sentences about layers rest on: a column of its own in tables, beside the headlines.
+READOUT = Family(
+    "representation",
+    headline="readout_accuracy",
+    heading="read-out accuracy",
+    question="How many labels can be read off a layer?",
+    reading="Share of examples that a linear read-out, fitted to all the others, tells right.",
+    chance="the largest class every time",
+)

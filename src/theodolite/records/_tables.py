@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records._families import FAMILIES
+from theodolite.records._families import FAMILIES, READOUT
 from theodolite.records._files import Estimate, Record
 from theodolite.records._runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["differences_text", "frame_of", "summary_text"]
+__all__ = ["differences_text", "frame_of", "summary_text", "unreadable_layers"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
@@ -46,7 +46,7 @@ def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
 def summary_text(
     record: Record, *, title: str, steps: Mapping[str, int | None] | None = None
 ) -> str:
-    """The headline number of every family and layer, then what was skipped and warned about.
+    """The headline number of every family and layer, chance in brackets; then what was skipped.
 
     Args:
         record: of one survey.
@@ -55,9 +55,19 @@ def summary_text(
     """
     contents = record.contents
     columns = _headlines(contents)
-    if any(row["measure"] == _TRUTH for row in contents["rows"]):
+    measured = {row["measure"] for row in contents["rows"]}
+    if READOUT.headline in measured:
+        columns = {READOUT.headline: (READOUT.heading, READOUT.key)} | columns
+    if _TRUTH in measured:
         columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
-    found = {(row["layer"], row["measure"]): row["value"] for row in contents["rows"]}
+    unreadable = unreadable_layers(contents["rows"])
+    found = {
+        (row["layer"], row["measure"]): row
+        for row in contents["rows"]
+        if row["measure"] != "relative_misalignment" or row["layer"] not in unreadable
+    }
+    chance = any(found[key]["null_mean"] is not None for key in found if key[1] in columns)
+    title += ", chance in brackets" * chance
     heads = [heading.partition(" ") for heading, _ in columns.values()]
     table = [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
     if steps is not None:
@@ -72,8 +82,26 @@ def summary_text(
     ]
     lines = [*told, *[""] * bool(told), title, *(_line(row, widths) for row in table)]
     lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
+    lines += [
+        f"{FAMILIES['covariance'].heading}, layer {layer or _WHOLE}: {why}"
+        for layer, why in unreadable.items()
+    ]
     lines += _notes(contents["warnings"])
     return "\n".join(line.rstrip() for line in lines)
+
+
+def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Layers whose misalignment says nothing, and why: its floor is as high as random bases."""
+    numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}
+    found = {}
+    for (measure, layer), row in numbers.items():
+        names = ("misalignment_floor", "random_basis_misalignment")
+        floor, random = (numbers.get((name, layer), {}).get("value") for name in names)
+        if measure != "relative_misalignment" or layer is None or floor is None or random is None:
+            continue
+        if floor >= random * (1 - 2 * (row["null_sd"] or 0.0)):
+            found[layer] = "cannot be read: a perfectly aligned layer would look as random"
+    return found
 
 
 def _headlines(contents: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -141,7 +169,14 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(distinct[:most]) + more
 
 
-def _cell(value: float | None) -> str:
-    if value is None:
+def _cell(row: Mapping[str, Any] | None) -> str:
+    """A number, with its chance level in brackets: 0 where that is within its spread."""
+    if row is None:
         return ""
-    return "undefined" if math.isnan(value) else f"{value:.4g}"
+    value, chance = row["value"], row["null_mean"]
+    form = ".0%" if row["measure"] == READOUT.headline else ".3g"
+    text = "undefined" if math.isnan(value) else f"{value:{form}}"
+    if chance is None or math.isnan(chance):
+        return text
+    near = abs(chance) <= (row["null_sd"] or 0.0)
+    return f"{text} ({0 if near else chance:{form.replace('3', '2')}})"

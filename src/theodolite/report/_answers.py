@@ -32,7 +32,7 @@ _LABELED = ("kernel", "representation", "gradient")
 _CERTAINTIES = ("clear", "likely", "open")
 _CLEAR = 5.0  # standard deviations beyond chance
 _NEARLY = 0.9  # of the highest number: a layer that has it carries most of the task
-_FITTED = 0.25  # of the loss of guessing
+_FITTED = 0.25  # of the loss of chance
 _CARRIED = 0.7  # of a number is left on held-out examples: it carries over
 _MOVING = 0.05  # of the largest value: changes below it are called none
 
@@ -198,10 +198,10 @@ def _task(group: Group, step: int | None) -> Answer:
     if share is not None and share[0] >= share[1]:
         text = (
             f"The network does not do the task: its loss on these examples is {shown(share[0])},"
-            f" guessing gives {shown(share[1])}. What its last layer shows of the labels may be"
+            f" chance is {shown(share[1])}. What its last layer shows of the labels may be"
             f" what the inputs tell: {profile.heading} {profile.told(last, step)}."
         )
-        return Answer("task", text, "clear", "the loss is that of guessing", evidence)
+        return Answer("task", text, "clear", "the loss is that of chance", evidence)
     before = run.moments[0].value(profile.family, FAMILIES[profile.family].headline, last)
     change = ""
     if run.at(step) is not run.moments[0] and finite(before):
@@ -212,13 +212,13 @@ def _task(group: Group, step: int | None) -> Answer:
 
 
 def _fit(run: RunView, step: int | None) -> str:
-    """The loss against that of guessing, where both are known."""
+    """The loss against that of chance, where both are known."""
     share = _loss_share(run, step)
     if share is None:
         return ""
-    loss, guessing = share
-    word = "it fits" if loss < _FITTED * guessing else "it partly fits"
-    return f"; {word} these examples (loss {shown(loss)}, guessing {shown(guessing)})"
+    loss, chance = share
+    word = "it fits" if loss < _FITTED * chance else "it partly fits"
+    return f"; {word} these examples (loss {shown(loss)}, chance {shown(chance)})"
 
 
 def _loss_share(run: RunView, step: int | None) -> tuple[float, float] | None:
@@ -416,11 +416,11 @@ def _next(group: Group, step: int | None) -> Answer:
         return Answer("next", f"Train longer: {moved}.", "likely", "a trend, which may end", over)
     if share is not None and share[0] >= share[1]:
         tangent = _Profile.of(group, run, "tangent", step)
-        text = "Train it, or check labels and preprocessing: it is no better than guessing"
+        text = "Train it, or check labels and preprocessing: it is no better than chance"
         if tangent.top is not None:
             text += f"; a step in {layer_words(tangent.top)} moves its outputs most towards them"
         evidence = (tangent.figure, "steps-loss")
-        return Answer("next", f"{text}.", "likely", "the loss is that of guessing", evidence)
+        return Answer("next", f"{text}.", "likely", "the loss is that of chance", evidence)
     if data.get("split") in {"train", "unknown", None}:
         text = (
             'Measure held-out examples next (split="test"): on training examples a network that'

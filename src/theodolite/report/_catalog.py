@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import FAMILIES
+from theodolite.records import FAMILIES, READOUT
 from theodolite.report._curves import Curve, layer_panels, overlay
 from theodolite.report._figures import HOUSE_STYLE, Figure, Key, Words, with_ranges
 from theodolite.report._maps import class_map, eigenvector_figure, kernel_maps, step_maps
@@ -101,9 +101,8 @@ def _representation(group: Group) -> Iterable[Figure | None]:
         " read-out of the layer, and by its nearest neighbours. On training examples the layer"
         " itself has seen every label: a network that memorises scores here too.",
     )
-    guess = "guessing the largest class"
     lines = [
-        Line("readout_accuracy", "linear read-out", chance=guess),
+        Line("readout_accuracy", "linear read-out", chance=READOUT.chance),
         Line("neighbour_accuracy", "nearest neighbours", with_chance=False),
     ]
     yield profile_figure(group, "representation", lines, words, y="share told right")
@@ -311,8 +310,11 @@ def plotly_figure(figure: Figure, step: int | None, palette: Mapping[str, str]) 
     layouts = with_ranges(panels, numbers, shared=figure.shared)
     titles = [plotly_text(panel.title) if panel.title else "" for panel in panels]
     drawn = make_subplots(rows=len(panels), cols=1, subplot_titles=titles)
+    named: set[str] = set()  # panels repeat the names of runs: one entry of the legend is enough
     for row, (panel, layout) in enumerate(zip(panels, layouts, strict=True), start=1):
         for trace in panel.draw(step):
+            trace.update(legendgroup=trace.name, showlegend=trace.name not in named)
+            named.add(trace.name)
             drawn.add_trace(trace, row=row, col=1)
         drawn.update_xaxes(layout["xaxis"], row=row, col=1)
         drawn.update_yaxes(layout["yaxis"], row=row, col=1)

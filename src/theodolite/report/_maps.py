@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from plotly import graph_objects as go
@@ -22,7 +22,10 @@ from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import family_sentence
 from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
 
-__all__ = ["class_map", "eigenvector_figure", "kernel_maps", "step_maps"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_map", "step_maps"]
 
 _MOST_COLUMNS = 24
 _TEXT_COLUMNS = 13
@@ -32,6 +35,7 @@ _MOST_EXAMPLES = 40
 _MOST_KERNELS = 4
 _BLANK = 0.01  # of the largest number: a kernel that varies by less is a solid square
 _ROW_HEIGHT, _MARGINS = 24, 64
+_PAIRS_HEIGHT = 320  # as the figures that stand beside it
 _READING = (
     "Input at the top, output at the bottom, training from left to right. Blank is 0, the full"
     " color is the largest number of the maps in this figure; grey is below 0."
@@ -159,6 +163,32 @@ def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
     key = f"tangent-{name}".replace("_", "-")
     columns = min(len(layers), len(panels))
     return Figure(key, words, tuple(panels), columns=columns, roomy=True)
+
+
+def pair_map(pairs: "pd.DataFrame", names: tuple[str, str]) -> Figure:
+    """CKA of every pair of layers of two models, those of the first from top to bottom."""
+    rows, columns = ([plain(str(name)) for name in axis] for axis in (pairs.index, pairs.columns))
+    values = pairs.to_numpy(dtype=float)
+    table = _Table(values.tolist(), (), rows, columns)
+    numbers = table.numbers()
+    numbers["meta"].pop("source")  # of two models together: no record holds them
+    series = Series(_look(table, "kernel", (0.0, 1.0), "CKA"), lambda _: numbers)
+    layout = _map_layout(table, f"layers of {plotly_text(short(names[1]))}")
+    layout["yaxis"]["title"] = {"text": f"layers of {plotly_text(short(names[0]))}"}
+    told = ""
+    if np.isfinite(values).any():
+        i, j = np.unravel_index(np.nanargmax(values), values.shape)
+        told = (
+            f"Most alike: {rows[i]} of {plain(names[0])} and {columns[j]} of {plain(names[1])}"
+            f" ({shown(values[i, j])}). Last layers: {shown(values[-1, -1])}."
+        )
+    words = Words(
+        "CKA of every pair of layers",
+        "1: two layers find the same examples similar, whatever their units are. 0: their"
+        " similarities have nothing in common. Debiased, so that chance is 0.",
+    )
+    panel = Panel("", (series,), layout, height=max(_PAIRS_HEIGHT, _height(rows)))
+    return Figure("pairs-cka", words, (panel,), roomy=True, finding=lambda _: told)
 
 
 def _tells(moment: Moment, name: str, layer: str) -> bool:

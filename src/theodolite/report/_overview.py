@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.records import FAMILIES, Family
+from theodolite.records import FAMILIES, READOUT, Family
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import CHANCE, family_sentence, quiet_reason
 from theodolite.report.pages import finite, plain, shown, shown_chance, shown_error, spaced
@@ -17,12 +17,12 @@ __all__ = ["Cell", "Column", "Overview", "Reading", "overview_of", "readings_of"
 
 _MOST_POINTS = 48
 _WIDTH, _HEIGHT, _EDGE = 120.0, 34.0, 3.0
-# The curve that a single survey shows for a family; the tangent family has none.
+# The curve that a single survey shows for a headline; others have a profile over layers.
 _THUMBNAILS = {
-    "representation": "alignment_curve",
-    "covariance": "transfer",
-    "kernel": "cumulative_power",
-    "gradient": "feature_class_contrast",
+    "alignment_area": "alignment_curve",
+    "relative_misalignment": "transfer",
+    "cka_target": "cumulative_power",
+    "feature_omega_contrast": "feature_class_contrast",
 }
 # Families whose curves differ by decades between layers have a scale for each.
 _OWN_SCALE = {"covariance"}
@@ -112,7 +112,8 @@ class Overview:
 
 def overview_of(group: Group, step: int | None = None) -> Overview:
     """The overview of one group at a step; families without numbers are named, not drawn."""
-    present = [f for f in FAMILIES.values() if group.measured(f.key, f.headline)]
+    families = {family.headline: family for family in (READOUT, *FAMILIES.values())}
+    present = [f for f in families.values() if group.measured(f.key, f.headline)]
     columns = [_column(group, family, step) for family in present]
     rows = [i for i in range(len(group.layers)) if any(c.cells[i].readings for c in columns)]
     kept = tuple(Column(c.family, tuple(c.cells[i] for i in rows), c.sentence) for c in columns)
@@ -139,7 +140,7 @@ def whole_numbers(
                 row = moment.record.contents["rows"][index]
                 value = row["value"]
                 if measure.endswith("accuracy") and finite(row.get("null_mean")):
-                    meaning = f"{meaning} (guessing {shown(row['null_mean'])})"
+                    meaning = f"{meaning} (chance {shown(row['null_mean'])})"
                 source = _source(run, moment.position, ["rows", index, "value"])
                 count = measure == "peak_layer" and float(value).is_integer()
                 number = f"{value:.0f}" if count else shown(value)
@@ -177,7 +178,23 @@ def _column(group: Group, family: Family, step: int | None) -> Column:
             name = f"{family.title} of {plain(layer)}"
             picture = _picture(row, limits, name, band, cursor=group.is_history)
         cells.append(Cell(picture, readings))
-    return Column(family, tuple(cells), family_sentence(group, family.key, step))
+    sentence = (
+        _peaks(group, step) if family is READOUT else family_sentence(group, family.key, step)
+    )
+    return Column(family, tuple(cells), sentence)
+
+
+def _peaks(group: Group, step: int | None) -> str:
+    """Where read-outs tell most, in every run."""
+    told = []
+    for run in group.runs:
+        layer = run.most_aligned(step, READOUT)
+        if layer is not None:
+            moment = run.holding(step, READOUT.key, READOUT.headline)
+            share = shown(moment.value(READOUT.key, READOUT.headline, layer))
+            who = f"{plain(run.name)}: h" if len(group.runs) > 1 else "H"
+            told.append(f"{who}ighest in {plain(layer)}, {share}.")
+    return " ".join(told)
 
 
 def readings_of(group: Group, family: Family, layer: str, step: int | None) -> tuple[Reading, ...]:
@@ -255,7 +272,7 @@ class _Stroke:
 def _strokes(group: Group, family: Family, layer: str) -> list[_Stroke]:
     if group.is_history:
         return [_over_steps(group, family, layer, order) for order in range(len(group.runs))]
-    if family.key not in _THUMBNAILS:
+    if family.headline not in _THUMBNAILS:
         return _over_layers(group, family, layer)
     return [_thumbnail(group, family, layer, order) for order in range(len(group.runs))]
 
@@ -292,7 +309,7 @@ def _over_layers(group: Group, family: Family, layer: str) -> list[_Stroke]:
 
 def _thumbnail(group: Group, family: Family, layer: str, order: int) -> _Stroke:
     run, alone = group.runs[order], len(group.runs) == 1
-    moment, name = run.with_curves_at(None), _THUMBNAILS[family.key]
+    moment, name = run.with_curves_at(None), _THUMBNAILS[family.headline]
     x, y = (moment.array(family.key, name, layer, role) for role in ("x", "y"))
     if x is None or y is None:
         return _Stroke([], [], order)
@@ -310,7 +327,7 @@ def _thumbnail(group: Group, family: Family, layer: str, order: int) -> _Stroke:
 
 def _band(group: Group, family: Family, layer: str) -> tuple[float, float] | None:
     """Two standard deviations about chance, in the first run that knows it; none on curves."""
-    if not group.is_history and family.key in _THUMBNAILS:
+    if not group.is_history and family.headline in _THUMBNAILS:
         return None
     levels = (run.chance(None, family.key, family.headline, layer) for run in group.runs)
     level = next((level for level in levels if level is not None), None)

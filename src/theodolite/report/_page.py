@@ -6,12 +6,13 @@ the latest step, and the script exchanges it when the slider moves.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from theodolite.records import FAMILIES, Run
 from theodolite.report._answers import QUESTIONS, Answer, group_answers
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._figures import HOUSE_STYLE, Figure, states_of, tone, with_ranges
+from theodolite.report._maps import pair_map
 from theodolite.report._overview import Overview, Reading, overview_of, readings_of, whole_numbers
 from theodolite.report._profiles import depth_figures
 from theodolite.report._reading import Group, RunView, groups_of
@@ -26,6 +27,9 @@ from theodolite.report.pages import (
     render,
     static_text,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["fragment_html", "page_html"]
 
@@ -54,11 +58,13 @@ class _Varying:
         return states[frames[-1]]
 
 
-def page_html(runs: Sequence[Run], title: str = "") -> str:
-    """The whole page."""
+def page_html(runs: Sequence[Run], title: str = "", pairs: "pd.DataFrame | None" = None) -> str:
+    """The whole page; ``pairs`` has CKA of all layers of the first run with all of the second."""
     groups = groups_of(runs, _MOST_STEPS)
     views = [_group_view(group) for group in groups]
     compared = depth_figures(groups) if len(runs) > 1 else []
+    if pairs is not None:
+        compared = [pair_map(pairs, (runs[0].name, runs[1].name)), *compared]
     comparison = [_figure_view(figure, "all", [0]) for figure in compared]
     figures = [figure for view in views for part in view["sections"] for figure in part["figures"]]
     payload = {
@@ -77,6 +83,10 @@ def page_html(runs: Sequence[Run], title: str = "") -> str:
         title=plain(title) if title else named,
         groups=views,
         comparison=comparison,
+        open_comparison=pairs is not None,
+        compares="CKA of every pair of layers; every run over relative depth."
+        if pairs is not None
+        else "Every run at its latest step, over relative depth.",
         data=json_for_html(payload),
         scripts=scripts,
         policy=content_policy(scripts),
@@ -149,7 +159,7 @@ def _table_view(group: Group, overview: Overview, texts: _Varying | None) -> dic
         for column in overview.columns:
             cell = column.cells[i]
             readings = [_reading_view(reading) for reading in cell.readings]
-            key = f"cell-{i}-{column.family.key}"
+            key = f"cell-{i}-{column.family.headline.replace('_', '-')}"
             if texts is not None:
                 at = {s: readings_of(group, column.family, layer, s) for s in group.steps}
                 for place in range(len(readings)):

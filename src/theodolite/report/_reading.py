@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.records import Family, Record, Run
+from theodolite.records import Family, Record, Run, unreadable_layers
 from theodolite.report.pages import finite, spaced
 
 __all__ = ["Chance", "Group", "Moment", "RunView", "groups_of"]
 
 _MOST_CURVES = 6
-_RANDOM_BASES = "random_basis_misalignment"
 
 Row = Mapping[str, Any]
 
@@ -46,19 +45,8 @@ class Moment:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Layers whose misalignment says nothing, and why: its floor is as high as random bases."""
-        found = {}
-        rows = self.record.contents.get("rows", [])
-        for (_, measure, layer), index in self._every_row.items():
-            if measure != "relative_misalignment" or layer is None:
-                continue
-            names = (("covariance", m, layer) for m in ("misalignment_floor", _RANDOM_BASES))
-            at = [self._every_row.get(name) for name in names]
-            floor, random = (math.nan if i is None else rows[i]["value"] for i in at)
-            spread = rows[index].get("null_sd") or 0.0
-            if finite(floor) and finite(random) and floor >= random * (1 - 2 * spread):
-                found[layer] = "cannot be read: a perfectly aligned layer would look as random"
-        return found
+        """Layers whose misalignment says nothing, and why."""
+        return unreadable_layers(self.record.contents.get("rows", []))
 
     @cached_property
     def _curves(self) -> dict[tuple[str, str, str | None], Mapping[str, Any]]:
@@ -196,7 +184,7 @@ class RunView:
     def most_aligned(self, step: int | None, family: Family) -> str | None:
         """The layer with the best headline of a family; None where fewer than two have one."""
         moment = self.holding(step, family.key, family.headline)
-        key = (moment.position, family.key)
+        key = (moment.position, family.headline)
         if key not in self._best:
             values = {la: moment.value(family.key, family.headline, la) for la in self.layers}
             known = {layer: value for layer, value in values.items() if finite(value)}

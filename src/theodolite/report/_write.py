@@ -19,7 +19,13 @@ _MOST_STEPS = 200
 _THEMES = {"light": LIGHT, "dark": DARK}
 
 
-def write_html(runs: Sequence[Run], path: str | os.PathLike[str], title: str = "") -> Path:
+def write_html(
+    runs: Sequence[Run],
+    path: str | os.PathLike[str],
+    title: str = "",
+    *,
+    pairs: "pd.DataFrame | None" = None,
+) -> Path:
     """Write one page about a survey, a history, or several of them side by side.
 
     The page needs no network and no other file. It begins with three sentences and an overview
@@ -30,6 +36,7 @@ def write_html(runs: Sequence[Run], path: str | os.PathLike[str], title: str = "
         runs: what to show, at least one.
         path: file to write; its folder is created.
         title: heading of the page; the names of the runs if it is "".
+        pairs: CKA of every layer of the first run (rows) with every layer of the second (columns).
 
     Returns:
         The path of the file.
@@ -42,7 +49,7 @@ def write_html(runs: Sequence[Run], path: str | os.PathLike[str], title: str = "
     _require_runs(runs)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page_html(runs, title), encoding="utf-8")
+    target.write_text(page_html(runs, title, pairs), encoding="utf-8")
     return target
 
 

@@ -104,7 +104,7 @@ def _carrier(
     evidence = ("representation-readout-accuracy", "kernel-cka-target")
     if best["value"] < chance + 3 * best["null_sd"]:
         text = "No layer carries the task: linear read-outs of all of them are at chance."
-        return Answer("layer", text, "likely", f"guessing {chance:.0%}; {why}", evidence)
+        return Answer("layer", text, "likely", f"chance {chance:.0%}; {why}", evidence)
     near = 2 * max(best["error"], 0.25 / n**0.5)
     equal = [name for name in finite if finite[name]["value"] >= best["value"] - near]
     first, others = equal[0], ""
@@ -113,7 +113,7 @@ def _carrier(
         others = f"; {_listed(equal[1:])} {verb} no better within the error"
     text = (
         f"Layer {_name(first)} carries it: a linear read-out of it, fitted to the other examples, "
-        f"gets {finite[first]['value']:.0%} right (guessing {chance:.0%}){others}."
+        f"gets {finite[first]['value']:.0%} right (chance {chance:.0%}){others}."
     )
     certainty = "clear" if best["value"] > chance + 5 * best["null_sd"] else "likely"
     if verdict is not None and verdict.answer == "memorising":

@@ -59,7 +59,11 @@ class Shown(ABC):
             return Path(path)
         from theodolite.report import write_html
 
-        return Path(write_html(self._shown(), path, title=title))
+        return Path(write_html(self._shown(), path, title=title, pairs=self._pairs()))
+
+    def _pairs(self) -> "pd.DataFrame | None":
+        """CKA of every pair of layers, where two models were compared."""
+        return None
 
     def _repr_html_(self) -> str:
         from theodolite.report import notebook_html
@@ -274,6 +278,9 @@ class Comparison(Shown):
     def names(self) -> list[str]:
         """What the runs are called."""
         return [run.name for run in self.runs]
+
+    def _pairs(self) -> "pd.DataFrame | None":
+        return self.cka
 
     def summary(self) -> str:
         """The table of every run, then how the headline numbers differ from those of the first."""
