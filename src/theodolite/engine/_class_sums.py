@@ -43,6 +43,12 @@ class ClassTally:
         self._open: Tensor | None = None
         self._total: Tensor | None = None
         self._scaled: Tensor | None = None
+        self._settled: tuple[Tensor | None, Tensor | None] | None = None
+
+    def settle(self) -> None:
+        """Keep numbers in the place of sums: no further vector comes."""
+        self._settled = self.total_square, self.scaled_square
+        self._total = self._scaled = None
 
     def add(self, parts: Sequence[Segment], sums: Float[Tensor, "s p"]) -> None:
         """Sums of consecutive segments; the first may continue the open class."""
@@ -90,11 +96,15 @@ class ClassTally:
     @property
     def total_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum over all classes; None if there was none."""
+        if self._settled is not None:
+            return self._settled[0]
         return self._square(self._total)
 
     @property
     def scaled_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum of scaled class sums; None if there was none."""
+        if self._settled is not None:
+            return self._settled[1]
         return self._square(self._scaled)
 
     def outline(self) -> tuple[int, bool, Tensor | None]:

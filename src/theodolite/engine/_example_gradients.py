@@ -40,6 +40,7 @@ __all__ = [
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
 # An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
 _PRODUCTS_PER_ENTRY = 32
+_HALVES_PER_ENTRY = 512  # of half precision on a GPU
 _SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
 
 
@@ -158,20 +159,26 @@ class OuterGradients(ExampleGradients):
         self, structures: Sequence[Outer], gradients: Sequence[Tensor], scale: float
     ) -> None:
         self._structures = list(structures)
-        self._output_grads = _output_grads(structures, gradients, scale)
+        half = scale == 1.0 and _multiplies_halves(structures, gradients)
+        self._output_grads = _output_grads(structures, gradients, scale, exact=not half)
         self._offsets_first = len(structures) == 1 and structures[0].geometry is not None
         self._count = len(self._output_grads[0])
-        self._dtype, self._device = self._output_grads[0].dtype, self._output_grads[0].device
+        self._kept = self._output_grads[0].dtype  # of the factors
+        self._dtype = torch.promote_types(self._kept, torch.float32)  # of products and sums
+        self._device = self._output_grads[0].device
         self._positions = sum(structure.positions for structure in structures)
         self._size = structures[0].rows * structures[0].columns
         self._by_factors = prefers_factors(
-            self._positions, structures[0].rows, structures[0].columns
+            self._positions,
+            structures[0].rows,
+            structures[0].columns,
+            _HALVES_PER_ENTRY if half else _PRODUCTS_PER_ENTRY,
         )
 
     def factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n c t"]]:
         """Inputs and output gradients at all positions."""
         rows = range(self._count)
-        return self._inputs(rows), self._output_grad(rows)
+        return self._inputs(rows).to(self._dtype), self._output_grad(rows).to(self._dtype)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """By the factors or by gradients of a few examples, whichever is cheaper."""
@@ -196,7 +203,8 @@ class OuterGradients(ExampleGradients):
         """One product per segment, whatever the route of the norms."""
         for rows in self._chunks():
             scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
-            inputs, output_grads = self._inputs(rows), self._output_grad(rows) * scale
+            inputs = self._inputs(rows).to(self._dtype)
+            output_grads = self._output_grad(rows).to(self._dtype) * scale
             self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
 
     def arrange(self, gradient: Tensor) -> Float[Tensor, " p"]:
@@ -211,7 +219,7 @@ class OuterGradients(ExampleGradients):
         """Gradients of a few examples; strips serve several kernel offsets without a copy."""
         geometry = self._structures[0].geometry
         if not self._offsets_first or geometry is None or not geometry.has_strips:
-            return output_grads @ self._inputs(rows)
+            return _wide_product(output_grads, self._inputs(rows))
         images = self._structures[0].inputs[rows.start : rows.stop].to(self._dtype)
         windows = geometry.strips(images)
         width = windows[0].shape[1]
@@ -226,11 +234,15 @@ class OuterGradients(ExampleGradients):
         """The sum of a segment is one product over all of its examples and positions."""
         columns = output_grads.transpose(0, 1)
         for group in _groups(parts, self._size * _SUM_BYTES, self._device):
-            sums = output_grads.new_empty(len(group), output_grads.shape[1], inputs.shape[2])
+            shape = len(group), output_grads.shape[1], inputs.shape[2]
+            sums = output_grads.new_empty(shape, dtype=self._dtype)
             for index, part in enumerate(group):
                 span = slice(part.start - rows.start, part.stop - rows.start)
-                left = columns[:, span].flatten(1)
-                torch.mm(left, inputs[span].flatten(0, 1), out=sums[index])
+                left, right = columns[:, span].flatten(1), inputs[span].flatten(0, 1)
+                if left.dtype == self._dtype:
+                    torch.mm(left, right, out=sums[index])
+                else:
+                    sums[index] = torch.mm(left, right, out_dtype=self._dtype)
             sink(group, sums.flatten(1))
 
     def _chunks(self) -> Iterator[range]:
@@ -247,7 +259,7 @@ class OuterGradients(ExampleGradients):
         parts = []
         for structure in self._structures:
             chosen = replace(
-                structure, inputs=structure.inputs[rows.start : rows.stop].to(self._dtype)
+                structure, inputs=structure.inputs[rows.start : rows.stop].to(self._kept)
             )
             if self._offsets_first and structure.geometry is not None:
                 inside = self._by_factors
@@ -261,16 +273,49 @@ class OuterGradients(ExampleGradients):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def prefers_factors(positions: int, rows: int, columns: int) -> bool:
+def prefers_factors(
+    positions: int, rows: int, columns: int, per_entry: int = _PRODUCTS_PER_ENTRY
+) -> bool:
     """Whether two Gram matrices over positions cost less than writing and reading a gradient."""
     products = positions * positions * (rows + columns)
-    return positions == 1 or products < _PRODUCTS_PER_ENTRY * rows * columns
+    return positions == 1 or products < per_entry * rows * columns
+
+
+def _multiplies_halves(structures: Sequence[Outer], gradients: Sequence[Tensor]) -> bool:
+    """Whether factors stay in half precision: their products are then exact in float32.
+
+    A GPU multiplies them an order of magnitude faster than the same numbers in float32.
+    """
+    first = gradients[0]
+    if first.dtype not in (torch.float16, torch.bfloat16) or not _has_wide_products(first.device):
+        return False
+    kinds = {gradient.dtype for gradient in gradients}
+    kinds |= {structure.inputs.dtype for structure in structures}
+    return kinds == {first.dtype} and all(s.geometry is None for s in structures)
+
+
+@lru_cache(maxsize=8)
+def _has_wide_products(device: torch.device) -> bool:
+    """Whether this device multiplies bfloat16 into float32."""
+    if device.type != "cuda":
+        return False
+    one = torch.ones(1, 16, 16, dtype=torch.bfloat16, device=device)
+    try:
+        return torch.bmm(one, one, out_dtype=torch.float32).dtype == torch.float32
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _wide_product(left: Tensor, right: Tensor) -> Tensor:
+    """Products of matrices, at least in float32."""
+    wide = torch.promote_types(left.dtype, torch.float32)
+    return left @ right if left.dtype == wide else torch.bmm(left, right, out_dtype=wide)
 
 
 def _norms_from_factors(inputs: Tensor, output_grads: Tensor) -> Tensor:
     if inputs.shape[1] == 1:
-        return _squared_norms(inputs) * _squared_norms(output_grads)
-    products = (inputs @ inputs.mT).mul_(output_grads.mT @ output_grads)
+        return _squared_norms(_working(inputs)) * _squared_norms(_working(output_grads))
+    products = _wide_product(inputs, inputs.mT).mul_(_wide_product(output_grads.mT, output_grads))
     return products.sum((1, 2), dtype=torch.float64).clamp_(min=0.0)
 
 
@@ -305,10 +350,14 @@ def _members(
 
 
 def _output_grads(
-    structures: Sequence[Outer | Lookup], gradients: Sequence[Tensor], scale: float
+    structures: Sequence[Outer | Lookup],
+    gradients: Sequence[Tensor],
+    scale: float,
+    exact: bool = True,
 ) -> list[Tensor]:
     pairs = zip(structures, gradients, strict=True)
-    output_grads = [_working(structure.output_grads(gradient)) for structure, gradient in pairs]
+    found = [structure.output_grads(gradient) for structure, gradient in pairs]
+    output_grads = [_working(part) for part in found] if exact else found
     return output_grads if scale == 1.0 else [output_grad * scale for output_grad in output_grads]
 
 

@@ -213,9 +213,10 @@ def tolerance_of(dtypes: set[torch.dtype]) -> float:
 _TOGETHER = 64  # examples of a batch with which single examples are compared
 _SOME = 16  # examples that are run beside others than before
 _FEW = 32  # so few are all run
+_SOME_LARGE = 4  # of large examples
 
 
-def recomposed(count: int, *, every: bool = False) -> list[list[int]]:
+def recomposed(count: int, *, every: bool = False, large: bool = False) -> list[list[int]]:
     """Examples of a batch to run again, in other batches and in another order.
 
     Of few examples all, in two parts; of many some, spread over the batch.
@@ -223,13 +224,15 @@ def recomposed(count: int, *, every: bool = False) -> list[list[int]]:
     Args:
         count: Examples in the batch.
         every: Whether all of them must run.
+        large: Whether a single one is a whole sequence or picture, of which fewer must do.
     """
-    if every or count <= _FEW:
+    some, few = (_SOME_LARGE, _SOME_LARGE) if large else (_SOME, _FEW)
+    if every or count <= few:
         half = -(-count // 2)
         parts = [range(count - 1, half - 1, -1), range(half - 1, -1, -1)]
         return [list(part) for part in parts if len(part)]
-    step = (count - 1) / (_SOME - 1)
-    places = [round(step * k) for k in range(_SOME)]
+    step = (count - 1) / (some - 1)
+    places = [round(step * k) for k in range(some)]
     return [places[1::2][::-1] + places[0::2][::-1]]
 
 

@@ -26,6 +26,7 @@ from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_outputs
 from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, select_layers, unwrap
+from theodolite.engine.positions import AtPositions
 from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
@@ -41,11 +42,12 @@ __all__ = [
     "feature_chunks",
     "feature_moments",
     "features",
+    "gives_channels_first",
     "pooled",
     "require_pool",
 ]
 
-Pool = str | Callable[[Tensor], Tensor]
+Pool = str | Callable[[Tensor], Tensor] | AtPositions
 POOLS = ("flatten", "mean", "max", "cls", "last")
 
 # With three axes these give (n, channels, positions); everything else gives (n, tokens, channels).
@@ -62,14 +64,23 @@ _CHANNELS_FIRST = (
 )
 
 
+def gives_channels_first(module: nn.Module) -> bool:
+    """Whether outputs of three axes are (n, channels, positions) rather than tokens."""
+    return isinstance(module, _CHANNELS_FIRST)
+
+
 def require_pool(pool: Pool) -> None:
-    """A pooling is one of the names or a function of the output."""
-    if not callable(pool):
+    """A pooling is one of the names, positions, or a function of the output."""
+    if not callable(pool) and not isinstance(pool, AtPositions):
         require_choice(POOLS, pool=pool)
 
 
 def pooled(
-    output: Tensor, pool: Pool, module: nn.Module, mask: Tensor | None = None
+    output: Tensor,
+    pool: Pool,
+    module: nn.Module,
+    mask: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Float[Tensor, "n d"]:
     """One vector per example from a layer's output; half precision becomes float32.
 
@@ -77,14 +88,19 @@ def pooled(
         output: ``(n, d)``, tokens ``(n, t, d)``, or maps ``(n, channels, *sizes)``.
         pool: ``"flatten"`` keeps everything (padded tokens as zeros), ``"mean"`` and ``"max"``
             run over tokens or positions, ``"cls"`` and ``"last"`` take the first and the last
-            token that is not padding; a function gets the output and gives ``(n, ...)``.
+            token that is not padding; :class:`AtPositions` some positions side by side; a
+            function gets the output and gives ``(n, ...)``.
         module: the layer, which tells tokens from one-dimensional maps.
         mask: ``(n, t)``, true or 1 for tokens that count.
+        positions: ``(n, k)``, which of them are kept, where some are.
 
     Raises:
         ShapeError: If the pooling needs tokens and there are none.
     """
     values = output.detach()
+    if isinstance(pool, AtPositions):
+        assert positions is not None  # the batch would not say which
+        return pool.read(values, positions, channels_first=gives_channels_first(module))
     if values.is_nested:
         values, mask = _padded(values)
     if values.dtype in (torch.float16, torch.bfloat16) or not values.is_floating_point():
@@ -93,7 +109,7 @@ def pooled(
         return pool(values).flatten(1)
     if values.ndim <= 2:
         return values if values.ndim == 2 else values.reshape(len(values), 1)
-    if values.ndim == 3 and not isinstance(module, _CHANNELS_FIRST):
+    if values.ndim == 3 and not gives_channels_first(module):
         return _pool_tokens(values, pool, _fitting(mask, values))
     return _pool_maps(values, pool, module)
 
@@ -295,7 +311,8 @@ class FeatureReader:
 
         def reduce(name: str, output: Tensor) -> Tensor:
             order[name] = order.get(name, 0) + 1
-            vectors = pooled(output, self.pool, self._modules[name], batch.mask)
+            module = self._modules[name]
+            vectors = pooled(output, self.pool, module, batch.mask, batch.positions)
             return vectors.clone() if _shares(vectors, output) else vectors
 
         if self.points is None:

@@ -51,6 +51,8 @@ __all__ = [
 LOGITS = "all logits"
 TOTAL = "all parameters"
 
+_LARGE = 2**24  # bytes of the results of all calls for one example
+
 BatchLoss = Callable[[Tensor, Batch], Tensor]
 
 
@@ -225,7 +227,8 @@ class GradientAccumulation:
         # Batches that take another way through the model than those before are compared too.
         if check and (run.draws or run.kind not in self._kinds):
             self._kinds.add(run.kind)
-            parts = recomposed(len(batch), every=bool(run.decisions))
+            large = run.result_bytes > _LARGE * len(batch)
+            parts = recomposed(len(batch), every=bool(run.decisions), large=large)
             self._unchecked.append(_Unchecked(start, parts, run.outputs.detach(), batch))
         found = torch.autograd.grad(losses.sum(), self._inputs(run), allow_unused=True)
         del losses
@@ -342,6 +345,8 @@ class GradientAccumulation:
                 groups = column_groups(bundle.widths, self._squares.device)
                 self._tallies[bundle.names] = ClassTally(groups=groups if bundle.widths else None)
             norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
+            if span.stop == len(self._labels) and self._processes.alone:
+                self._tallies[bundle.names].settle()
             rows += [self._rows.setdefault(name, len(self._rows)) for name in bundle.names]
         table = torch.cat(norms)
         if rows == list(range(len(rows))):  # always, unless parameters take part in some batches
@@ -393,6 +398,8 @@ class GradientAccumulation:
                 if (layer, name) not in self._units:
                     self._units[layer, name] = ClassTally(self._scales[row])
                 values.weighted_sums(segments, inverse[row], self._units[layer, name].add)
+                if span.stop == len(self._labels) and self._processes.alone:
+                    self._units[layer, name].settle()
 
     def losses(self) -> Float[Tensor, " n"]:
         """Losses in the order of the data."""

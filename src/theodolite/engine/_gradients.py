@@ -23,9 +23,11 @@ from theodolite.engine.calls import DisagreementError
 from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import (
+    LOSS,
     Loss,
     OutputChoice,
     Readout,
+    first_output,
     per_example_loss,
     resolve_readout,
 )
@@ -123,12 +125,14 @@ def gradient_sums(
         inputs: anything that :func:`theodolite.engine.batches.single_batch` accepts; the inputs
             of all examples are kept.
         targets: of the same examples, where ``inputs`` does not hold them.
-        loss: (outputs, targets) -> one number per example; None is the cross-entropy.
+        loss: (outputs, targets) -> one number per example; None is the cross-entropy, with
+            ``readout="loss"`` the mean over the labels per position of an example.
         labels: class of each example; None takes the targets where they are class indices, else
             all examples form one class.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         params: which trainable parameters count; None takes all.
-        readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``.
+        readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``;
+            ``"loss"`` for labels per position.
         stiffness: also add up gradients divided by their norms, a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
@@ -158,6 +162,7 @@ def gradient_sums(
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
+    loss = first_output if loss is None and readout == LOSS else loss
     functions = OutputChoice("full")
     recorder = ModelRecorder(plain, owned, resolve_readout(readout), functions, trusted=not check)
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)

@@ -181,8 +181,8 @@ def tangent_kernels(
         memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
         other: A second set of inputs, for the kernel between the two: (n, c, m, c) and so on.
         targets: Targets for the loss, where ``inputs`` holds none.
-        readout: ``"last"``, ``"mean"``, ``"cls"`` for outputs (n, T, c), or a function of
-            (model output, batch).
+        readout: ``"last"``, ``"mean"``, ``"cls"`` for outputs (n, T, c), ``"loss"`` for the loss of
+            a whole sequence where labels come per position, or a function of (model output, batch).
         params: Which trainable parameters count: a pattern, names, or a predicate.
         batch_fn: Turns an item of ``inputs`` into a :class:`~theodolite.engine.batches.Batch`.
         batch_size: Examples per forward pass; None to choose. The result does not depend on it.

@@ -38,12 +38,15 @@ class Batch:
         kwargs: Keyword arguments of the model.
         targets: What the examples should give, one entry per example; None for unlabelled data.
         mask: Valid positions, (n, T), for inputs that were padded; None if all are valid.
+        positions: Those at which features are read, (n, k), -1 for none; None where examples are
+            read as a whole.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     targets: Any = None
     mask: Tensor | None = None
+    positions: Tensor | None = None
 
     def __len__(self) -> int:
         if self.args and _counts(self.args[0]):
@@ -84,8 +87,7 @@ class Batch:
         return replace(self, args=args, kwargs=kwargs)
 
     def _map(self, function: Callable[[Any], Any]) -> "Batch":
-        parts = (self.args, dict(self.kwargs), self.targets, self.mask)
-        return Batch(*tree_map(function, parts))
+        return Batch(*tree_map(function, _parts_of(self)))
 
     def run(self, model: Callable[..., Any]) -> Any:
         """What the model returns for these inputs."""
@@ -183,7 +185,7 @@ def single_batch(data: Any, **options: Any) -> Batch:
 
 
 def _parts_of(batch: Batch) -> tuple[Any, ...]:
-    return batch.args, dict(batch.kwargs), batch.targets, batch.mask
+    return batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions
 
 
 def _join(leaves: tuple[Any, ...]) -> Any:

@@ -103,6 +103,8 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
         return FittedBatch(tried=False)
     notes: dict[str, str] = {}
     convert = _by_signature(model, few, notes)
+    decode = _decoder_inputs(model, few, notes)
+    convert = convert if decode is None else _both(convert, decode)
     named = few if convert is None else convert(few)
     with untouched(model), torch.no_grad():
         model.eval()
@@ -163,6 +165,18 @@ def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast
     notes["columns"] = f"left out, since the model takes no input of that name: {named}"
     return lambda batch: replace(
         batch, kwargs={key: value for key, value in batch.kwargs.items() if key in known}
+    )
+
+
+def _decoder_inputs(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
+    """What a decoder takes, made of the labels as the model itself would make it."""
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    known = {"decoder_input_ids", "decoder_inputs_embeds"} & set(batch.kwargs)
+    if not callable(shift) or known or not isinstance(batch.targets, Tensor):
+        return None
+    notes["columns"] = "the decoder takes the labels, moved by one position"
+    return lambda batch: replace(
+        batch, kwargs={**batch.kwargs, "decoder_input_ids": shift(labels=batch.targets)}
     )
 
 

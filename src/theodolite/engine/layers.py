@@ -5,7 +5,8 @@ appears under several names belongs to the first.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import nn
@@ -17,6 +18,7 @@ __all__ = [
     "Layers",
     "Ownership",
     "layers_text",
+    "only_trainable",
     "own_parameters",
     "require_real",
     "select_layers",
@@ -71,8 +73,9 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
         model: The model, unwrapped.
         layers: See :func:`select_layers`; ``"*"`` takes every layer with parameters of its own. A
             mapping says which parameters each layer owns.
-        params: Which trainable parameters count: a glob, names, or a predicate of
-            (name, parameter); None takes all of them.
+        params: Which trainable parameters count: a pattern, names, or a predicate of
+            (name, parameter); None takes all of them. In a pattern ``*`` stands for one component
+            of the dotted name, and for any number of them where nothing matches otherwise.
 
     Raises:
         DomainError: If nothing is trainable, or nothing is left after the selection.
@@ -103,6 +106,28 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
     }
     owned = _owned(model, layers, chosen)
     return Ownership(chosen, owned, shared)
+
+
+@contextmanager
+def only_trainable(model: nn.Module, params: Parameters) -> Iterator[None]:
+    """Run a block in which only these parameters are trainable; None leaves the model alone.
+
+    Raises:
+        DomainError: If nothing is trainable, or nothing is left after the selection.
+        UnknownNameError: If a name does not exist.
+    """
+    if params is None:
+        yield
+        return
+    kept = {id(value) for value in own_parameters(model, "*", params).parameters.values()}
+    frozen = [p for p in model.parameters() if p.requires_grad and id(p) not in kept]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
 
 
 def require_real(ownership: Ownership) -> None:
@@ -208,6 +233,9 @@ def _matches(kind: str, pattern: str, known: Iterable[str]) -> list[str]:
         return [pattern]
     expression = re.compile(_expression(pattern))
     matched = [name for name in names if name and expression.fullmatch(name)]
+    if not matched and kind == "parameter":  # "*lora*": components are seldom meant
+        across = re.compile(_expression(pattern.replace("**", "*").replace("*", "**")))
+        matched = [name for name in names if across.fullmatch(name)]
     if not matched:
         raise UnknownNameError(kind, pattern, names)
     return matched

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from theodolite.checks import require_choice
 from theodolite.engine.batches import Batch
+from theodolite.engine.positions import PositionLabels
 from theodolite.errors import DomainError, DtypeError, ShapeError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "OutputChoice",
     "Outputs",
     "Readout",
+    "first_output",
     "kernel_shape",
     "main_tensor",
     "per_example_cross_entropy",
@@ -35,6 +37,7 @@ __all__ = [
 Readout = Callable[[Any, Batch], Tensor]
 
 POSITIONS = ("last", "mean", "cls")
+LOSS = "loss"
 
 
 def resolve_readout(readout: str | Readout | None) -> Readout:
@@ -43,7 +46,9 @@ def resolve_readout(readout: str | Readout | None) -> Readout:
         return lambda output, _batch: main_tensor(output)
     if callable(readout):
         return readout
-    require_choice(POSITIONS, readout=readout)
+    require_choice((*POSITIONS, LOSS), readout=readout)
+    if readout == LOSS:
+        return _position_loss
     name = readout
     return lambda output, batch: _at_position(main_tensor(output), batch.mask, name)
 
@@ -63,8 +68,8 @@ def read_outputs(output: Any, batch: Batch, readout: Readout) -> Tensor:
     if values.dim() != 2 or len(values) != len(batch) or values.shape[1] == 0:
         raise ShapeError(
             f"readout: expected outputs of shape (n, c) with n = {len(batch)}, got "
-            f"{tuple(values.shape)}; pass readout='last', 'mean' or 'cls' for (n, T, c), or a "
-            "function of (output, batch) that returns (n, c)"
+            f"{tuple(values.shape)}; pass readout='last', 'mean' or 'cls' for (n, T, c), 'loss' "
+            "for labels per position, or a function of (output, batch) that returns (n, c)"
         )
     return values
 
@@ -110,7 +115,26 @@ def _at_position(values: Tensor, mask: Tensor | None, name: str) -> Tensor:
     return values[torch.arange(len(values), device=values.device), last]
 
 
+def _position_loss(output: Any, batch: Batch) -> Float[Tensor, "n 1"]:
+    """Mean loss of each example over its labels per position."""
+    values = main_tensor(output)
+    labels = PositionLabels.of(values, batch)
+    if labels is None:
+        shape = tuple(batch.targets.shape) if isinstance(batch.targets, Tensor) else None
+        raise ShapeError(
+            "readout='loss': expected a label for every position of the outputs, got outputs "
+            f"{tuple(values.shape)} and targets {shape}; pass labels (n, T) beside outputs "
+            "(n, T, c), or (n, H, W) beside (n, c, H, W)"
+        )
+    return labels.loss(values, batch).unsqueeze(1)
+
+
 Loss = Callable[[Tensor, Any], Tensor]
+
+
+def first_output(outputs: Tensor, _targets: Any) -> Float[Tensor, " n"]:
+    """The loss of a readout that gives losses."""
+    return outputs[:, 0]
 
 
 def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:

@@ -182,7 +182,9 @@ def _task(group: Group, step: int | None) -> Answer:
     profile, run = first[0], first[0].run
     last = profile.last
     contents = run.at(step).record.contents
-    classes = contents.get("data", {}).get("task") in {None, "classification", "sequence"}
+    data = contents.get("data", {})
+    classes = data.get("task") in {None, "classification", "sequence"}
+    classes = classes or ("unit" in data and data["num_classes"] is not None)
     does, lacks = (
         ("tells the classes apart", "does not tell the classes apart")
         if classes else ("follows the targets", "does not follow the targets")

@@ -22,6 +22,7 @@ from theodolite.engine import (
     Loss,
     OutputReader,
     Pool,
+    Readout,
     TangentAlignments,
     TangentKernels,
     exact_arithmetic,
@@ -41,9 +42,11 @@ from theodolite.linalg import Moments, eps_of
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
-from theodolite.surveys.probe import Probe, Targets
+from theodolite.surveys.positions import PositionTask
+from theodolite.surveys.probe import Probe
 from theodolite.surveys.progress import Progress
 from theodolite.surveys.record import RecordBuilder
+from theodolite.surveys.targets import Targets
 
 __all__ = [
     "Draws",
@@ -55,6 +58,9 @@ __all__ = [
 ]
 
 _SUMS = 20  # float32 copies of the parameters: sums over examples and unit vectors, in float64
+_PLAIN_SUMS = 6  # without unit vectors
+_CHECKED = 3  # copies of the parameters: their gradients and sums where they are compared
+_KEPT_RESULTS = 3  # of a forward pass: results, their gradients, and conversions
 _GRADIENTS = 4  # copies of an example's gradient
 _KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
 _SMALL = 512  # examples
@@ -214,9 +220,60 @@ class SurveyContext:
         """Examples that a family takes."""
         return self.plan.size(family, len(self.probe))
 
-    def examples(self, family: str) -> tuple[Batch, Targets]:
-        """The examples of a family with their targets."""
-        return self.probe.take(self.count(family))
+    def examples(self, family: str, count: int | None = None) -> tuple[Batch, Targets]:
+        """The examples of a family, or so many of them, with their targets.
+
+        Tangent kernels of a task with labels per position look at one position of each example;
+        gradients are grouped by what the user gave, or by class.
+        """
+        count = self.count(family) if count is None else count
+        probe = self.probe
+        if family == "tangent" and probe.by_position and probe.positions is not None:
+            return probe.positions.singles(probe.batch, count)
+        batch, targets = probe.take(count)
+        if family == "gradient" and probe.groups is not None:
+            return batch, probe.groups.take(count)
+        return batch, targets
+
+    def row_count(self, family: str) -> int:
+        """Rows of features that a family takes: positions, or examples."""
+        if not self.probe.by_position:
+            return self.count(family)
+        unit = "kernel" if family == "gradient" else family  # whose own number is of examples
+        return self.plan.size(unit, self.probe.row_count)
+
+    def row_targets(self, family: str) -> Targets:
+        """Targets of the rows of features of a family."""
+        return self.probe.rows.take(self.row_count(family))
+
+    def inputs(self, family: str) -> LayerFeatures | None:
+        """The inputs as features; None where they are no numbers, or rows are positions."""
+        return None if self.probe.by_position else input_features(self.examples(family)[0])
+
+    @property
+    def task(self) -> PositionTask | None:
+        """What the task is, where labels come per position."""
+        return None if self.probe.positions is None else self.probe.positions.task
+
+    @property
+    def pool(self) -> Pool:
+        """How the output of a layer becomes a row, or several."""
+        if self.task is None:
+            return self.options.pool or "flatten"
+        return self.task.pool if self.probe.by_position else self.options.pool or "mean"
+
+    @property
+    def pool_name(self) -> str:
+        """The pooling in words."""
+        if self.probe.by_position:
+            return "positions"
+        return "mean" if self.task and not self.options.pool else self.options.describe()["pool"]
+
+    def _readout(self, of_loss: bool) -> str | Readout | None:
+        """From what the model returns to rows: of losses, or of outputs."""
+        if self.task is None:
+            return self.options.readout
+        return self.task.loss_readout if of_loss else self.task.tangent_readout
 
     @contextmanager
     def step(self, stage: str, layer: Layer | None = None) -> Iterator[None]:
@@ -246,12 +303,15 @@ class SurveyContext:
         """
         readers = set(FEATURE_READERS) & set(self.options.families)
         batch, _ = self.examples(max(sorted(readers), key=self.count))
+        positions = self.probe.positions if self.probe.by_position else None
+        if positions is not None:
+            batch = self.probe.batch
         if self.given is not None:
             rows = {name: part[: len(batch)] for name, part in self.given.items()}
             kept = {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
             self.collected.update({name: part.settled() for name, part in kept.items()})
             return
-        layers, pool = self.layout.with_features(), self.options.pool or "flatten"
+        layers, pool = self.layout.with_features(), self.pool
         wide = [layer for layer in layers if pool == "flatten" and layer.width > len(batch)]
         most = min(_KEPT, self.plan.free_bytes // 4)
         if 4 * len(batch) * sum(layer.width for layer in wide) <= most:
@@ -261,6 +321,9 @@ class SurveyContext:
         if narrow:
             reader = None if self.layout.outputs is None else self._reader()
             rows = self._shared_rows(batch, narrow, pool, reader)
+            if positions is not None:
+                most = max(map(self.row_count, readers))
+                rows = {name: positions.rows(part, most) for name, part in rows.items()}
             found |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
         own = self.own(wide)
         if own:
@@ -283,11 +346,11 @@ class SurveyContext:
     def features(self, family: str) -> Iterator[tuple[Layer, LayerFeatures]]:
         """Features of this process's layers on the examples of a family."""
         for name, entry in self.collected.items():
-            yield self.layout[name], entry.first(self.count(family))
+            yield self.layout[name], entry.first(self.row_count(family))
 
     def spectrum_features(self) -> Iterator[tuple[Layer, LayerFeatures]]:
         """Features for spectra: maps by their largest value per channel, vectors as they are."""
-        if self.options.pool is not None:
+        if self.options.pool is not None or self.task is not None:
             yield from self.features("kernel")
             return
         batch, _ = self.examples("kernel")
@@ -341,6 +404,8 @@ class SurveyContext:
         return kept
 
     def _reader(self) -> OutputReader:
+        if self.task is not None:
+            return self.task.reader
         readout = resolve_readout(self.options.readout)
         return lambda returned, batch: read_outputs(returned, batch, readout)
 
@@ -374,7 +439,7 @@ class SurveyContext:
             {layer.name: layer.owned for layer in layers},
             self._owners(layers),
             self.processes,
-            readout=self.options.readout,
+            readout=self._readout(of_loss=loss is not None),
             **self.plan.kernel_options(self.options, self.layout, columns),
             **options,
             check=self.plan.check,
@@ -389,7 +454,7 @@ class SurveyContext:
             layers={layer.name: layer.owned for layer in layers},
             method="sketch",
             sketch_vectors=self.options.sketch_vectors,
-            readout=self.options.readout,
+            readout=self._readout(of_loss=False),
             **self.plan.kernel_options(self.options, self.layout, self.layout.outputs or 1),
             generator=torch.Generator().manual_seed(self.options.seed),
             processes=self.processes,
@@ -408,7 +473,7 @@ class SurveyContext:
             loss=loss,
             labels=targets.labels,
             layers={layer.name: layer.owned for layer in layers},
-            readout=self.options.readout,
+            readout=self._readout(of_loss=True),
             stiffness=self.options.stiffness,
             batch_size=self._backward_batch(),
             check=self.plan.check,
@@ -423,6 +488,12 @@ class SurveyContext:
         each = _KEPT_COPIES * 4 * sum(layer.width for layer in self.layout.layers)
         each += _GRADIENTS * weights
         free = self.plan.free_bytes
+        if self.task is not None:
+            passing, count = self.layout.footprint, self.count("gradient")
+            each = _KEPT_RESULTS * passing.per_example(passing.total)
+            if count * each + _CHECKED * weights <= free:
+                return count  # in a single batch no sums are kept
+            fixed = (_SUMS if self.options.stiffness else _PLAIN_SUMS) * weights
         if fixed + each > free:
             raise MemoryLimitError(
                 f"gradients: sums of the size of the parameters take {fixed:,} bytes and one "

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from theodolite.measures import kernel, representation
 from theodolite.records import Estimate
-from theodolite.surveys.context import LayerFeatures, SurveyContext, input_features
+from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.positions import Positions
 from theodolite.surveys.probe import Probe
 from theodolite.surveys.record import RecordBuilder
 
@@ -39,11 +40,13 @@ def measure_readouts(
 
 def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
     """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples."""
-    batch, targets = context.examples("representation")
+    targets = context.row_targets("representation")
     if context.processes.rank != 0 or targets.labels is None or context.layout.outputs is None:
         return
-    rows = {"accuracy": _right(context.outputs(batch), targets.labels)}
-    inputs = input_features(batch)
+    if context.task is not None and context.task.unit == "sequence":
+        return  # the model does not say groups
+    rows = {"accuracy": _share_right(context, targets.labels)}
+    inputs = context.inputs("representation")
     if inputs is not None and bool(inputs.gram.isfinite().all()):
         labels = targets.labels.to(inputs.gram.device)
         near = representation.neighbour_accuracy_of_gram(inputs.gram, labels)
@@ -55,15 +58,27 @@ def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe |
         record.row(
             None, "representation", measure, estimate, n=len(targets.labels), read_at=read_at
         )
-    if held_out is not None and held_out.targets.labels is not None:
-        labels = held_out.targets.labels
-        value = _right(context.forward(held_out.batch), labels)
+    if held_out is not None and held_out.rows.labels is not None:
+        labels = held_out.rows.labels
+        value = _right(context.forward(held_out.batch), labels, held_out.positions)
         estimate = _accuracy(value, labels)
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
 
 
-def _right(outputs: Tensor, labels: Tensor) -> float:
-    """Share of examples whose largest output, or the sign of the only one, is their class."""
+def _share_right(context: SurveyContext, labels: Tensor) -> float:
+    """Share of the examples, or positions, of which the model says the class."""
+    positions = context.probe.positions
+    batch = context.probe.batch if positions else context.examples("representation")[0]
+    return _right(context.outputs(batch), labels, positions)
+
+
+def _right(outputs: Tensor, labels: Tensor, positions: Positions | None = None) -> float:
+    """Share of examples whose largest output, or the sign of the only one, is their class.
+
+    Of positions the outputs say it themselves, after the loss of their example.
+    """
+    if positions is not None:
+        return positions.rows(outputs[:, 1:], len(labels)).double().mean().item()
     told = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
     return (told.cpu() == labels).double().mean().item()
 

@@ -73,8 +73,8 @@ def _groups(labels: Tensor | None, count: int) -> Float[Tensor, "n k"]:
 
 def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> None:
     """Omega of the features, overall and within classes: cheap, and the same for every loss."""
-    labels = context.examples("gradient")[1].labels
-    groups = _groups(labels, context.count("gradient"))
+    labels, count = context.row_targets("gradient").labels, context.row_count("gradient")
+    groups = _groups(labels, count)
     shuffled = context.draws.shuffled(groups)[: None if labels is not None else 0]
     every = torch.cat([groups.unsqueeze(0), shuffled])  # the labels first, then permutations
     for stack in side_by_side(context.features("gradient")):
@@ -131,7 +131,8 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     if targets.labels is not None:
         rows["in_class_omega"] = found.total.in_class
         rows["omega_contrast"] = found.total.contrast
-        rows["logit_omega_contrast"] = found.logits.contrast
+        if context.task is None:  # else losses stand in the place of logits
+            rows["logit_omega_contrast"] = found.logits.contrast
         counts = targets.labels.bincount()
         single = int((counts == 1).sum())
         if single:
@@ -165,7 +166,7 @@ def _pairs(
     count = _pair_count(context)
     if count < 2:
         return None
-    batch, _ = context.probe.take(count)
+    batch, _ = context.examples("gradient", count)
     with context.step("gradient"):
         try:
             with context.processes.together():

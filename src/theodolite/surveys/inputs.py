@@ -13,13 +13,16 @@ from theodolite.engine import (
     Cast,
     fit_batch,
     iterate_batches,
+    main_tensor,
     model_device,
     read_outputs,
     resolve_readout,
     untouched,
 )
-from theodolite.errors import NotFiniteError
+from theodolite.errors import DomainError, DtypeError, NotFiniteError
+from theodolite.surveys.loss import single_loss
 from theodolite.surveys.options import SurveyOptions
+from theodolite.surveys.positions import PositionTask, find_task
 from theodolite.surveys.probe import Probe
 
 __all__ = ["Converted", "Fit", "fit_inputs"]
@@ -45,18 +48,22 @@ class Fit:
         cast: what makes the inputs those that the model takes; None where they are.
         classes: whether real numbers that are whole are class labels.
         notes: "columns", "inputs", "targets" -> what was changed.
+        task: where labels come per position, what that task is.
     """
 
     cast: Cast | None
     classes: bool
     notes: dict[str, str]
+    task: PositionTask | None = None
 
-    def probe(self, probe: Probe, loss: Any) -> Probe:
+    def probe(self, probe: Probe, options: SurveyOptions) -> Probe:
         """The probe as the model takes it."""
         if self.cast is not None:
             probe = replace(probe, batch=self.cast(probe.batch))
         if self.classes:
-            probe = probe.with_classes(convert=loss is None)
+            probe = probe.with_classes(convert=options.loss is None)
+        if self.task is not None:
+            probe = probe.at_positions(self.task, options)
         return replace(probe, notes=self.notes)
 
     def data(self, data: Any, batch_fn: Callable[[Any], Batch] | None) -> Any:
@@ -78,13 +85,20 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
     """
     few = probe.batch.take(slice(0, 2))
     fitted = fit_batch(model, few)
-    outputs, notes, cast = None, dict(fitted.notes), fitted.cast
+    outputs, task, notes, cast = None, None, dict(fitted.notes), fitted.cast
     if fitted.tried:
         with untouched(model), torch.no_grad():
             model.eval()
             _require_finite(model, probe, cast)
-        named = few if cast is None else cast(few)
+        named, batch = (b if cast is None else cast(b) for b in (few, probe.batch))
         outputs = _columns(fitted.returned, named, options)
+        if outputs is None and options.readout is None:
+            task = _task(model, fitted.returned, named, batch, options, notes)
+    if task is None and options.unit is not None:
+        raise DomainError(
+            "unit: expected labels for every position of the outputs, to choose unit="
+            f"{options.unit!r}, got others; leave unit= out"
+        )
     whole = outputs is not None and outputs > 1 and probe.targets.whole
     if whole:
         kind = getattr(probe.batch.targets, "dtype", "numbers")
@@ -92,7 +106,30 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
             f"targets are whole numbers in {str(kind).removeprefix('torch.')}, and the model has "
             f"{outputs} outputs: they are taken for class labels"
         )
-    return Fit(cast, whole, notes)
+    return Fit(cast, whole, notes, task)
+
+
+def _task(
+    model: nn.Module,
+    returned: Any,
+    few: Batch,
+    batch: Batch,
+    options: SurveyOptions,
+    notes: dict[str, str],
+) -> PositionTask | None:
+    """The task where labels come per position; None elsewhere."""
+    try:
+        outputs = main_tensor(returned)
+    except DtypeError:
+        return None
+    loss = None if options.loss is None else single_loss(options.loss)
+    with untouched(model), torch.no_grad():
+        model.eval()
+        found = find_task(model, outputs, few, batch, options, loss)
+    if found is None:
+        return None
+    notes.update(found[1])
+    return found[0]
 
 
 def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:

@@ -17,7 +17,6 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import (
     LayerFeatures,
     SurveyContext,
-    input_features,
     side_by_side,
     why_undefined,
 )
@@ -41,16 +40,16 @@ def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
         if references:
             _alignment_rows(context, record, [layer for layer, _ in group], kernels, references)
     record.section()
-    columns = context.examples("kernel")[1].columns
+    columns = context.row_targets("kernel").columns
     for layer, features in context.spectrum_features() if context.plan.curves else ():
         with context.step("kernel", layer):
             _spectrum_rows(record, layer, features, columns)
     config = context.options.describe()
     record.routes["kernel"] = {
         "method": "debiased",
-        "n": context.count("kernel"),
-        "pool": config["pool"],
-        "spectrum_pool": config["spectrum_pool"],
+        "n": context.row_count("kernel"),
+        "pool": context.pool_name,
+        "spectrum_pool": config["spectrum_pool"] if context.task is None else context.pool_name,
         "spectrum_centered": False,
     }
 
@@ -68,15 +67,14 @@ def _references(
     context: SurveyContext, record: RecordBuilder, device: torch.device
 ) -> list[_Reference]:
     """The targets, true labels beside them, and the inputs; those that there are."""
-    batch, targets = context.examples("kernel")
-    truth = context.probe.truth
-    true = None if truth is None else truth.take(len(batch)).columns
+    targets, truth = context.row_targets("kernel"), context.probe.truth
+    true = None if truth is None else truth.take(context.count("kernel")).columns
     found = [
         _Reference(measure, CenteredGrams.of(kernel.target_gram(Y)[None].to(device)), Y)
         for measure, Y in (("cka_target", targets.columns), ("cka_truth", true))
         if Y is not None
     ]
-    inputs = input_features(batch)
+    inputs = context.inputs("kernel")
     if inputs is not None:
         gram = inputs.gram[None].to(device)
         found.append(_Reference("cka_input", CenteredGrams.of(gram, [inputs.eps])))

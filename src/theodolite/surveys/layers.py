@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from theodolite.engine import (
+    AtPositions,
     Batch,
     Layers,
     Read,
@@ -20,6 +21,7 @@ from theodolite.engine import (
     ReadPoint,
     first_tensor,
     follow_layers,
+    gives_channels_first,
     read_outputs,
     resolve_readout,
     select_layers,
@@ -127,6 +129,23 @@ class Layout:
     footprint: Footprint = field(default_factory=Footprint)
     fed: frozenset[str] = frozenset()
     sample: Tensor | None = None
+
+    def at_positions(self, model: nn.Module, pool: AtPositions, outside: str | None) -> "Layout":
+        """The same with shapes of single positions; layers without such positions have none.
+
+        Args:
+            model: the model.
+            pool: reads positions.
+            outside: a module whose layers have other positions.
+        """
+        layers = []
+        for layer in self.layers:
+            first = gives_channels_first(model.get_submodule(layer.name))
+            other = outside is not None and f"{layer.name}.".startswith(f"{outside}.")
+            known = layer.shape is not None and not other
+            width = pool.width(layer.shape or (), channels_first=first) if known else None
+            layers.append(replace(layer, shape=None if width is None else (width,)))
+        return replace(self, layers=tuple(layers))
 
     def with_features(self) -> list[Layer]:
         """Layers that give one row of features per example."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from theodolite.engine import Loss, per_example_cross_entropy, per_example_loss
+from theodolite.engine import Loss, first_output, per_example_cross_entropy, per_example_loss
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.record import RecordBuilder
 
-__all__ = ["example_loss", "measure_loss", "require_example_loss"]
+__all__ = ["example_loss", "measure_loss", "require_example_loss", "single_loss"]
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
@@ -24,8 +24,8 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     """
     if context.processes.rank != 0:  # the row and the outputs are those of the first
         return
-    batch, targets = context.examples("gradient")
-    if targets.labels is not None:  # a label too many would stop a GPU for good
+    batch, targets = context.examples("gradient")[0], context.probe.targets
+    if targets.labels is not None and context.task is None:  # a label too many would stop a GPU for good
         targets.outputs(context.layout.outputs or 1)
     with record.timed("loss"), torch.no_grad():
         losses = per_example_loss(example_loss(context))(context.outputs(batch), batch)
@@ -42,7 +42,7 @@ def require_example_loss(context: SurveyContext) -> None:
         ShapeError: If it gives others.
     """
     outputs = context.layout.sample
-    if outputs is not None:
+    if outputs is not None and context.probe.positions is None:
         few = context.probe.batch.take(slice(0, len(outputs)))
         with torch.no_grad():
             per_example_loss(example_loss(context))(outputs, few)
@@ -55,9 +55,16 @@ def example_loss(context: SurveyContext) -> Loss:
     functions that take one.
     """
     loss = context.options.loss
+    if context.probe.positions is not None:
+        return first_output  # of a readout that gives losses
     if loss is None:
         defaults = {"regression": _squared_error, "multi-label": _binary_cross_entropy}
         return defaults.get(context.probe.targets.kind, per_example_cross_entropy)
+    return single_loss(loss)
+
+
+def single_loss(loss: Loss) -> Loss:
+    """The user's loss with one number per example, where torch would average over examples."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         single = copy(loss)
         single.reduction = "none"  # type: ignore[assignment]

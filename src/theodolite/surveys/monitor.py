@@ -18,6 +18,7 @@ from theodolite.checks import require_count
 from theodolite.engine import (
     Layers,
     Loss,
+    Parameters,
     Read,
     Readout,
     model_device,
@@ -71,6 +72,8 @@ class Monitor:
             what is learned and what is memorised.
         truth: true labels of the probe's examples in the order given, where the probe has others,
             such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
+        groups: a number or a name for each of the probe's examples, such as its document or
+            domain: gradients are compared within groups.
         families: which families to measure.
         layers: which layers to show, as in :class:`SurveyOptions`.
         read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
@@ -78,6 +81,10 @@ class Monitor:
         sizes: family -> largest number of examples.
         permutations: of the labels, behind every chance level; none by default. The last step has
             at least 20; chance of covariances, which needs no labels, is there at every step.
+        unit: where labels come per position, ``"token"`` or ``"sequence"``, as in
+            :class:`SurveyOptions`.
+        classes: names of the classes, or, where labels come per position, which labels to look at.
+        params: which trainable parameters gradients are taken of, such as ``"*lora*"``.
         folder: write every step there at once; a killed run leaves what it had measured. One that
             holds a run is left as it is, and ``folder-2`` written beside it (:attr:`folder`).
         overwrite: write over what is there.
@@ -111,12 +118,16 @@ class Monitor:
         cadence: int | Mapping[str, int] | None = None,
         held_out: Any = None,
         truth: Any = None,
+        groups: Any = None,
         families: str | Sequence[str] | None = None,
         layers: Layers | None = None,
         read: Read | None = None,
         readout: str | Readout | None = None,
         sizes: Mapping[str, int | None] | None = None,
         permutations: int | None = None,
+        unit: str | None = None,
+        classes: Sequence[str] | Sequence[int] | None = None,
+        params: Parameters = None,
         folder: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
         name: str | None = None,
@@ -148,20 +159,25 @@ class Monitor:
                 readout=readout,
                 sizes=sizes,
                 permutations=permutations,
+                unit=unit,
+                classes=classes,
+                params=params,
                 name=name,
             )
             self._cadence = Cadence.of(cadence, every, self._options.families)
             self._options.require_common(self._processes, call="Monitor", **self._schedule())
             require_device(self._options.device, model)
             place = self._options.device or model_device(unwrap(model))
-            drawn = draw_probe(probe, self._options, self._processes, device=place, truth=truth)
+            drawn = draw_probe(
+                probe, self._options, self._processes, device=place, truth=truth, groups=groups
+            )
             fit = fit_inputs(unwrap(model), drawn, self._options)
-            drawn = fit.probe(drawn, self._options.loss)
+            drawn = fit.probe(drawn, self._options)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
             self._held_out = None
             if held_out is not None:
                 others = draw_probe(held_out, self._options, self._processes, device=place)
-                self._held_out = fit.probe(others, self._options.loss)
+                self._held_out = fit.probe(others, self._options)
 
     def step(self, step: int) -> Survey | None:
         """Call after every training step; measures where one is due.

@@ -8,7 +8,7 @@ import torch
 
 from theodolite._distributed import Group, Processes
 from theodolite.checks import require_choice, require_count, size_in_bytes
-from theodolite.engine import Batch, Layers, Loss, Pool, Read, Readout, require_pool
+from theodolite.engine import Batch, Layers, Loss, Parameters, Pool, Read, Readout, require_pool
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES
 
@@ -92,7 +92,13 @@ class SurveyOptions:
         name: what to call the result in comparisons.
         split: what the data is, such as "train" or "test".
         label_source: where the labels come from, such as "true", "trained-on" or "shuffled".
-        classes: names of the classes.
+        classes: names of the classes; where labels come per position, whole numbers choose the
+            labels that are looked at (by default all, of a vocabulary the most frequent).
+        unit: where labels come per position, whether features are those of single positions,
+            ``"token"``, or means over an example, ``"sequence"``, whose labels are its group; by
+            default the former. Gradients are always those of whole examples.
+        params: which trainable parameters gradients are taken of: a pattern such as ``"*lora*"``,
+            names, or a predicate of (name, parameter); None takes all.
         group: processes that measure together: ``"auto"`` for all where a process group of
             ``torch.distributed`` is initialised, None for this one alone, or a group.
 
@@ -127,7 +133,9 @@ class SurveyOptions:
     name: str = ""
     split: str = "unknown"
     label_source: str = "given"
-    classes: Sequence[str] | None = None
+    classes: Sequence[str] | Sequence[int] | None = None
+    unit: str | None = None
+    params: Parameters = None
     group: Group = "auto"
 
     def __post_init__(self) -> None:
@@ -146,6 +154,8 @@ class SurveyOptions:
                 require_count(0 if name == "pairs" else 2, **{f"sizes[{name!r}]": size})
         require_choice(("next", "raw"), read=self.read)
         require_choice(("auto", "exact", "sketch"), tangent=self.tangent)
+        if self.unit is not None:
+            require_choice(("token", "sequence"), unit=self.unit)
         require_count(3, sketch_vectors=self.sketch_vectors)
         require_count(1, batch_size=self.batch_size)
         if self.examples is not None:
@@ -260,6 +270,8 @@ class SurveyOptions:
             "stiffness": self.stiffness,
             "heat_maps": self.heat_maps,
             "most_layers": self.most_layers,
+            "unit": self.unit,
+            "params": None if self.params is None else _text(self.params),
             "mode": "evaluation",
         }
 

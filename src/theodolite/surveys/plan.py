@@ -78,8 +78,7 @@ class SurveyPlan:
         """
         # The same in every process: they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
-        tensors = (v for v in tree_leaves(probe.batch.args) if isinstance(v, Tensor))
-        probe_bytes = sum(tensor.nbytes for tensor in tensors)
+        probe_bytes = sum(tensor.nbytes for tensor in _inputs(probe))
         single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
         single += 4 * sum(layer.width for layer in layout.layers)
         free = int(_USED * limit) - probe_bytes
@@ -95,12 +94,12 @@ class SurveyPlan:
         plan = replace(self, sizes=sizes)
         readers = [family for family in FEATURE_READERS if family in options.families]
         for family in readers:
-            wanted = plan.size(family, len(probe))
+            wanted = plan.size(family, probe.row_count)
             if wanted > most:
                 sizes[family] = most
                 notes[family] = f"{most} of {wanted} examples, to stay within memory_limit"
         if readers:  # features in float32 or products in float64, whichever is kept
-            count = min(most, len(probe))
+            count = min(most, probe.row_count)
             free -= sum(8 * count * min(layer.width, count) for layer in layout.layers)
         return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
 
@@ -122,8 +121,13 @@ class SurveyPlan:
         return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
 
 
+def _inputs(probe: Probe) -> list[Tensor]:
+    leaves = tree_leaves((probe.batch.args, dict(probe.batch.kwargs)))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
 def _default_limit(probe: Probe) -> int:
-    tensors = [v for v in tree_leaves(probe.batch.args) if isinstance(v, Tensor)]
+    tensors = _inputs(probe)
     place = tensors[0].device if tensors else torch.device("cpu")
     half = available_bytes(place) // 2
     return half if place.type == "cuda" else min(_MOST, half)
@@ -132,7 +136,7 @@ def _default_limit(probe: Probe) -> int:
 def _most_examples(options: SurveyOptions, layout: Layout, probe: Probe, share: int) -> int:
     """Examples whose features, products and permuted targets take no more than a share."""
     by_products = math.isqrt(share // (8 * max(1, len(layout.layers))))
-    known = [targets for targets in (probe.targets, probe.truth) if targets is not None]
+    known = [targets for targets in (probe.rows, probe.truth) if targets is not None]
     columns = max(1 if t.columns is None else t.columns.shape[1] for t in known)
     by_nulls = share // (_NULL_COPIES * max(1, options.permutations) * columns)
     return max(_FEWEST, min(by_products, by_nulls))

@@ -7,10 +7,9 @@ all processes draw the probe that one process with all the data would.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
@@ -18,123 +17,11 @@ from torch.utils.data import DataLoader, RandomSampler
 from theodolite._distributed import ALONE, Processes
 from theodolite.engine import Batch, iterate_batches, single_batch
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import target_columns
-from theodolite.measures.representation import scaled_targets
 from theodolite.surveys.options import SurveyOptions
+from theodolite.surveys.positions import Positions, PositionTask
+from theodolite.surveys.targets import Targets, in_turns
 
-__all__ = ["Kind", "Probe", "Targets", "draw_probe", "probe_digest", "require_order", "reusable"]
-
-Kind = Literal["classification", "regression", "multi-label", "sequence", "unlabeled"]
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Targets of all examples of a probe, read once for all families.
-
-    Args:
-        kind: what they are.
-        labels: class of each example, on the CPU; None unless there are classes.
-        columns: one row of numbers per example, in float64: one-hot classes, several labels as
-            they are, real numbers moved to [-1, 1]; None where there is nothing to align with.
-        whole: whether they are single real numbers that could be class labels.
-    """
-
-    kind: Kind
-    labels: Int[Tensor, " n"] | None = None
-    columns: Float[Tensor, "n c"] | None = None
-    whole: bool = False
-
-    @classmethod
-    def of(cls, targets: Any) -> "Targets":
-        """Read targets of any kind.
-
-        Raises:
-            DomainError: If a class label is negative or a number is not finite.
-        """
-        if not isinstance(targets, Tensor) or targets.ndim == 0:
-            return cls("unlabeled")
-        values = targets.detach().cpu()
-        if values.ndim > 2:
-            return cls("sequence")
-        binary = bool(((values == 0) | (values == 1)).all())
-        whole = not values.is_floating_point() or binary
-        if values.ndim == 2 and values.shape[1] > 1:
-            return cls._of_rows(values, binary)
-        flat = values.reshape(len(values))
-        if whole:
-            return cls._of_labels(flat.long())
-        return cls._of_numbers(flat.unsqueeze(1))
-
-    @classmethod
-    def _of_labels(cls, labels: Tensor) -> "Targets":
-        if int(labels.min()) < 0:
-            raise DomainError(
-                f"targets: expected class labels of at least 0, got {int(labels.min())}; leave "
-                "out examples that have none"
-            )
-        return cls("classification", labels, target_columns(labels, int(labels.max()) + 1))
-
-    @classmethod
-    def _of_rows(cls, values: Tensor, binary: bool) -> "Targets":
-        if binary and bool((values.sum(1) == 1).all()):
-            return cls("classification", values.long().argmax(1), values.double())
-        if binary:
-            return cls("multi-label", None, values.double())
-        return cls("sequence") if not values.is_floating_point() else cls._of_numbers(values)
-
-    @classmethod
-    def _of_numbers(cls, values: Tensor) -> "Targets":
-        if not bool(values.isfinite().all()):
-            raise DomainError("targets: expected finite numbers, got nan or inf; clean the data")
-        whole = values.shape[1] == 1 and bool(((values >= 0) & (values == values.round())).all())
-        return cls("regression", None, scaled_targets(values.double()).values, whole)
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes; None if there are none."""
-        if self.labels is None or self.columns is None:
-            return None
-        return self.columns.shape[1]
-
-    def take(self, chosen: int | Tensor) -> "Targets":
-        """So many of the first examples, or those at these places."""
-        labels, columns = self.labels, self.columns
-        which = slice(0, chosen) if isinstance(chosen, int) else chosen
-        return Targets(
-            self.kind,
-            None if labels is None else labels[which],
-            None if columns is None else columns[which],
-            self.whole,
-        )
-
-    def outputs(self, count: int) -> Float[Tensor, "n c"]:
-        """Targets beside outputs: as many columns as the model has.
-
-        Raises:
-            DomainError: If a label exceeds the number of outputs, or the columns do not match.
-        """
-        if self.columns is None:
-            raise DomainError("targets: expected one per example, got none of use")
-        if self.labels is not None:
-            return _class_columns(self.labels, count)
-        if self.columns.shape[1] != count:
-            raise DomainError(
-                f"targets: expected {count} numbers per example as the model's outputs, got "
-                f"{self.columns.shape[1]}; pass readout="
-            )
-        return self.columns
-
-
-def _class_columns(labels: Tensor, count: int) -> Tensor:
-    highest = int(labels.max())
-    if count == 1 and highest <= 1:
-        return 2.0 * labels.double().unsqueeze(1) - 1.0
-    if highest >= count:
-        raise DomainError(
-            f"targets: expected labels below {count}, the number of outputs, got {highest}; "
-            "relabel, or pass readout="
-        )
-    return target_columns(labels, count)
+__all__ = ["Probe", "draw_probe", "probe_digest", "require_order", "reusable"]
 
 
 @dataclass(frozen=True)
@@ -188,6 +75,9 @@ class Probe:
         truth: true labels of the same examples, where the targets are others.
         suspect: the first example with an input that is nan or infinite, and its place.
         notes: what was changed of it -> how, so that the model takes it.
+        groups: of the examples, such as their documents or domains; None where none were given.
+        group_names: of the groups, in the order of their numbers.
+        positions: those that were drawn, where labels come per position.
     """
 
     batch: Batch
@@ -198,6 +88,9 @@ class Probe:
     truth: Targets | None = None
     suspect: tuple[int, Batch] | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    groups: Targets | None = None
+    group_names: tuple[str, ...] = ()
+    positions: Positions | None = None
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -213,12 +106,44 @@ class Probe:
             convert: whether the loss gets class labels too.
         """
         labels = torch.as_tensor(self.batch.targets).detach().cpu().flatten().long()
-        order = _first(torch.arange(len(labels)), labels, len(labels))
+        order = in_turns(torch.arange(len(labels)), labels, len(labels))
         batch = self.batch.take(order)
         if convert:
             batch = replace(batch, targets=labels[order].to(batch.targets.device))
         truth = None if self.truth is None else self.truth.take(order)
-        return replace(self, batch=batch, targets=Targets._of_labels(labels[order]), truth=truth)
+        return replace(self, batch=batch, targets=Targets.of_labels(labels[order]), truth=truth)
+
+    def at_positions(self, task: PositionTask, options: SurveyOptions) -> "Probe":
+        """The first of the examples with positions drawn from them; their targets are groups."""
+        count = min(len(self), task.most(options))
+        batch = self.batch.take(slice(0, count))
+        drawn = task.draw(batch, options)
+        groups = None if self.groups is None else self.groups.take(count)
+        return replace(
+            self,
+            batch=replace(batch, positions=drawn.index.to(batch.targets.device)),
+            targets=Targets("unlabeled") if groups is None else groups,
+            truth=None,
+            groups=groups,
+            positions=drawn,
+        )
+
+    @property
+    def by_position(self) -> bool:
+        """Whether features are those of single positions."""
+        return self.positions is not None and self.positions.task.unit == "token"
+
+    @property
+    def rows(self) -> Targets:
+        """Targets of the rows of features: of positions, or of examples."""
+        if self.positions is not None and self.by_position:
+            return self.positions.targets
+        return self.targets
+
+    @property
+    def row_count(self) -> int:
+        """Rows of features that there are: positions, or examples."""
+        return len(self.positions or ()) if self.by_position else len(self)
 
     def label_columns(self, count: int) -> dict[str, Tensor]:
         """Labels of the first examples as columns: the targets, and true labels beside them."""
@@ -252,6 +177,7 @@ def draw_probe(
     targets: Any = None,
     device: torch.device | str | None = None,
     truth: Any = None,
+    groups: Any = None,
 ) -> Probe:
     """Draw examples at random, as many of each class as possible.
 
@@ -266,12 +192,14 @@ def draw_probe(
         targets: of the same examples, where the data holds none.
         device: where the probe should lie.
         truth: true labels of the examples that this process has, in their order.
+        groups: a number or a name for each of them, in their order.
 
     Raises:
-        ShapeError: If there is no example, or there are more or fewer true labels.
-        DomainError: If true labels are given for data in random order.
+        ShapeError: If there is no example, or there are more or fewer true labels or groups.
+        DomainError: If true labels or groups are given for data in random order.
     """
     require_order(data, truth)
+    require_order(data, groups, "groups")
     generator = options.seeded()
     limit = options.largest()
 
@@ -298,12 +226,26 @@ def draw_probe(
             "other, got one; pass more, and single inputs with an axis for examples"
         )
     batch, _, places = _selected(kept, limit or shard.total, shard.classes)
-    if options.examples is not None and truth is not None:
-        truth = truth[: sum(shard.own)]
-    true = _true_targets(truth, places, shard, processes)
+    if options.examples is not None:
+        own = sum(shard.own)
+        truth, groups = (None if part is None else part[:own] for part in (truth, groups))
     found = Targets.of(batch.targets)
+    grouped, names = _grouped(groups, places, shard, processes)
+    if grouped is not None and grouped.labels is not None and found.labels is None:
+        turns = in_turns(torch.arange(len(places)), grouped.labels, len(places))
+        batch, places, grouped = batch.take(turns), places[turns], grouped.take(turns)
+        found = Targets.of(batch.targets)
+    true = _true_targets(truth, places, shard, processes)
     return Probe(
-        batch.to(device), found, shard.total, probe_digest(batch), shard, true, suspects.first
+        batch.to(device),
+        found,
+        shard.total,
+        probe_digest(batch),
+        shard,
+        true,
+        suspects.first,
+        groups=grouped,
+        group_names=names,
     )
 
 
@@ -388,7 +330,7 @@ def _exchanged(own: list[_Drawn], processes: Processes, limit: int, shard: Shard
     keys = torch.cat([part for part, _ in pairs])
     labels = None if pairs[0][1] is None else torch.cat([part for _, part in pairs])
     wanted = torch.zeros(len(keys), dtype=torch.bool)
-    wanted[_first(keys, labels, limit)] = True
+    wanted[in_turns(keys, labels, limit)] = True
     found, start = [], 0
     for rank, part in enumerate(offered):
         count = sum(len(keys) for keys, _ in part)
@@ -413,23 +355,11 @@ def _selected(kept: list[_Drawn], limit: int, classes: bool | None = None) -> _D
     """
     batch = single_batch([part.batch for part in kept])
     keys, places = (torch.cat(parts) for parts in list(zip(*kept, strict=True))[1:])
-    return _Drawn(batch, keys, places).take(_first(keys, _labels(batch, classes), limit))
+    return _Drawn(batch, keys, places).take(in_turns(keys, _labels(batch, classes), limit))
 
 
 def _labels(batch: Batch, classes: bool | None) -> Tensor | None:
     return None if classes is False else Targets.of(batch.targets).labels
-
-
-def _first(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
-    """Places of the examples that come first."""
-    order = keys.argsort()
-    if labels is not None:
-        by_class = order[labels[order].argsort(stable=True)]
-        counts = labels.bincount()
-        starts = counts.cumsum(0) - counts
-        turns = torch.arange(len(labels)) - starts[labels[by_class]]
-        order = by_class[turns.argsort(stable=True)]
-    return order[:limit]
 
 
 def _find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> Shard:
@@ -492,7 +422,7 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
             yield from leaf.unbind() if leaf.is_nested else (leaf,)
 
 
-def require_order(data: Any, truth: Any) -> None:
+def require_order(data: Any, truth: Any, what: str = "truth") -> None:
     """Labels beside the data need data that come in one order.
 
     Raises:
@@ -500,11 +430,11 @@ def require_order(data: Any, truth: Any) -> None:
     """
     if truth is None or not isinstance(data, DataLoader):
         return
-    sampler = data.sampler
+    sampler, order = data.sampler, "the true labels" if what == "truth" else what
     if isinstance(sampler, RandomSampler) or getattr(sampler, "shuffle", False):
         raise DomainError(
-            "truth: expected data in the order of the true labels, got a loader that shuffles; "
-            "pass a loader with shuffle=False, or (inputs, targets)"
+            f"{what}: expected data in the order of {order}"
+            ", got a loader that shuffles; pass a loader with shuffle=False, or (inputs, targets)"
         )
 
 
@@ -535,6 +465,33 @@ def _true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes
                 "sequences; leave truth= out"
             )
     return found
+
+
+def _grouped(
+    groups: Any, places: Tensor, shard: Shard, processes: Processes
+) -> tuple[Targets | None, tuple[str, ...]]:
+    """Groups of some examples, numbered in the order of their names; None where there are none.
+
+    Raises:
+        ShapeError: If a process gave more or fewer than it has examples.
+    """
+    if not any(processes.gather(groups is not None)):
+        return None, ()
+    count = sum(shard.own)
+    listed: list[Any] = []
+    with processes.together():
+        if groups is not None and count:
+            listed = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+        if len(listed) != count:
+            raise ShapeError(
+                f"groups: expected one for each of {count} examples, got {len(listed)}; pass them "
+                "in the order of the data"
+            )
+    known = [name for part in processes.gather(listed) for name in part]
+    names = sorted(set(known))
+    numbers = {name: number for number, name in enumerate(names)}
+    labels = torch.tensor([numbers[name] for name in known])[places]
+    return Targets.of_labels(labels), tuple(map(str, names))
 
 
 def _own_truth(truth: Any, count: int) -> Tensor | None:

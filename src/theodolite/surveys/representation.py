@@ -26,7 +26,7 @@ _LONGEST = 5.0  # decades of steps of the predicted loss
 
 def measure_representation(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of all layers."""
-    targets = context.examples("representation")[1]
+    targets = context.row_targets("representation")
     columns = targets.columns
     assert columns is not None  # the family would not apply
     shuffled = context.draws.shuffled(columns)
@@ -41,7 +41,7 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
         "rows": "unit length",
         "bias": False,
         "targets": f"{columns.shape[1]} columns, not centered",
-        "pool": context.options.describe()["pool"],
+        "pool": context.pool_name,
     }
 
 

@@ -19,9 +19,11 @@ from theodolite._version import __version__
 from theodolite.engine import (
     Layers,
     Loss,
+    Parameters,
     Read,
     Readout,
     model_device,
+    only_trainable,
     require_device,
     require_model,
     untouched,
@@ -81,6 +83,7 @@ def survey(
     *,
     held_out: Any = None,
     truth: Any = None,
+    groups: Any = None,
     families: str | Sequence[str] | None = None,
     layers: Layers | None = None,
     read: Read | None = None,
@@ -89,6 +92,9 @@ def survey(
     examples: int | None = None,
     sizes: Mapping[str, int | None] | None = None,
     permutations: int | None = None,
+    unit: str | None = None,
+    classes: Sequence[str] | Sequence[int] | None = None,
+    params: Parameters = None,
     device: torch.device | str | None = None,
     seed: int | None = None,
     name: str | None = None,
@@ -116,6 +122,8 @@ def survey(
             the survey says what is learned and what is memorised.
         truth: true labels of the same examples in the order of the data, where the targets are
             others, such as shuffled ones; gives ``cka_truth`` beside ``cka_target``.
+        groups: a number or a name for each example in the order of the data, such as its document
+            or domain: gradients are compared within groups.
         families: which families to measure, as in :class:`SurveyOptions`; all by default.
         layers: which layers to show, as in :class:`SurveyOptions`.
         read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
@@ -125,6 +133,10 @@ def survey(
             endless.
         sizes: family -> largest number of examples.
         permutations: of the labels, behind every chance level; 0 for none.
+        unit: where labels come per position, ``"token"`` or ``"sequence"``, as in
+            :class:`SurveyOptions`.
+        classes: names of the classes, or, where labels come per position, which labels to look at.
+        params: which trainable parameters gradients are taken of, such as ``"*lora*"``.
         device: where the inputs should lie; None for that of the model.
         seed: of the probe, permutations and random bases.
         name: what to call the survey in comparisons.
@@ -157,6 +169,9 @@ def survey(
             examples=examples,
             sizes=sizes,
             permutations=permutations,
+            unit=unit,
+            classes=classes,
+            params=params,
             device=device,
             seed=seed,
             name=name,
@@ -178,13 +193,14 @@ def survey(
                 targets=targets if chosen.examples is None else None,
                 device=place,
                 truth=truth,
+                groups=groups,
             )
             fit = fit_inputs(inner, drawn, chosen)
-            probe, everything = fit.probe(drawn, chosen.loss), fit.data(everything, chosen.batch_fn)
+            probe, everything = fit.probe(drawn, chosen), fit.data(everything, chosen.batch_fn)
             others = None
             if held_out is not None:
                 others = draw_probe(held_out, chosen, processes, device=place)
-                others = fit.probe(others, chosen.loss)
+                others = fit.probe(others, chosen)
             record = measure_model(
                 inner,
                 everything,
@@ -230,11 +246,17 @@ def measure_model(
     inner, plan = unwrap(model), plan or SurveyPlan()
     memory = {} if remembered is None else remembered
     record = RecordBuilder(plan.curves, processes)
-    with processes.together(), untouched(inner), alike(inner, processes), record.timed("total"):
+    with ExitStack() as around:
+        around.enter_context(processes.together())
+        around.enter_context(untouched(inner))
+        around.enter_context(alike(inner, processes))
+        around.enter_context(record.timed("total"))
+        around.enter_context(only_trainable(inner, options.params))
         inner.eval()
         layout = _layout(inner, probe, options, memory)
         plan = plan.fitted(options, layout, probe, processes)
-        draws = Draws.of(len(probe), options.permutations, options.half_samples, options.seeded(1))
+        rows = max(len(probe), probe.row_count)
+        draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
         with ExitStack() as stack:
             watched: Progress | None = None
             if progress and processes.rank == 0:
@@ -284,16 +306,19 @@ def _layout(
 ) -> Layout:
     """The layers; of one model that is measured again and again they are found once."""
     names = tuple(name for name, _ in model.named_modules())
+    positions = probe.positions
     known = memory.get("layout")
     if known is None or known[0] != names:
         found = survey_layers(
             model,
             probe.batch,
             options.layers,
-            readout=options.readout,
+            readout=options.readout if positions is None else positions.task.tangent_readout,
             read=options.read,
             most=options.most_layers,
         )
+        if positions is not None and probe.by_position:
+            found = found.at_positions(model, positions.task.pool, positions.task.outside)
         memory["layout"] = known = names, found
     return known[1]
 
@@ -367,7 +392,7 @@ def _without_loss(context: SurveyContext) -> str | None:
     kind, layout = context.probe.targets.kind, context.layout
     if context.given is not None:
         return layout.problem
-    if kind == "unlabeled":
+    if kind == "unlabeled" and context.task is None:
         return "unlabeled data: gradients need a loss, and a loss needs targets"
     if kind == "sequence" and context.options.loss is None:
         return "targets are sequences: pass loss= with one number per example"
@@ -403,10 +428,12 @@ def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
 
 def _inapplicable(context: SurveyContext, family: str) -> str | None:
     """Why a family does not apply to these data and this model; None if it does."""
-    targets, layout = context.probe.targets, context.layout
+    targets, layout, task = context.probe.targets, context.layout, context.task
     if context.given is not None and family in ("covariance", "tangent"):
         return layout.problem
-    if family in ("representation", "tangent") and targets.columns is None:
+    if family in ("representation", "tangent") and context.probe.rows.columns is None:
+        if task is not None:
+            return "whole examples have no labels of their own: pass groups=, or unit='token'"
         return f"{targets.kind} data: there are no targets to align with"
     if family == "covariance":
         return None if matrix_layers(context) else "no linear or convolutional layer is called"
@@ -428,9 +455,11 @@ def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) 
         DomainError: If labels exceed the outputs, or targets and outputs differ in number.
         ShapeError: If the loss does not give one number per example, or an image has other sizes.
     """
-    layout, targets = context.layout, context.probe.targets
+    layout, targets = context.layout, context.probe.rows
     wants = {family for family, why in reasons.items() if why is None}
-    if "tangent" in wants or ("gradient" in wants and targets.labels is not None):
+    if context.task is None and (
+        "tangent" in wants or ("gradient" in wants and targets.labels is not None)
+    ):
         assert layout.outputs is not None  # they would not apply
         targets.outputs(layout.outputs)
     if "gradient" in wants or context.options.loss is not None:
@@ -469,16 +498,21 @@ def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> 
 
 
 def _data(context: SurveyContext) -> dict[str, Any]:
-    probe, targets, options = context.probe, context.probe.targets, context.options
+    probe, targets, options = context.probe, context.probe.rows, context.options
+    task = context.task
     first = [*probe.batch.args, *probe.batch.kwargs.values()][0]
     known = isinstance(first, torch.Tensor)
     names, k = options.classes, targets.num_classes
+    if task is not None and task.unit == "sequence":
+        names = probe.group_names or None
+    elif task is not None and task.classes is not None and not _are_names(names, k):
+        names = task.classes
     if names is None and k is not None:
         names = [str(index) for index in range(k)]
     counts = None if targets.labels is None else targets.labels.bincount(minlength=k or 0)
     return {
         "n": probe.given,
-        "task": targets.kind,
+        "task": targets.kind if task is None else task.name,
         "num_classes": k,
         "classes": None if names is None else [str(name) for name in names],
         "class_counts": None if counts is None else counts.tolist(),
@@ -488,7 +522,21 @@ def _data(context: SurveyContext) -> dict[str, Any]:
         "probe_hash": probe.digest,
         "input_shape": list(first.shape[1:]) if known and context.given is None else None,
         "outputs": context.layout.outputs,
+        **_groups(probe),
+        **({} if task is None else {"unit": task.unit, "rows": probe.row_count}),
     }
+
+
+def _are_names(names: Sequence[Any] | None, count: int | None) -> bool:
+    return names is not None and len(names) == count and all(isinstance(n, str) for n in names)
+
+
+def _groups(probe: Probe) -> dict[str, Any]:
+    """Names and sizes of the groups of the probe, where there are some."""
+    if probe.groups is None or probe.groups.labels is None:
+        return {}
+    counts = probe.groups.labels.bincount(minlength=len(probe.group_names))
+    return {"groups": list(probe.group_names), "group_counts": counts.tolist()}
 
 
 def versions() -> dict[str, str]:

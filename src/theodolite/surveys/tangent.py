@@ -49,7 +49,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
     if not exact:
         _sketch(context, record, layers)
     _equilibrium(context, record)
-    if context.plan.curves and context.options.heat_maps:
+    if context.plan.curves and context.options.heat_maps and context.task is None:
         _heat_maps(context, record, layers)
 
 
@@ -57,6 +57,8 @@ def _exact_count(context: SurveyContext, layers: int) -> int | None:
     """How many examples' kernels fit into memory; None where a sketch is due."""
     outputs = context.layout.outputs or 1
     choice = context.options.tangent
+    if context.task is not None and context.task.unit == "sequence":
+        choice, outputs = "exact", context.probe.targets.num_classes or 1
     if choice == "sketch" or (choice == "auto" and outputs > MANY_OUTPUTS):
         return None
     count = context.count("tangent")
@@ -67,8 +69,11 @@ def _exact_count(context: SurveyContext, layers: int) -> int | None:
 def _exact(
     context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer], count: int
 ) -> None:
-    batch, known = context.probe.take(count)
-    targets = known.outputs(context.layout.outputs or 1)
+    batch, known = context.examples("tangent", count)
+    count, outputs = len(batch), context.layout.outputs or 1
+    of_losses = context.task is not None and context.task.unit == "sequence"
+    targets = known.columns if of_losses else known.outputs(outputs)
+    assert targets is not None  # the family would not apply
     with context.step("tangent"):
         kernels = context.tangent_kernels(layers, batch)
     values: dict[int, float] = {}
@@ -76,6 +81,9 @@ def _exact(
         if layer.name in kernels:
             with context.step("tangent", layer):
                 kernel = kernels[layer.name]
+                if of_losses:  # one function of an example, beside several groups
+                    own = torch.eye(targets.shape[1]).to(kernel)
+                    kernel = torch.einsum("iajb,cd->icjd", kernel, own)
                 values[layer.index] = _kernel_rows(
                     context, record, layer, kernel, targets.to(kernel)
                 )
@@ -180,7 +188,7 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
         text = "not drawn: output gradients of two examples do not fit into memory_limit"
         record.warn(None, "tangent", "backward_kernel", text)
         return
-    batch, known = context.probe.take(count)
+    batch, known = context.examples("tangent", count)
     labels = torch.zeros(len(batch), dtype=torch.long) if known.labels is None else known.labels
     order = labels.argsort(stable=True)
     batch, classes = batch.take(order), labels[order]

@@ -1,0 +1,281 @@
+"""Labels per position: next tokens, tags of words, maps of pixels, numbers at every step.
+
+One place says how labels lie beside a model's outputs, which of them count, what a sequence loses
+by them, and where a layer holds the features of a position.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from theodolite.engine.batches import Batch
+from theodolite.engine.calls import tensors_in
+
+__all__ = [
+    "IGNORED",
+    "AtPositions",
+    "PositionKind",
+    "PositionLabels",
+    "labels_are_inputs",
+    "projected_outputs",
+]
+
+IGNORED = -100  # the label of a position that does not count, as torch and Hugging Face have it
+
+PositionKind = Literal["classes", "binary", "numbers"]
+
+
+@dataclass(frozen=True)
+class PositionLabels:
+    """How labels lie beside outputs, position by position.
+
+    Args:
+        grid: sizes of the positions: (T,) for tokens, (H, W) for pixels.
+        kind: "classes" for one label among the outputs, "binary" for 0 and 1 beside a single
+            output, "numbers" for as many real numbers as outputs.
+        outputs: numbers that the model gives for a position.
+        last: whether outputs are (n, T, c) or (n, H, W, c); otherwise (n, c, H, W).
+        shift: 1 where the output at a position is about the label of the next one.
+        masked: whether the mask of the batch says which labels count.
+        ignored: the label that does not count; real numbers do not count where they are nan.
+
+    Example:
+        >>> batch = Batch((torch.tensor([[5, 7, 9]]),), targets=torch.tensor([[5, 7, 9]]))
+        >>> found = PositionLabels.of(torch.zeros(1, 3, 10), batch)
+        >>> found.shift, found.targets(batch).tolist()
+        (1, [[7, 9, -100]])
+    """
+
+    grid: tuple[int, ...]
+    kind: PositionKind
+    outputs: int
+    last: bool
+    shift: int = 0
+    masked: bool = False
+    ignored: int = IGNORED
+
+    @classmethod
+    def of(
+        cls, outputs: Tensor, batch: Batch, *, shift: int | None = None
+    ) -> "PositionLabels | None":
+        """How they lie, from the shapes; None where there is no label for every position.
+
+        Args:
+            outputs: of the model, with one axis or more for positions.
+            batch: inputs and targets.
+            shift: see the class; by default 1 where labels are the inputs themselves, as for the
+                causal language models of Hugging Face.
+        """
+        targets = batch.targets
+        if not isinstance(targets, Tensor) or outputs.is_nested or not outputs.is_floating_point():
+            return None
+        if outputs.ndim < 3 or targets.ndim < 2 or len(targets) != len(outputs):
+            return None
+        maps, same = outputs.ndim > 3, targets.shape == outputs.shape  # maps have channels first
+        ways = [not maps] if same else [not maps, maps]
+        fitting = [w for w in ways if same or _positions(outputs, w) == tuple(targets.shape[1:])]
+        if not fitting:
+            return None
+        last = fitting[0]
+        grid, columns = _positions(outputs, last), outputs.shape[-1 if last else 1]
+        kind: PositionKind = "numbers" if same or columns == 1 else "classes"
+        if columns == 1 and _is_binary(targets):
+            kind = "binary"
+        elif (kind == "numbers") != targets.is_floating_point():
+            return None
+        if shift is None:
+            shift = int(kind == "classes" and len(grid) == 1 and labels_are_inputs(batch))
+        mask, decodes = batch.mask, "decoder_input_ids" in batch.kwargs
+        masked = mask is not None and not decodes and tuple(mask.shape[1:]) == grid
+        return cls(grid, kind, columns, last, shift, masked)
+
+    @property
+    def count(self) -> int:
+        """Positions of one example."""
+        return math.prod(self.grid)
+
+    def rows(self, outputs: Tensor) -> Float[Tensor, "n p c"]:
+        """Outputs of every position."""
+        return outputs.flatten(1, -2) if self.last else outputs.flatten(2).transpose(1, 2)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """What every position should give, (n, p), or (n, p, c) for numbers."""
+        given = batch.targets
+        if self.kind == "numbers" and given.ndim == len(self.grid) + 2:
+            return self.rows(given)
+        flat = given.reshape(len(given), self.count)
+        if self.kind == "numbers":
+            return flat.unsqueeze(2)
+        flat = flat.long()
+        if self.shift:
+            flat = functional.pad(flat[:, self.shift :], (0, self.shift), value=self.ignored)
+        return flat
+
+    def counted(self, batch: Batch) -> Bool[Tensor, "n p"]:
+        """Which positions count: they have a label, and it is no padding."""
+        targets = self.targets(batch)
+        known = ~targets.isnan().any(2) if self.kind == "numbers" else targets != self.ignored
+        if self.masked and batch.mask is not None:
+            mask = batch.mask.reshape(len(known), self.count).to(known.device).bool()
+            known = known & functional.pad(mask[:, self.shift :], (0, self.shift), value=False)
+        return known
+
+    def losses(self, outputs: Tensor, batch: Batch) -> Float[Tensor, "n p"]:
+        """Cross-entropy, or squared error, of every position; zero where it does not count."""
+        targets, counted = self.targets(batch), self.counted(batch)
+        if self.kind == "numbers":
+            real = targets.to(outputs.dtype).where(counted.unsqueeze(2), 0.0)
+            return (self.rows(outputs) - real).square().sum(2).where(counted, 0.0)
+        wide = torch.promote_types(outputs.dtype, torch.float32)
+        if self.kind == "binary":
+            real = targets.clamp(min=0).to(wide)
+            values = self.rows(outputs).squeeze(2).to(wide)
+            losses = functional.binary_cross_entropy_with_logits(values, real, reduction="none")
+            return losses.where(counted, 0.0)
+        wanted = targets.where(counted, self.ignored)
+        if self.last:
+            flat = outputs.flatten(0, -2).to(wide)
+            losses = functional.cross_entropy(
+                flat, wanted.flatten(), reduction="none", ignore_index=self.ignored
+            )
+            return losses.view(counted.shape)
+        return functional.cross_entropy(
+            outputs.flatten(2).to(wide), wanted, reduction="none", ignore_index=self.ignored
+        )
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Float[Tensor, " n"]:
+        """Mean loss over the positions of each example that count; 0 where none does."""
+        return self.losses(outputs, batch).sum(1) / self.counted(batch).sum(1).clamp(min=1)
+
+
+def _positions(outputs: Tensor, last: bool) -> tuple[int, ...]:
+    return tuple(outputs.shape[1:-1] if last else outputs.shape[2:])
+
+
+def _is_binary(targets: Tensor) -> bool:
+    known = targets if targets.is_floating_point() else targets[targets != IGNORED]
+    return bool(((known == 0) | (known == 1)).all())
+
+
+def labels_are_inputs(batch: Batch) -> bool:
+    """Whether the labels that count are the whole numbers that the model takes, at the same places.
+
+    So are they for the causal language models of Hugging Face, which shift them themselves.
+    """
+    targets = batch.targets
+    counted = targets != IGNORED
+    for tensor in tensors_in((batch.args, dict(batch.kwargs))):
+        plain = tensor.shape == targets.shape and not tensor.is_floating_point()
+        if plain and tensor is not batch.mask and bool((tensor == targets)[counted].all()):
+            return bool(counted.any())
+    return False
+
+
+@dataclass(frozen=True)
+class AtPositions:
+    """A pooling that keeps some positions of every example, side by side: (n, k d).
+
+    Positions are those of ``Batch.positions``, (n, k), counted along the grid of the labels; -1
+    stands for none and gives any numbers. A layer with fewer positions, as inside a U-Net, is read
+    at the one that covers it.
+
+    Args:
+        grid: sizes of the positions that are counted.
+    """
+
+    grid: tuple[int, ...]
+
+    def width(self, shape: tuple[int, ...], *, channels_first: bool) -> int | None:
+        """Features at one position of a layer's output; None where it has no such positions.
+
+        Args:
+            shape: of its output for one example.
+            channels_first: whether its module gives (channels, positions).
+        """
+        found = self._layout(shape, channels_first)
+        return None if found is None else math.prod(shape) // math.prod(found[1])
+
+    def read(
+        self, values: Tensor, positions: Int[Tensor, "n k"], *, channels_first: bool
+    ) -> Float[Tensor, "n kd"]:
+        """The features of the positions, at least in float32."""
+        found = self._layout(tuple(values.shape[1:]), channels_first)
+        assert found is not None  # the layer would have no features
+        last, sizes = found
+        flat = values.reshape(len(values), math.prod(sizes), -1) if last else values.flatten(2)
+        rows = flat if last else flat.transpose(1, 2)
+        places = self._places(positions.to(values.device).clamp(min=0), sizes)
+        picked = rows.gather(1, places.unsqueeze(2).expand(-1, -1, rows.shape[2]))
+        return picked.to(torch.promote_types(picked.dtype, torch.float32)).flatten(1)
+
+    def _places(self, positions: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """The same positions along the sizes of a layer."""
+        if sizes == self.grid:
+            return positions
+        own = torch.unravel_index(positions, self.grid)
+        flat = torch.zeros_like(positions)
+        for index, size, whole in zip(own, sizes, self.grid, strict=True):
+            flat = flat * size + index * size // whole
+        return flat
+
+    def _layout(
+        self, shape: tuple[int, ...], channels_first: bool
+    ) -> tuple[bool, tuple[int, ...]] | None:
+        """Whether positions come before features, and the sizes of the positions."""
+        axes = len(self.grid)
+        if shape[:axes] == self.grid and len(shape) > axes and not channels_first:
+            first = len(shape) == axes + 1 and axes > 1 and shape[1:] == self.grid
+            return not first, self.grid
+        if len(shape) == axes + 1 and (axes > 1 or channels_first):
+            return False, shape[1:]
+        if axes == 2 and len(shape) == 2:  # patches in rows
+            side = math.isqrt(math.prod(self.grid) // max(1, shape[0]))
+            if side and all(size % side == 0 for size in self.grid):
+                sizes = tuple(size // side for size in self.grid)
+                return (True, sizes) if math.prod(sizes) == shape[0] else None
+        return None
+
+
+def projected_outputs(
+    count: int,
+    *,
+    readout: Callable[[Any, Batch], Tensor],
+    generator: torch.Generator | None = None,
+) -> Callable[[Any, Batch], Tensor]:
+    r"""A readout of random projections of many outputs, for tangent kernels of a whole vocabulary.
+
+    Signs :math:`r_k` with :math:`E\, r_k r_k^\top = I`: the kernel of one projection has the trace
+    over all outputs as its mean. With ``outputs="diagonal"`` a kernel comes for each of them; their
+    mean estimates the trace, and their spread over :math:`\sqrt{k}` is its standard error.
+
+    Args:
+        count: projections.
+        readout: gives (n, c).
+        generator: of the signs.
+
+    Example:
+        >>> last = lambda output, batch: output[:, -1]
+        >>> project = projected_outputs(4, readout=last, generator=torch.Generator().manual_seed(0))
+        >>> project(torch.zeros(2, 3, 50), None).shape
+        torch.Size([2, 4])
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    signs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
+
+    def project(output: Any, batch: Batch) -> Tensor:
+        values = readout(output, batch)
+        key = values.shape[1], values.device, values.dtype
+        if key not in signs:
+            own = torch.Generator().manual_seed(seed)
+            drawn = torch.randint(0, 2, (values.shape[1], count), generator=own)
+            signs[key] = (2 * drawn - 1).to(values)
+        return values @ signs[key]
+
+    return project

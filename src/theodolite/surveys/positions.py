@@ -1,0 +1,321 @@
+"""Tasks with labels per position: which positions families look at, drawn once.
+
+Features are those of single positions, drawn so that their classes take turns. Gradients are those
+of whole sequences, whose loss is the mean over their positions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_tensor
+from theodolite.errors import DomainError
+from theodolite.linalg import target_columns
+from theodolite.surveys.options import MONITOR_SIZES, SIZES, SurveyOptions
+from theodolite.surveys.targets import Targets, in_turns
+
+__all__ = ["PositionTask", "Positions", "Unit", "find_task"]
+
+Unit = Literal["token", "sequence"]
+
+_MANY_CLASSES = 64  # outputs from which on the most frequent labels stand for all
+_FREQUENT = 10  # of them
+_SEQUENCES, _MONITORED = 64, 16  # examples, where the user asks for no number of them
+_POSITIONS = 2**15  # more examples are taken while they have fewer positions together
+_SPREAD = 4  # times the mean number of positions at most from one example
+_SAME = 1e-3  # of the largest output: what a change of later tokens may do to a causal model
+_STREAM = 7  # of random numbers, beside those of the probe and the permutations
+
+
+@dataclass(frozen=True)
+class PositionTask:
+    """A task with labels per position, as it was found in a model and its data.
+
+    Args:
+        name: "next-token prediction", "token classification", "segmentation" and the like.
+        labels: how labels lie beside outputs.
+        classes: labels that are looked at, in the order of their numbers; None for real numbers.
+        loss: (outputs, batch) -> one number per example.
+        unit: what features are those of.
+        outside: a module whose layers have other positions, such as an encoder; or None.
+    """
+
+    name: str
+    labels: PositionLabels
+    classes: tuple[int, ...] | None
+    loss: Callable[[Tensor, Batch], Tensor]
+    unit: Unit = "token"
+    outside: str | None = None
+
+    @property
+    def pool(self) -> AtPositions:
+        """Reads features at positions."""
+        return AtPositions(self.labels.grid)
+
+    def loss_readout(self, output: Any, batch: Batch) -> Tensor:
+        """The loss of every example, (n, 1)."""
+        return self.loss(main_tensor(output), batch).unsqueeze(1)
+
+    def position_readout(self, output: Any, batch: Batch) -> Tensor:
+        """Outputs of the classes at the first position of every example, (n, c)."""
+        assert batch.positions is not None
+        rows = self.labels.rows(main_tensor(output))
+        places = batch.positions[:, :1].to(rows.device).clamp(min=0)
+        picked = rows.gather(1, places.unsqueeze(2).expand(-1, -1, rows.shape[2])).squeeze(1)
+        if self.labels.kind != "classes":
+            return picked
+        return picked[:, torch.tensor(self.classes, device=rows.device)]
+
+    def tangent_readout(self, output: Any, batch: Batch) -> Tensor:
+        """What tangent kernels are about: outputs at a position, or losses of whole examples."""
+        read = self.position_readout if self.unit == "token" else self.loss_readout
+        return read(output, batch)
+
+    def reader(self, output: Any, batch: Batch) -> Tensor:
+        """The loss of every example, and at its positions whether the largest output is right."""
+        values = main_tensor(output)
+        loss = self.loss(values, batch).unsqueeze(1)
+        if batch.positions is None or self.classes is None:
+            return loss
+        places = batch.positions.to(values.device).clamp(min=0)
+        wanted = self.labels.targets(batch).gather(1, places)
+        rows = self.labels.rows(values)
+        picked = rows.gather(1, places.unsqueeze(2).expand(-1, -1, rows.shape[2]))
+        told = (picked[:, :, 0] > 0).long() if picked.shape[2] == 1 else picked.argmax(2)
+        return torch.cat([loss, (told == wanted).to(loss)], 1)
+
+    def most(self, options: SurveyOptions) -> int:
+        """Examples that are taken: as asked for, or few, since each of them is long."""
+        few = max(_SEQUENCES, _POSITIONS // self.labels.count)
+        asked = [family for family in ("gradient", "tangent") if family in options.families]
+        found = [few] if not asked else []
+        for family in asked:
+            size = options.sizes[family]
+            if size is None or size == SIZES[family]:
+                size = few if size is None else min(few, size)
+            elif size == MONITOR_SIZES[family]:
+                size = min(_MONITORED, size)
+            found.append(size)
+        return max(found)
+
+    def draw(self, batch: Batch, options: SurveyOptions) -> "Positions":
+        """Draw positions, as many of each class as possible.
+
+        Args:
+            batch: the examples.
+            options: how many positions the families want, and the seed.
+        """
+        counted, labels = self.labels.counted(batch).cpu(), self.labels.targets(batch).cpu()
+        if self.classes is not None:
+            known = torch.tensor(self.classes)
+            labels = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
+            counted = counted & (known[labels] == self.labels.targets(batch).cpu())
+        places = counted.flatten().nonzero().flatten()
+        sizes = [options.sizes[family] for family in ("representation", "kernel")]
+        limit = len(places) if None in sizes else max(size or 0 for size in sizes)
+        generator = options.seeded(_STREAM)
+        keys = torch.rand(len(places), generator=generator, device=generator.device).cpu()
+        if self.classes is None:
+            chosen = places[in_turns(keys, None, limit)]
+        else:
+            chosen = places[in_turns(keys, labels.flatten()[places], limit)]
+        examples = chosen // self.labels.count
+        turns = _turns(examples)
+        cap = max(8, -(-_SPREAD * limit // len(batch)))
+        chosen, examples, turns = (part[turns < cap] for part in (chosen, examples, turns))
+        width = int(turns.max()) + 1 if len(turns) else 1
+        index = torch.full((len(batch), width), -1)
+        index[examples, turns] = chosen % self.labels.count
+        if self.classes is None:
+            targets = Targets.of_numbers(labels.flatten(0, 1)[chosen])
+        else:
+            columns = target_columns(labels.flatten()[chosen], len(self.classes))
+            targets = Targets("classification", labels.flatten()[chosen], columns)
+        return Positions(self, index, examples * width + turns, targets)
+
+
+def _turns(examples: Int[Tensor, " m"]) -> Int[Tensor, " m"]:
+    """How many entries before each one are of the same example."""
+    order = examples.argsort(stable=True)
+    counts = examples.bincount()
+    starts = counts.cumsum(0) - counts
+    turns = torch.empty_like(examples)
+    turns[order] = torch.arange(len(examples)) - starts[examples[order]]
+    return turns
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The positions of a probe, in the order in which families take them.
+
+    Args:
+        task: what they are positions of.
+        index: of every example, those that were drawn, along the grid; -1 for none.
+        order: places of the drawn positions in the flattened index; classes take turns.
+        targets: of the drawn positions, in that order.
+    """
+
+    task: PositionTask
+    index: Int[Tensor, "n k"]
+    order: Int[Tensor, " m"]
+    targets: Targets
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def rows(self, features: Tensor, count: int) -> Tensor:
+        """Features (n, k d) of all examples as rows of the first positions, (m, d)."""
+        flat = features.reshape(self.index.numel(), -1)
+        return flat[self.order[:count].to(flat.device)]
+
+    def singles(self, batch: Batch, count: int) -> tuple[Batch, Targets]:
+        """Examples that have positions, each with its first one, and the targets of these."""
+        examples = self.order // self.index.shape[1]
+        firsts = (_turns(examples) == 0).nonzero().flatten()[:count]
+        places = self.index.flatten()[self.order[firsts]].unsqueeze(1)
+        taken = batch.take(examples[firsts])
+        return replace(taken, positions=places), self.targets.take(firsts)
+
+
+def find_task(
+    model: nn.Module,
+    outputs: Tensor,
+    few: Batch,
+    batch: Batch,
+    options: SurveyOptions,
+    loss: Loss | None,
+) -> tuple[PositionTask, dict[str, str]] | None:
+    """The task where labels come per position, and notes on what was chosen; None elsewhere.
+
+    Args:
+        model: in evaluation mode.
+        outputs: for a few examples.
+        few: these examples.
+        batch: all examples of the probe.
+        options: unit and classes.
+        loss: the user's, with one number per example.
+
+    Raises:
+        DomainError: If no position has a label, or classes are asked for that are no labels.
+    """
+    like = outputs[:1].expand(len(batch), *outputs.shape[1:])
+    labels = PositionLabels.of(like, batch)
+    if labels is None:
+        return None
+    if labels.shift and not _is_causal(model, outputs, few):
+        labels = replace(labels, shift=0)
+    counted = labels.counted(batch)
+    if not bool(counted.any()):
+        raise DomainError(
+            f"targets: expected labels at some positions, got none that counts: all are "
+            f"{labels.ignored}, or padding by the attention mask"
+        )
+    classes = None
+    if labels.kind != "numbers":
+        found = labels.targets(batch)[counted].cpu()
+        _require_labels(found, labels)
+        classes = _classes(found, labels, options)
+    name = _name(model, labels, few)
+    unit: Unit = "token" if options.pool is None else "sequence"
+    if options.unit is not None:
+        unit = "sequence" if options.unit == "sequence" else "token"
+    whole = None if loss is None else _of_outputs(loss)
+    outside = _encoder(model) if "decoder_input_ids" in batch.kwargs else None
+    task = PositionTask(name, labels, classes, whole or labels.loss, unit, outside)
+    return task, _notes(task, counted)
+
+
+def _of_outputs(loss: Loss) -> Callable[[Tensor, Batch], Tensor]:
+    return lambda outputs, batch: loss(outputs, batch.targets)
+
+
+def _is_causal(model: nn.Module, outputs: Tensor, few: Batch) -> bool:
+    """Whether outputs stay as they are when only later tokens change."""
+    half = few.targets.shape[1] // 2
+
+    def later(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.shape != few.targets.shape or leaf is few.mask:
+            return leaf
+        if leaf.is_floating_point() or leaf.dtype == torch.bool:
+            return leaf
+        changed = leaf.clone()
+        changed[:, half:] = (leaf[:, half:] == 0).to(leaf.dtype)
+        return changed
+
+    args, kwargs = tree_map(later, (few.args, dict(few.kwargs)))
+    with torch.no_grad():
+        other = main_tensor(replace(few, args=args, kwargs=kwargs).run(model))[:, :half]
+    same = outputs[:, :half]
+    return half > 0 and bool((other - same).abs().max() <= _SAME * same.abs().max())
+
+
+def _require_labels(found: Tensor, labels: PositionLabels) -> None:
+    most = max(2, labels.outputs)
+    if int(found.min()) < 0 or int(found.max()) >= most:
+        wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
+        raise DomainError(
+            f"targets: expected labels from 0 to {most - 1}, the number of outputs of a position "
+            f"less one, or {labels.ignored} where a position does not count, got {wrong}"
+        )
+
+
+def _classes(found: Tensor, labels: PositionLabels, options: SurveyOptions) -> tuple[int, ...]:
+    """Labels that are looked at: those asked for, the most frequent of many, else all."""
+    values, counts = torch.unique(found, return_counts=True)
+    asked = [label for label in options.classes or () if isinstance(label, int)]
+    if asked:
+        strange = sorted(set(asked) - set(values.tolist()))
+        if strange:
+            raise DomainError(
+                f"classes: expected labels that the examples have, got {strange}, which are at no "
+                "position of them"
+            )
+        return tuple(sorted(set(asked)))
+    if labels.outputs > _MANY_CLASSES:
+        values = values[counts.argsort(descending=True, stable=True)[:_FREQUENT]]
+    return tuple(sorted(values.tolist()))
+
+
+def _name(model: nn.Module, labels: PositionLabels, few: Batch) -> str:
+    if labels.kind == "numbers":
+        return "dense regression"
+    if len(labels.grid) > 1:
+        return "segmentation"
+    if labels.shift:
+        return "next-token prediction"
+    if "decoder_input_ids" in few.kwargs:
+        return "sequence to sequence"
+    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
+    return "masked-token prediction" if labels.outputs == vocabulary else "token classification"
+
+
+def _encoder(model: nn.Module) -> str | None:
+    """Name of the encoder, whose positions are those of the inputs."""
+    find = getattr(model, "get_encoder", None)
+    encoder = find() if callable(find) else None
+    return next((name for name, module in model.named_modules() if module is encoder), None)
+
+
+def _notes(task: PositionTask, counted: Tensor) -> dict[str, str]:
+    labels, total = task.labels, counted.numel()
+    text = f"{task.name}: {int(counted.sum()):,} of {total:,} positions have a label that counts"
+    if labels.shift:
+        text += "; labels are the inputs, and the output at a position is held against the next one"
+    if task.unit == "token" and task.classes is not None:
+        shown = ", ".join(map(str, task.classes[:_FREQUENT]))
+        more = "" if len(task.classes) <= _FREQUENT else ", ..."
+        text += (
+            f"; features are those of single positions, drawn evenly over the labels {shown}{more}"
+        )
+        text += ", the most frequent" if len(task.classes) < labels.outputs else ""
+    elif task.unit == "token":
+        text += "; features are those of single positions"
+    else:
+        text += "; features are means over the positions of an example"
+    text += "; gradients are those of whole examples, of the mean loss over their positions"
+    return {"positions": text}
