@@ -182,21 +182,6 @@ def test_scipy_takes_the_operator(data):
 
 
 @pytest.mark.spec("4.P78")
-def test_moments_of_layers(data, generator):
-    hessian = output_hessian(perceptron(3), *data)
-    dense = hessian.to_dense()
-    values = torch.linalg.eigvalsh(dense)
-    for layer in hessian.layers:
-        powers = [torch.linalg.matrix_power(dense, p).diagonal() for p in (2, 3, 4)]
-        expected = torch.stack([hessian.restrict(diagonal, layer).sum() for diagonal in powers])
-        exact = hessian.layer_moments(layer)
-        torch.testing.assert_close(exact.values, expected, rtol=1e-9, atol=1e-12)
-        assert values.min() <= exact.mean_eigenvalue <= values.max()
-        sampled = hessian.layer_moments(layer, sketch_vectors=60, generator=generator)
-        assert ((sampled.values - expected).abs() <= 4 * sampled.errors + 1e-12).all()
-        assert (sampled.errors < expected.abs().max()).all()
-
-
 def test_layers_and_parameters_can_be_chosen(data):
     model = perceptron(3, width=4, bias=True)
     part = output_hessian(model, *data, layers=["0", "4"], params="*.weight")

@@ -41,7 +41,6 @@ from theodolite.engine._gradients import (
     gradient_sums,
 )
 from theodolite.engine._grams import FeatureGrams, feature_grams
-from theodolite.engine._operators import LayerMoments
 from theodolite.engine._plan import ContractionSizes, contraction_costs
 from theodolite.engine._processes import shared_moments, shared_tangent_kernels
 from theodolite.engine._tangents import (
@@ -121,7 +120,6 @@ __all__ = [
     "GradientSums",
     "LayerFisher",
     "LayerGradientAlignment",
-    "LayerMoments",
     "LayerSums",
     "Layers",
     "Loss",

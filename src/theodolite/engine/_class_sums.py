@@ -87,13 +87,6 @@ class ClassTally:
         return None if vector is None else self._squares(vector.unsqueeze(0)).squeeze(0)
 
     @property
-    def running_square(self) -> Float[Tensor, " m"] | None:
-        """Squared norm of the sum over everything so far, the open class included."""
-        if self._total is None or self._open is None:
-            return self._square(self._open if self._total is None else self._total)
-        return self._square(self._total + self._open)
-
-    @property
     def total_square(self) -> Float[Tensor, " m"] | None:
         """Squared norm of the sum over all classes; None if there was none."""
         if self._settled is not None:

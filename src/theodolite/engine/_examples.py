@@ -6,8 +6,7 @@ here, and the examples are then measured one by one. Some examples of a batch ar
 others than before; outputs that change are the only reason to refuse a model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.calls import NotFollowedError, function_name, tensors_in
+from theodolite.engine.state import evaluating
 from theodolite.errors import CaptureError, DtypeError, TheodoliteError
 
 __all__ = [
@@ -331,24 +331,13 @@ def _cured_by_evaluation(
     model: nn.Module, outputs: Callable[[Batch], Tensor], batch: Batch, tolerance: float
 ) -> bool:
     """Whether examples no longer see each other, or chance, in evaluation mode."""
-    with _evaluation(model):
+    with evaluating(model):
         whole = outputs(batch)
         for places in recomposed(len(batch)):
             again = outputs(batch.take(places))
             if not _alike(output_differences(whole[places], again), tolerance):
                 return False
     return True
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    flags = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in flags.items():
-            module.training = training
 
 
 def can_be_followed_alone(error: Exception) -> bool:

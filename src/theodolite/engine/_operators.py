@@ -43,24 +43,6 @@ class Pass:
     weights: Tensor
 
 
-@dataclass(frozen=True)
-class LayerMoments:
-    r"""Moments :math:`m_p = \mathrm{tr}(M_l H^p)` of one layer, p = 2, 3, 4.
-
-    Args:
-        values: the three moments.
-        errors: their standard errors over random vectors; zero when exact.
-    """
-
-    values: Float[Tensor, " 3"]
-    errors: Float[Tensor, " 3"]
-
-    @property
-    def mean_eigenvalue(self) -> Float[Tensor, ""]:
-        """``m_3 / m_2``: eigenvalues weighted by their squares and their share in the layer."""
-        return self.values[1] / self.values[0]
-
-
 class ParameterOperator(ABC):
     """A symmetric matrix over all chosen parameters; vectors are flat, in order of registration."""
 
@@ -162,47 +144,6 @@ class ParameterOperator(ABC):
             )
         parts = [self.restrict(vectors, layer) for layer in self.layers]
         return torch.cat(parts), [len(part) for part in parts]
-
-    def layer_moments(
-        self,
-        layer: str,
-        sketch_vectors: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> LayerMoments:
-        r"""Second, third and fourth moment of one layer, two products per vector.
-
-        Args:
-            layer: a name of :attr:`layers`.
-            sketch_vectors: number of random sign vectors on the layer (Hutchinson); None takes one
-                unit vector per parameter of the layer, which is exact.
-            generator: of the random signs, on the CPU.
-        """
-        indices = self.restrict(torch.arange(self.shape[0]), layer)
-        samples = torch.stack(
-            [self._moments(vector) for vector in self._vectors(indices, sketch_vectors, generator)]
-        )
-        if sketch_vectors is None:
-            return LayerMoments(samples.sum(0), torch.zeros_like(samples[0]))
-        spread = samples.std(0) if sketch_vectors > 1 else torch.full_like(samples[0], torch.nan)
-        return LayerMoments(samples.mean(0), spread / sketch_vectors**0.5)
-
-    def _vectors(
-        self, indices: Tensor, count: int | None, generator: torch.Generator | None
-    ) -> Iterator[Tensor]:
-        for position in range(len(indices) if count is None else count):
-            vector = torch.zeros(self.shape[0])
-            if count is None:
-                vector[indices[position]] = 1.0
-            else:
-                signs = torch.randint(2, (len(indices),), generator=generator)
-                vector[indices] = 2.0 * signs - 1.0
-            yield vector
-
-    def _moments(self, vector: Tensor) -> Tensor:
-        once = self @ vector
-        twice = self @ once
-        a, b = once.double(), twice.double()
-        return torch.stack([a @ a, a @ b, b @ b])
 
     def _pieces(self, vector: Tensor) -> list[Tensor]:
         """A flat vector cut into the shapes of the parameters."""

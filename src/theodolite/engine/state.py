@@ -26,6 +26,7 @@ __all__ = [
     "DEFAULT_MEMORY_LIMIT",
     "SideStream",
     "available_bytes",
+    "evaluating",
     "exact_arithmetic",
     "generator_states",
     "model_device",
@@ -86,6 +87,18 @@ def _without_cast_weights() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(cached)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module's own flag is put back."""
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in flags.items():
+            module.training = training
 
 
 @contextmanager

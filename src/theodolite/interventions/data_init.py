@@ -11,6 +11,7 @@ from theodolite.checks import require_choice
 from theodolite.engine import input_moments
 from theodolite.engine.batches import iterate_batches
 from theodolite.engine.layers import Layers, unwrap
+from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions.filters import (
     Directions,
@@ -23,7 +24,6 @@ from theodolite.interventions.filters import (
 )
 from theodolite.interventions.matrix_layers import (
     CONVOLUTIONS,
-    evaluating,
     filter_rows,
     matrix_layers,
     running_order,

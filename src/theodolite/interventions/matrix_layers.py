@@ -1,7 +1,5 @@
 """Layers with one row of weights per neuron, in the order in which they run, and their filters."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,11 +9,11 @@ from torch import Tensor, nn
 from theodolite.engine.batches import iterate_batches
 from theodolite.engine.hooks import capture_inputs
 from theodolite.engine.layers import Layers, select_layers
+from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError
 
 __all__ = [
     "CONVOLUTIONS",
-    "evaluating",
     "filter_rows",
     "head_name",
     "is_matrix_layer",
@@ -68,18 +66,6 @@ def matrix_layers(model: nn.Module, layers: Layers | None = None) -> dict[str, n
 def head_name(model: nn.Module, head: str | None = None) -> str:
     """The last linear or convolutional layer in order of registration, unless one is named."""
     return list(matrix_layers(model, head))[-1]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module's own flag is put back."""
-    flags = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in flags.items():
-            module.training = training
 
 
 def running_order(

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from theodolite.checks import require_choice
 from theodolite.engine.hooks import first_tensor
 from theodolite.engine.layers import Layers, unwrap
+from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.interventions.matrix_layers import (
-    evaluating,
     filter_rows,
     is_matrix_layer,
     matrix_layers,

@@ -3,9 +3,16 @@
 from theodolite.linalg.alignment import (
     SetSums,
     alignment_from_norms,
+    center_all,
+    center_columns,
+    centered_square_sum,
     contrast_from_sums,
+    double_center,
+    gram_cosine,
     mean_over_classes,
     peak_index,
+    unit_peak,
+    vanishes_when_centered,
 )
 from theodolite.linalg.arrays import (
     array_function,
@@ -15,15 +22,6 @@ from theodolite.linalg.arrays import (
     nan_unless,
     ratio_or_nan,
     safe_sqrt,
-)
-from theodolite.linalg.centering import (
-    center_all,
-    center_columns,
-    centered_square_sum,
-    double_center,
-    gram_cosine,
-    unit_peak,
-    vanishes_when_centered,
 )
 from theodolite.linalg.hsic import HsicSums, KernelProducts, centered_products, debiased_product
 from theodolite.linalg.leave_one_out import (

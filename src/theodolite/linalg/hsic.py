@@ -113,32 +113,6 @@ class HsicSums:
         sums = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
         return cls(shifts[0].new_tensor(float(len(a))), *shifts, *sums)
 
-    @classmethod
-    def of_labels(
-        cls,
-        features: Float[Tensor, "n d"],
-        labels: Tensor,
-        num_classes: int,
-        shift: Float[Tensor, " d"] | None = None,
-    ) -> "HsicSums":
-        """Sums of features against one-hot labels (about zero), in one pass of O(n d)."""
-        require_axes(2, features=features)
-        require_nonempty(features=features)
-        require_same_length(features=features, labels=labels)
-        center = double(features.double().mean(0) if shift is None else shift)
-        cross = center.new_zeros(len(center), num_classes)
-        weighted = center.new_zeros(num_classes)
-        for rows, classes in row_chunks(features, labels):
-            f, index = double(rows) - center, classes.long()
-            cross = cross.index_add(1, index, f.mT)
-            weighted = weighted.index_add(0, index, f.square().sum(1))
-        counts = torch.bincount(labels.long(), minlength=num_classes).to(center)
-        total, energy = cross.sum(1), weighted.sum()  # every one-hot row has norm one
-        return cls(
-            counts.sum(), center, torch.zeros_like(counts), total, counts, cross, total, weighted,
-            energy, energy, counts.sum(),
-        )  # fmt: skip
-
     def rebase(self, shift_a: Float[Tensor, " d"], shift_b: Float[Tensor, " e"]) -> "HsicSums":
         """The same rows, about other shifts."""
         if shift_a is self.shift_a and shift_b is self.shift_b:

@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from theodolite.checks import require_finite, require_labels, require_nonempty, require_positive
 from theodolite.errors import ShapeError
+from theodolite.linalg.alignment import unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
-from theodolite.linalg.centering import unit_peak
 from theodolite.linalg.spectra import symmetric_eigen
 
 __all__ = ["RIDGES", "LeaveOneOut", "leave_one_out", "leave_one_out_blocks", "regression_targets"]
