@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from theodolite.engine import forward_kernel, traced_backward_kernel
 from theodolite.errors import MemoryLimitError, TheodoliteError
-from theodolite.measures import tangent
+from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
@@ -160,9 +159,10 @@ def _equilibrium(context: SurveyContext, record: RecordBuilder) -> None:
     inputs = batch.args[0] if batch.args else None
     if depth < 2 or not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         return
-    rows = normalize(inputs.flatten(1).double(), dim=1)
-    n = len(rows)
-    cosine = float((rows.sum(0).square().sum() - n) / (n * (n - 1)))
+    n, finite = len(inputs), bool(inputs.isfinite().all())
+    cosine = float(gradient.cosine_stiffness(inputs)) if finite else math.nan
+    if math.isnan(cosine):  # or fewer than two inputs are not zero
+        return
     value = equilibrium_layer(depth, min(max(cosine, -1.0), 1.0))
     why = "the backward loss of information never exceeds the forward one"
     estimate = Estimate(value, method="theory")

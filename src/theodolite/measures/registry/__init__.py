@@ -1,6 +1,6 @@
 """Every measure in one table: range, direction, invariances, scale, reference, meaning.
 
-It drives the conformance tests, the documentation, the report's legends and the command line.
+It drives the conformance tests and the page of measures in the documentation.
 """
 
 from theodolite.measures.registry import covariance, gradient, kernel, representation, tangent

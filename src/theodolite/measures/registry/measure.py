@@ -1,4 +1,4 @@
-"""One row of the registry: all that tests, docs, report and command line need of a measure."""
+"""One row of the registry: all that tests and the documentation need of a measure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

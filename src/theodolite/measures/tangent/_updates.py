@@ -11,6 +11,7 @@ from theodolite.errors import ShapeError
 from theodolite.linalg import (
     array_function,
     center_all,
+    center_columns,
     double,
     eps_of,
     nan_unless,
@@ -198,7 +199,7 @@ def rank_one_model(
 
 
 def _model(rows: Tensor, targets: Tensor, peak: Tensor, eps: float) -> RankOneModel:
-    features = rows - rows.mean(0)  # (m, p): one centred gradient per pair
+    features = center_columns(rows)  # (m, p): one centred gradient per pair
     y = center_all(targets)
     defined = ~vanishes_when_centered(features, rows, eps)
     defined = defined & ~vanishes_when_centered(y, targets, eps)

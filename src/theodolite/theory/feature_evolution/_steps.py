@@ -22,7 +22,16 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, center_columns, double, eps_of, ratio_or_nan
+from theodolite.linalg import (
+    alignment_from_norms,
+    array_function,
+    center_all,
+    center_columns,
+    double,
+    eps_of,
+    ratio_or_nan,
+    vanishes_when_centered,
+)
 from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._tangent_map import TangentMap
 
@@ -469,7 +478,7 @@ def _problem(
         w = double(loss_gradient)
     if not bool(w.any()):
         raise DomainError("loss_gradient: expected a gradient that is not zero; it has converged")
-    return _Problem(network, w, labels - labels.mean(), step_size)
+    return _Problem(network, w, center_all(labels), step_size)
 
 
 def _alignment(features: Tensor, labels: Tensor) -> Tensor:
@@ -478,8 +487,8 @@ def _alignment(features: Tensor, labels: Tensor) -> Tensor:
     centered = center_columns(psi)
     small = centered if psi.shape[1] <= len(y) else centered.mT
     norm = (small.mT @ small).norm()  # of the kernel, or of its equal on the smaller side
-    defined = centered.norm() > 8 * eps_of(psi) * psi.norm()
-    return ratio_or_nan((y @ psi).square().sum(), norm * y.square().sum(), defined)
+    defined = ~vanishes_when_centered(centered, psi, eps_of(psi))
+    return alignment_from_norms((y @ psi).square().sum(), norm, y.square().sum(), defined)
 
 
 def _growth(problem: _Problem, vector: Tensor, parts: list[slice]) -> Tensor:

@@ -26,12 +26,14 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError
 from theodolite.linalg import (
+    alignment_from_norms,
     array_function,
+    center_all,
     center_columns,
     double,
     double_center,
     eps_of,
-    ratio_or_nan,
+    vanishes_when_centered,
 )
 
 _SERIES_BELOW = 1e-2  # sin t - t cos t loses digits here; three terms of its series lose none
@@ -466,14 +468,14 @@ def infinite_alignment(
     require_count(1, depth=depth)
     scale, angle = first_layer(inputs, bias_variance)
     bare_scale, bare_angle = first_layer(inputs, 0.0)
-    labels = double(targets) - double(targets).mean()
+    labels = center_all(double(targets))
     alignments = []
     for layer, forward, log_backward in layers_backwards(angle, depth):
         s = bare_scale if layer == 1 else scale
         x = one_minus_cosine(bare_angle if layer == 1 else forward)
         b = -torch.expm1(log_backward)
         alignments.append(_alignment(s, x + b - x * b, labels))
-    undefined = labels.norm() <= 8 * eps_of(targets) * double(targets).norm()
+    undefined = vanishes_when_centered(labels, double(targets), eps_of(targets))
     values = torch.stack(alignments[::-1])
     return torch.where(undefined, torch.nan, values)
 
@@ -489,7 +491,7 @@ def _alignment(scale: Tensor, deficit: Tensor, labels: Tensor) -> Tensor:
     raw = torch.outer(scale, scale) - lost
     norm = (outputs - 1) * raw.square().sum()
     norm = norm + (torch.outer(centered, centered) - double_center(lost)).square().sum()
-    return ratio_or_nan(numerator, norm.sqrt() * labels.square().sum())
+    return alignment_from_norms(numerator, norm.sqrt(), labels.square().sum())
 
 
 def _form(columns: Tensor, scale: Tensor, lost: Tensor) -> Tensor:
