@@ -7,6 +7,7 @@ tangent features of :func:`theodolite.tangent_features` are a representation lik
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -81,10 +82,9 @@ def register(registry: Any = None) -> None:
     Raises:
         ImportError: If that package is not installed.
     """
-    if registry is None:
-        import similarity as registry
+    target = import_module("similarity") if registry is None else registry
     for name, function in SIMILARITIES.items():
-        registry.register(f"theodolite/{name}", function)
+        target.register(f"theodolite/{name}", function)
 
 
 def _rows(values: Tensor, shape: Shape) -> Tensor:
