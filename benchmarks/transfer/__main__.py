@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from shutil import copyfile
 
 import pandas
 import torch
@@ -90,6 +91,9 @@ def both_steps(device: str, count: int = 128, batch: int = 64) -> dict[str, Call
     for value in stack.parameters.values():
         value.requires_grad_()
 
+    alone = networks[0](x[0].permute(0, 3, 1, 2))
+    torch.testing.assert_close(stack.outputs(x, training=False)[0], alone, rtol=0, atol=0.02)
+
     def one(own: dict[str, Tensor], fixed: dict[str, Tensor], images: Tensor) -> Tensor:
         with torch.autocast(device.split(":")[0], precision_on(device)):
             return torch.func.functional_call(networks[0], (own, fixed), (images,))
@@ -159,6 +163,14 @@ def similarity_groups(given: argparse.Namespace) -> None:
 
 def gather(given: argparse.Namespace) -> None:
     collect(sorted(given.folder.glob("truth*.csv")), sorted(given.folder.glob("scores*.csv")))
+    surgical.collect(given.folder)
+    copyfile(given.folder / "groups.csv", groups.RESULTS)
+
+
+def print_all(_given: argparse.Namespace) -> None:
+    print_tables()
+    surgical.print_tables()
+    groups.print_tables()
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -171,7 +183,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "rules": surgical_rules,
     "groups": similarity_groups,
     "collect": gather,
-    "table": lambda _given: print_tables(),
+    "table": print_all,
 }
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from benchmarks.transfer.data import Images, Task, draws, network_input, seeded
 from benchmarks.transfer.stacked import Assignment, Stack, accuracies, train
+from benchmarks.transfer.table import markdown
 from benchmarks.transfer.tuning import precision_on, stored
 from benchmarks.transfer.zoo import ARCHITECTURES, Network
 from theodolite.engine import tangent_kernels
@@ -200,3 +201,14 @@ def compare_groups(
         rows = [(name, test, key, *separation(table)) for key, table in tables.items()]
         columns = ["set", "test", "similarity", "AUPRC", "conformity"]
         yield pandas.DataFrame(rows, columns=columns)
+
+
+def print_tables() -> None:
+    """AUPRC and conformity of every similarity on the four tests."""
+    table = pandas.read_csv(RESULTS)
+    for column in ("AUPRC", "conformity"):
+        wide = table.pivot(index="similarity", columns=["set", "test"], values=column)
+        wide.columns = [f"{name}, {test}" for name, test in wide.columns]
+        wide["mean"] = wide.mean(1)
+        print(f"\nSimilarities, {column}\n")
+        print(markdown(wide.sort_values("mean", ascending=False)))

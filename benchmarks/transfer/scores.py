@@ -22,12 +22,14 @@ from benchmarks.transfer.data import TARGETS, Images, network_input
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.engine import tangent_kernels
+from theodolite.linalg import double_center
 from theodolite.measures import kernel, representation, tangent
 
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
 # Variance of the fresh head's weights times the number of features: 1/3 is that of nn.Linear.
-HEAD_VARIANCES = (0.1, 1 / 3, 1.0, 3.0)
+HEAD_VARIANCES = (1 / 3, 3.0)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the body, where kernels of equal size are mixed
 
 
 @dataclass
@@ -89,6 +91,29 @@ def tangent_regression(pair: Pair, variance: float) -> representation.LeaveOneOu
     return kernel.leave_one_out_regression(pair.head + variance * pair.body, pair.kernel_labels)
 
 
+def unit(gram: Tensor) -> Tensor:
+    """The kernel with a mean eigenvalue of one after centring."""
+    return gram / double_center(gram.double()).diagonal().mean().clamp_min(1e-300)
+
+
+def mixed(pair: Pair, share: float) -> representation.LeaveOneOut:
+    """With the kernels of head and body in such shares."""
+    both = (1 - share) * unit(pair.head) + share * unit(pair.body)
+    return kernel.leave_one_out_regression(both, pair.kernel_labels)
+
+
+def best_share(pair: Pair) -> representation.LeaveOneOut:
+    """The share of least error: what ``th.transfer`` does."""
+    return min((mixed(pair, share) for share in SHARES), key=lambda one: float(one.error))
+
+
+def blocks_and_body(pair: Pair) -> representation.LeaveOneOut:
+    """With the features of all blocks and the tangent kernel of the body, in equal shares."""
+    rows = pair.all_blocks[: len(pair.body)]
+    both = unit(rows @ rows.T) + unit(pair.body)
+    return kernel.leave_one_out_regression(both, pair.kernel_labels)
+
+
 def probe(pair: Pair) -> float:
     """Accuracy on test examples of a ridge read-out that was trained on the labels."""
     ridge = float(representation.leave_one_out_readout(pair.last, pair.labels).ridge)
@@ -137,9 +162,10 @@ REGRESSIONS: dict[str, Callable[[Pair], representation.LeaveOneOut]] = {
         f"tangent, head {variance:.2g}": partial(tangent_regression, variance=variance)
         for variance in HEAD_VARIANCES
     },
-    "tangent, body alone": lambda pair: kernel.leave_one_out_regression(
-        pair.body, pair.kernel_labels
-    ),
+    "tangent, half and half": partial(mixed, share=0.5),
+    "tangent, body alone": partial(mixed, share=1.0),
+    "tangent, best share": best_share,
+    "tangent and all blocks": blocks_and_body,
     "tangent, all outputs": lambda pair: tangent.leave_one_out_tangent_regression(
         pair.full, pair.kernel_labels
     ),
@@ -160,10 +186,20 @@ def scored(pickled: bytes) -> pandas.DataFrame:
     torch.set_num_threads(1)
     # Bytes, because tensors would travel as open files; they come from the parent process.
     job: Job = pickle.loads(pickled)  # noqa: S301
-    rows = []
-    for budget, pair in job.pairs.items():
+    rows: list[dict[str, object]] = []
+    for budget, pair in sorted(job.pairs.items()):
+        more = budget > KERNEL_EXAMPLES  # the kernel and its scores are those of fewer labels
+        rows += [
+            row | {"labels": budget}
+            for row in rows
+            if more
+            and row["labels"] == KERNEL_EXAMPLES
+            and str(row["method"]).startswith("tangent")
+        ]
         for name, function in {**PEERS, **ALIGNMENTS, **REGRESSIONS}.items():
-            if name == "tangent, all outputs" and pair.full is None:
+            if (name == "tangent, all outputs" and pair.full is None) or (
+                more and name.startswith("tangent")
+            ):
                 continue
             start = time.perf_counter()
             try:

@@ -30,6 +30,7 @@ from benchmarks.transfer.data import (
     seeded,
 )
 from benchmarks.transfer.stacked import Assignment, Stack, accuracies, train
+from benchmarks.transfer.table import markdown
 from benchmarks.transfer.tuning import load_states, precision_on, stored
 from benchmarks.transfer.zoo import ARCHITECTURES, Network
 from theodolite.engine import TangentKernels, tangent_kernels
@@ -301,3 +302,23 @@ def summary(table: pandas.DataFrame, shifts: Sequence[str]) -> pandas.DataFrame:
     return pandas.DataFrame(
         {"tau": mean["tau"], "s.e. tau": error["tau"], "lost": mean["lost"], "s.e.": error["lost"]}
     ).sort_values("lost")
+
+
+def collect(folder: Path) -> None:
+    """Truth and rules in one small file."""
+    truth = truth_of(pandas.read_csv(folder / "surgical-truth.csv")).rename("score").reset_index()
+    said = [pandas.read_csv(file) for file in sorted(folder.glob("surgical-rules*.csv"))]
+    table = pandas.concat([truth.assign(rule="truth"), *said])
+    table.to_csv(RESULTS, index=False, float_format="%.4g")
+
+
+def print_tables() -> None:
+    """Rules on the shifts that they were chosen on, and on the others."""
+    table = pandas.read_csv(RESULTS)
+    is_truth = table["rule"] == "truth"
+    truth = table[is_truth].set_index(["network", "set", "shift", "layer"])["score"]
+    judged = compared(truth, table[~is_truth])
+    others = [shift for shift in SHIFTS if shift not in SELECTION]
+    for title, shifts in (("chosen on", SELECTION), ("reported", others)):
+        print(f"\nWhich layer to tune, {title}: {', '.join(shifts)}\n")
+        print(markdown(summary(judged, shifts)))

@@ -166,7 +166,7 @@ def chosen(results: Results) -> str:
 
 def markdown(table: pandas.DataFrame) -> str:
     """A table as the README has it."""
-    digits = {"regret": 1, "forecast": 1, "ms": 1}
+    digits = {"regret": 1, "forecast": 1, "ms": 1, "lost": 1}
     lines = ["| score | " + " | ".join(table.columns) + " |", "|---" * (table.shape[1] + 1) + "|"]
     for name, row in table.iterrows():
         cells = [
