@@ -166,29 +166,73 @@ def chosen(results: Results) -> str:
 
 def markdown(table: pandas.DataFrame) -> str:
     """A table as the README has it."""
-    digits = {"regret": 1, "forecast": 1, "ms": 1, "lost": 1}
+    digits = {"regret": 1, "forecast": 1, "ms": 1, "lost": 1, "median size": 1, "2.5%": 1}
+    digits |= {"50%": 1, "97.5%": 1, "count": 0, "better on": 0}
     lines = ["| score | " + " | ".join(table.columns) + " |", "|---" * (table.shape[1] + 1) + "|"]
     for name, row in table.iterrows():
         cells = [
-            "-" if pandas.isna(value) else f"{value:.{digits.get(column, 2)}f}"
+            "-" if pandas.isna(value) else f"{value:.{digits.get(column.split(', ')[0], 2)}f}"
             for column, value in row.items()
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+def beside(results: Results, method: str, others: Sequence[str]) -> pandas.DataFrame:
+    """How much more tau a method has than others, and how much less regret, target by target."""
+    own, rows = judged(results, method), {}
+    for other in others:
+        gap = own - judged(results, other)
+        for half, targets in (("chosen on", SELECTION), ("reported", REPORTED)):
+            part = gap[gap.index.get_level_values("target").isin(targets)]
+            by_target = part.groupby(level="target").mean()
+            error = by_target.sem()
+            rows.setdefault(other, {}).update(
+                {
+                    f"tau, {half}": by_target["tau"].mean(),
+                    f"s.e. tau, {half}": error["tau"],
+                    f"better on, {half}": (by_target["tau"] > 0).sum(),
+                    f"regret, {half}": by_target["regret"].mean(),
+                }
+            )
+    return pandas.DataFrame.from_dict(rows, orient="index")
+
+
+def forecast_gaps(results: Results, method: str, most: int = 400) -> pandas.DataFrame:
+    """Fine-tuned accuracy less forecast, in points, by leave-one-out error, with few labels."""
+    forecast = results.forecasts[method.replace(": error", ": accuracy")]
+    table = pandas.DataFrame(
+        {
+            "gap": 100 * (results.truth["truth"] - forecast),
+            "error": pandas.cut(-results.scores[method], [0, 0.5, 0.7, 0.8, 0.9, np.inf]),
+        }
+    ).reset_index()
+    table = table[table["labels"] <= most]
+    table["half"] = np.where(table["target"].isin(SELECTION), "chosen on", "reported")
+    groups = table.groupby(["half", "error"], observed=True)["gap"]
+    answer = groups.describe(percentiles=[0.025, 0.5, 0.975])[["count", "2.5%", "50%", "97.5%"]]
+    answer["median size"] = groups.apply(lambda gap: gap.abs().median())
+    answer.index = [f"{half}, error {bin}" for half, bin in answer.index]
+    return answer
+
+
 def print_tables(path: Path = RESULTS) -> None:
-    """The reported half, then the half on which the default was chosen."""
+    """The reported half, the half on which the default was chosen, and forecasts."""
     results = Results.load(path)
     default = chosen(results)
     first = ["list by size", *PEERS, "held-out probe"]
     rest = [name for name in results.scores if "(target's)" not in name and name not in first]
+    methods = [*first, *rest, *([] if default in rest else [default]), "one fine-tuning"]
     print(f"chosen on {', '.join(SELECTION)}: {default}\n")
     print(f"Reported: {', '.join(REPORTED)}\n")
-    methods = [*first, *rest, *([] if default in rest else [default]), "one fine-tuning"]
     print(markdown(summary(results, methods, REPORTED)))
+    print(f"\n{default}, less the others\n")
+    others = ["read-out, last block: error", "read-out, all blocks: error"]
+    print(markdown(beside(results, default, [*first, *others])))
+    print("\nFine-tuned accuracy less its forecast, points, 100 and 400 labels\n")
+    print(markdown(forecast_gaps(results, default)))
     print("\nThe half on which the default was chosen\n")
     print(markdown(summary(results, methods, SELECTION)))
-    moved = [name for name in results.scores if "(target's)" in name]
+    moved = [name for name in results.scores if "(target's)" in name and "size" not in name]
     print("\nBatch normalisation with the target's statistics, reported half\n")
     print(markdown(summary(results, moved, REPORTED)))
