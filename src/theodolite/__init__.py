@@ -10,11 +10,13 @@ from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from theodolite import advice, engine, integrations, interventions, measures, metrics, theory
+    from theodolite.advice import learning_curve
     from theodolite.engine import features, gradient_alignment, tangent_features, tangent_kernels
     from theodolite.surveys import Comparison as Comparison
     from theodolite.surveys import History as History
-    from theodolite.surveys import Monitor, compare, load, survey, survey_features
+    from theodolite.surveys import Monitor, compare, load, survey, survey_features, transfer
     from theodolite.surveys import Survey as Survey
+    from theodolite.surveys import Transfer as Transfer
 
 __all__ = [
     "Monitor",
@@ -25,6 +27,7 @@ __all__ = [
     "gradient_alignment",
     "integrations",
     "interventions",
+    "learning_curve",
     "load",
     "measures",
     "metrics",
@@ -33,6 +36,7 @@ __all__ = [
     "tangent_features",
     "tangent_kernels",
     "theory",
+    "transfer",
 ]
 
 # Name -> (module, attribute; None for the module itself). The same imports stand under
@@ -42,6 +46,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "History": ("theodolite.surveys", "History"),
     "Monitor": ("theodolite.surveys", "Monitor"),
     "Survey": ("theodolite.surveys", "Survey"),
+    "Transfer": ("theodolite.surveys", "Transfer"),
     "advice": ("theodolite.advice", None),
     "compare": ("theodolite.surveys", "compare"),
     "engine": ("theodolite.engine", None),
@@ -49,6 +54,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "gradient_alignment": ("theodolite.engine", "gradient_alignment"),
     "integrations": ("theodolite.integrations", None),
     "interventions": ("theodolite.interventions", None),
+    "learning_curve": ("theodolite.advice", "learning_curve"),
     "load": ("theodolite.surveys", "load"),
     "measures": ("theodolite.measures", None),
     "metrics": ("theodolite.metrics", None),
@@ -57,6 +63,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "tangent_features": ("theodolite.engine", "tangent_features"),
     "tangent_kernels": ("theodolite.engine", "tangent_kernels"),
     "theory": ("theodolite.theory", None),
+    "transfer": ("theodolite.surveys", "transfer"),
 }
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from theodolite.cli.models import ModelSource, build_model, keyword_arguments, load_weights_
+from theodolite.cli.terminal import keyword_arguments
+from theodolite.surveys.named_models import ModelSource, build_model, load_weights_
 
 NET = """
 import torch

@@ -383,7 +383,7 @@ def test_defects_of_the_library_are_named_as_such(monkeypatch, data):
     def broken(*_arguments):
         raise KeyError("lost")
 
-    monkeypatch.setattr("theodolite.cli.models.build_model", broken)
+    monkeypatch.setattr("theodolite.surveys.named_models.build_model", broken)
     result = call("survey", MLP, data)
     assert result.exit_code == 1
     assert "internal error: KeyError: 'lost'" in result.stderr

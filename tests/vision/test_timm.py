@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import theodolite as th
 from theodolite.cli import app
-from theodolite.cli.models import ModelSource, build_model
+from theodolite.surveys.named_models import ModelSource, build_model
 
 timm = pytest.importorskip(
     "timm", reason="timm is not installed: make test-vision runs these tests", exc_type=ImportError

@@ -1,5 +1,7 @@
-"""From numbers to decisions: what a network does with its labels, and how sure that is."""
+"""From numbers to decisions: is it memorising, how good with more labels, and how sure that is."""
 
+from theodolite.advice.choosing import Candidate, choosing_notes, ranked
+from theodolite.advice.learning import LearningCurve, learning_curve
 from theodolite.advice.memorising import (
     CALIBRATION,
     Calibration,
@@ -12,8 +14,13 @@ from theodolite.advice.memorising import (
 __all__ = [
     "CALIBRATION",
     "Calibration",
+    "Candidate",
     "FitEvidence",
     "HeldOut",
     "LabelVerdict",
+    "LearningCurve",
+    "choosing_notes",
     "judge_fit",
+    "learning_curve",
+    "ranked",
 ]

@@ -12,6 +12,7 @@ import typer
 
 from theodolite.cli.terminal import (
     CommandError,
+    keyword_arguments,
     print_json,
     progress_bar,
     require_writable,
@@ -145,9 +146,9 @@ def survey(  # one parameter per option is how typer reads a command
         require_fit,
         resolve_device,
     )
-    from theodolite.cli.models import ModelSource, build_model, keyword_arguments
     from theodolite.surveys import SIZES
     from theodolite.surveys import survey as measured
+    from theodolite.surveys.named_models import ModelSource, build_model
 
     source = ModelSource(model, keyword_arguments("--arg", arg or ()), checkpoint, seed)
     options: dict[str, Any] = {

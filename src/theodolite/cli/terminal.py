@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from theodolite.records import Run
 __all__ = [
     "CommandError",
     "PoliteGroup",
+    "keyword_arguments",
     "open_page",
     "print_json",
     "progress_bar",
@@ -179,3 +180,29 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def keyword_arguments(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs as keyword arguments; values are JSON, other text is kept.
+
+    Args:
+        flag: the option that they were given with, for the message.
+        pairs: as they stand on the command line.
+
+    Raises:
+        CommandError: If there is no name.
+
+    Example:
+        >>> keyword_arguments("--arg", ["sizes=[64, 10]", "activation=tanh"])
+        {'sizes': [64, 10], 'activation': 'tanh'}
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or not name.isidentifier():
+            raise CommandError(f"{flag}: expected NAME=VALUE, e.g. num_classes=10, got {pair!r}")
+        try:
+            arguments[name] = json.loads(text)
+        except ValueError:
+            arguments[name] = text
+    return arguments

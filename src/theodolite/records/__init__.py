@@ -4,6 +4,7 @@ from theodolite.records._families import FAMILIES, READOUT, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
 from theodolite.records._folders import free_folder, holds_run
 from theodolite.records._latest import Latest, latest_numbers
+from theodolite.records._layout import require_transfer
 from theodolite.records._runs import Run, load_run, save_run, save_step
 from theodolite.records._tables import (
     differences_text,
@@ -28,6 +29,7 @@ __all__ = [
     "latest_numbers",
     "load_record",
     "load_run",
+    "require_transfer",
     "save_record",
     "save_run",
     "save_step",

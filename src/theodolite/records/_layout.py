@@ -1,4 +1,4 @@
-"""The layout of survey and history records (docs/records.md), checked when they are read."""
+"""The layout of records (docs/records.md), checked when they are read."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from theodolite.errors import RecordError
 from theodolite.records._files import Record
 
-__all__ = ["require_history_head", "require_survey"]
+__all__ = ["require_history_head", "require_survey", "require_transfer"]
 
 _LARGEST = 1.7e308  # beyond it Python's integers are no floating-point numbers
 
@@ -76,6 +76,62 @@ _SURVEY = _HEAD | {
     "skipped": _Each(dict, _TEXT),
     "warnings": _Each(list, _WARNING),
 }
+_SCORE = {"n": _COUNT, "error": _NUMBER, "accuracy": _NUMBER}
+_TRANSFER = {
+    "name": _TEXT,
+    "config": (dict,),
+    "data": {
+        "probe": _COUNT,
+        "task": _TEXT,
+        "num_classes": (int, NoneType),
+        "chance": _NUMBER_OR_NULL,
+    },
+    "models": _Each(
+        list,
+        {
+            "name": _TEXT,
+            "parameters": _COUNT,
+            "error": _NUMBER,
+            "forecast": {
+                "measure": _TEXT,
+                "value": _NUMBER,
+                "low": _NUMBER,
+                "high": _NUMBER,
+                "from": _TEXT,
+            },
+            "features": _SCORE,
+            "features_beside": _SCORE,
+            "tangent": (dict, NoneType),
+            "layers": _Each(list, {"name": _TEXT, "error": _NUMBER, "accuracy": _NUMBER}),
+            "best_layer": _TEXT_OR_NULL,
+            "seconds": _Each(dict, _NUMBER),
+            "notes": _Each(list, _TEXT),
+        },
+    ),
+    "problems": _Each(dict, _TEXT),
+    "notes": _Each(list, _TEXT),
+}
+_CURVE_PARTS = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
+
+
+def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
+    """The record has what readers of a ranking of models rely on, and a curve for each of them.
+
+    Raises:
+        RecordError: If something is missing or of another type; the message says where.
+    """
+    _require(record.contents, _TRANSFER, folder)
+    if not record.contents["models"]:
+        raise RecordError(
+            f"{folder}: damaged: models: expected at least one, got none; measure again"
+        )
+    for index in range(len(record.contents["models"])):
+        for part in _CURVE_PARTS:
+            if f"{index}/curve/{part}" not in record.arrays:
+                raise RecordError(
+                    f"{folder}: damaged: the array '{index}/curve/{part}' is missing; measure again"
+                )
+    return record
 
 
 def require_survey(

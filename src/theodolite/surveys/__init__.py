@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from theodolite.surveys.probe import Probe, draw_probe
     from theodolite.surveys.results import Comparison, History, Shown, Survey, compare, load
     from theodolite.surveys.run import survey, versions
+    from theodolite.surveys.transfer_results import Transfer
+    from theodolite.surveys.transfers import TransferOptions, transfer
 
 __all__ = [
     "MONITOR_SIZES",
@@ -28,11 +30,14 @@ __all__ = [
     "Shown",
     "Survey",
     "SurveyOptions",
+    "Transfer",
+    "TransferOptions",
     "compare",
     "draw_probe",
     "load",
     "survey",
     "survey_features",
+    "transfer",
     "versions",
 ]
 
@@ -44,6 +49,8 @@ _HOMES = {
     "probe": ("Probe", "draw_probe"),
     "results": ("Comparison", "History", "Shown", "Survey", "compare", "load"),
     "run": ("survey", "versions"),
+    "transfer_results": ("Transfer",),
+    "transfers": ("TransferOptions", "transfer"),
 }
 
 

@@ -19,13 +19,17 @@ from theodolite.records import (
     frame_of,
     free_folder,
     latest_numbers,
+    load_record,
     load_run,
+    require_transfer,
     save_run,
     summary_text,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from theodolite.surveys.transfer_results import Transfer
 
 __all__ = ["Comparison", "History", "Shown", "Survey", "compare", "load"]
 
@@ -247,8 +251,8 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
     return place
 
 
-def load(folder: str | os.PathLike[str]) -> Survey | History:
-    """Read a survey or a history that was saved.
+def load(folder: str | os.PathLike[str]) -> "Survey | History | Transfer":
+    """Read a survey, a history or a ranking of models that was saved.
 
     Args:
         folder: what ``save`` was given, or the folder of a monitor.
@@ -257,6 +261,11 @@ def load(folder: str | os.PathLike[str]) -> Survey | History:
         RecordError: If there is no record, or it is damaged, foreign, or from a newer version; the
             message says which and what to do.
     """
+    record = load_record(folder)
+    if record.contents.get("kind") == "transfer":
+        from theodolite.surveys.transfer_results import Transfer
+
+        return Transfer(require_transfer(record, folder))
     run = load_run(folder)
     return History(run) if run.is_history else Survey(run.head)
 

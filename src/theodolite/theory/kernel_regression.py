@@ -35,12 +35,15 @@ from theodolite.linalg import (
 
 __all__ = [
     "PowerShortcut",
+    "SampleFreedom",
     "effective_ridge",
+    "error_with_more",
     "generalization_error",
     "gradient_flow_predictions",
     "kernel_regression",
     "linear_probe",
     "power_shortcut",
+    "sample_freedom",
     "spectral_alignment",
 ]
 Samples = int | float | Float[Tensor, "*p"]
@@ -440,6 +443,102 @@ def spectral_alignment(
     eta = double(eigenvalues)
     product = (eta * double(power)).sum()
     return ratio_or_nan(product, torch.linalg.vector_norm(eta) * target_gram_norm)
+
+
+@dataclass(frozen=True)
+class SampleFreedom:
+    """Effective ridge and degrees of freedom of a regression, from the sample it is fitted to."""
+
+    effective_ridge: Float[Tensor, " k"]  # kappa over the number of examples
+    first: Float[Tensor, " k"]  # sum of eta / (eta + kappa), over the population
+    second: Float[Tensor, " k"]  # sum of its squares
+
+
+@array_function
+def sample_freedom(
+    eigenvalues: Float[Tensor, " r"], ridges: Float[Tensor, " k"], samples: int
+) -> SampleFreedom:
+    r"""Effective ridge and degrees of freedom in the population, from the spectrum of a sample.
+
+    .. math:: \kappa = \frac{\lambda}{s(\lambda)}, \qquad
+              s = 1 - \frac1n\sum_i \frac{\mu_i}{\mu_i + \lambda}, \qquad
+              \mathrm{df}_1 = n(1 - s), \qquad
+              \mathrm{df}_2 = n\Bigl(1 - \frac{d\lambda}{d\kappa}\Bigr)
+
+    The spectrum of few examples is no estimate of that of the population. These three numbers are:
+    they are what the self-consistent equation of :func:`effective_ridge` holds between.
+
+    Args:
+        eigenvalues: :math:`n\mu_i` of the Gram matrix of the sample; zeros may be left out.
+        ridges: :math:`n\lambda > 0`, added to that Gram matrix.
+        samples: :math:`n`.
+
+    Raises:
+        DomainError: If an argument is negative or not finite, or a ridge zero.
+
+    Example:
+        >>> found = sample_freedom(torch.tensor([2.0, 2.0]), torch.tensor([2.0]), samples=4)
+        >>> found.first.item(), round(found.second.item(), 4)
+        (1.0, 0.4)
+
+    References:
+        [wei2022more], Section 3; [canatar2021], Eq. (4) between population and sample.
+    """
+    require_axes(1, eigenvalues=eigenvalues, ridges=ridges)
+    require_nonnegative(eigenvalues=eigenvalues, ridges=ridges)
+    require_count(1, samples=samples)
+    if not bool((ridges > 0).all()):
+        raise DomainError("ridges: expected numbers above 0, got 0; a small one will do")
+    mu = double(eigenvalues) / samples
+    lam = double(ridges).unsqueeze(1) / samples
+    first = (mu / (mu + lam)).sum(1)
+    left = 1 - first / samples
+    slope = (mu / (mu + lam).square()).sum(1) / samples  # of what is left
+    change = (left - lam.squeeze(1) * slope) / left.square()  # of kappa with lambda
+    return SampleFreedom(lam.squeeze(1) / left, first, samples * (1 - 1 / change))
+
+
+@array_function
+def error_with_more(
+    error: Float[Tensor, " k"], freedom: Float[Tensor, " k"], samples: int, others: Samples
+) -> Float[Tensor, "*p"]:
+    r"""Average test error with another number of examples, from that with the one at hand.
+
+    .. math:: E(m) = \min_\kappa E(n, \kappa)\,
+              \frac{1 - \mathrm{df}_2(\kappa)/n}{1 - \mathrm{df}_2(\kappa)/m}
+
+    What a regression leaves unexplained on average depends on the effective ridge
+    :math:`\kappa` alone; the number of examples only sets how much the fit to the sample adds. So
+    the errors of a sample over a range of ridges, with noise and all, give those of a larger one.
+
+    Args:
+        error: :math:`E(n, \kappa)`, by leaving one out, one for each ridge.
+        freedom: :math:`\mathrm{df}_2(\kappa)`, from :func:`sample_freedom`.
+        samples: :math:`n`.
+        others: :math:`m`, one number or many; ridges with as many degrees of freedom are passed by.
+
+    Raises:
+        ShapeError: If there is not one error for each degree of freedom.
+        DomainError: If an argument is negative or not finite.
+
+    Example:
+        >>> error, freedom = torch.tensor([0.5, 0.6]), torch.tensor([20.0, 50.0])
+        >>> error_with_more(error, freedom, 100, torch.tensor([100.0, 1000.0]))
+        tensor([0.5000, 0.3158])
+
+    References:
+        [canatar2021], Eq. (4): the same :math:`\kappa` for two numbers of examples.
+    """
+    require_same_shape(error=error, freedom=freedom)
+    require_nonempty(error=error)
+    require_nonnegative(error=error, freedom=freedom)
+    require_count(1, samples=samples)
+    wanted = torch.as_tensor(others, dtype=torch.float64, device=error.device)
+    require_nonnegative(others=wanted)
+    unexplained = double(error) * (1 - double(freedom) / samples).clamp_min(0.0)
+    kept = 1 - double(freedom) / wanted.unsqueeze(-1).clamp_min(1e-300)
+    each = unexplained / torch.where(kept > 0, kept, torch.ones_like(kept))
+    return torch.where(kept > 0, each, torch.full_like(each, torch.inf)).amin(-1)
 
 
 def _checked(eigenvalues: Tensor, samples: Samples, ridge: float) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,12 @@
-"""What MODEL on the command line stands for: a callable of a file or package, timm or hf."""
+"""Models by name: a callable of a file or package, timm or hf; on the command line, MODEL."""
 
 import importlib
 import importlib.util
 import inspect
-import json
 import pickle
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from theodolite.cli.terminal import CommandError
-from theodolite.errors import TheodoliteError, UnknownNameError
+from theodolite.errors import DomainError, TheodoliteError, UnknownNameError
 
-__all__ = ["ModelSource", "build_model", "keyword_arguments", "load_weights_"]
+__all__ = ["ModelSource", "build_model", "load_weights_"]
 
 _FORMS = "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME"
 # Where training scripts put the weights next to other things.
@@ -49,17 +47,17 @@ def build_model(source: ModelSource) -> nn.Module:
     """The model, with the checkpoint's weights, in evaluation mode.
 
     Raises:
-        CommandError: If it cannot be found or built, or the checkpoint does not fit.
+        DomainError: If it cannot be found or built, or the checkpoint does not fit.
         UnknownNameError: If the file or module has no such name.
     """
     kind, separator, name = source.word.rpartition(":")
     if not separator or not kind or not name:
-        raise CommandError(f"MODEL: expected {_FORMS}, got {source.word!r}")
+        raise DomainError(f"MODEL: expected {_FORMS}, got {source.word!r}")
     torch.manual_seed(source.seed)
     with _import_path(kind):
         model = _named(kind, name, source)
     if not isinstance(model, nn.Module):
-        raise CommandError(
+        raise DomainError(
             f"{source.word}: expected a torch.nn.Module or a callable that returns one, got "
             f"{type(model).__name__}"
         )
@@ -84,11 +82,11 @@ def _named(kind: str, name: str, source: ModelSource) -> Any:
 
 def _called(target: Any, source: ModelSource) -> Any:
     if not callable(target):
-        raise CommandError(f"{source.word}: expected a callable, got {type(target).__name__}")
+        raise DomainError(f"{source.word}: expected a callable, got {type(target).__name__}")
     try:
         inspect.signature(target).bind(**source.arguments)
     except TypeError as error:
-        raise CommandError(
+        raise DomainError(
             f"{source.word}: called with {dict(source.arguments)}: {error}; pass its arguments as "
             "--arg NAME=VALUE"
         ) from error
@@ -106,7 +104,7 @@ def _module(kind: str) -> ModuleType:
     except (ImportError, ValueError, AttributeError):
         found = None
     if found is None:
-        raise CommandError(
+        raise DomainError(
             f"MODEL: expected {_FORMS}; there is no module {kind!r} (looked in this folder too)"
         )
     with _blamed(kind, "could not be imported"):
@@ -115,7 +113,7 @@ def _module(kind: str) -> ModuleType:
 
 def _file_module(path: Path) -> ModuleType:
     if not path.is_file():
-        raise CommandError(f"MODEL: {path}: there is no such file")
+        raise DomainError(f"MODEL: {path}: there is no such file")
     name = f"theodolite_model_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
@@ -156,7 +154,7 @@ def _hugging_face(name: str, source: ModelSource) -> Any:
 
 def _extra(package: str, extra: str) -> Any:
     if sys.modules.get(package, package) is None or importlib.util.find_spec(package) is None:
-        raise CommandError(
+        raise DomainError(
             f"{package} is needed for this model and is not installed; "
             f"run pip install 'theodolite[{extra}]'"
         )
@@ -164,7 +162,7 @@ def _extra(package: str, extra: str) -> Any:
         return importlib.import_module(package)
     except Exception as error:  # torchvision built for another torch raises RuntimeError
         text = " ".join(str(error).split())[:200]
-        raise CommandError(
+        raise DomainError(
             f"{package} is installed and cannot be imported: {type(error).__name__}: {text}; "
             "install builds of torch and torchvision that belong together"
         ) from error
@@ -195,33 +193,7 @@ def _blamed(what: str, problem: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         text = " ".join(str(error).split())[:300]
-        raise CommandError(f"{what}: {problem}: {type(error).__name__}: {text}{place}") from error
-
-
-def keyword_arguments(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs as keyword arguments; values are JSON, other text is kept.
-
-    Args:
-        flag: the option that they were given with, for the message.
-        pairs: as they stand on the command line.
-
-    Raises:
-        CommandError: If there is no name.
-
-    Example:
-        >>> keyword_arguments("--arg", ["sizes=[64, 10]", "activation=tanh"])
-        {'sizes': [64, 10], 'activation': 'tanh'}
-    """
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
-        if not separator or not name.isidentifier():
-            raise CommandError(f"{flag}: expected NAME=VALUE, e.g. num_classes=10, got {pair!r}")
-        try:
-            arguments[name] = json.loads(text)
-        except ValueError:
-            arguments[name] = text
-    return arguments
+        raise DomainError(f"{what}: {problem}: {type(error).__name__}: {text}{place}") from error
 
 
 def load_weights_(model: nn.Module, path: Path) -> None:
@@ -231,14 +203,14 @@ def load_weights_(model: nn.Module, path: Path) -> None:
     ``.safetensors``. Prefixes that wrappers add to all names are taken off.
 
     Raises:
-        CommandError: If the file is missing or holds anything but tensors, or if names or shapes
+        DomainError: If the file is missing or holds anything but tensors, or if names or shapes
             do not fit the model.
     """
     own = model.state_dict()
     weights = _without_prefix(_weights(_read(path), path), own)
     problems = _problems(own, weights)
     if problems:
-        raise CommandError(
+        raise DomainError(
             f"checkpoint {path}: does not fit the model: {'; '.join(problems)}; "
             "check MODEL and its --arg options"
         )
@@ -247,14 +219,14 @@ def load_weights_(model: nn.Module, path: Path) -> None:
 
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise CommandError(f"checkpoint {path}: there is no such file")
+        raise DomainError(f"checkpoint {path}: there is no such file")
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         detail = " ".join(str(error).split())[:100]
-        raise CommandError(
+        raise DomainError(
             f"checkpoint {path}: expected a state_dict written by torch.save, holding tensors "
             f"only, but it cannot be read safely ({detail}...); save model.state_dict()"
         ) from error
@@ -264,13 +236,13 @@ def _read_safetensors(path: Path) -> Any:
     try:
         from safetensors.torch import load_file
     except ImportError as error:
-        raise CommandError(
+        raise DomainError(
             f"checkpoint {path}: safetensors is not installed; run pip install safetensors"
         ) from error
     try:
         return load_file(path)
     except Exception as error:  # the Rust reader has error classes of its own
-        raise CommandError(f"checkpoint {path}: cannot be read as safetensors ({error})") from error
+        raise DomainError(f"checkpoint {path}: cannot be read as safetensors ({error})") from error
 
 
 def _weights(content: Any, path: Path) -> dict[str, Tensor]:
@@ -279,13 +251,13 @@ def _weights(content: Any, path: Path) -> dict[str, Tensor]:
             content = content[key]
             break
     if not isinstance(content, Mapping) or not content:
-        raise CommandError(
+        raise DomainError(
             f"checkpoint {path}: expected a mapping of names to tensors, got "
             f"{type(content).__name__}; save model.state_dict()"
         )
     strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
     if strange:
-        raise CommandError(
+        raise DomainError(
             f"checkpoint {path}: expected tensors only, but {_listed(strange)} are something "
             "else; save model.state_dict()"
         )

@@ -1,0 +1,130 @@
+"""Which model to start from: a ranking, and what one should know before following it.
+
+Numbers only; :func:`theodolite.transfer` measures them. Each entry has the leave-one-out error of a
+model on the new task, by which it is ranked, and what the list by size would have said: a ranking
+that says no more than that list is told so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, isnan, sqrt
+
+import numpy as np
+
+__all__ = ["Candidate", "choosing_notes", "ranked"]
+
+_CLEAR = 2.0  # standard errors of the difference between two models on the same examples
+_SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is known of one model on the new task.
+
+    Args:
+        name: of the model.
+        error: leave-one-out error by which it is ranked, 1 for that of the mean; nan if unknown.
+        features_error: the same of a read-out of the features alone, on the same examples.
+        forecast: accuracy, or error for regression, that is expected of fine-tuning.
+        parameters: how many.
+        misses: squared error of each example, in one order for all models.
+    """
+
+    name: str
+    error: float
+    features_error: float
+    forecast: float
+    parameters: int
+    misses: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.empty(0))
+
+
+def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Best first; models without a number come last, in the order given.
+
+    Example:
+        >>> pair = [Candidate("a", 0.5, 0.5, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
+        >>> [entry.name for entry in ranked(pair)]
+        ['b', 'a']
+    """
+    return sorted(candidates, key=lambda entry: inf if isnan(entry.error) else entry.error)
+
+
+def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> list[str]:
+    """What to know about a ranking, as sentences.
+
+    How sure the first place is, where the evidence disagrees, and whether the list by size says
+    the same.
+
+    Args:
+        candidates: in any order.
+        points: whether forecasts are accuracies, whose differences are told in points.
+
+    Example:
+        >>> pair = [Candidate("a", 0.5, 0.3, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
+        >>> for note in choosing_notes(pair):
+        ...     print(note)
+        Read-outs of the features alone would start from a; with the tangent kernel b comes first.
+        The list by size would start from a, whose forecast is 10.0 points lower.
+    """
+    known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
+    if len(known) < 2:
+        return []
+    first, notes = known[0], []
+    equals = [entry.name for entry in known[1:] if not _apart(first, entry)]
+    if len(first.misses) and equals:
+        notes.append(
+            f"{first.name} comes first, but on these examples {_listed(equals)} "
+            f"{'is' if len(equals) == 1 else 'are'} not told apart from it."
+        )
+    plain = min(known, key=lambda entry: _number(entry.features_error))
+    if plain.name != first.name:
+        notes.append(
+            f"Read-outs of the features alone would start from {plain.name}; with the tangent "
+            f"kernel {first.name} comes first."
+        )
+    notes.append(_beside_size(known, points))
+    return notes
+
+
+def _number(value: float) -> float:
+    return inf if isnan(value) else value
+
+
+def _apart(first: Candidate, other: Candidate) -> bool:
+    """Whether the errors of two models differ by more than chance, example by example."""
+    count = min(len(first.misses), len(other.misses))
+    if count < 2:
+        return True
+    gaps = other.misses[:count] - first.misses[:count]
+    error = float(gaps.std(ddof=1)) / sqrt(count)
+    return float(gaps.mean()) > _CLEAR * error
+
+
+def _beside_size(known: Sequence[Candidate], points: bool) -> str:
+    """The ranking beside the list by number of parameters, largest first."""
+    from scipy.stats import kendalltau
+
+    first, largest = known[0], max(known, key=lambda entry: entry.parameters)
+    if len({entry.parameters for entry in known}) == 1:
+        return "All models have the same size; the list by size says nothing here."
+    tau = float(kendalltau([-e.error for e in known], [e.parameters for e in known]).statistic)
+    if largest.name == first.name and (tau >= _SAME_LIST or len(known) == 2):
+        return (
+            "The ranking is that of the list by size, largest first: for these models it says no "
+            "more than their numbers of parameters."
+        )
+    if largest.name == first.name:
+        return (
+            f"The list by size would start from {first.name}, too; below the first place the two "
+            f"lists differ (Kendall's tau {tau:.2f})."
+        )
+    gap = abs(first.forecast - largest.forecast)
+    told = f"{100 * gap:.1f} points lower" if points else f"{gap:.3f} higher"
+    return f"The list by size would start from {largest.name}, whose forecast is {told}."
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    shown = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

@@ -1,0 +1,220 @@
+r"""How good will it be with more labels? A learning curve from the examples at hand.
+
+Three steps, none of which trains anything. Leave-one-out errors over a range of ridges, in closed
+form; the theory of kernel regression carries them to another number of labels
+(:func:`theodolite.theory.kernel_regression.error_with_more`); and a wrong answer is the more likely
+the larger the squared error:
+
+.. math:: \mathrm{wrong}(m) = \mathrm{wrong}(n)\,\Bigl(\frac{E(m)}{E(n)}\Bigr)^2
+
+The exponent 2 was chosen on MNIST and judged on other data; ``benchmarks/learning_curve.py`` prints
+the table, beside power laws fitted to sub-sampled read-outs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_positive,
+    require_same_length,
+    require_symmetric,
+)
+from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import (
+    LeaveOneOut,
+    array_function,
+    double,
+    double_center,
+    leave_one_out,
+    regression_targets,
+    symmetric_eigen,
+    thin_svd,
+    unit_peak,
+)
+from theodolite.theory.kernel_regression import error_with_more, sample_freedom
+
+__all__ = ["LearningCurve", "learning_curve"]
+
+_RIDGES = tuple(10.0 ** (quarter / 4) for quarter in range(-24, 9))  # of the mean eigenvalue
+# Share of the examples that degrees of freedom may take: beyond it what is left is too little to
+# tell how large it is.
+_MOST_FREEDOM = 0.5
+_LINK = 2.0
+_QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
+_DRIFT = 0.25  # standard deviation of log wrong for each factor of ten in labels; calibrated
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Predicted error and accuracy against the number of labels.
+
+    Args:
+        labels: numbers of labelled examples.
+        error: squared error on new examples, 1 for that of the mean of the targets.
+        error_interval: its 95 % interval, lower ends in the first row.
+        accuracy: share of new examples that are right; nan for regression.
+        accuracy_interval: its 95 % interval, lower ends in the first row.
+        examples: how many the prediction was made from.
+    """
+
+    labels: Float[Tensor, " m"]
+    error: Float[Tensor, " m"]
+    error_interval: Float[Tensor, "2 m"]
+    accuracy: Float[Tensor, " m"]
+    accuracy_interval: Float[Tensor, "2 m"]
+    examples: int
+
+    def labels_for(self, accuracy: float) -> float:
+        """How many labels reach an accuracy; inf if none up to the end of the curve does.
+
+        Raises:
+            DomainError: If the accuracy is not between 0 and 1.
+        """
+        require_between(0.0, 1.0, accuracy=accuracy)
+        counts, shares = np.asarray(self.labels, float), np.asarray(self.accuracy, float)
+        reached = np.flatnonzero(shares >= accuracy)
+        if len(reached) == 0:
+            return float("inf")
+        first = int(reached[0])
+        if first == 0:
+            return float(counts[0])
+        low, high = np.log(counts[first - 1 : first + 1])
+        part = (accuracy - shares[first - 1]) / (shares[first] - shares[first - 1])
+        return float(np.exp(low + part * (high - low)))
+
+    def __repr__(self) -> str:
+        values = self.accuracy if bool(np.isfinite(np.asarray(self.accuracy)).all()) else self.error
+        name = "accuracy" if values is self.accuracy else "error"
+        return (
+            f"LearningCurve({name} {float(values[0]):.3f} with {float(self.labels[0]):.0f} labels "
+            f"to {float(values[-1]):.3f} with {float(self.labels[-1]):.0f}, from {self.examples})"
+        )
+
+
+@array_function
+def learning_curve(
+    features_or_kernel: Float[Tensor, "n d"] | Float[Tensor, "n c n c"],
+    targets: Shaped[Tensor, "n *k"],
+    labels: Sequence[int] | None = None,
+    *,
+    kernel: bool | None = None,
+) -> LearningCurve:
+    r"""Predicted accuracy and error of a read-out against the number of labels.
+
+    .. math:: E(m) = \min_\kappa E(n, \kappa)\,
+              \frac{1 - \mathrm{df}_2(\kappa)/n}{1 - \mathrm{df}_2(\kappa)/m}, \qquad
+              \mathrm{wrong}(m) = \mathrm{wrong}(n)\,\Bigl(\frac{E(m)}{E(n)}\Bigr)^2
+
+    :math:`E(n, \kappa)` are leave-one-out errors of ridge regression. The interval has two parts:
+    the chance in the examples at hand (Wilson's interval of the leave-one-out accuracy), and what
+    the extrapolation was wrong by on the data that it was judged on, which grows with the distance.
+
+    Args:
+        features_or_kernel: features (n, d); or a kernel between the examples, (n, n), such as the
+            trace of a tangent kernel; or a tangent kernel (n, c, n, c), of which the trace is used.
+        targets: integer class labels, or numbers to regress.
+        labels: numbers of labels to predict for; by default from a quarter of the examples at hand
+            to ten times as many.
+        kernel: whether the matrix is a kernel; by default where it is square and symmetric.
+
+    Raises:
+        ShapeError: If lengths differ, or there are fewer than 20 examples.
+        DomainError: If something is not finite, or all targets are equal.
+
+    Example:
+        >>> x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+        >>> y = (x[:, 0] + 0.3 * x[:, 1] ** 2 > 0).long()
+        >>> curve = learning_curve(x, y, [100, 200, 2000])
+        >>> [round(value, 2) for value in curve.accuracy.tolist()]
+        [0.88, 0.89, 0.89]
+
+    References:
+        [canatar2021], Eq. (4); [wei2022more]; [allen1974prediction].
+    """
+    values, vectors, n = _spectrum(features_or_kernel, targets, kernel)
+    columns, classes = regression_targets(targets.detach())
+    if not bool((columns != columns[0]).any()):
+        raise DomainError("targets: expected at least two classes or values, got one")
+    counts = torch.tensor(_counts(labels, n), dtype=torch.float64, device=values.device)
+    unit = values.sum() / n
+    found = [leave_one_out(vectors, values, targets.detach(), [ridge]) for ridge in _RIDGES]
+    errors = torch.stack([entry.error for entry in found])
+    best = found[int(errors.argmin())]
+    ridges = torch.tensor(_RIDGES, dtype=torch.float64, device=values.device) * unit
+    freedom = sample_freedom(values, ridges, n).second
+    usable = (freedom <= _MOST_FREEDOM * n) & (freedom >= 0)
+    usable[-1] = True  # the largest ridge: hardly any freedom
+    error = error_with_more(errors[usable], freedom[usable].clamp_min(0.0), n, counts)
+    at_hand = error_with_more(
+        errors[usable], freedom[usable].clamp_min(0.0), n, torch.tensor([float(n)])
+    )
+    error = (error * (best.error / at_hand)).clamp_max(max(1.0, float(best.error)))
+    spread = (best.error_interval[1] - best.error) / _QUANTILE / best.error
+    far = (counts / n).log10().abs()
+    width = _QUANTILE * (spread.square() + (_DRIFT / _LINK * far).square()).sqrt()
+    accuracy, interval = _accuracies(best, error, far, n, classes is not None)
+    return LearningCurve(
+        labels=counts,
+        error=error,
+        error_interval=torch.stack([error * (-width).exp(), error * width.exp()]),
+        accuracy=accuracy,
+        accuracy_interval=interval,
+        examples=n,
+    )
+
+
+def _accuracies(
+    best: LeaveOneOut, error: Tensor, far: Tensor, n: int, classes: bool
+) -> tuple[Tensor, Tensor]:
+    """Accuracy from squared error, anchored at the examples at hand, with its interval."""
+    if not classes:
+        return torch.full_like(error, torch.nan), torch.full((2, len(error)), torch.nan)
+    wrong = (1 - best.accuracy) * n
+    start = (wrong + 0.5) / (n + 1)  # no example wrong does not mean that none will ever be
+    rate = start * (error / best.error) ** _LINK
+    chance = ((1 - start) / (start * n)).sqrt()  # of the logarithm of the share
+    width = _QUANTILE * (chance.square() + (_DRIFT * far).square()).sqrt()
+    ends = torch.stack([rate * width.exp(), rate * (-width).exp()])
+    return 1 - rate.clamp_max(1.0), 1 - ends.clamp_max(1.0)
+
+
+def _counts(labels: Sequence[int] | None, n: int) -> list[float]:
+    if labels is None:
+        return [float(round(n * 10 ** (step / 8))) for step in range(-4, 9)]
+    if len(labels) == 0:
+        raise ShapeError("labels: expected at least one number of labels, got none")
+    counts = [float(count) for count in labels]
+    require_positive(**{f"labels[{place}]": count for place, count in enumerate(counts)})
+    return counts
+
+
+def _spectrum(given: Tensor, targets: Tensor, kernel: bool | None) -> tuple[Tensor, Tensor, int]:
+    """Eigenvalues and eigenvectors of the centred kernel."""
+    matrix = given.detach()
+    if matrix.ndim == 4:
+        matrix = torch.einsum("xiyi->xy", double(matrix))
+        kernel = True
+    require_axes(2, features_or_kernel=matrix)
+    require_nonempty(features_or_kernel=matrix)
+    require_finite(features_or_kernel=matrix)
+    require_same_length(features_or_kernel=matrix, targets=targets)
+    require_count(20, examples=len(matrix))
+    wide = unit_peak(double(matrix))
+    if kernel is None:
+        kernel = wide.shape[0] == wide.shape[1] and bool(torch.allclose(wide, wide.mT, atol=1e-6))
+    if kernel:
+        require_symmetric(features_or_kernel=matrix)
+        values, vectors = symmetric_eigen(double_center(wide))
+        return values.clamp_min(0.0), vectors, len(matrix)
+    left, values, _ = thin_svd(wide - wide.mean(0))
+    return values.square(), left, len(matrix)

@@ -1,0 +1,157 @@
+"""A pretrained model up to its head, and a fresh head on what the old one received.
+
+Fine-tuning on a new task begins with the pretrained body and a linear head that knows nothing. At
+that moment the tangent kernel has two parts. That of the head is the kernel of the features. That
+of the body depends on the head: a head of zeros sends no gradient down, and a head fitted to the
+labels would tell every example the labels of all. So the head is random, with independent rows, and
+the body's kernel is averaged over them. The size of the head would set the weight of the two parts;
+it is chosen by the leave-one-out error instead.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.engine import Batch, first_tensor, untouched
+from theodolite.errors import DomainError, ShapeError, UnknownNameError
+
+__all__ = ["Body", "WithHead", "find_head"]
+
+_POINTWISE = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class _ReachedError(Exception):
+    """The forward pass has come to the old head, with what it would receive."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+
+class Body(nn.Module):
+    """A model up to its head: one row of features per example.
+
+    Args:
+        model: any module.
+        head: name of the layer whose input is read, so that it does not run; None reads what the
+            model returns. Tokens are averaged where the mask counts them, maps over positions.
+    """
+
+    def __init__(self, model: nn.Module, head: str | None) -> None:
+        super().__init__()
+        self.model = model
+        self.head = head
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Features (n, d)."""
+        mask = kwargs.get("attention_mask")
+        if self.head is None:
+            return _rows(first_tensor(self.model(*args, **kwargs), "output of the model"), mask)
+
+        def stop(_module: nn.Module, given: Any, named: Mapping[str, Any]) -> None:
+            raise _ReachedError(first_tensor([*given, *named.values()], "input of the head"))
+
+        target = self.model.get_submodule(self.head)
+        handle = target.register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self.model(*args, **kwargs)
+        except _ReachedError as reached:
+            return _rows(reached.features, mask)
+        finally:
+            handle.remove()
+        raise DomainError(f"head: expected a layer that runs, got {self.head!r}, which did not")
+
+
+class WithHead(nn.Module):
+    """A body with a fresh linear head of independent random rows.
+
+    Args:
+        body: the pretrained part.
+        width: number of its features.
+        rows: outputs; the more, the closer the traced kernel of the body to its mean over heads.
+        seed: of the rows.
+        like: a parameter or features, for device and dtype.
+    """
+
+    def __init__(self, body: Body, width: int, rows: int, seed: int, like: Tensor) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(width, rows)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.randn(rows, width, generator=generator) / width**0.5)
+            self.head.bias.zero_()
+        self.head.to(like.device, like.dtype)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Outputs (n, rows)."""
+        return self.head(self.body(*args, **kwargs))
+
+
+def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str | None:
+    """Name of the head of a model, or None where it returns features.
+
+    By default that is the last layer with parameters that runs, if it is linear (or a convolution
+    over single positions) and gives what the model returns, but for its shape.
+
+    Args:
+        model: any module, unwrapped.
+        batch: a few examples.
+        head: the name; ``"auto"`` looks for it; None says that there is none.
+
+    Raises:
+        UnknownNameError: If there is no layer of this name.
+    """
+    named = dict(model.named_modules())
+    if head != "auto":
+        if head is not None and head not in named:
+            raise UnknownNameError("head", head, named)
+        return head
+    last: list[tuple[str, Tensor]] = []
+
+    def watch(name: str) -> Any:
+        def hook(_module: nn.Module, _given: Any, returned: Any) -> None:
+            if isinstance(returned, Tensor):
+                last.append((name, returned))
+
+        return hook
+
+    owners = [
+        (name, module)
+        for name, module in named.items()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    handles = [module.register_forward_hook(watch(name)) for name, module in owners]
+    try:
+        with untouched(model), torch.no_grad():
+            model.eval()
+            returned = first_tensor(batch.run(model), "output of the model")
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not last:
+        return None
+    name, result = last[-1]
+    module = named[name]
+    if isinstance(module, nn.Linear) and result.shape == returned.shape:
+        return name
+    single = isinstance(module, _POINTWISE) and set(module.kernel_size) == {1}
+    return name if single and returned.shape[:2] == result.shape[:2] else None
+
+
+def _rows(values: Tensor, mask: Any) -> Tensor:
+    """One row per example: the mean over tokens that count, or over the positions of a map."""
+    if values.ndim < 2:
+        raise ShapeError(
+            f"features: expected one row per example, got shape {tuple(values.shape)}; pass head="
+        )
+    if values.ndim == 2:
+        return values
+    if values.ndim > 3:
+        return values.flatten(2).mean(2)
+    if not isinstance(mask, Tensor) or mask.shape != values.shape[:2]:
+        return values.mean(1)
+    counts = mask.to(values.device, values.dtype).unsqueeze(2)
+    return (values * counts).sum(1) / counts.sum(1).clamp_min(1)

@@ -1,0 +1,243 @@
+"""What :func:`theodolite.transfer` returns; read and shown without torch."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from theodolite.errors import UnknownNameError
+from theodolite.records import Record, save_record
+from theodolite.surveys.results import unused_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from theodolite.advice import LearningCurve
+
+__all__ = ["Transfer"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Models ranked for a new task, with forecasts, read-outs of layers and learning curves.
+
+    Args:
+        record: plain data and arrays; docs/records.md has the layout.
+    """
+
+    record: Record
+
+    @property
+    def names(self) -> list[str]:
+        """Models that were measured, best first."""
+        return [model["name"] for model in self.record.contents["models"]]
+
+    @property
+    def best(self) -> str:
+        """The model to start from."""
+        return self.names[0]
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know before following the ranking, as sentences."""
+        return list(self.record.contents["notes"])
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Models that could not be measured, and why."""
+        return dict(self.record.contents["problems"])
+
+    def _model(self, name: str | None) -> tuple[int, Mapping[str, Any]]:
+        wanted = self.best if name is None else name
+        if wanted not in self.names:
+            raise UnknownNameError("model", wanted, self.names)
+        index = self.names.index(wanted)
+        return index, self.record.contents["models"][index]
+
+    def forecast(self, name: str | None = None) -> tuple[float, float, float]:
+        """Value, lower and upper end of the 95 % interval: accuracy, or error for regression.
+
+        Args:
+            name: of the model; by default the best.
+
+        Raises:
+            UnknownNameError: If there is no such model.
+        """
+        told = self._model(name)[1]["forecast"]
+        return told["value"], told["low"], told["high"]
+
+    def curve(self, name: str | None = None) -> "LearningCurve":
+        """Predicted accuracy and error against the number of labels.
+
+        Args:
+            name: of the model; by default the best.
+
+        Raises:
+            UnknownNameError: If there is no such model.
+        """
+        import torch
+
+        from theodolite.advice import LearningCurve
+
+        index, model = self._model(name)
+        keys = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
+        parts = {key: torch.from_numpy(self.record.arrays[f"{index}/curve/{key}"]) for key in keys}
+        return LearningCurve(**parts, examples=model["features_beside"]["n"])
+
+    def layers(self, name: str | None = None) -> "pd.DataFrame":
+        """Read-outs of the layers of a model, in order of execution.
+
+        Label alignment (``alignment_area``) explains within a model; it does not rank models.
+
+        Args:
+            name: of the model; by default the best.
+
+        Raises:
+            UnknownNameError: If there is no such model.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._model(name)[1]["layers"])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per model, best first; those that could not be measured come last."""
+        import pandas as pd
+
+        rows = [_row(place, model) for place, model in enumerate(self.record.contents["models"], 1)]
+        rows += [{"model": name, "problem": why} for name, why in self.problems.items()]
+        return pd.DataFrame(rows, columns=[*_row(1, self.record.contents["models"][0]), "problem"])
+
+    def summary(self) -> str:
+        """The ranking, where to cut each model, how many labels more, and what to beware of."""
+        contents = self.record.contents
+        models, data = contents["models"], contents["data"]
+        measure = models[0]["forecast"]["measure"]
+        called = f"{contents['name']}: " if contents["name"] else ""
+        title = f"{called}{data['probe']} labelled examples, {data['task']}"
+        if data["num_classes"]:
+            title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
+        table = [
+            [
+                "",
+                "model",
+                f"forecast {measure}",
+                "interval",
+                "features",
+                "best layer",
+                "size",
+                "seconds",
+            ]
+        ]
+        for place, model in enumerate(models, 1):
+            told = model["forecast"]
+            table.append(
+                [
+                    str(place),
+                    model["name"],
+                    _number(told["value"]),
+                    f"{_number(told['low'])} to {_number(told['high'])}",
+                    _number(model["features_beside"][measure]),
+                    model["best_layer"] or "(inputs)",
+                    _size(model["parameters"]),
+                    f"{sum(model['seconds'].values()):.1f}",
+                ]
+            )
+        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+        lines = [title]
+        lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
+        lines += [f"{name}: not measured, {why}" for name, why in self.problems.items()]
+        lines += [*self.notes, *self._more_labels()]
+        for model in models:
+            lines += [f"{model['name']}: {note}" for note in model["notes"]]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _more_labels(self) -> list[str]:
+        """One sentence on what ten times the labels would bring the best model."""
+        index, model = self._model(None)
+        measure = model["forecast"]["measure"]
+        labels = self.record.arrays[f"{index}/curve/labels"]
+        values = self.record.arrays[f"{index}/curve/{measure}"]
+        ends = self.record.arrays[f"{index}/curve/{measure}_interval"][:, -1]
+        return [
+            f"With {labels[-1]:.0f} labels {model['name']} is expected at {measure} "
+            f"{_number(values[-1])} ({_number(min(ends))} to {_number(max(ends))})."
+        ]
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
+        """Write a page that needs nothing else; returns its path."""
+        from theodolite.report import write_transfer
+
+        return Path(write_transfer(self.record, path, title=title))
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="%.3f", na_rep="", index=False))
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the record; :func:`theodolite.load` reads it back.
+
+        Args:
+            folder: one that holds a run is left as it is, and ``folder-2`` written beside it.
+            overwrite: write over what is there.
+
+        Returns:
+            The folder that was written.
+
+        Raises:
+            RecordError: If the path is a file.
+        """
+        place = unused_folder(folder, overwrite=overwrite)
+        save_record(self.record, place)
+        return place
+
+    def __repr__(self) -> str:
+        told = self.record.contents["models"][0]["forecast"]
+        more = f", {len(self.problems)} not measured" if self.problems else ""
+        return (
+            f"Transfer({len(self.names)} models{more}: start from {self.best}, {told['measure']} "
+            f"{told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f})"
+        )
+
+
+def _row(place: int, model: Mapping[str, Any]) -> dict[str, Any]:
+    told, tangent = model["forecast"], model["tangent"] or {}
+    chosen = next((x for x in model["layers"] if x["name"] == model["best_layer"]), {})
+    nan = float("nan")
+    return {
+        "rank": place,
+        "model": model["name"],
+        "forecast": told["value"],
+        "low": told["low"],
+        "high": told["high"],
+        "measure": told["measure"],
+        "error": model["error"],
+        "features_error": model["features_beside"]["error"],
+        "features_accuracy": model["features_beside"]["accuracy"],
+        "tangent_error": tangent.get("error", nan),
+        "tangent_accuracy": tangent.get("accuracy", nan),
+        "tangent_share": tangent.get("share", nan),
+        "best_layer": model["best_layer"],
+        "best_layer_accuracy": chosen.get("accuracy", nan),
+        "best_layer_error": chosen.get("error", nan),
+        "parameters": model["parameters"],
+        "seconds": sum(model["seconds"].values()),
+    }
+
+
+def _number(value: float) -> str:
+    return "undefined" if np.isnan(value) else f"{value:.3f}"
+
+
+def _size(count: int) -> str:
+    """A number of parameters in three digits.
+
+    Example:
+        >>> _size(950), _size(2_230_000), _size(58_100_000)
+        ('950', '2.23M', '58.1M')
+    """
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            return f"{count / limit:.3g}{letter}"
+    return str(count)

@@ -1,0 +1,637 @@
+"""Models and labelled examples in, a ranking out: which to start from, from which layer, how good.
+
+Each model is built, measured and let go before the next one. Nothing is trained: read-outs and
+regressions with the exact tangent kernel are judged by leaving one example out, in closed form.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from theodolite.advice import Candidate, choosing_notes, learning_curve, ranked
+from theodolite.checks import require_count, size_in_bytes
+from theodolite.engine import (
+    Batch,
+    Layers,
+    features,
+    model_device,
+    require_pool,
+    tangent_kernels,
+    untouched,
+    unwrap,
+)
+from theodolite.errors import (
+    DomainError,
+    DtypeError,
+    MemoryLimitError,
+    RecordError,
+    TheodoliteError,
+)
+from theodolite.linalg import LeaveOneOut, double, double_center, regression_targets
+from theodolite.measures import kernel, representation
+from theodolite.records import Record, load_record, save_record
+from theodolite.surveys.heads import Body, WithHead, find_head
+from theodolite.surveys.inputs import fit_inputs, require_model
+from theodolite.surveys.layers import Layer, survey_layers
+from theodolite.surveys.named_models import ModelSource, build_model
+from theodolite.surveys.options import SurveyOptions
+from theodolite.surveys.probe import Probe, draw_probe
+from theodolite.surveys.run import versions
+from theodolite.surveys.transfer_results import Transfer
+from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
+
+__all__ = ["TransferOptions", "transfer"]
+
+Prepare = Callable[[Any], Any]
+Source = nn.Module | Callable[[], nn.Module] | str
+
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the body in the kernel of head and body
+_ROWS = 10  # of the fresh head: the body's kernel is their mean
+_READOUT = 500  # examples of the read-out of a layer
+# Half of the 95 % interval between kernel regression and fine-tuned networks, beside chance.
+_FINE_TUNING = 0.04
+
+
+@dataclass(frozen=True)
+class TransferOptions:
+    """How models are judged; defaults suit a few hundred labels and models of any size.
+
+    Args:
+        examples: at most so many are drawn, as many of each class as possible.
+        tangent: whether the tangent kernel is measured; else features alone.
+        tangent_examples: at most so many of them for it.
+        head: name of the layer that a fresh head replaces; "auto" looks for it, None says that the
+            model returns features. A mapping from models to names where they differ.
+        layers: whose read-outs are judged; by default as in a survey.
+        pool: how a layer's output becomes one row: "mean", "max", "flatten", "cls", "last".
+        labels: numbers of labels for the learning curve; by default up to ten times the examples.
+        batch_size: examples of one forward pass.
+        memory_limit: bytes, or a size such as "4GB", for tangent kernels.
+        device: where models are measured; by default where they are.
+        seed: of the examples drawn and of the fresh head.
+        name: what the result is called.
+    """
+
+    examples: int = 2000
+    tangent: bool = True
+    tangent_examples: int = 400
+    head: str | Mapping[str, str | None] | None = "auto"
+    layers: Layers | None = None
+    pool: str = "mean"
+    labels: Sequence[int] | None = None
+    batch_size: int = 64
+    memory_limit: int | str | None = None
+    device: torch.device | str | None = None
+    seed: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        require_count(20, examples=self.examples, tangent_examples=self.tangent_examples)
+        require_count(1, batch_size=self.batch_size)
+        require_pool(self.pool)
+        object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for the record."""
+        plain = {key: getattr(self, key) for key in ("examples", "tangent", "tangent_examples")}
+        plain |= {key: getattr(self, key) for key in ("pool", "batch_size", "memory_limit", "seed")}
+        plain["head"] = dict(self.head) if isinstance(self.head, Mapping) else self.head
+        plain["layers"] = "default" if self.layers is None else str(self.layers)
+        plain["labels"] = None if self.labels is None else [int(count) for count in self.labels]
+        return plain | {"device": None if self.device is None else str(self.device)}
+
+
+def transfer(
+    models: nn.Module | Source | Sequence[Source] | Mapping[str, Source],
+    data: Any,
+    *,
+    targets: Any = None,
+    prepare: Prepare | Mapping[str, Prepare] | None = None,
+    options: TransferOptions | None = None,
+    workers: int = 1,
+    ray: RayResources | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    **keywords: Any,
+) -> Transfer:
+    """Rank models for a new task, with forecasts of fine-tuning and of more labels.
+
+    Each model is judged by the leave-one-out error of regression with its exact tangent kernel, a
+    fresh head attached: features and body together, weighted as the error itself prefers. Layers
+    are judged by read-outs of their features. Nothing is trained, and no held-out data is needed.
+
+    Args:
+        models: modules, callables that build them, or names as on the command line
+            (``FILE.py:CALLABLE``, ``timm:NAME``, ``hf:NAME``): one, a list, or a mapping from
+            names. Callables and names are built one at a time, and let go.
+        data: labelled examples of the new task, as :func:`theodolite.survey` takes them. Class
+            labels, or numbers to regress, which are judged by error.
+        targets: of the same examples, where the data holds none.
+        prepare: makes the inputs of a model from those of the data, a few examples at a time
+            (resize images, repeat a channel); a mapping from models where they differ.
+        options: those of :class:`TransferOptions`; single ones may be given as keywords.
+        workers: processes, one model each at a time; models must then be picklable.
+        ray: run the models as trials of Ray instead.
+        folder: each model's numbers are saved there as soon as they are known; a run that was
+            broken off goes on where it was. The result is saved there at the end.
+        progress: called with the share that is done, and a text.
+        **keywords: fields of :class:`TransferOptions`.
+
+    Raises:
+        DomainError: If targets cannot be learned (one class, no class with two examples), or no
+            model could be measured.
+        DtypeError: If a model is none.
+
+    Example:
+        >>> from torch import nn
+        >>> x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+        >>> y = (x[:, 0] * x[:, 1] > 0).long()
+        >>> def network(width):
+        ...     torch.manual_seed(0)
+        ...     return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
+        >>> found = transfer({"wide": network(64), "narrow": network(2)}, (x, y))
+        >>> found.names
+        ['wide', 'narrow']
+    """
+    chosen = replace(options or TransferOptions(), **keywords)
+    sources = _named(models)
+    require_count(1, workers=workers)
+    survey_options = SurveyOptions(
+        families="representation", sizes={"representation": chosen.examples}, seed=chosen.seed
+    )
+    probe = draw_probe(data, survey_options, targets=targets)
+    notes = _require_task(probe)
+    work = _Work(probe, chosen, prepare)
+    kept: dict[str, Record] = {}
+    waiting = []
+    for name, source in sources.items():
+        found = None if folder is None else _known(Path(folder), name, work.digest(name, source))
+        if found is None:
+            waiting.append((name, source))
+        else:
+            kept[name] = found
+
+    def keep(job: tuple[str, Source], outcome: Record) -> None:
+        kept[job[0]] = outcome
+        if folder is not None:
+            save_record(outcome, _place(Path(folder), job[0]))
+
+    report = progress or (lambda share, text: None)
+    if ray is not None:
+        failures = run_on_ray(work, waiting, keep, resources=ray, report=report) if waiting else []
+    else:
+        failures = run_in_processes(work, waiting, keep, workers=workers, report=report)
+    problems = {failure.job[0]: failure.reason for failure in failures}
+    if not kept:
+        told = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
+        raise DomainError(f"models: expected at least one that can be measured, got none: {told}")
+    result = Transfer(_joined(sources, kept, problems, probe, chosen, notes))
+    if folder is not None:
+        result.save(folder, overwrite=True)  # the folder is the user's, and holds the same run
+    return result
+
+
+def _named(models: Any) -> dict[str, Source]:
+    """Models by name; those without one are called by their class or function, and numbered."""
+    if isinstance(models, (nn.Module, str)) or (
+        callable(models) and not isinstance(models, (Mapping, Sequence))
+    ):
+        models = [models]
+    if isinstance(models, Mapping):
+        found = {str(name): source for name, source in models.items()}
+    else:
+        found = {}
+        for source in models:
+            plain = source if isinstance(source, str) else _own_name(source)
+            name, number = plain, 2
+            while name in found:
+                name, number = f"{plain} ({number})", number + 1
+            found[name] = source
+    if not found:
+        raise DomainError("models: expected at least one model, got none")
+    for name, source in found.items():
+        if isinstance(source, type) and issubclass(source, nn.Module):
+            continue
+        if not isinstance(source, (nn.Module, str)) and not callable(source):
+            raise DtypeError(
+                f"models[{name!r}]: expected a torch.nn.Module, a callable that builds one or a "
+                f"name such as timm:resnet18, got {type(source).__name__}"
+            )
+    return found
+
+
+def _own_name(source: Any) -> str:
+    return str(getattr(source, "__name__", type(source).__name__))
+
+
+def _require_task(probe: Probe) -> list[str]:
+    """Targets that can be learned from each other; what is odd about them, in words."""
+    known = probe.targets
+    if known.columns is None:
+        raise DomainError(
+            "targets: expected one class or number for each example, got none of use; pass "
+            "(inputs, targets) or targets="
+        )
+    if len(probe) < 20:
+        raise DomainError(f"data: expected at least 20 labelled examples, got {len(probe)}")
+    if known.labels is None:
+        return []
+    counts = torch.bincount(known.labels)
+    present, alone = int((counts > 0).sum()), (counts == 1).nonzero().flatten().tolist()
+    if present < 2:
+        raise DomainError(
+            "targets: expected at least two classes, got one; there is nothing to learn"
+        )
+    if len(alone) == present:
+        raise DomainError(
+            "targets: expected classes with at least two examples, since each is predicted from "
+            "the others, got one of every class; pass numbers to regress as floats"
+        )
+    if not alone:
+        return []
+    return [
+        f"{len(alone)} of {present} classes have a single example, which no other example can "
+        f"teach: {'it counts' if len(alone) == 1 else 'they count'} as wrong for every model."
+    ]
+
+
+def _place(folder: Path, name: str) -> Path:
+    word = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:40]
+    return folder / "models" / f"{word}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _known(folder: Path, name: str, digest: str) -> Record | None:
+    """The record of a model from an earlier run with the same examples and options."""
+    try:
+        record = load_record(_place(folder, name))
+    except RecordError:
+        return None
+    return record if record.contents.get("digest") == digest else None
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Measures one model; what worker processes are sent."""
+
+    probe: Probe
+    options: TransferOptions
+    prepare: Prepare | Mapping[str, Prepare] | None
+
+    def digest(self, name: str, source: Source) -> str:
+        """Of the examples, options and model, so that another run is not taken for this one."""
+        origin = source if isinstance(source, str) else _own_name(source)
+        prepare = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
+        parts = [self.probe.digest, self.options.describe(), name, origin]
+        parts.append(None if prepare is None else _own_name(prepare))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def __call__(self, job: tuple[str, Source], report: Report) -> Record:
+        """Build the model, measure it, let it go."""
+        name, source = job
+        began = time.perf_counter()
+        model = _built(name, source)
+        built = time.perf_counter() - began
+        given = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
+        record = _measured(name, model, self.probe, self.options, given, report)
+        contents = dict(record.contents) | {"digest": self.digest(name, source)}
+        contents["source"] = source if isinstance(source, str) else _own_name(source)
+        contents["seconds"] = {"build": built, **contents["seconds"]}
+        return replace(record, contents=contents)
+
+
+def _built(name: str, source: Source) -> nn.Module:
+    if isinstance(source, str):
+        return build_model(ModelSource(source))
+    if isinstance(source, nn.Module):
+        require_model(source)
+        return unwrap(source)
+    made = source()
+    if not isinstance(made, nn.Module):
+        raise DtypeError(
+            f"models[{name!r}]: expected a callable that returns a torch.nn.Module, got "
+            f"{type(made).__name__} from it"
+        )
+    return unwrap(made)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Examples as one model takes them, some at a time, whenever they are gone through."""
+
+    batch: Batch
+    prepare: Prepare | None
+    size: int
+    cast: Callable[[Batch], Batch] | None = None
+
+    def part(self, chosen: slice) -> Batch:
+        """Some of the examples."""
+        few = self.batch.take(chosen)
+        if self.prepare is not None:
+            few = _as_batch(self.prepare, few)
+        return few if self.cast is None else self.cast(few)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, len(self.batch), self.size):
+            yield self.part(slice(start, start + self.size))
+
+    def first(self, count: int) -> "_Prepared":
+        """The first examples alone."""
+        return replace(self, batch=self.batch.take(slice(0, count)))
+
+
+def _as_batch(prepare: Prepare, batch: Batch) -> Batch:
+    """Inputs through the user's function: a tensor, a tuple of arguments, or keyword arguments."""
+    given = batch.args[0] if len(batch.args) == 1 else (batch.args or dict(batch.kwargs))
+    made = prepare(given)
+    if isinstance(made, Batch):
+        return replace(made, targets=batch.targets)
+    if isinstance(made, Mapping):
+        return Batch((), dict(made), batch.targets, made.get("attention_mask"))
+    args = made if isinstance(made, tuple) else (made,)
+    return Batch(args, {}, batch.targets, None)
+
+
+def _measured(
+    name: str,
+    model: nn.Module,
+    probe: Probe,
+    options: TransferOptions,
+    prepare: Prepare | None,
+    report: Report,
+) -> Record:
+    """All numbers of one model."""
+    seconds: dict[str, float] = {}
+    notes: list[str] = []
+    with untouched(model):
+        model.eval()
+        place = options.device or model_device(model)
+        model.to(place)
+        examples = _Prepared(probe.batch.to(place), prepare, options.batch_size)
+        few = replace(probe, batch=examples.part(slice(0, 2)), notes={}, suspect=None)
+        fit = fit_inputs(model, few, SurveyOptions())
+        examples = replace(examples, cast=fit.cast)
+        wanted = (
+            options.head.get(name, "auto") if isinstance(options.head, Mapping) else options.head
+        )
+        head = find_head(model, examples.part(slice(0, 3)), wanted)
+        body = Body(model, head)
+        began = time.perf_counter()
+        layout = survey_layers(body, examples.part(slice(0, 3)), options.layers)
+        shown = [layer for layer in layout.with_features() if not _is_head(layer.name, head)]
+        found = features(
+            body,
+            examples,
+            [layer.name for layer in shown],
+            options.pool,
+            batch_size=None,
+            outputs=lambda returned, batch: returned,
+        )
+        seconds["features"] = time.perf_counter() - began
+        report(0.3, f"{name}: features")
+        assert found.outputs is not None
+        answers = _answers(probe, found.outputs.device)
+        layers = [_layer(layer, found[layer.name], answers) for layer in shown]
+        plain = representation.leave_one_out_readout(found.outputs, answers)
+        seconds["readouts"] = time.perf_counter() - began - seconds["features"]
+        report(0.5, f"{name}: read-outs")
+        began = time.perf_counter()
+        judged = _judged(body, found.outputs, examples, answers, options, notes)
+        seconds["tangent"] = time.perf_counter() - began
+    curve = learning_curve(judged.kernel, answers[: judged.count], options.labels, kernel=True)
+    return _model_record(name, model, head, layers, plain, judged, curve, probe, seconds, notes)
+
+
+def _is_head(layer: str, head: str | None) -> bool:
+    return head is not None and (layer == f"model.{head}" or layer.startswith(f"model.{head}."))
+
+
+def _answers(probe: Probe, device: torch.device) -> Tensor:
+    """Class labels, or the columns of other targets."""
+    labels, columns = probe.targets.labels, probe.targets.columns
+    assert columns is not None
+    return columns.to(device) if labels is None else labels.to(device)
+
+
+def _layer(layer: Layer, rows: Tensor, answers: Tensor) -> dict[str, Any]:
+    """What a read-out of one layer says, and the alignment that explains it."""
+    count = min(len(rows), _READOUT)
+    own = representation.leave_one_out_readout(rows[:count], answers[:count])
+    columns, _ = regression_targets(answers[:count])
+    area = representation.alignment_area(double(rows[:count]), columns - columns.mean(0))
+    return {
+        "name": layer.name.removeprefix("model.").removeprefix("model") or "",
+        "type": layer.type,
+        "width": int(rows.shape[1]),
+        "read_at": layer.read_at,
+        "n": count,
+        **_numbers(own),
+        "alignment_area": float(area),
+    }
+
+
+def _numbers(found: LeaveOneOut) -> dict[str, float]:
+    return {
+        "error": float(found.error),
+        "error_low": float(found.error_interval[0]),
+        "error_high": float(found.error_interval[1]),
+        "accuracy": float(found.accuracy),
+        "accuracy_low": float(found.accuracy_interval[0]),
+        "accuracy_high": float(found.accuracy_interval[1]),
+    }
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Regression with the kernel of head and body, and with the features alone, on equal terms."""
+
+    kernel: Tensor
+    best: LeaveOneOut
+    plain: LeaveOneOut
+    share: float
+    tangent: bool
+    count: int
+
+
+def _judged(
+    body: Body,
+    rows: Tensor,
+    examples: _Prepared,
+    answers: Tensor,
+    options: TransferOptions,
+    notes: list[str],
+) -> _Judged:
+    count = min(len(rows), options.tangent_examples) if options.tangent else len(rows)
+    of_head = _unit(double(rows[:count]) @ double(rows[:count]).mT)
+    plain = kernel.leave_one_out_regression(of_head, answers[:count])
+    of_body = _body_kernel(body, rows, examples.first(count), options, notes)
+    if of_body is None:
+        return _Judged(of_head, plain, plain, 0.0, False, count)
+    best, share, mixed = plain, 0.0, of_head
+    for other in _SHARES[1:]:
+        both = (1 - other) * of_head + other * of_body
+        found = kernel.leave_one_out_regression(both, answers[:count])
+        if found.error < best.error:
+            best, share, mixed = found, other, both
+    return _Judged(mixed, best, plain, share, True, count)
+
+
+def _unit(gram: Tensor) -> Tensor:
+    """The kernel with a mean eigenvalue of one after centring."""
+    mean = double_center(gram).diagonal().mean()
+    return gram / torch.where(mean > 0, mean, torch.ones_like(mean))
+
+
+def _body_kernel(
+    body: Body, rows: Tensor, examples: _Prepared, options: TransferOptions, notes: list[str]
+) -> Tensor | None:
+    """The exact tangent kernel of all that is trainable below a fresh head; None with a note."""
+    if not options.tangent:
+        return None
+    fresh = WithHead(body, rows.shape[1], _ROWS, options.seed, rows).eval()
+    trained = [
+        name
+        for name, parameter in fresh.named_parameters()
+        if parameter.requires_grad
+        and not _is_head(name.removeprefix("body."), body.head)
+        and not name.startswith("head.")
+    ]
+    if not trained:
+        notes.append(
+            "Nothing below the head is trainable: fine-tuning is a read-out of the features, and "
+            "the forecast is that of the read-out."
+        )
+        return None
+    try:
+        found = tangent_kernels(
+            fresh,
+            list(examples),
+            outputs="trace",
+            memory_limit=options.memory_limit,
+            params=trained,
+            batch_size=options.batch_size,
+        )
+    except (TheodoliteError, MemoryLimitError) as error:
+        notes.append(f"The tangent kernel was not measured, features alone are judged: {error}")
+        return None
+    return _unit(double(found.total))
+
+
+def _model_record(
+    name: str,
+    model: nn.Module,
+    head: str | None,
+    layers: list[dict[str, Any]],
+    plain: LeaveOneOut,
+    judged: _Judged,
+    curve: Any,
+    probe: Probe,
+    seconds: dict[str, float],
+    notes: list[str],
+) -> Record:
+    classes = probe.targets.labels is not None
+    best = min(layers, key=lambda entry: entry["error"], default=None)
+    columns, _ = regression_targets(_answers(probe, torch.device("cpu"))[: judged.count])
+    misses = (columns - judged.best.predictions.cpu().double()).square().sum(1)
+    contents = {
+        "kind": "transfer-model",
+        "name": name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "head": head,
+        "width": int(layers[-1]["width"]) if layers else 0,
+        "examples": len(probe),
+        "error": float(judged.best.error),
+        "forecast": _forecast(judged, curve, plain, len(probe), classes),
+        "features": {"n": len(probe), **_numbers(plain)},
+        "features_beside": {"n": judged.count, **_numbers(judged.plain)},
+        "tangent": {"n": judged.count, "share": judged.share, **_numbers(judged.best)}
+        if judged.tangent
+        else None,
+        "layers": layers,
+        "best_layer": None if best is None else best["name"],
+        "seconds": seconds,
+        "notes": notes,
+    }
+    arrays = {
+        "misses": misses.numpy(),
+        **{
+            f"curve/{key}": np.asarray(getattr(curve, key).cpu())
+            for key in ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
+        },
+    }
+    return Record(contents, arrays)
+
+
+def _forecast(
+    judged: _Judged, curve: Any, plain: LeaveOneOut, n: int, classes: bool
+) -> dict[str, Any]:
+    """Of the fine-tuned network, with the labels at hand: value and 95 % interval."""
+    origin = "tangent kernel" if judged.tangent else "features"
+    if classes:
+        value, ends = float(judged.best.accuracy), judged.best.accuracy_interval
+        if n > judged.count:  # more labels than the kernel has seen
+            value = float(np.interp(np.log(n), np.log(curve.labels.cpu()), curve.accuracy.cpu()))
+            if float(plain.accuracy) > value:
+                value, ends, origin = float(plain.accuracy), plain.accuracy_interval, "features"
+        half = float(ends[1] - ends[0]) / 2
+        wide = (half**2 + _FINE_TUNING**2) ** 0.5
+        low, high = max(value - wide, 0.0), min(value + wide, 1.0)
+    else:
+        value, low, high = (float(judged.best.error), *map(float, judged.best.error_interval))
+    measure = "accuracy" if classes else "error"
+    return {"measure": measure, "value": value, "low": low, "high": high, "from": origin}
+
+
+def _joined(
+    sources: Mapping[str, Source],
+    kept: Mapping[str, Record],
+    problems: Mapping[str, str],
+    probe: Probe,
+    options: TransferOptions,
+    notes: list[str],
+) -> Record:
+    """One record of all models, best first, those that failed last."""
+    candidates = [
+        Candidate(
+            name,
+            record.contents["error"],
+            record.contents["features_beside"]["error"],
+            record.contents["forecast"]["value"],
+            record.contents["parameters"],
+            record.arrays["misses"],
+        )
+        for name, record in ((name, kept[name]) for name in sources if name in kept)
+    ]
+    classes = probe.targets.labels is not None
+    order = [entry.name for entry in ranked(candidates)]
+    arrays = {
+        f"{index}/{key}": array
+        for index, name in enumerate(order)
+        for key, array in kept[name].arrays.items()
+    }
+    labels = probe.targets.labels
+    contents = {
+        "kind": "transfer",
+        "name": options.name,
+        "config": options.describe(),
+        "data": {
+            "n": probe.given,
+            "probe": len(probe),
+            "probe_hash": probe.digest,
+            "task": probe.targets.kind,
+            "num_classes": None if labels is None else len(labels.unique()),
+            "chance": None if labels is None else float(torch.bincount(labels).max() / len(labels)),
+        },
+        "models": [dict(kept[name].contents) for name in order],
+        "problems": dict(problems),
+        "notes": [*notes, *choosing_notes(candidates, points=classes)],
+        "versions": versions(),
+    }
+    return Record(contents, arrays)
