@@ -76,6 +76,12 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
             f"{first.name} comes first, but on these examples {_listed(equals)} "
             f"{'is' if len(equals) == 1 else 'are'} not told apart from it."
         )
+    likely = max(known, key=lambda entry: entry.forecast)
+    if points and likely.forecast > first.forecast:
+        notes.append(
+            f"Models are ranked by squared error, which few examples tell more finely than "
+            f"accuracy; by forecast accuracy {likely.name} comes first."
+        )
     plain = min(known, key=lambda entry: _number(entry.features_error))
     if plain.name != first.name:
         notes.append(
@@ -118,8 +124,9 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> str:
             f"The list by size would start from {first.name}, too; below the first place the two "
             f"lists differ (Kendall's tau {tau:.2f})."
         )
-    gap = abs(first.forecast - largest.forecast)
-    told = f"{100 * gap:.1f} points lower" if points else f"{gap:.3f} higher"
+    gap = first.forecast - largest.forecast if points else largest.forecast - first.forecast
+    size = f"{100 * abs(gap):.1f} points" if points else f"{abs(gap):.3f}"
+    told = f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
     return f"The list by size would start from {largest.name}, whose forecast is {told}."
 
 

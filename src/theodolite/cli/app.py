@@ -9,6 +9,8 @@ from theodolite._version import __version__
 from theodolite.cli.demo import demo
 from theodolite.cli.survey import EXAMPLES, survey
 from theodolite.cli.terminal import CommandError, PoliteGroup
+from theodolite.cli.transfer import EXAMPLES as TRANSFERS
+from theodolite.cli.transfer import transfer
 from theodolite.cli.view import view
 
 __all__ = ["app", "main"]
@@ -68,6 +70,9 @@ app.command("demo", short_help="Train, watch and compare networks on embedded di
 app.command("survey", short_help="Measure a model on data; write a report.", epilog=EXAMPLES)(
     survey
 )
+app.command(
+    "transfer", short_help="Rank models for a new task; forecast fine-tuning.", epilog=TRANSFERS
+)(transfer)
 app.command("view", short_help="Show the report of saved runs.")(view)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +10,7 @@ from theodolite.cli.terminal import CommandError, open_page, print_json, run_doc
 from theodolite.errors import RecordError
 
 if TYPE_CHECKING:
-    from theodolite.surveys import History, Survey
+    from theodolite.surveys import History, Survey, Transfer
 
 __all__ = ["view"]
 
@@ -24,7 +24,7 @@ def view(
         typer.Argument(
             metavar="DIR...",
             help="Folders of saved surveys or histories, or a folder of such folders; several "
-            "are compared.",
+            "are compared. Or the folder of one ranking of models.",
             show_default=False,
         ),
     ],
@@ -49,7 +49,7 @@ def view(
     """Show what was measured: print the headline numbers, write the report and open it."""
     if json_:
         found = _saved_results(folders).items()
-        documents = [run_document(result.run, {"folder": str(path)}) for path, result in found]
+        documents = [_document(path, result) for path, result in found]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
     page = (
@@ -75,7 +75,14 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
     return page
 
 
-def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History]":
+def _document(path: Path, result: "Survey | History | Transfer") -> Any:
+    where = {"folder": str(path)}
+    if not hasattr(result, "run"):
+        return where | {"contents": dict(result.record.contents)}
+    return run_document(result.run, where)
+
+
+def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History | Transfer]":
     """Load every run; a folder that is none stands for the runs right below it.
 
     Raises:
@@ -85,7 +92,7 @@ def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History]":
 
     results = {path: load(path) for folder in folders for path in _runs(folder)}
     for path, result in results.items():
-        if not result.run.steps:
+        if hasattr(result, "run") and not result.run.steps:
             raise RecordError(f"{path}: the history has no step yet; nothing to show")
     return results
 

@@ -3,6 +3,7 @@
 from theodolite.report import pages
 from theodolite.report._answers import Answer, answers
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
+from theodolite.report._transfer import write_transfer
 from theodolite.report._write import notebook_html, plot, plot_pairs, write_html
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "plot_pairs",
     "write_gallery",
     "write_html",
+    "write_transfer",
 ]

@@ -43,6 +43,7 @@ from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.probe import Probe, draw_probe
+from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_results import Transfer
 from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
@@ -139,8 +140,9 @@ def transfer(
         options: those of :class:`TransferOptions`; single ones may be given as keywords.
         workers: processes, one model each at a time; models must then be picklable.
         ray: run the models as trials of Ray instead.
-        folder: each model's numbers are saved there as soon as they are known; a run that was
-            broken off goes on where it was. The result is saved there at the end.
+        folder: each model's numbers are saved there as soon as they are known, the result at the
+            end. With the same examples and options a run that was broken off goes on where it was,
+            and more models may be added; a folder with another run is left as it is.
         progress: called with the share that is done, and a text.
         **keywords: fields of :class:`TransferOptions`.
 
@@ -169,10 +171,11 @@ def transfer(
     probe = draw_probe(data, survey_options, targets=targets)
     notes = _require_task(probe)
     work = _Work(probe, chosen, prepare)
+    place = None if folder is None else _folder(Path(folder), probe, chosen)
     kept: dict[str, Record] = {}
     waiting = []
     for name, source in sources.items():
-        found = None if folder is None else _known(Path(folder), name, work.digest(name, source))
+        found = None if place is None else _known(place, name, work.digest(name, source))
         if found is None:
             waiting.append((name, source))
         else:
@@ -180,8 +183,8 @@ def transfer(
 
     def keep(job: tuple[str, Source], outcome: Record) -> None:
         kept[job[0]] = outcome
-        if folder is not None:
-            save_record(outcome, _place(Path(folder), job[0]))
+        if place is not None:
+            save_record(outcome, _place(place, job[0]))
 
     report = progress or (lambda share, text: None)
     if ray is not None:
@@ -193,16 +196,24 @@ def transfer(
         told = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
         raise DomainError(f"models: expected at least one that can be measured, got none: {told}")
     result = Transfer(_joined(sources, kept, problems, probe, chosen, notes))
-    if folder is not None:
-        result.save(folder, overwrite=True)  # the folder is the user's, and holds the same run
+    if place is not None:
+        result.save(place, overwrite=True)  # it holds this run, or none
     return result
+
+
+def _folder(wanted: Path, probe: Probe, options: TransferOptions) -> Path:
+    """The folder, where it holds no run or an earlier part of this one; else one beside it."""
+    try:
+        contents = load_record(wanted).contents
+    except RecordError:
+        return unused_folder(wanted)
+    same = contents.get("data", {}).get("probe_hash") == probe.digest
+    return unused_folder(wanted, overwrite=same and contents.get("config") == options.describe())
 
 
 def _named(models: Any) -> dict[str, Source]:
     """Models by name; those without one are called by their class or function, and numbered."""
-    if isinstance(models, (nn.Module, str)) or (
-        callable(models) and not isinstance(models, (Mapping, Sequence))
-    ):
+    if isinstance(models, (nn.Module, str)) or not isinstance(models, (Mapping, Sequence)):
         models = [models]
     if isinstance(models, Mapping):
         found = {str(name): source for name, source in models.items()}
@@ -383,33 +394,51 @@ def _measured(
         head = find_head(model, examples.part(slice(0, 3)), wanted)
         body = Body(model, head)
         began = time.perf_counter()
-        layout = survey_layers(body, examples.part(slice(0, 3)), options.layers)
-        shown = [layer for layer in layout.with_features() if not _is_head(layer.name, head)]
-        found = features(
-            body,
-            examples,
-            [layer.name for layer in shown],
-            options.pool,
-            batch_size=None,
-            outputs=lambda returned, batch: returned,
-        )
+        shown = _layers(body, examples.part(slice(0, 3)), options, head)
+        rows, outputs = _features(body, examples, shown, options.pool)
         seconds["features"] = time.perf_counter() - began
         report(0.3, f"{name}: features")
-        assert found.outputs is not None
-        answers = _answers(probe, found.outputs.device)
-        layers = [_layer(layer, found[layer.name], answers) for layer in shown]
-        plain = representation.leave_one_out_readout(found.outputs, answers)
+        answers = _answers(probe, outputs.device)
+        layers = [_layer(layer, rows[layer.name], answers) for layer in shown]
+        plain = representation.leave_one_out_readout(outputs, answers)
         seconds["readouts"] = time.perf_counter() - began - seconds["features"]
         report(0.5, f"{name}: read-outs")
         began = time.perf_counter()
-        judged = _judged(body, found.outputs, examples, answers, options, notes)
+        judged = _judged(body, outputs, examples, answers, options, notes)
         seconds["tangent"] = time.perf_counter() - began
     curve = learning_curve(judged.kernel, answers[: judged.count], options.labels, kernel=True)
     return _model_record(name, model, head, layers, plain, judged, curve, probe, seconds, notes)
 
 
+def _layers(body: Body, few: Batch, options: TransferOptions, head: str | None) -> list[Layer]:
+    """The layers below the head; none where the head is all that the model has."""
+    try:
+        layout = survey_layers(body, few, options.layers)
+    except DomainError:
+        if options.layers is not None:
+            raise
+        return []
+    return [layer for layer in layout.with_features() if not _is_head(layer.name, head)]
+
+
+def _features(
+    body: Body, examples: _Prepared, shown: Sequence[Layer], pool: str
+) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Rows of every layer, and what the head receives, in one pass."""
+    if not shown:
+        with torch.no_grad():
+            return {}, torch.cat([batch.run(body) for batch in examples])
+    names = [layer.name for layer in shown]
+    found = features(
+        body, examples, names, pool, batch_size=None, outputs=lambda returned, _batch: returned
+    )
+    assert found.outputs is not None
+    return found, found.outputs
+
+
 def _is_head(layer: str, head: str | None) -> bool:
-    return head is not None and (layer == f"model.{head}" or layer.startswith(f"model.{head}."))
+    whole = f"model.{head}" if head else "model"
+    return head is not None and (layer == whole or layer.startswith(f"{whole}."))
 
 
 def _answers(probe: Probe, device: torch.device) -> Tensor:

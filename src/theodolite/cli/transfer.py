@@ -1,0 +1,160 @@
+"""``theodolite transfer DATA MODEL...``: which model to start from, and what to expect of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from theodolite.cli.terminal import (
+    CommandError,
+    print_json,
+    progress_bar,
+    require_writable,
+)
+from theodolite.records import free_folder
+
+__all__ = ["EXAMPLES", "transfer"]
+
+_MODELS = (
+    "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME, each built in its turn; "
+    "NAME=MODEL to call it otherwise."
+)
+_DATA = (
+    "Labelled examples of the new task: digits, FILE.npz (x_train, y_train), a folder of images "
+    "with one sub-folder per class, or a name that a package adds."
+)
+
+# The marker keeps the lines as they are.
+EXAMPLES = """\b
+theodolite transfer photos/ timm:resnet18 timm:mobilenetv2_100 --image-size 224 --rgb
+theodolite transfer digits small=net.py:small large=net.py:large -o runs/digits
+theodolite transfer data.npz net.py:Net --no-tangent
+"""
+
+
+@dataclass(frozen=True)
+class _Resized:
+    """Images in another size, grey ones with three equal channels where asked for."""
+
+    size: int | None
+    rgb: bool
+
+    def __call__(self, images: Any) -> Any:
+        """One batch."""
+        from torch.nn import functional
+
+        if images.ndim != 4:
+            raise CommandError(
+                f"--image-size, --rgb: expected images (n, c, h, w), got {tuple(images.shape)}"
+            )
+        if self.rgb and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        if self.size is None:
+            return images
+        sides = (self.size, self.size)
+        return functional.interpolate(images, sides, mode="bilinear", antialias=True)
+
+
+def transfer(  # one parameter per option is how typer reads a command
+    data: Annotated[str, typer.Argument(metavar="DATA", help=_DATA, show_default=False)],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help=_MODELS, show_default=False)
+    ],
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    scale: Annotated[
+        str, typer.Option(help="Scaling of the inputs; auto takes pixels to [0, 1].")
+    ] = "auto",
+    flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
+    image_size: Annotated[
+        int | None, typer.Option(min=1, metavar="SIDE", help="Resize images to so many pixels.")
+    ] = None,
+    rgb: Annotated[bool, typer.Option("--rgb", help="Three channels of grey images.")] = False,
+    examples: Annotated[int, typer.Option(min=20, help="Use at most so many examples.")] = 2000,
+    tangent: Annotated[
+        bool, typer.Option(help="Measure tangent kernels; without them features alone decide.")
+    ] = True,
+    tangent_examples: Annotated[
+        int, typer.Option(min=20, help="Examples of tangent kernels, at most.")
+    ] = 400,
+    head: Annotated[
+        str, typer.Option(help="Layer that a fresh head replaces; none if there is none.")
+    ] = "auto",
+    workers: Annotated[int, typer.Option(min=1, help="Processes, one model each.")] = 1,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="E.g. 4GB; tangent kernels beyond it are left out.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the examples and the fresh head.")] = 0,
+    name: Annotated[str, typer.Option(help="What the report is called.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder; a run that was broken off goes on, one that is finished is kept. "
+            "[default: runs/transfer-DATA]",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Rank models for a new task, with a forecast of what fine-tuning them reaches.
+
+    Nothing is trained: every example is predicted from all the others, by regression with the
+    model's features and with its tangent kernel. Prints the ranking, where to cut each model and
+    what more labels would bring.
+    """
+    from torch import nn
+
+    from theodolite.cli.data import DataSource, load_examples, resolve_device
+    from theodolite.surveys import transfer as measured
+
+    stem = Path(data).stem or "data"
+    folder = output or Path("runs") / f"transfer-{stem}"
+    require_writable(folder)
+    folder = free_folder(folder, overwrite=overwrite)
+    place = resolve_device(device)
+    given = load_examples(DataSource(data, split, scale, flatten, False, seed), nn.Identity())
+    prepare = _Resized(image_size, rgb) if image_size is not None or rgb else None
+    with progress_bar(shown=not json_) as show:
+        result = measured(
+            _sources(models),
+            given.batch,
+            prepare=prepare,
+            workers=workers,
+            folder=folder,
+            progress=show,
+            examples=examples,
+            tangent=tangent,
+            tangent_examples=tangent_examples,
+            head=None if head == "none" else head,
+            memory_limit=memory_limit,
+            device=place,
+            seed=seed,
+            name=name or given.name,
+        )
+    page = result.to_html(folder / "report.html")
+    if json_:
+        document = {"folder": str(folder), "report": str(page)}
+        print_json(document | {"contents": dict(result.record.contents)})
+        return
+    typer.secho(f"{len(models)} models on {data} ({split})", bold=True)
+    typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
+
+
+def _sources(words: list[str]) -> dict[str, str]:
+    """``NAME=MODEL`` or ``MODEL``, each name once."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, separator, model = word.partition("=")
+        if not separator or ":" in name:
+            name, model = word, word
+        if not name or not model:
+            raise CommandError(f"MODEL: expected MODEL or NAME=MODEL, got {word!r}")
+        if name in found:
+            raise CommandError(f"MODEL: expected each name once, got {name!r} twice; NAME=MODEL")
+        found[name] = model
+    return found

@@ -1,0 +1,55 @@
+"""What is said of a ranking: how sure, what disagrees, and whether size says the same."""
+
+import numpy as np
+
+from theodolite.advice import Candidate, choosing_notes, ranked
+
+
+def entry(name, error, parameters, features=None, misses=()):
+    own = error if features is None else features
+    return Candidate(name, error, own, 1 - error, parameters, np.asarray(misses, float))
+
+
+def test_models_without_a_number_come_last():
+    names = [e.name for e in ranked([entry("a", float("nan"), 1), entry("b", 0.2, 1)])]
+    assert names == ["b", "a"]
+
+
+def test_one_model_needs_no_note():
+    assert choosing_notes([entry("a", 0.2, 1)]) == []
+
+
+def test_a_ranking_by_size_is_told_so():
+    notes = choosing_notes([entry("a", 0.1, 30), entry("b", 0.2, 20), entry("c", 0.3, 10)])
+    assert notes == [
+        "The ranking is that of the list by size, largest first: for these models it says no more "
+        "than their numbers of parameters."
+    ]
+
+
+def test_what_the_list_by_size_would_lose_is_told():
+    notes = choosing_notes([entry("a", 0.1, 10), entry("b", 0.3, 20)])
+    assert notes[-1] == "The list by size would start from b, whose forecast is 20.0 points lower."
+
+
+def test_equal_sizes_say_nothing():
+    assert "same size" in choosing_notes([entry("a", 0.1, 10), entry("b", 0.3, 10)])[-1]
+
+
+def test_models_that_are_not_told_apart_are_named():
+    rng = np.random.default_rng(0)
+    first = rng.random(100)
+    near, far = first + 0.3 * rng.standard_normal(100), first + 0.5
+    notes = choosing_notes(
+        [
+            entry("a", 0.1, 10, misses=first),
+            entry("b", 0.11, 20, misses=near),
+            entry("c", 0.5, 5, misses=far),
+        ]
+    )
+    assert notes[0] == "a comes first, but on these examples b is not told apart from it."
+
+
+def test_features_that_disagree_are_told():
+    notes = choosing_notes([entry("a", 0.1, 10, features=0.5), entry("b", 0.2, 10, features=0.2)])
+    assert notes[0].startswith("Read-outs of the features alone would start from b")

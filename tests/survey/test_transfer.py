@@ -1,0 +1,334 @@
+"""Which model to start from: rankings, forecasts, resuming, and inputs that cannot be used."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import theodolite as th
+from theodolite.engine import Batch
+from theodolite.errors import DomainError, RecordError, UnknownNameError
+from theodolite.measures import kernel
+from theodolite.records import Record, load_record, save_record
+from theodolite.surveys.heads import Body, WithHead, find_head
+
+
+def task(n=120, seed=0):
+    """Two classes that the sign of a hidden direction tells apart, among eight inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 8, generator=generator)
+    return x, (x[:, 0] + 0.5 * x[:, 1] > 0).long()
+
+
+class Informed(nn.Module):
+    """A pretrained body that keeps the directions that matter, or throws them away."""
+
+    def __init__(self, keeps: slice, outputs=5):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.body = nn.Linear(8, 6)
+            self.fc = nn.Linear(6, outputs)
+        with torch.no_grad():
+            self.body.weight.zero_()
+            self.body.weight[:, keeps] = torch.randn(
+                6, len(range(*keeps.indices(8))), generator=torch.Generator().manual_seed(1)
+            )
+
+    def forward(self, x):
+        return self.fc(self.body(x).relu())
+
+
+def good():
+    return Informed(slice(0, 2))
+
+
+def poor():
+    return Informed(slice(4, 8))
+
+
+def test_the_model_that_knows_the_task_comes_first():
+    found = th.transfer({"poor": poor(), "good": good()}, task())
+    assert found.names == ["good", "poor"]
+    value, low, high = found.forecast()
+    assert value > 0.9
+    assert low <= value <= high
+    frame = found.to_frame()
+    assert frame["model"].tolist() == ["good", "poor"]
+    assert (frame["error"].diff().dropna() > 0).all()
+    assert found.layers("good")["name"].tolist() == ["body"]  # the old head is none of them
+
+
+def test_the_forecast_holds_on_new_examples():
+    """Ridge regression with the same kernel, trained on the examples at hand."""
+    (x, y), (new, truth) = task(150), task(2000, seed=1)
+    found = th.transfer(good(), (x, y))
+    model = good().eval()
+    body = Body(model, "fc")
+    fresh = WithHead(body, 6, 10, 0, x).eval()
+    both = torch.cat([x, new[:300]])
+    total = th.tangent_kernels(fresh, both, outputs="trace", params=["body.model.body.*"]).total
+    features = body(both).detach()
+    share = found.record.contents["models"][0]["tangent"]["share"]
+
+    def unit(gram):
+        centred = gram[:150, :150] - gram[:150, :150].mean(0)
+        return gram / (centred - centred.mean(1, keepdim=True)).diagonal().mean()
+
+    mixed = (1 - share) * unit(features @ features.T) + share * unit(total)
+    own = kernel.leave_one_out_regression(mixed[:150, :150].double(), y)
+    assert own.accuracy.item() == found.record.contents["models"][0]["tangent"]["accuracy"]
+    ridge = own.ridge * 1.0
+    mean = torch.nn.functional.one_hot(y).double().mean(0)
+    centre = mixed[:150, :150].double()
+    rows, whole = centre.mean(0), centre.mean()
+    K = centre - rows - rows.unsqueeze(1) + whole
+    cross = mixed[150:, :150].double()
+    cross = cross - cross.mean(1, keepdim=True) - rows + whole
+    weights = torch.linalg.solve(
+        K + ridge * K.diagonal().mean() * torch.eye(150), torch.nn.functional.one_hot(y) - mean
+    )
+    accuracy = ((cross @ weights + mean).argmax(1) == truth[:300]).double().mean().item()
+    _, low, high = found.forecast()
+    assert low <= accuracy <= high
+
+
+def test_one_model_at_a_time_is_in_memory():
+    alive = []
+
+    def build():
+        gc.collect()
+        assert all(reference() is None for reference in alive)
+        model = good()
+        alive.append(weakref.ref(model))
+        return model
+
+    th.transfer({"a": build, "b": build, "c": build}, task(60))
+    assert len(alive) == 3
+
+
+def test_models_are_left_as_found():
+    model = good().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    th.transfer(model, task(60))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not model.fc._forward_pre_hooks
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_models_without_names_are_told_apart():
+    found = th.transfer([good(), good(), poor], task(60), tangent=False)
+    assert sorted(found.names) == ["Informed", "Informed (2)", "poor"]
+
+
+def test_a_model_that_does_not_fit_is_named_and_the_others_are_ranked():
+    found = th.transfer({"good": good(), "narrow": nn.Linear(3, 2)}, task(60))
+    assert found.names == ["good"]
+    assert "expected 3 features" in found.problems["narrow"]
+    assert "not measured" in found.summary()
+    assert found.to_frame()["problem"].notna().tolist() == [False, True]
+
+
+def test_no_model_that_fits_is_an_error():
+    with pytest.raises(DomainError, match=r"at least one that can be measured.*expected 3"):
+        th.transfer(nn.Linear(3, 2), task(60))
+
+
+def test_inputs_are_prepared_for_each_model():
+    x, y = task(60)
+    shorter = {"short": lambda inputs: inputs[:, :3]}
+    found = th.transfer({"good": good(), "short": nn.Linear(3, 2)}, (x, y), prepare=shorter)
+    assert sorted(found.names) == ["good", "short"]
+    assert not found.problems
+
+
+def test_nothing_trainable_below_the_head_is_said():
+    frozen = good().requires_grad_(False)
+    found = th.transfer(frozen, task(60))
+    model = found.record.contents["models"][0]
+    assert model["tangent"] is None
+    assert "Nothing below the head is trainable" in model["notes"][0]
+    assert model["forecast"]["from"] == "features"
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+def test_a_model_that_is_a_head_alone_is_a_read_out_of_the_inputs():
+    found = th.transfer(nn.Linear(8, 2), task(60))
+    model = found.record.contents["models"][0]
+    assert model["layers"] == []
+    assert "Nothing below the head is trainable" in model["notes"][0]
+
+
+def test_a_class_with_one_example_is_said():
+    x, y = task(60)
+    y = y.clone()
+    y[7] = 2
+    assert "1 of 3 classes have a single example" in th.transfer(good(), (x, y)).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        (torch.zeros(60, dtype=torch.long), "at least two classes"),
+        (torch.arange(60), "at least two examples"),
+        (None, "one class or number for each example"),
+    ],
+    ids=["one class", "all different", "none"],
+)
+def test_targets_that_cannot_be_learned_are_refused(targets, told):
+    x, _ = task(60)
+    with pytest.raises(DomainError, match=told):
+        th.transfer(good(), x if targets is None else (x, targets))
+
+
+def test_too_few_examples_are_refused():
+    with pytest.raises(DomainError, match="at least 20 labelled examples, got 10"):
+        th.transfer(good(), task(10))
+
+
+def test_numbers_are_judged_by_error():
+    x, _ = task(100)
+    y = x[:, 0] + 0.1 * torch.randn(100, generator=torch.Generator().manual_seed(2))
+    found = th.transfer({"poor": poor(), "good": good()}, (x, y))
+    told = found.record.contents["models"][0]["forecast"]
+    assert found.best == "good"
+    assert told["measure"] == "error"
+    assert told["value"] < 0.3
+    assert "error" in found.summary()
+    assert found.curve().accuracy.isnan().all()
+
+
+def test_a_run_that_was_broken_off_goes_on(tmp_path):
+    built = []
+
+    def first():
+        built.append("first")
+        return good()
+
+    def second():
+        built.append("second")
+        return poor()
+
+    th.transfer({"first": first}, task(60), folder=tmp_path / "run", tangent=False)
+    (tmp_path / "run" / "record.json").unlink()  # killed before the end
+    both = {"first": first, "second": second}
+    found = th.transfer(both, task(60), folder=tmp_path / "run", tangent=False)
+    assert built == ["first", "second"]
+    assert found.names == ["first", "second"]
+    again = th.transfer(both, task(60), folder=tmp_path / "run", tangent=False)
+    assert built == ["first", "second"]
+    assert again.record.contents["models"] == found.record.contents["models"]
+
+
+def test_another_run_in_the_folder_is_left_as_it_is(tmp_path):
+    th.transfer(good(), task(60), folder=tmp_path / "run", tangent=False)
+    before = (tmp_path / "run" / "record.json").read_bytes()
+    with pytest.warns(UserWarning, match="holds a run already"):
+        th.transfer(good(), task(80), folder=tmp_path / "run", tangent=False)
+    assert (tmp_path / "run" / "record.json").read_bytes() == before
+    assert (tmp_path / "run-2" / "record.json").exists()
+
+
+def test_processes_measure_the_same():
+    models = {"good": good, "poor": poor}
+    here = th.transfer(models, task(60), tangent=False)
+    apart = th.transfer(models, task(60), tangent=False, workers=2)
+    assert apart.names == here.names
+    for name in here.names:
+        assert apart.forecast(name) == pytest.approx(here.forecast(name))
+
+
+def test_saved_and_loaded(tmp_path):
+    found = th.transfer({"good": good(), "poor": poor()}, task(60), name="signs")
+    read = th.load(found.save(tmp_path / "run"))
+    assert read.summary() == found.summary()
+    assert read.summary().startswith("signs: 60 labelled examples")
+    assert repr(read) == repr(found)
+    np.testing.assert_array_equal(read.curve("poor").error, found.curve("poor").error)
+    with pytest.raises(UnknownNameError, match="goood"):
+        read.forecast("goood")
+
+
+def test_a_damaged_record_is_refused(tmp_path):
+    th.transfer(good(), task(60), tangent=False).save(tmp_path / "run")
+    record = load_record(tmp_path / "run")
+    save_record(Record({**record.contents, "models": [{"name": "good"}]}), tmp_path / "run")
+    with pytest.raises(RecordError, match="models/0/parameters is missing"):
+        th.load(tmp_path / "run")
+
+
+def test_the_page_needs_no_script_and_escapes_names(tmp_path):
+    found = th.transfer({"<b>good</b>": good(), "poor": poor()}, task(60), tangent=False)
+    text = found.to_html(tmp_path / "page.html").read_text()
+    assert "<script" not in text
+    assert "&lt;b&gt;good&lt;/b&gt;" in text
+    assert "<b>good</b>" not in text
+    assert text.count("<polyline") >= 4  # a curve and a profile for each model
+
+
+def net(*layers):
+    return nn.Sequential(*layers).eval()
+
+
+class Dictionary(nn.Module):
+    """Returns tokens by name, with a pooled row that is computed last."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 4)
+        self.pooler = nn.Linear(4, 4)
+
+    def forward(self, input_ids, attention_mask=None):
+        hidden = self.embed(input_ids)
+        return {"last_hidden_state": hidden, "pooler_output": self.pooler(hidden[:, 0])}
+
+
+IMAGES = torch.randn(3, 2, 4, 4)
+HEADS = [
+    (net(nn.Flatten(), nn.Linear(32, 6), nn.ReLU(), nn.Linear(6, 3)), IMAGES, "3", 6),
+    (net(nn.Flatten(), nn.Linear(32, 6), nn.Linear(6, 3), nn.Softmax(1)), IMAGES, "2", 6),
+    (net(nn.Conv2d(2, 5, 3), nn.Conv2d(5, 3, 1), nn.AdaptiveAvgPool2d(1)), IMAGES, "1", 5),
+    (net(nn.Conv2d(2, 5, 3), nn.ReLU()), IMAGES, None, 5),
+    (Dictionary().eval(), torch.ones(3, 7, dtype=torch.long), None, 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "head", "width"),
+    HEADS,
+    ids=["linear", "softmax", "convolution", "none", "tokens"],
+)
+def test_the_head_is_found(model, inputs, head, width):
+    assert find_head(model, Batch((inputs,))) == head
+    assert Body(model, head)(inputs).shape == (3, width)
+
+
+def test_masked_tokens_do_not_count():
+    model, ids = Dictionary().eval(), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    rows = Body(model, None)(input_ids=ids, attention_mask=mask)
+    torch.testing.assert_close(rows[0], model.embed(ids[0, :2]).mean(0))
+
+
+def test_a_head_that_does_not_exist_is_named():
+    with pytest.raises(UnknownNameError, match="head"):
+        find_head(good(), Batch((torch.ones(2, 8),)), "fcc")
+
+
+def test_the_kernel_of_the_body_is_that_of_all_below_a_fresh_head():
+    """Against autograd, output by output; the old head sends nothing."""
+    x, _ = task(6)
+    fresh = WithHead(Body(good(), "fc"), 6, 3, 0, x).eval()
+    found = th.tangent_kernels(fresh, x, outputs="trace", params=["body.model.body.*"]).total
+    own = [p for name, p in fresh.named_parameters() if ".body." in name]
+    rows = []
+    for example in x:
+        for output in fresh(example.unsqueeze(0))[0]:
+            grads = torch.autograd.grad(output, own, retain_graph=True)
+            rows.append(torch.cat([g.flatten() for g in grads]))
+    features = torch.stack(rows).reshape(6, 3, -1)
+    torch.testing.assert_close(found, torch.einsum("xip,yip->xy", features, features))
