@@ -22,6 +22,7 @@ from theodolite.engine import (
     Layers,
     features,
     model_device,
+    require_model,
     require_pool,
     tangent_kernels,
     untouched,
@@ -38,7 +39,7 @@ from theodolite.linalg import LeaveOneOut, double, double_center, regression_tar
 from theodolite.measures import kernel, representation
 from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, WithHead, find_head
-from theodolite.surveys.inputs import fit_inputs, require_model
+from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.options import SurveyOptions
