@@ -13,8 +13,8 @@ from tests.networks import ntk_mlp
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
+from theodolite.engine.calls import Dense
 from theodolite.engine.rules import RULES, register_rule
-from theodolite.engine.structures import Dense
 from theodolite.engine.uses import UseRecorder, _targets, require_complete
 from theodolite.errors import CaptureError
 

@@ -55,7 +55,14 @@ from theodolite.engine._tangents import (
 )
 from theodolite.engine.batches import Batch, iterate_batches, single_batch
 from theodolite.engine.calls import tensors_in
-from theodolite.engine.hooks import capture_inputs, capture_outputs, first_tensor
+from theodolite.engine.hooks import (
+    Read,
+    ReadPoint,
+    capture_inputs,
+    capture_outputs,
+    first_tensor,
+    follow_layers,
+)
 from theodolite.engine.inputs import (
     Cast,
     FittedBatch,
@@ -80,7 +87,6 @@ from theodolite.engine.positions import (
     labels_are_inputs,
     projected_outputs,
 )
-from theodolite.engine.read_points import Read, ReadPoint, follow_layers
 from theodolite.engine.readouts import (
     Loss,
     Readout,

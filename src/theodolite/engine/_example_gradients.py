@@ -18,8 +18,8 @@ from torch import Tensor
 
 from theodolite.engine._factors import DenseFactors, FactorLayout
 from theodolite.engine._plan import ParameterGroup, group_parameters
+from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.layers import Ownership
-from theodolite.engine.structures import Dense, Lookup, Outer, Structure
 from theodolite.engine.uses import Use
 
 __all__ = [

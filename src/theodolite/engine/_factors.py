@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine._plan import ParameterGroup, Route
-from theodolite.engine.calls import split_examples
+from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.structures import Dense, Lookup, Outer
 from theodolite.engine.uses import Use, pull_back
 from theodolite.errors import ShapeError
 

@@ -23,11 +23,16 @@ from theodolite.engine._examples import (
     tolerance_of,
 )
 from theodolite.engine.batches import Batch, iterate_batches
-from theodolite.engine.hooks import capture_outputs
+from theodolite.engine.hooks import (
+    Read,
+    ReadPoint,
+    capture_features,
+    capture_outputs,
+    follow_layers,
+)
 from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, select_layers, unwrap
 from theodolite.engine.positions import AtPositions
-from theodolite.engine.read_points import Read, ReadPoint, capture_features, follow_layers
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from theodolite.checks import size_in_bytes
 from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.hooks import Read, ReadPoint
 from theodolite.engine.layers import Layers, layers_text
-from theodolite.engine.read_points import Read, ReadPoint
 from theodolite.engine.state import DEFAULT_MEMORY_LIMIT, exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double, double_center

@@ -30,10 +30,10 @@ from torch import Tensor
 
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ForwardRun
+from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.layers import Layers, Ownership, Parameters
 from theodolite.engine.readouts import Mode, Outputs, Readout, kernel_shape
 from theodolite.engine.state import available_bytes
-from theodolite.engine.structures import Dense, Lookup, Outer, Structure
 from theodolite.engine.uses import Use
 from theodolite.errors import MemoryLimitError
 

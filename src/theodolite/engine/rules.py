@@ -15,14 +15,18 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theodolite.engine.calls import (
     Call,
+    Dense,
+    Lookup,
     NotFollowedError,
+    Outer,
+    OutputGrads,
+    Structure,
     function_name,
     split_examples,
     tensors_in,
 )
 from theodolite.engine.patches import PatchGeometry, per_axis
 from theodolite.engine.state import quiet_vmap
-from theodolite.engine.structures import Dense, Lookup, Outer, OutputGrads, Structure
 from theodolite.errors import CaptureError
 
 __all__ = [
@@ -62,7 +66,7 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     The self-check of every run compares what rules give with plain autograd.
 
     Example:
-        >>> from theodolite.engine.structures import Dense
+        >>> from theodolite.engine.calls import Dense
         >>> @register_rule(torch.hypot)
         ... def hypot(call):
         ...     return None

@@ -26,14 +26,16 @@ from theodolite.engine.backward import fixed_batch_norm, flipped_kernel_convolut
 from theodolite.engine.calls import (
     Axis,
     Call,
+    Lookup,
     NotFollowedError,
+    Outer,
+    Structure,
     find_axis,
     function_name,
     tensors_in,
 )
 from theodolite.engine.rules import RULES, replay
 from theodolite.engine.state import quiet_vmap
-from theodolite.engine.structures import Lookup, Outer, Structure
 from theodolite.errors import CaptureError
 
 __all__ = [
