@@ -155,7 +155,11 @@ BOTH = {
         nets("mean_correlation", 3, 2, 1),
         nets("mean_correlation", 2, 3, 1),
     ),
-    "fig19-23.rank": (nets("mean_rank", 9, 1, 2), nets("mean_rank", 9, 2, 1)),
+    "fig19-23.rank": (nets("mean_rank", 1, 1, 2), nets("mean_rank", 9, 1, 2)),
+    "fig19-23.rank-at-rate": tuple(
+        (*nets("mean_rank", 9, 3, 3 + lead), *nets("mean_rank", 9, 3, 3 + 2 * lead))
+        for lead in (1.0, -1.0)
+    ),
     "fig19-23.fisher-flatter": tuple(
         (made_run({}, {"fisher_rank": np.asarray([1, x]), "rank": np.asarray([1, 3.0])}),)
         for x in (2.0, 4.0)
@@ -209,6 +213,7 @@ UNDECIDED = {
     "approximations.first-order": run(**{"order 3": np.nan}),
     "corollary1.finite": run(finite_error=np.nan),
     "fig18.centre": scales(2.0, 4.0)[:1],
+    "fig19-23.rank-at-rate": (*nets("mean_rank", 9, 3, 4), *nets("mean_rank", 9, 3, 2.1)),
 }
 
 

@@ -22,6 +22,8 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    all_of,
+    clearly_positive,
     mean_and_error,
     outcome,
 )
@@ -99,15 +101,19 @@ def _readout(split: Split, config: FewShot) -> tuple[dict[str, float], list[np.n
 
 
 def _compared(runs: Results, role: str, keys: tuple[str, ...], *, best: bool) -> Outcome:
-    """Whether transfer has the smallest (best) or largest mean of every quantity."""
+    """Whether transfer has the smallest (best) or largest mean of every quantity.
+
+    Undecided where a mean difference over the runs is within two standard errors of zero.
+    """
     numbers: dict[str, float] = {}
-    holds = True
+    found: list[bool | None] = []
     for key in keys:
-        values = {name: runs.mean(f"{role}_{name}_{key}") for name in _NAMES}
-        others = (values["original"], values["init"])
-        holds &= values["transfer"] < min(others) if best else values["transfer"] > max(others)
-        numbers |= {f"{name}_{key}": value for name, value in values.items()}
-    return outcome(holds, **numbers)
+        values = {name: runs[f"{role}_{name}_{key}"] for name in _NAMES}
+        for other in ("original", "init"):
+            lead = values[other] - values["transfer"]
+            found.append(clearly_positive(lead if best else -lead))
+        numbers |= {f"{name}_{key}": value.mean() for name, value in values.items()}
+    return outcome(all_of(found), **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -160,7 +166,7 @@ def _claims() -> tuple[Claim, ...]:
     return tuple(
         Claim(
             f"{id_}.{name}{suffix}",
-            f"{text} (means over runs{note})",
+            f"{text} (means over runs, by two standard errors{note})",
             lambda runs, r=f"{prefix}{role}", k=keys, b=best: _compared(runs, r, k, best=b),  # type: ignore[misc]
             scope="all",
         )

@@ -29,7 +29,9 @@ __all__ = [
     "Result",
     "Results",
     "Verdict",
+    "all_of",
     "between",
+    "clearly_positive",
     "correlation_interval",
     "in_order",
     "judge_claim",
@@ -393,6 +395,25 @@ def provided(premise: Callable[[Results], bool], check: Check) -> Check:
         return found if premise(runs) else Outcome(None, found.numbers)
 
     return checked
+
+
+def clearly_positive(differences: Numbers) -> bool | None:
+    """Whether the mean is positive, or negative (False), by two standard errors; None within them.
+
+    Example:
+        >>> clearly_positive([0.9, 1.1, 1.0]), clearly_positive([1.0, -0.9, 0.1])
+        (True, None)
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    mean, error = values.mean(), values.std(ddof=1) / math.sqrt(len(values))
+    return None if abs(mean) <= 2 * error else bool(mean > 0)
+
+
+def all_of(found: Sequence[bool | None]) -> bool | None:
+    """False if one of them is, None if one of the others is undecided, else True."""
+    return False if False in found else None if None in found else True
 
 
 def spearman(first: Numbers, second: Numbers) -> float:

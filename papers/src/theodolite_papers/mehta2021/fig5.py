@@ -210,6 +210,18 @@ def _ordered(name: str) -> Check:
     return check
 
 
+def _contrast_follows(runs: Results) -> Outcome:
+    cases = _by_case(runs)
+    shown = [case for case in _ORDER if case in cases]
+    if len(shown) < 2:
+        return outcome(None)
+    accuracy, contrast = (
+        [cases[case][name] for case in shown] for name in ("best_test", "contrast")
+    )
+    numbers = {f"{case}_contrast": value for case, value in zip(shown, contrast, strict=True)}
+    return outcome(np.array_equal(np.argsort(accuracy), np.argsort(contrast)), **numbers)
+
+
 def _labels_accuracy(runs: Results) -> Outcome:
     cases = _by_case(runs)
     if not {"true", "shuffled"} <= set(cases):
@@ -326,8 +338,9 @@ STUDY = Study(
         ),
         Claim(
             f"{_ID}.contrast",
-            "in-class minus overall alignment rises in the same order (not in the paper)",
-            _ordered("contrast"),
+            "in-class minus overall alignment orders the architectures as their test accuracy does "
+            "here (not in the paper)",
+            _contrast_follows,
             scope="seed",
             fragile="not a claim of the paper",
         ),
