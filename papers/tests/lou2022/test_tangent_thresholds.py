@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from papers.tests.lou2022.made_results import depth_run, holds, made_run
+from theodolite_papers.ledger import Result
 
 PI = 4.5 * np.pi**2
 
@@ -206,6 +207,30 @@ BOTH = {
     "theorem2.finite": (run(finite_error=0.1), run(finite_error=0.2)),
     "theorem2.rising": (run(finite_step=-0.04), run(finite_step=-0.06)),
 }
+STOPS = {"stops": [0, 11], "steps": [0.005, 0.05]}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "good", "bad"),
+    [
+        ("gofe", "gofe_correlation", 0.91, 0.89),
+        ("moments", "moments_correlation", 0.51, 0.49),
+        ("sign", "moments_sign", 0.75, 0.74),
+        ("third", "third_over_second", 0.1, 0.11),
+        ("theta", "theta_error", 1e-7, 1e-5),
+        ("second", "second_term", 0.07, 0.08),
+    ],
+)
+def test_every_stop_counts(name, key, good, bad):
+    def ahead(last):
+        numbers = {f"{stop}_{size:g}_{key}": good for stop in (0, 11) for size in (0.005, 0.05)}
+        one = Result(numbers | {f"11_0.005_{key}": last}, config=STOPS)
+        return holds(f"lou2022.appendix-d.{name}", one)
+
+    assert ahead(good) is True
+    assert ahead(bad) is False
+
+
 UNDECIDED = {
     "fig5.no-flips": run(still_cosine=np.nan, still_limit=np.nan),
     "fig8.worse": panels({"a": 1}, {"a": 89}),
