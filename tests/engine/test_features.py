@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.engine.zoo import ZOO, specimen
 from theodolite.engine import feature_chunks, feature_grams, feature_moments, features
 from theodolite.engine.batches import Batch, single_batch
+from theodolite.errors import UnknownNameError
 
 
 class Residual(nn.Module):
@@ -297,3 +298,11 @@ def test_also_after_an_error_midway(model, inputs, measure):
 
     with unchanged(model), pytest.raises(KeyboardInterrupt):
         measure(model, inputs, "conv", broken)
+
+
+def test_a_layer_that_is_not_there_is_named_with_those_that_are():
+    found = features(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), torch.randn(5, 3))
+    with pytest.raises(UnknownNameError, match="layer"):
+        found["3"]
+    assert "3" not in found
+    assert found.get("3") is None

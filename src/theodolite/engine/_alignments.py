@@ -1,6 +1,6 @@
 """Alignment of every layer's tangent kernel with the labels, without holding any kernel."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,10 +40,10 @@ from theodolite.engine._runs import ModelRecorder, plain_gradients
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.inputs import require_device, require_model
-from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
+from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
-from theodolite.errors import DomainError, MemoryLimitError, ShapeError, UnknownNameError
+from theodolite.errors import DomainError, MemoryLimitError, ShapeError
 from theodolite.linalg import alignment_from_norms, center_all, peak_index, target_columns
 
 Method = Literal["exact", "sketch"]
@@ -67,7 +67,7 @@ class TangentAlignment:
 
 
 @dataclass(frozen=True)
-class TangentAlignments(Mapping[str, TangentAlignment]):
+class TangentAlignments(LayerMapping[TangentAlignment]):
     """Layer -> alignment, in order of execution.
 
     Args:
@@ -80,20 +80,6 @@ class TangentAlignments(Mapping[str, TangentAlignment]):
     layers: dict[str, TangentAlignment]
     method: Method
     covariance: Float[Tensor, "layers layers"] = field(repr=False)
-
-    def __getitem__(self, layer: str) -> TangentAlignment:
-        if layer not in self.layers:
-            raise UnknownNameError("layer", layer, self.layers)
-        return self.layers[layer]
-
-    def __contains__(self, layer: object) -> bool:
-        return layer in self.layers
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def __repr__(self) -> str:
         return f"TangentAlignments({self.method}, {layers_text(self)})"

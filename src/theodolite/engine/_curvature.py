@@ -20,7 +20,7 @@ from theodolite.engine._operators import ParameterOperator, Pass, flat, weighted
 from theodolite.engine._runs import ModelRecorder
 from theodolite.engine._tangents import tangent_kernels
 from theodolite.engine.batches import Batch
-from theodolite.engine.layers import Layers, layers_text
+from theodolite.engine.layers import LayerMapping, Layers, layers_text
 from theodolite.engine.readouts import Loss, OutputChoice, Readout, per_example_loss
 from theodolite.engine.state import exact_arithmetic, untouched
 from theodolite.linalg import cross_entropy_hessian, double, squared_error_hessian
@@ -53,21 +53,12 @@ class LayerFisher:
 
 
 @dataclass(frozen=True)
-class Fisher(Mapping[str, LayerFisher]):
+class Fisher(LayerMapping[LayerFisher]):
     """Layer -> Fisher information; ``total`` for all layers together."""
 
     layers: Mapping[str, LayerFisher]
     total: LayerFisher
     outputs: Float[Tensor, "n c"]
-
-    def __getitem__(self, layer: str) -> LayerFisher:
-        return self.layers[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def __repr__(self) -> str:
         return f"Fisher({len(self.outputs)} examples, {layers_text(self)})"

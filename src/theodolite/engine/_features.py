@@ -31,7 +31,7 @@ from theodolite.engine.hooks import (
     follow_layers,
 )
 from theodolite.engine.inputs import fitted_batches, require_model
-from theodolite.engine.layers import Layers, layers_text, select_layers, unwrap
+from theodolite.engine.layers import LayerMapping, Layers, layers_text, select_layers, unwrap
 from theodolite.engine.positions import AtPositions
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
@@ -190,7 +190,7 @@ class FeatureChunk:
 
 
 @dataclass(frozen=True)
-class Features(Mapping[str, Tensor]):
+class Features(LayerMapping[Tensor]):
     """Layer -> features ``(n, d)``, in order of execution.
 
     Args:
@@ -210,15 +210,6 @@ class Features(Mapping[str, Tensor]):
     read_at: Mapping[str, str]
     outputs: Tensor | None = None
     measured: str = "in batches"
-
-    def __getitem__(self, layer: str) -> Tensor:
-        return self.layers[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def __repr__(self) -> str:
         n = len(next(iter(self.layers.values()), ()))

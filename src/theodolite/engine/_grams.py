@@ -6,7 +6,7 @@ multiplied with itself and with every later batch, and dropped. If all features 
 limit that is one reader over the data, else ``(tiles + 1) / 2``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from theodolite.checks import size_in_bytes
 from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import Read, ReadPoint
-from theodolite.engine.layers import Layers, layers_text
+from theodolite.engine.layers import LayerMapping, Layers, layers_text
 from theodolite.engine.state import DEFAULT_MEMORY_LIMIT, exact_arithmetic, untouched
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import double, double_center
@@ -28,7 +28,7 @@ _ROWS = 512  # rows of one product inside a tile: half of the square is skipped,
 
 
 @dataclass(frozen=True)
-class FeatureGrams(Mapping[str, Tensor]):
+class FeatureGrams(LayerMapping[Tensor]):
     """Layer -> Gram matrix ``(n, n)`` of its features, in order of execution.
 
     Args:
@@ -44,15 +44,6 @@ class FeatureGrams(Mapping[str, Tensor]):
     widths: Mapping[str, int]
     tiles: int
     centered: bool
-
-    def __getitem__(self, layer: str) -> Tensor:
-        return self.layers[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
 
     def __repr__(self) -> str:
         n = len(next(iter(self.layers.values()), ()))

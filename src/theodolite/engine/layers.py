@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from theodolite.engine.calls import NotFollowedError
 from theodolite.errors import DomainError, UnknownNameError
 
 __all__ = [
+    "LayerMapping",
     "Layers",
     "Ownership",
     "layers_text",
@@ -27,6 +29,7 @@ __all__ = [
 
 Layers = str | Iterable[str] | Mapping[str, Iterable[str]] | Callable[[str, nn.Module], bool]
 Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+T = TypeVar("T")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -192,6 +195,33 @@ def _chosen_parameters(
     if not chosen:
         raise DomainError(f"params: expected to select at least one parameter, {params!r} has none")
     return chosen
+
+
+class LayerMapping(Mapping[str, T]):
+    """Layer -> what was found for it, in order; a name that is not there is answered with others.
+
+    Subclasses have ``layers``, the mapping itself.
+    """
+
+    layers: Mapping[str, T]
+
+    def __getitem__(self, layer: str) -> T:
+        if layer not in self.layers:
+            raise UnknownNameError("layer", layer, self.layers)
+        return self.layers[layer]
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.layers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def get(self, layer: str, default: Any = None) -> Any:
+        """The same, or the default where there is none."""
+        return self.layers.get(layer, default)
 
 
 def layers_text(names: Iterable[str], most: int = 6) -> str:
