@@ -25,7 +25,8 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     if context.processes.rank != 0:  # the row and the outputs are those of the first
         return
     batch, targets = context.examples("gradient")[0], context.probe.targets
-    if targets.labels is not None and context.task is None:  # a label too many would stop a GPU for good
+    # A label too many would stop a GPU for good.
+    if targets.labels is not None and context.task is None:
         targets.outputs(context.layout.outputs or 1)
     with record.timed("loss"), torch.no_grad():
         losses = per_example_loss(example_loss(context))(context.outputs(batch), batch)
