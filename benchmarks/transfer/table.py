@@ -216,6 +216,28 @@ def forecast_gaps(results: Results, method: str, most: int = 400) -> pandas.Data
     return answer
 
 
+def coverage(results: Results, method: str, most: int = 400) -> pandas.DataFrame:
+    """Share of fine-tuned accuracies in the interval of ``th.transfer``, and in a symmetric one."""
+    value = results.forecasts[method.replace(": error", ": accuracy")]
+    table = pandas.DataFrame({"value": value, "error": -results.scores[method]})
+    table["truth"] = results.truth["truth"]
+    table = table.reset_index()
+    table = table[table["labels"] <= most]
+    square = 1.96**2 / table["labels"]
+    share = table["value"]
+    half = 1.96 * np.sqrt(share * (1 - share) / table["labels"] + square / (4 * table["labels"]))
+    wide = np.hypot(half / (1 + square), 0.04)
+    above = np.where(table["error"] > 0.7, np.maximum(wide, 0.47), wide)
+    gap = table["truth"] - share
+    table["symmetric"] = gap.abs() <= wide
+    table["as given"] = (gap >= -wide) & (gap <= above)
+    table["below"] = gap < -wide
+    table["half"] = np.where(table["target"].isin(SELECTION), "chosen on", "reported")
+    answer = table.groupby(["half", "labels"])[["symmetric", "as given", "below"]].mean()
+    answer.index = [f"{half}, {labels} labels" for half, labels in answer.index]
+    return answer
+
+
 def print_tables(path: Path = RESULTS) -> None:
     """The reported half, the half on which the default was chosen, and forecasts."""
     results = Results.load(path)
@@ -231,6 +253,8 @@ def print_tables(path: Path = RESULTS) -> None:
     print(markdown(beside(results, default, [*first, *others])))
     print("\nFine-tuned accuracy less its forecast, points, 100 and 400 labels\n")
     print(markdown(forecast_gaps(results, default)))
+    print("\nShare of fine-tuned accuracies in the interval\n")
+    print(markdown(coverage(results, default)))
     print("\nThe half on which the default was chosen\n")
     print(markdown(summary(results, methods, SELECTION)))
     moved = [name for name in results.scores if "(target's)" in name and "size" not in name]

@@ -96,6 +96,27 @@ def test_the_forecast_holds_on_new_examples():
     assert low <= accuracy <= high
 
 
+def test_where_features_are_missing_the_forecast_is_a_lower_bound():
+    x, y = task()
+    value, low, high = th.transfer(good(), (x, y)).forecast()
+    assert high - value <= value - low + 1e-9
+    unknown = th.transfer(good(), (x, (x[:, 2:7].prod(1) > 0).long()))
+    value, low, high = unknown.forecast()
+    assert high - value >= 0.4 or high == 1.0
+    assert value - low < 0.2
+    assert "the forecast is a lower bound" in unknown.summary()
+
+
+def test_a_model_that_knows_nothing_is_expected_at_chance():
+    """The class of an example that is left out is rarer among the others, so it is rarely said."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, 8, generator=generator), torch.arange(200) % 10
+    found = th.transfer(poor(), (x, y))
+    value, *_ = found.forecast()
+    assert value > found.record.contents["models"][0]["tangent"]["accuracy"]
+    assert abs(value - 0.1) < 0.05  # 2.4 standard errors
+
+
 def test_one_model_at_a_time_is_in_memory():
     alive = []
 
