@@ -1,4 +1,4 @@
-"""ResNet-18 for 32x32 images (3x3 stem, no pooling), with the in-place ops of the stock model."""
+"""ResNets: for 32x32 images (3x3 stem, no pooling), with the in-place ops of the stock model."""
 
 from collections.abc import Callable
 
@@ -47,18 +47,22 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Stem, four stages of two blocks, classifier."""
+    """Stem, four stages of two blocks, classifier; the stock stem reduces images fourfold."""
 
     def __init__(
         self,
         norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
         classes: int = 10,
         inplace: bool = True,
+        stock: bool = False,
     ):
         super().__init__()
         self.conv1 = nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False)
+        if stock:
+            self.conv1 = nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False)
         self.bn1 = norm(WIDTHS[0])
         self.relu = nn.ReLU(inplace=inplace)
+        self.pool = nn.MaxPool2d(3, 2, 1) if stock else nn.Identity()
         pairs = zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
         stages = [
             nn.Sequential(
@@ -72,8 +76,36 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images (n, 3, 32, 32)."""
-        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.pool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+class ResNet20(nn.Module):
+    """Stem, three stages of three blocks, classifier: 0.27 million parameters."""
+
+    def __init__(self, classes: int = 10):
+        super().__init__()
+        widths = (16, 16, 32, 64)
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        blocks = [
+            BasicBlock(
+                widths[stage + (block > 0)],
+                widths[stage + 1],
+                2 if stage and not block else 1,
+                nn.BatchNorm2d,
+                True,
+            )
+            for stage in range(3)
+            for block in range(3)
+        ]
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of images (n, 3, 32, 32)."""
+        x = self.blocks(self.bn1(self.conv1(x)).relu_())
         return self.fc(x.mean((2, 3)))
 
 

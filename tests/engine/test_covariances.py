@@ -5,9 +5,10 @@ from torch import nn
 from torch.nn import functional
 
 from tests.reference import patches as reference
-from theodolite.engine import input_moments, patch_covariance, weight_covariance
+from theodolite.engine import input_moments, input_samples, patch_covariance, weight_covariance
 from theodolite.engine._covariances import _prefers_shifts
 from theodolite.engine.patches import PatchGeometry
+from theodolite.linalg import Moments, RowSample
 
 # kernel, stride, padding, dilation
 GEOMETRIES = {
@@ -229,3 +230,36 @@ def test_float32_patches_give_an_exactly_symmetric_covariance(generator):
     images = torch.rand(20, 3, 9, 9, generator=generator)
     covariance = patch_covariance(images, 3)
     assert torch.equal(covariance, covariance.T)
+
+
+def test_inputs_are_kept_while_they_are_few_and_folded_when_they_are_not(generator):
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 5), nn.Flatten())
+    model.append(nn.Linear(2, 4)).double()
+    x = torch.randn(20, 2, 7, 7, generator=generator, dtype=torch.float64)
+    found = input_samples(model, x, batch_size=3)
+    kinds = {name: type(part) for name, part in found.items()}
+    assert kinds == {"0": Moments, "2": RowSample, "4": Moments}  # 500 of 18, 20 of 75, 20 of 2
+    for name, expected in input_moments(model, x).items():
+        part = found[name].moments() if isinstance(found[name], RowSample) else found[name]
+        torch.testing.assert_close(part.covariance(), expected.covariance())
+        torch.testing.assert_close(part.mean, expected.mean)
+
+
+class Heads(nn.Module):
+    """Three layers that receive one tensor, of which the last changes it in place before."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 2) for _ in range(3))
+
+    def forward(self, x):
+        x = x.clone()
+        both = self.first(x) + self.second(x)
+        return both + self.third(x.mul_(2))
+
+
+def test_layers_with_the_same_input_share_their_moments(generator):
+    x = torch.randn(30, 4, generator=generator)
+    found = input_samples(Heads(), x, batch_size=8)
+    assert found["first"] is found["second"]
+    torch.testing.assert_close(found["third"].covariance(), 4 * found["first"].covariance())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tolerances import assert_close
-from theodolite.linalg import CrossMoments, Moments, TriangularState, row_chunks
+from theodolite.linalg import CrossMoments, Moments, RowSample, TriangularState, row_chunks
 
 
 def rows(seed, count, width, mean=0.0):
@@ -101,3 +101,20 @@ def test_chunks_cover_all_rows_in_order():
     parts = row_chunks(wide)
     assert sum(len(part) for (part,) in parts) == 10
     assert max(part.numel() for (part,) in parts) * 8 <= 32 * 2**20
+
+
+def test_few_rows_have_the_leading_directions_of_their_covariance():
+    x = rows(0, 30, 80, mean=2.0)
+    sample = RowSample(x[:12]) + RowSample(x[12:])
+    expected = Moments.of(x).leading(10)
+    found = sample.leading(10)
+    assert_close(found.values, expected.values, scale=100)
+    overlap = (found.vectors * expected.vectors).sum(0).abs()
+    assert_close(overlap, torch.ones(10, dtype=torch.float64), scale=100)
+    assert_close(sample.moments().covariance(), covariance(x), scale=100)
+
+
+def test_directions_of_constant_rows_are_orthonormal():
+    found = RowSample(torch.ones(6, 20)).leading(3)
+    assert_close(found.vectors.T @ found.vectors, torch.eye(3, dtype=torch.float64), scale=10)
+    assert found.values.tolist() == [0.0] * 3

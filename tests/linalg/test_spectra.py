@@ -130,3 +130,33 @@ def test_leading_pairs_by_absolute_value():
     assert_close(values, [-5.0, 3.0])
     with pytest.raises(DomainError, match="below size = 5, got 5"):
         linalg.top_eigen_operator(lambda v: diagonal * v, 5, 5)
+
+
+SPECTRA = {
+    "decaying": torch.arange(1, 601, dtype=torch.float64) ** -0.7,
+    "equal": torch.ones(600, dtype=torch.float64),
+    "more equal ones than a block": torch.cat([5 * torch.ones(80), torch.linspace(1, 0, 520)]),
+    "low rank": torch.cat([torch.linspace(2, 1, 20), torch.zeros(580)]),
+    "signs": torch.linspace(1, -1.5, 600),
+}
+
+
+@pytest.mark.parametrize("values", SPECTRA.values(), ids=SPECTRA)
+def test_blocks_of_vectors_find_the_leading_pairs(values, generator):
+    """What a GPU does: residuals within the tolerance, values right to about its square."""
+    values = values.double()
+    basis = torch.linalg.qr(torch.randn(600, 600, generator=generator, dtype=torch.float64)).Q
+    matrix = (basis * values) @ basis.T
+    found = spectra._block_krylov((matrix + matrix.T) / 2, 90, 1e-9)
+    assert_close(found.values, values[:90], scale=1e3)
+    residuals = matrix @ found.vectors - found.vectors * found.values
+    assert float(residuals.norm(dim=0).max()) <= 2e-9 * float(values.max())
+    assert_close(found.vectors.T @ found.vectors, torch.eye(90).double(), scale=1e3)
+
+
+def test_a_looser_tolerance_is_kept(generator):
+    a = torch.randn(600, 700, generator=generator, dtype=torch.float64)
+    matrix = a @ a.T / 700
+    values, vectors = linalg.top_eigen(matrix, 20, tolerance=1e-6)
+    assert float((matrix @ vectors - vectors * values).norm(dim=0).max()) <= 1e-6 * values[0]
+    assert_close(values, linalg.symmetric_eigen(matrix).values[:20], scale=1e5)

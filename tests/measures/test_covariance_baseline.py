@@ -8,9 +8,12 @@ import torch
 
 from tests.measures.covariances import orthogonal, random_spd, with_eigenvalues
 from tests.tolerances import assert_close
+from theodolite.errors import ShapeError
+from theodolite.linalg import symmetric_eigen
 from theodolite.measures.covariance import (
     basis_misalignment,
     compare_misalignment,
+    compare_misalignment_along,
     compress_covariance,
     haar_bound,
     kantorovich_bound,
@@ -221,3 +224,37 @@ def test_relative_misalignment_of_isotropic_weights_is_undefined(turn):
     value.backward()
     assert value.isnan()
     assert (weights.grad == 0).all()
+
+
+@pytest.mark.parametrize("filters", [40, 9])  # all directions, and a quarter of the filters
+def test_comparison_along_directions_is_that_of_covariances(filters):
+    draws = torch.Generator().manual_seed(1)
+    weights = torch.randn(filters, 10, generator=draws, dtype=torch.float64)
+    data = random_spd(10, seed=3)
+    centred = weights - weights.mean(0)
+    seeds = [torch.Generator().manual_seed(0) for _ in range(2)]
+    expected = compare_misalignment(
+        data, centred.T @ centred / filters, filters, generator=seeds[0]
+    )
+    kept = 10 if filters == 40 else 3
+    directions = symmetric_eigen(data)
+    directions = directions._replace(
+        values=directions.values[:kept], vectors=directions.vectors[:, :kept]
+    )
+    found = compare_misalignment_along(
+        directions, weights, lambda size: random_bases(size, generator=seeds[1])
+    )
+    assert found.subspace == expected.subspace == (10 if filters == 40 else 2)
+    assert_close(found.value, expected.value, scale=100)
+    assert_close(found.baseline, expected.baseline, scale=100)
+    assert_close(found.relative, expected.relative, scale=100)
+    assert found.floor == expected.floor
+
+
+def test_too_few_directions_are_refused():
+    with pytest.raises(ShapeError, match="expected 3 leading eigenpairs or more for 9 filters"):
+        directions = symmetric_eigen(random_spd(10, seed=3))
+        directions = directions._replace(
+            values=directions.values[:2], vectors=directions.vectors[:, :2]
+        )
+        compare_misalignment_along(directions, torch.randn(9, 10), random_bases)

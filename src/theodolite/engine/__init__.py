@@ -10,6 +10,7 @@ from theodolite.engine._class_sums import LayerSums, UnitSums
 from theodolite.engine._covariances import (
     PositionCovariance,
     input_moments,
+    input_samples,
     patch_covariance,
     weight_covariance,
 )
@@ -166,6 +167,7 @@ __all__ = [
     "gradient_alignment",
     "gradient_sums",
     "input_moments",
+    "input_samples",
     "iterate_batches",
     "labels_are_inputs",
     "main_tensor",

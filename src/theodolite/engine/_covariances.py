@@ -24,7 +24,7 @@ from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import Moments, array_function, double
+from theodolite.linalg import Moments, RowSample, array_function, double
 
 _CHUNK_BYTES = 64 * 2**20
 # Below this many channels the shifted products are too narrow for the matrix units.
@@ -39,10 +39,15 @@ def patch_moments(
     images: Float[Tensor, "n channels *sizes"],
     grid: PatchGeometry,
     shift: Float[Tensor, " channels"],
+    whole_shift: Float[Tensor, " d"] | None = None,
 ) -> Moments:
-    """Moments of all patches of one batch, pooled over positions, about a shift per channel."""
-    whole_shift = shift.double().repeat_interleave(grid.offset_count)
-    scatter = torch.zeros(len(whole_shift), len(whole_shift)).to(whole_shift)
+    """Moments of all patches of one batch, pooled over positions, about a shift per channel.
+
+    A stream hands on the whole shift of its first batch: adding a batch then costs one addition.
+    """
+    if whole_shift is None:
+        whole_shift = shift.double().repeat_interleave(grid.offset_count)
+    scatter = whole_shift.new_zeros(len(whole_shift), len(whole_shift))
     total = torch.zeros_like(whole_shift)
     shifted_products = _prefers_shifts(images, grid)
     for chunk in _chunks(images, grid, unfolds=not shifted_products):
@@ -397,18 +402,64 @@ def input_moments(
     References:
         [maennel2020], section 2; deeper layers as in its appendix.
     """
+    found = input_samples(
+        model, data, layers, padding=padding, batch_size=batch_size, batch_fn=batch_fn, few=False
+    )
+    return {
+        name: part.moments() if isinstance(part, RowSample) else part
+        for name, part in found.items()
+    }
+
+
+def input_samples(
+    model: nn.Module,
+    data: Any,
+    layers: Layers = "*",
+    *,
+    padding: str = "none",
+    batch_size: int | None = _BATCH_SIZE,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    few: bool = True,
+) -> dict[str, Moments | RowSample]:
+    """The same as :func:`input_moments`; where inputs are fewer than their entries, themselves.
+
+    Layers that receive the same tensor share one result.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: names, patterns or a predicate.
+        padding: as in :func:`input_moments`.
+        batch_size: as there.
+        batch_fn: as there.
+        few: whether to keep inputs as long as they are few.
+    """
     require_choice(("none", "layer"), padding=padding)
     plain = unwrap(model)
     require_fixed_mode(plain)
     names = _names(plain, layers)
     modules = dict(plain.named_modules())
-    moments: dict[str, Moments] = {}
+    moments: dict[str, Moments | RowSample] = {}
     mask: Tensor | None = None
+    last: _Seen | None = None
 
     def reduce(name: str, value: Tensor) -> Tensor:
+        nonlocal last
         known = moments.get(name)
-        part = _moments(modules[name], value.detach(), mask, padding, known)
-        moments[name] = part if known is None else known + part
+        if last is not None and last.serves(modules[name], value, known):
+            moments[name] = moments[last.name]
+            return value.new_empty(0)
+        inputs = _Inputs.of(modules[name], value.detach(), mask, padding)
+        last = _Seen(name, modules[name], value, value._version, known)
+        if few and not isinstance(known, Moments):
+            kept = 0 if known is None else len(known.rows)
+            if kept + inputs.count < inputs.width:
+                rows = RowSample(inputs.rows())
+                moments[name] = rows if known is None else known + rows
+                return value.new_empty(0)
+        sums = inputs.folded(known.rows) if isinstance(known, RowSample) else known
+        part = inputs.moments(sums)
+        moments[name] = part if sums is None else sums + part
         return value.new_empty(0)
 
     device = model_device(plain)
@@ -417,13 +468,37 @@ def input_moments(
             mask = batch.mask
             with capture_inputs(plain, names, reduce):
                 batch.run(plain)
+            last = None
     silent = [name for name in names if name not in moments]
     if silent:
         raise DomainError(
             f"layers: expected layers that are called in the forward pass, {silent} are not "
             "(attention uses the weights of its projections directly); leave them out"
         )
+    for part in moments.values():
+        require_finite(inputs=part.rows if isinstance(part, RowSample) else part.total)
     return moments
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The layer whose input came last, and what was known of its inputs before."""
+
+    name: str
+    module: nn.Module
+    value: Tensor
+    version: int
+    known: Moments | RowSample | None
+
+    def serves(self, module: nn.Module, value: Tensor, known: Moments | RowSample | None) -> bool:
+        """Whether another layer has multiplied the same rows so far."""
+        if self.value is not value or self.version != value._version or self.known is not known:
+            return False
+        one, other = self.module, module
+        if isinstance(one, _CONV) and isinstance(other, _CONV):
+            names = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+            return all(getattr(one, name) == getattr(other, name) for name in names)
+        return not isinstance(one, _CONV) and not isinstance(other, _CONV)
 
 
 def _names(model: nn.Module, layers: Layers) -> list[str]:
@@ -447,24 +522,55 @@ def _is_matrix(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
-def _moments(
-    module: nn.Module, value: Tensor, mask: Tensor | None, padding: str, known: Moments | None
-) -> Moments:
-    require_finite(inputs=value)
-    if not isinstance(module, _CONV):
-        rows = value.reshape(-1, value.shape[-1])
-        if mask is not None and value.shape[:-1] == mask.shape:
-            rows = rows[mask.flatten().bool()]
-        return Moments.of(rows, None if known is None else known.shift)
-    images = _padded(module, value) if padding == "layer" else value
-    groups = module.groups
-    images = torch.unflatten(images, 1, (groups, -1)).flatten(0, 1)
-    grid = PatchGeometry.of(images.ndim - 2, module.kernel_size, module.stride, 0, module.dilation)
-    if known is None:
-        shift = double(images).mean((0, *range(2, images.ndim)))
-    else:
-        shift = known.shift[:: grid.offset_count]
-    return patch_moments(images, grid, shift)
+@dataclass(frozen=True)
+class _Inputs:
+    """What the weights of one layer multiply, for one batch: rows, or patches of images."""
+
+    values: Tensor
+    grid: PatchGeometry | None
+
+    @classmethod
+    def of(cls, module: nn.Module, value: Tensor, mask: Tensor | None, padding: str) -> "_Inputs":
+        if not isinstance(module, _CONV):
+            rows = value.reshape(-1, value.shape[-1])
+            if mask is not None and value.shape[:-1] == mask.shape:
+                rows = rows[mask.flatten().bool()]
+            return cls(rows, None)
+        images = _padded(module, value) if padding == "layer" else value
+        images = torch.unflatten(images, 1, (module.groups, -1)).flatten(0, 1)
+        sizes = module.kernel_size, module.stride, 0, module.dilation
+        return cls(images, PatchGeometry.of(images.ndim - 2, *sizes))
+
+    @property
+    def count(self) -> int:
+        if self.grid is None:
+            return len(self.values)
+        return len(self.values) * self.grid.positions(self.values.shape[2:])
+
+    @property
+    def width(self) -> int:
+        return self.values.shape[1] * (1 if self.grid is None else self.grid.offset_count)
+
+    def rows(self) -> Float[Tensor, "n d"]:
+        """A copy of every patch."""
+        if self.grid is None:
+            return self.values.clone()
+        return self.grid.rows(self.values).flatten(0, 1).clone()
+
+    def moments(self, known: Moments | None) -> Moments:
+        if self.grid is None:
+            return Moments.of(self.values, None if known is None else known.shift)
+        if known is None:
+            shift = double(self.values).mean((0, *range(2, self.values.ndim)))
+            return patch_moments(self.values, self.grid, shift)
+        shift = known.shift[:: self.grid.offset_count]
+        return patch_moments(self.values, self.grid, shift, known.shift)
+
+    def folded(self, rows: Float[Tensor, "n d"]) -> Moments:
+        """Moments of earlier rows, about a shift as streams have it: one number per channel."""
+        offsets = 1 if self.grid is None else self.grid.offset_count
+        means = rows.double().mean(0).view(-1, offsets).mean(1)
+        return Moments.of(rows, means.repeat_interleave(offsets))
 
 
 def _padded(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from theodolite.linalg.losses import (
     squared_error_gradient,
     squared_error_hessian,
 )
-from theodolite.linalg.moments import CrossMoments, Moments, TriangularState, row_chunks
+from theodolite.linalg.moments import CrossMoments, Moments, RowSample, TriangularState, row_chunks
 from theodolite.linalg.projections import (
     GRAM_ACCURATE_ABOVE,
     GramSums,
@@ -80,6 +80,7 @@ __all__ = [
     "LeaveOneOut",
     "Moments",
     "Route",
+    "RowSample",
     "SetSums",
     "Singular",
     "TriangularState",

@@ -135,7 +135,8 @@ def _one_kind(leaves: list[Any], name: str) -> bool:
 
 def _import(value: Any, name: str, wants_float: bool) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_import(item, name, wants_float) for item in value)
+        items = [_import(item, name, wants_float) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping):
         return {key: _import(item, name, wants_float) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

@@ -21,10 +21,12 @@ from theodolite.checks import (
     require_same_shape,
 )
 from theodolite.linalg.arrays import double
+from theodolite.linalg.spectra import Eigen, top_eigen
 
-__all__ = ["CrossMoments", "Moments", "TriangularState", "row_chunks"]
+__all__ = ["CrossMoments", "Moments", "RowSample", "TriangularState", "row_chunks"]
 
 _CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk: fits the cache hierarchy
+_SMALL = 1024  # rows and columns of a matrix that a CPU decomposes faster
 _DEVICE_CHUNK_BYTES = 256 * 2**20  # on an accelerator: amortises launches
 
 
@@ -94,6 +96,44 @@ class Moments:
         """Covariance about the mean (or second moment about zero), divided by ``count - ddof``."""
         center = self.mean if centered else torch.zeros_like(self.shift)
         return self.rebase(center).scatter / (self.count - ddof)
+
+    def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
+        """Leading eigenpairs of the covariance about the mean; small ones are found on the CPU."""
+        rounded = self.covariance()
+        matrix = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
+        matrix = matrix.cpu() if len(matrix) <= _SMALL else matrix
+        values, vectors = top_eigen(matrix, count, tolerance=tolerance)
+        return Eigen(values.clamp(min=0.0), vectors)
+
+
+@dataclass(frozen=True)
+class RowSample:
+    r"""Rows that are fewer than their entries: their covariance is never formed.
+
+    .. math:: \Sigma v = \lambda v \iff \tfrac1n X X^\top u = \lambda u,\quad
+              v = \frac{X^\top u}{\sqrt{n \lambda}}
+    """
+
+    rows: Float[Tensor, "n d"]
+
+    def __add__(self, other: "RowSample") -> "RowSample":
+        """Both groups of rows together."""
+        return RowSample(torch.cat([self.rows, other.rows]))
+
+    def moments(self) -> Moments:
+        """Sums of the same rows."""
+        return Moments.of(self.rows)
+
+    def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
+        """Leading eigenpairs of the covariance about the mean, of which there are fewer than n."""
+        X = double(self.rows)
+        X = X - X.mean(0)
+        values, left = top_eigen(X @ X.mT, count, tolerance=tolerance)
+        turned = X.mT @ left
+        scaled = turned / turned.norm(dim=0).clamp(min=torch.finfo(X.dtype).tiny)
+        vectors, signs = torch.linalg.qr(scaled)  # those of vanishing values are not orthogonal
+        signs = torch.where(signs.diagonal() < 0, -1.0, 1.0)
+        return Eigen(values.clamp(min=0.0) / len(X), vectors * signs)
 
 
 @dataclass(frozen=True)

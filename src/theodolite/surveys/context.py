@@ -29,7 +29,7 @@ from theodolite.engine import (
     feature_grams,
     features,
     gradient_alignment,
-    input_moments,
+    input_samples,
     iterate_batches,
     read_outputs,
     resolve_readout,
@@ -38,7 +38,7 @@ from theodolite.engine import (
     tangent_alignments,
 )
 from theodolite.errors import MemoryLimitError
-from theodolite.linalg import Moments, eps_of
+from theodolite.linalg import Moments, RowSample, eps_of
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
@@ -501,21 +501,28 @@ class SurveyContext:
             )
         return max(1, min(self.plan.batch_size, (free - fixed) // max(each, 1)))
 
-    def input_moments(self, layers: Sequence[Layer]) -> dict[str, Moments]:
-        """Moments of the inputs of this process's layers, over everybody's examples."""
-        own: dict[str, Moments] = {}
+    def input_moments(self, layers: Sequence[Layer]) -> dict[str, Moments | RowSample]:
+        """Moments of the inputs of this process's layers, over everybody's examples.
+
+        One process alone keeps the inputs themselves where they are fewer than their entries.
+        """
+        own: dict[str, Moments | RowSample] = {}
         data = self._covariance_data()
         with self.processes.together():
             if data is not None:
-                own = input_moments(
+                own = input_samples(
                     self.model,
                     data,
                     [layer.name for layer in layers],
                     batch_size=self.plan.batch_size,
                     batch_fn=self.options.batch_fn,
+                    few=self.processes.alone,
                 )
+        if self.processes.alone:
+            return own
+        sums = {name: part for name, part in own.items() if isinstance(part, Moments)}
         device = next(self.model.get_submodule(layers[0].name).parameters()).device
-        return shared_moments(self.processes, own, self._owners(layers), device)
+        return dict(shared_moments(self.processes, sums, self._owners(layers), device))
 
     def _covariance_data(self) -> Any:
         """All the data, or as much of the probe as was asked for; of it this process's part."""

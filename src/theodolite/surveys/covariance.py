@@ -6,14 +6,14 @@ Reads covariances of layers' inputs, and weights. Headline: ``relative_misalignm
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from theodolite.engine import weight_covariance
-from theodolite.errors import DomainError, ShapeError, TheodoliteError
-from theodolite.linalg import Moments, top_eigen
+from theodolite.errors import ShapeError, TheodoliteError
+from theodolite.linalg import Eigen, Moments, RowSample, top_eigen
 from theodolite.measures import covariance
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
@@ -22,11 +22,11 @@ from theodolite.surveys.record import RecordBuilder
 
 __all__ = ["matrix_layers", "measure_covariance", "require_image_shape"]
 
-Result = TypeVar("Result")
 ImageShape = tuple[int, int, int]
 
 _SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how many in large layers
 _LARGE = 1024
+_TOLERANCE = 1e-8  # of leading directions
 _BASES = 10
 _COPIES = 8  # beside the sum: the part of a batch, products of patches, the eigensolver's
 _PATCHES = 70 * 2**20  # bytes: patches of a batch go in chunks
@@ -45,23 +45,53 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
             nothing, why = Estimate(math.nan), reasons[layer.name]
             record.row(layer, "covariance", "relative_misalignment", nothing, n=0, reason=why)
     fitting = [layer for layer in layers if reasons[layer.name] is None]
+    bases = _shared_bases(context.options.seed)
     for group in _groups(context, fitting):
         with context.step("covariance"):
             moments = _moments(context, group)
+        known: tuple[Moments | RowSample, Eigen] | None = None
         for layer in context.own(group):
             with context.step("covariance", layer):
-                rounded = moments.pop(layer.name).covariance()
-                data = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
-                if len(data) <= _LARGE:  # small matrices are decomposed faster there
-                    data = data.cpu()
-                _layer_rows(context, record, layer, data, pictures=layer == layers[0])
+                found = moments.pop(layer.name)
+                if known is None or known[0] is not found:  # layers with the same input
+                    known = found, _directions(context, layer, found)
+                _layer_rows(context, record, layer, known[1], bases, pictures=layer == layers[0])
     everything = context.plan.sizes["covariance"] is None
     record.routes["covariance"] = {
         "method": f"{_BASES} random bases",
         "n": context.probe.given if everything else context.count("covariance"),
         "centered": True,
         "layers": "all" if context.options.deep_covariance else "first",
+        "directions": f"leading ones, residuals below {_TOLERANCE:g} of the largest variance",
     }
+
+
+def _directions(context: SurveyContext, layer: Layer, found: Moments | RowSample) -> Eigen:
+    """As many leading eigenpairs of the data as are shown, or as the filters are judged in."""
+    filters, width = _weight(context, layer).shape
+    judged = covariance.subspace_size(filters, width)
+    needed = min(width, max(judged + 1, _shown(context, width), _IMAGES))
+    if isinstance(found, RowSample) and needed >= len(found.rows):
+        found = found.moments()
+    return found.leading(needed, tolerance=_TOLERANCE)
+
+
+def _shown(context: SurveyContext, width: int) -> int:
+    """Directions of a curve, where curves are kept."""
+    if not context.plan.curves:
+        return 1
+    return min(_SHOWN if width <= _LARGE else _FEWER, width)
+
+
+def _shared_bases(seed: int) -> Callable[[int], Tensor]:
+    """Random bases by size: all layers are judged in the same directions the same."""
+
+    @lru_cache(maxsize=4)
+    def bases(size: int) -> Tensor:
+        generator = torch.Generator(device="cpu").manual_seed(seed)
+        return covariance.random_bases(size, _BASES, generator)
+
+    return bases
 
 
 def matrix_layers(context: SurveyContext) -> list[Layer]:
@@ -125,7 +155,7 @@ def _groups(context: SurveyContext, layers: Sequence[Layer]) -> Iterator[list[La
         yield group
 
 
-def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moments]:
+def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moments | RowSample]:
     """Moments; those of a layer that takes the data as they are do not change while it trains."""
     layer, *others = group
     columns = _weight(context, layer).shape[1]
@@ -141,19 +171,18 @@ def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moment
 
 
 def _layer_rows(
-    context: SurveyContext, record: RecordBuilder, layer: Layer, data: Tensor, *, pictures: bool
+    context: SurveyContext,
+    record: RecordBuilder,
+    layer: Layer,
+    directions: Eigen,
+    bases: Callable[[int], Tensor],
+    *,
+    pictures: bool,
 ) -> None:
-    weight = _weight(context, layer).to(data)
-    filters, weights = len(weight), weight_covariance(weight)
-    generator = torch.Generator(device="cpu").manual_seed(context.options.seed)
+    weight = _weight(context, layer).to(directions.vectors)
+    filters, width = weight.shape
     try:
-        found = _rounded(
-            lambda a, b: covariance.compare_misalignment(
-                a, b, filters, draws=_BASES, generator=generator
-            ),
-            data,
-            weights,
-        )
+        found = covariance.compare_misalignment_along(directions, weight, bases)
     except TheodoliteError as error:
         nothing, why = Estimate(math.nan), str(error)
         record.row(layer, "covariance", "relative_misalignment", nothing, n=filters, reason=why)
@@ -167,33 +196,18 @@ def _layer_rows(
             "misalignment_floor": Estimate(float(found.floor)),
             "subspace": Estimate(float(found.subspace)),
         }
-        why = _undefined(filters, len(data), found.subspace)
+        why = _undefined(filters, width, found.subspace)
         for measure, estimate in rows.items():
             shown = estimate if found.subspace else Estimate(estimate.value)
             record.row(layer, "covariance", measure, shown, n=filters, reason=why)
     if not context.plan.curves:
         return
-    count = min(_SHOWN if len(data) <= _LARGE else _FEWER, len(data))
-    curve = _rounded(
-        lambda a, b: covariance.transfer_from_covariance(a, b, count=count), data, weights
-    )
+    curve = covariance.transfer_function(directions, weight, count=_shown(context, width))
     arrays = {"x": curve.sigma, "y": curve.tau}
     labels = {"x": "σ of the data", "y": "τ of the weights"}
     record.curve(layer, "covariance", "transfer", arrays, **labels)
     if pictures:
-        _eigenvector_pictures(context, record, layer, data, weights)
-
-
-def _rounded(measure: Callable[[Tensor, Tensor], Result], data: Tensor, weights: Tensor) -> Result:
-    """A measure of two covariances; as float32 where float64 finds variances below zero.
-
-    Sums are float64, products of patches are not: inputs that lie in a plane, as after a layer
-    norm, have variances of zero up to the rounding of float32.
-    """
-    try:
-        return measure(data, weights)
-    except DomainError:
-        return measure(data.float(), weights.float())
+        _eigenvector_pictures(context, record, layer, directions, weight)
 
 
 def _undefined(filters: int, dimensions: int, subspace: int) -> str:
@@ -210,14 +224,19 @@ def _undefined(filters: int, dimensions: int, subspace: int) -> str:
 
 
 def _eigenvector_pictures(
-    context: SurveyContext, record: RecordBuilder, layer: Layer, data: Tensor, weights: Tensor
+    context: SurveyContext, record: RecordBuilder, layer: Layer, directions: Eigen, weight: Tensor
 ) -> None:
     """Leading eigenvectors of patches and of filters, in the shape of the input."""
-    shape, known = _picture_shape(context, layer, len(data))
-    count = min(_IMAGES, len(data))
-    for name, matrix in (("patch_eigenvectors", data), ("filter_eigenvectors", weights)):
-        values, vectors = top_eigen(matrix, count)
-        arrays = {"images": vectors.mT.reshape(count, *shape), "values": values}
+    width = weight.shape[1]
+    shape, known = _picture_shape(context, layer, width)
+    count = min(_IMAGES, width)
+    pairs = {
+        "patch_eigenvectors": directions,
+        "filter_eigenvectors": top_eigen(weight_covariance(weight), count),
+    }
+    for name, (values, vectors) in pairs.items():
+        images = vectors[:, :count].mT.reshape(count, *shape)
+        arrays = {"images": images, "values": values[:count]}
         record.curve(layer, "covariance", name, arrays, shape=known)
 
 

@@ -17,6 +17,7 @@ from theodolite.measures.covariance._baseline import (
     basis_misalignment,
     basis_misalignment_terms,
     compare_misalignment,
+    compare_misalignment_along,
     compress_covariance,
     random_basis_misalignment,
     relative_misalignment,
@@ -81,6 +82,7 @@ __all__ = [
     "basis_misalignment_terms",
     "closest_aligned",
     "compare_misalignment",
+    "compare_misalignment_along",
     "compress_covariance",
     "corresponding_eigenvalues",
     "curve_deviation",
@@ -128,6 +130,7 @@ HELPERS: tuple[str, ...] = (
     "TransferFunction",
     # random draws, and what is built on them
     "compare_misalignment",
+    "compare_misalignment_along",
     "random_bases",
     "random_basis_misalignment",
     "random_symmetry",

@@ -1,5 +1,6 @@
 """Misalignment with bases in place of eigenvectors; the quotient that is the headline."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_count
-from theodolite.linalg import array_function, double, eps_of, ratio_or_nan
+from theodolite.errors import ShapeError
+from theodolite.linalg import (
+    Eigen,
+    array_function,
+    double,
+    eigenvalue_groups,
+    eps_of,
+    equality_tolerance,
+    ratio_or_nan,
+)
 from theodolite.measures.covariance._matrices import (
     Eigenspaces,
     eigenspaces,
@@ -311,15 +321,84 @@ def compare_misalignment(
     require_pair(data_covariance, weight_covariance)
     require_count(1, draws=draws)
     spaces, B = _judged(data_covariance, symmetrized(weight_covariance), filters)
-    size = len(spaces.values)
-    if size == 0:
+    if len(spaces.values) == 0:
         return _undefined_comparison(weight_covariance, draws)
-    eps = eps_of(weight_covariance)
-    L = positive_definite_factor(B, "weight_covariance", eps)
-    value, baseline = total_misalignment(spaces, L), random_scores(L, draws, generator)
+    L = positive_definite_factor(B, "weight_covariance", eps_of(weight_covariance))
+    scores = random_scores(L, draws, generator)
+    return _comparison(spaces, L, scores, filters, eps_of(weight_covariance))
+
+
+def _comparison(
+    spaces: Eigenspaces, L: Tensor, baseline: Tensor, filters: int, eps: float
+) -> MisalignmentComparison:
+    value = total_misalignment(spaces, L)
     relative = _relative(value, baseline.mean(-1), L, eps)
-    floor = misalignment_floor(filters, size).to(value.device)
-    return MisalignmentComparison(value, baseline, relative, floor, size)
+    floor = misalignment_floor(filters, len(spaces.values)).to(value.device)
+    return MisalignmentComparison(value, baseline, relative, floor, len(spaces.values))
+
+
+@array_function
+def compare_misalignment_along(
+    directions: Eigen,
+    weights: Float[Tensor, "f d"],
+    bases: Callable[[int], Float[Tensor, "draws k k"]],
+) -> MisalignmentComparison:
+    """:func:`compare_misalignment` from leading data directions and the filters themselves.
+
+    Neither covariance is formed: with d inputs and few filters it takes numbers of the order of
+    ``filters * d``, not ``d * d``.
+
+    Args:
+        directions: leading eigenpairs of the data covariance, more than :func:`subspace_size`, or
+            all of them.
+        weights: filters as rows; their covariance is taken about their mean.
+        bases: from a number of directions to random bases, e.g. of :func:`random_bases`.
+
+    Raises:
+        ShapeError: If the directions have another dimension, or there are too few of them.
+        DomainError: If the weight covariance is not positive definite in the subspace.
+
+    Example:
+        >>> from theodolite.measures.covariance import random_bases
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> weights = torch.randn(64, 3, generator=generator) * torch.tensor([3.0, 2.0, 1.0])
+        >>> data = Eigen(torch.tensor([3.0, 2.0, 1.0]), torch.eye(3))
+        >>> found = compare_misalignment_along(
+        ...     data, weights, lambda k: random_bases(k, generator=generator)
+        ... )
+        >>> found.subspace, bool(found.relative < 0.5)
+        (3, True)
+
+    References:
+        [maennel2020], Figure 2; floor and quotient are ours.
+    """
+    values, vectors = (double(part) for part in directions)
+    require_dimension(len(vectors), weights=weights)
+    filters, size = len(weights), subspace_size(len(weights), len(vectors))
+    whole = size == len(vectors)
+    if len(values) < (size if whole else size + 1):
+        raise ShapeError(
+            f"directions: expected {size if whole else size + 1} leading eigenpairs or more for "
+            f"{filters} filters of {len(vectors)} numbers, got {len(values)}"
+        )
+    shown = size if whole else size + 1
+    rtol = equality_tolerance(len(vectors), torch.finfo(torch.float64).eps)
+    groups = eigenvalue_groups(values[:shown], rtol)
+    if not whole:  # the pair beyond the last shows whether its eigenspace goes on
+        groups = groups[:-1]
+    kept = groups[-1].stop if groups else 0
+    if kept == 0:
+        return _undefined_comparison(values.new_zeros(1, 1), len(bases(1)))
+    W = double(weights)
+    W, basis = W - W.mean(0), vectors[:, :kept]
+    if not whole:  # in the coordinates of the leading directions
+        W, basis = W @ basis, torch.eye(kept).to(basis)
+    B = W.mT @ W / filters
+    spaces = Eigenspaces(values[:kept], basis, tuple(groups))
+    L = positive_definite_factor(B, "weights", torch.finfo(torch.float64).eps)
+    stack = bases(kept).to(L)
+    scores = basis_scores(stack, L).sum(-1).clamp(min=0)
+    return _comparison(spaces, L, scores, filters, torch.finfo(torch.float64).eps)
 
 
 def _judged(data_covariance: Tensor, B: Tensor, filters: int) -> tuple[Eigenspaces, Tensor]:

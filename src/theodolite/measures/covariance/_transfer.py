@@ -9,6 +9,7 @@ from torch import Tensor
 from theodolite.checks import require_count, require_finite, require_symmetric
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
+    Eigen,
     array_function,
     double,
     eigenvalue_groups,
@@ -38,7 +39,7 @@ class TransferFunction:
 
 @array_function
 def transfer_function(
-    data_covariance: Float[Tensor, "d d"],
+    data_covariance: Float[Tensor, "d d"] | Eigen,
     weights: Float[Tensor, "*batch f d"],
     *,
     centered: bool = True,
@@ -58,7 +59,7 @@ def transfer_function(
     Undefined: never.
 
     Args:
-        data_covariance: :math:`\Sigma_x`, positive semi-definite.
+        data_covariance: :math:`\Sigma_x`, positive semi-definite, or its leading eigenpairs.
         weights: :math:`w_k` as rows, ``weight.flatten(1)`` of a convolution; a stack of runs or
             checkpoints gives one curve each. To pool runs, concatenate their rows.
         centered: remove the mean filter.
@@ -87,7 +88,7 @@ def transfer_function(
         )
     require_finite(weights=weights)
     spaces = _directions(data_covariance, count, rtol)
-    require_dimension(len(data_covariance), weights=weights)
+    require_dimension(len(spaces.vectors), weights=weights)
     W = double(weights)
     if centered:
         W = W - W.mean(-2, keepdim=True)
@@ -181,8 +182,20 @@ def curve_deviation(
     return nan_unless(defined, safe_sqrt(difference.square().sum(-1)))
 
 
-def _directions(data_covariance: Tensor, count: int | None, rtol: float | None) -> Eigenspaces:
+def _directions(
+    data_covariance: Tensor | Eigen, count: int | None, rtol: float | None
+) -> Eigenspaces:
     """Leading eigenpairs with their groups; eigenvalues below 0 by rounding count as 0."""
+    if isinstance(data_covariance, Eigen):
+        values, vectors = (double(part) for part in data_covariance)
+        count = len(values) if count is None else count
+        require_count(1, count=count)
+        if count > len(values):
+            raise DomainError(f"count: expected at most the {len(values)} given, got {count}")
+        values, vectors = values[:count].clamp(min=0), vectors[:, :count]
+        fine = equality_tolerance(len(vectors), torch.finfo(torch.float64).eps)
+        groups = eigenvalue_groups(values, fine if rtol is None else rtol)
+        return Eigenspaces(values, vectors, tuple(groups))
     require_symmetric(data_covariance=data_covariance)
     size = len(data_covariance)
     count = size if count is None else count
