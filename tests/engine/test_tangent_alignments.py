@@ -212,3 +212,17 @@ def test_blocks_shrink_to_the_memory_limit():
         limited = tangent_alignments(model, x, y, memory_limit=2**17)
     for layer in free:
         assert_close(limited[layer].alignment, free[layer].alignment)
+
+
+def test_a_sketch_needs_no_memory_for_kernels_of_many_outputs():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 300)).double()
+    x, y = torch.randn(6, 4).double(), torch.arange(6) * 50
+    exact = tangent_alignments(model, x, y)
+    options = {"sketch_vectors": 200, "generator": torch.Generator().manual_seed(0)}
+    found = tangent_alignments(model, x, y, method="sketch", memory_limit="5MB", **options)
+    with pytest.raises(MemoryLimitError):  # a kernel of one example: 300 x 300 numbers
+        tangent_alignments(model, x, y, memory_limit="1MB")
+    for layer in exact:
+        gap = abs(float(found[layer].alignment - exact[layer].alignment))
+        assert gap < 4 * float(found[layer].error)

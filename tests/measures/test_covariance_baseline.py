@@ -9,7 +9,7 @@ import torch
 from tests.measures.covariances import orthogonal, random_spd, with_eigenvalues
 from tests.tolerances import assert_close
 from theodolite.errors import ShapeError
-from theodolite.linalg import symmetric_eigen
+from theodolite.linalg import Eigen, symmetric_eigen
 from theodolite.measures.covariance import (
     basis_misalignment,
     compare_misalignment,
@@ -233,14 +233,11 @@ def test_comparison_along_directions_is_that_of_covariances(filters):
     data = random_spd(10, seed=3)
     centred = weights - weights.mean(0)
     seeds = [torch.Generator().manual_seed(0) for _ in range(2)]
-    expected = compare_misalignment(
-        data, centred.T @ centred / filters, filters, generator=seeds[0]
-    )
+    spread = centred.T @ centred / filters
+    expected = compare_misalignment(data, spread, filters, generator=seeds[0])
     kept = 10 if filters == 40 else 3
-    directions = symmetric_eigen(data)
-    directions = directions._replace(
-        values=directions.values[:kept], vectors=directions.vectors[:, :kept]
-    )
+    values, vectors = symmetric_eigen(data)
+    directions = Eigen(values[:kept], vectors[:, :kept])
     found = compare_misalignment_along(
         directions, weights, lambda size: random_bases(size, generator=seeds[1])
     )
@@ -252,9 +249,7 @@ def test_comparison_along_directions_is_that_of_covariances(filters):
 
 
 def test_too_few_directions_are_refused():
+    values, vectors = symmetric_eigen(random_spd(10, seed=3))
+    directions = Eigen(values[:2], vectors[:, :2])
     with pytest.raises(ShapeError, match="expected 3 leading eigenpairs or more for 9 filters"):
-        directions = symmetric_eigen(random_spd(10, seed=3))
-        directions = directions._replace(
-            values=directions.values[:2], vectors=directions.vectors[:, :2]
-        )
         compare_misalignment_along(directions, torch.randn(9, 10), random_bases)

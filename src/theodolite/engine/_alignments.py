@@ -34,7 +34,7 @@ from theodolite.engine._kernel_engine import (
     KernelEngine,
     followed,
 )
-from theodolite.engine._plan import EngineOptions, Plan
+from theodolite.engine._plan import EngineOptions, Plan, pass_size
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ModelRecorder, plain_gradients
 from theodolite.engine._tangents import kernels_of
@@ -346,8 +346,9 @@ def _sketched(
         check_independence(engine, BatchList([first]), engine.recorder.values(first))
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
-        require_sketch_memory(engine.recorder, len(weights) - 1, limit)
-        batch_size = _block_plan(engine, len(data)).batch_size
+        kept = require_sketch_memory(engine.recorder, len(weights) - 1, limit)
+        graph, free = 2 * engine.alone.result_bytes, max(0, limit - kept)
+        batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
     batches = data.batches if processes.alone else data.rows(own)
     grams = sketch_grams(engine.recorder, batches, weights[:, own], batch_size, processes)
     stacked = torch.stack([grams[layer] for layer in engine.layers])
@@ -377,8 +378,8 @@ def _assemble(
     return TangentAlignments(found, method, covariance)
 
 
-def require_sketch_memory(recorder: ModelRecorder, sketch_vectors: int, limit: int) -> None:
-    """The gradients along all vectors fit."""
+def require_sketch_memory(recorder: ModelRecorder, sketch_vectors: int, limit: int) -> int:
+    """Bytes of the gradients along all vectors, which fit."""
     size = sum(p.numel() * p.element_size() for p in recorder.ownership.parameters.values())
     if (sketch_vectors + 1) * size > limit:
         raise MemoryLimitError(
@@ -386,6 +387,7 @@ def require_sketch_memory(recorder: ModelRecorder, sketch_vectors: int, limit: i
             f"{sketch_vectors} sketch_vectors take {(sketch_vectors + 1) * size / 2**30:.2f} GiB; "
             "pass fewer sketch_vectors or layers"
         )
+    return (sketch_vectors + 1) * size
 
 
 def sketch_grams(
@@ -413,10 +415,13 @@ def sketch_grams(
             place = slice(start, start + len(part))
             _add_sketch(totals, parameters, recorder.outputs(part), weights[:, place])
             start = place.stop
-    flat = {name: processes.sum(total).flatten(1).double() for name, total in totals.items()}
+    products: dict[str, Tensor] = {}
+    for name in list(totals):  # one parameter at a time: in float64 all would take twice the memory
+        flat = processes.sum(totals.pop(name)).flatten(1).double()
+        products[name] = flat @ flat.T
     zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
     return {
-        layer: sum((flat[name] @ flat[name].T for name in owned), zero)
+        layer: sum((products[name] for name in owned), zero)
         for layer, owned in recorder.ownership.layers.items()
     }
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from theodolite.engine._plan import ParameterGroup, Route
 from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.state import quiet_vmap
 from theodolite.engine.uses import Use, pull_back
 from theodolite.errors import ShapeError
 
@@ -377,6 +378,26 @@ class DenseFactors(Factors):
             if not self.gradients:
                 self.gradients.append(self.layout.zeros(self.layout.outputs, rows.shape[1]))
             self.gradients[0][self._rows, output] += rows
+
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """Several outputs in one call: normalised inputs are made once, sums are taken together."""
+        structures = [use.structure for use in self._uses]
+        plain = self.group.direct and all(len(given) == 1 for given in gradients)
+        plain &= all(use.by_rule for use in self._uses)
+        if not plain or any(not isinstance(s, Dense) or s.own_rows for s in structures):
+            super().add_joint(outputs, gradients)
+            return
+        for use, (given,) in zip(self._uses, gradients, strict=True):
+            try:
+                rows = quiet_vmap(use.structure.jacobian)(given)  # (outputs, n, ...)
+            except RuntimeError:  # an operation that cannot be vectorised
+                rows = torch.stack([use.structure.jacobian(part) for part in given])
+            rows = rows.flatten(2).transpose(0, 1).to(self.layout.dtype)
+            if not self.gradients:
+                self.gradients.append(self.layout.zeros(self.layout.outputs, rows.shape[2]))
+            place = self.gradients[0][self._rows, outputs.start : outputs.stop]
+            scale = use.origin.scale
+            place.add_(rows, alpha=1.0 if scale is None else scale)
 
     def put(self, example: int, output: int, gradient: Tensor) -> None:
         """Take the gradient of one output of one example as it is."""

@@ -52,7 +52,7 @@ _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 # On a GPU larger output gradients go through joint passes too where a single one has few examples.
 _FILLING_EXAMPLES = 112
 _JOINT_EXAMPLES = 512
-_JOINT_BYTES = 2**30
+_JOINT_BYTES = 2**30, 2**32  # at least, and at most: between them as much as the plan takes
 # Order of contraction -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one
 # (products must not be too narrow), and multiply-adds of a part (longer than it takes to launch).
 _PARTS: dict[Order, tuple[int, float]] = {
@@ -465,7 +465,8 @@ def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
         return count
     if run.outputs.device.type != "cuda" or run.output_grad_bytes == 0 or n > _FILLING_EXAMPLES:
         return 1
-    size = min(-(-_JOINT_EXAMPLES // n), _JOINT_BYTES * count // run.output_grad_bytes)
+    limit = min(max(_JOINT_BYTES[0], plan.predicted_bytes), _JOINT_BYTES[1])
+    size = min(-(-_JOINT_EXAMPLES // n), limit * count // run.output_grad_bytes)
     groups = -(-count // max(1, min(count, size)))
     return -(-count // groups)  # groups of equal size
 

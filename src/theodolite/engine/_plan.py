@@ -365,7 +365,8 @@ def make_plan(
     graph = 2 * alone.result_bytes  # activations, and gradients of about the same size
     fixed = sizes.kernels * sizes.kernel_bytes + 2 * tile
     examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
-    batch_size = _batch_size(options, sizes, graph, max(0, limit - fixed))
+    longest = max(sizes.left, sizes.right)
+    batch_size = pass_size(options, longest, sizes.device, graph, max(0, limit - fixed))
     block = max(sizes.left, sizes.right)
     needed = fixed + batch_size * graph + examples * kept
     if needed > limit:
@@ -385,11 +386,21 @@ def make_plan(
     )
 
 
-def _batch_size(options: EngineOptions, sizes: KernelSizes, graph: int, free: int) -> int:
-    examples = max(sizes.left, sizes.right)
+def pass_size(
+    options: EngineOptions, examples: int, device: torch.device, graph: int, free: int
+) -> int:
+    """Examples in one pass.
+
+    Args:
+        options: What the user chose.
+        examples: Number of all examples.
+        device: Where they are run.
+        graph: Bytes that a pass keeps of one example.
+        free: Bytes that all passes may take.
+    """
     if options.batch_size is not None:
         return min(options.batch_size, examples)
-    wanted = _PASS_BYTES.get(sizes.device.type, _PASS_BYTES["cpu"])
+    wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])
     size = max(1, min(wanted, free // 2) // max(1, graph))
     passes = -(-examples // min(size, examples))
     return -(-examples // passes)  # passes of equal size

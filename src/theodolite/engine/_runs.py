@@ -122,7 +122,8 @@ class ForwardRun:
         """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
         if any(shape == () for use in self.uses for shape in use.results):
             return 0
-        sizes = (torch.Size(shape).numel() for use in self.uses for shape in use.results)
+        calls = {use.call: use.results for use in self.uses}  # uses of one call share its results
+        sizes = (torch.Size(shape).numel() for shapes in calls.values() for shape in shapes)
         return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
 
     def _by_use(self, grads: list[Tensor | None]) -> list[tuple[Tensor | None, ...]]:
