@@ -92,10 +92,8 @@ class ForwardRun:
             yield index, self._by_use(self._pass(edges, index, keep))
 
     def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
-        seed = torch.zeros_like(self.outputs)
-        seed[:, index] = 1.0
-        grads = torch.autograd.grad(self.outputs, edges, seed, retain_graph=keep, allow_unused=True)
-        return list(grads)
+        total = self.outputs[:, index].sum()
+        return list(torch.autograd.grad(total, edges, retain_graph=keep, allow_unused=True))
 
     def joint_passes(self, outputs: range) -> list[tuple[Tensor, ...]] | None:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
@@ -103,13 +101,13 @@ class ForwardRun:
         Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
         """
         edges = [edge for use in self.uses for edge in use.edges]
-        n, c = self.outputs.shape
+        c = self.outputs.shape[1]
         seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
 
         def single(seed: Tensor) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(
-                self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
-            )
+            # Weighted and added up: given weights, autograd imports sympy to compare their shape.
+            total = (self.outputs * seed).sum()
+            return torch.autograd.grad(total, edges, retain_graph=True, allow_unused=False)
 
         try:
             grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])
@@ -303,9 +301,9 @@ def plain_gradients(
         seed: Weights of the outputs; None for a single number.
         keep: Whether the graph is needed again.
     """
-    found = torch.autograd.grad(
-        outputs, list(parameters.values()), seed, retain_graph=keep, allow_unused=True
-    )
+    total = outputs if seed is None else (outputs * seed).sum()
+    wanted = list(parameters.values())
+    found = torch.autograd.grad(total, wanted, retain_graph=keep, allow_unused=True)
     present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
     return {name: as_real(gradient) for name, gradient in present.items()}
 

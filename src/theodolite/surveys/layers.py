@@ -375,6 +375,11 @@ def count_operations(examples: int) -> Iterator[Footprint]:
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to shield a mode from its compiler torch would import it, two seconds a run."""
+        return False
+
     def __init__(self, found: Footprint) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._found = found

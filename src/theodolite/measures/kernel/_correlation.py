@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
 from theodolite.checks import (
@@ -112,12 +111,16 @@ def correlation_threshold(runs: int, level: float = 0.05) -> float:
     freedom = runs - 2
     if freedom == 0:
         return float("nan")
+    from scipy import stats  # a second to import, in every process that imports measures
+
     t = float(stats.t.ppf(1 - level / 2, freedom))
     return t / float(freedom + t * t) ** 0.5
 
 
 def _columns(values: Float[Tensor, "m r"], method: str, eps: float) -> list[np.ndarray | None]:
     """One array per variable, its ranks for Spearman's; None for what varies by rounding alone."""
+    from scipy import stats
+
     data = double(values.detach()).cpu().numpy()
     peaks = np.abs(data).max(0)
     scaled = data / np.where(peaks > 0, peaks, 1.0)
@@ -129,6 +132,8 @@ def _columns(values: Float[Tensor, "m r"], method: str, eps: float) -> list[np.n
 def _pairwise(
     rows: list[np.ndarray | None], columns: list[np.ndarray | None]
 ) -> tuple[Float[Tensor, "r c"], Float[Tensor, "r c"]]:
+    from scipy import stats
+
     coefficients = torch.full((len(rows), len(columns)), torch.nan, dtype=torch.float64)
     p_values = coefficients.clone()
     for i, u in enumerate(rows):
