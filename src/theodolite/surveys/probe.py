@@ -145,12 +145,6 @@ class Probe:
         """Rows of features that there are: positions, or examples."""
         return len(self.positions or ()) if self.by_position else len(self)
 
-    def label_columns(self, count: int) -> dict[str, Tensor]:
-        """Labels of the first examples as columns: the targets, and true labels beside them."""
-        known = {"target": self.targets, "truth": self.truth}
-        taken = {name: t.take(count).columns for name, t in known.items() if t is not None}
-        return {name: columns for name, columns in taken.items() if columns is not None}
-
 
 def reusable(data: Any, options: SurveyOptions, targets: Any = None, *, empty: bool = False) -> Any:
     """Data that can be gone through more than once.
