@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled, shuffled_labels

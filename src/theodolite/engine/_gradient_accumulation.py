@@ -232,7 +232,8 @@ class GradientAccumulation:
             self._unchecked.append(_Unchecked(start, parts, run.outputs.detach(), batch))
         found = torch.autograd.grad(losses.sum(), self._inputs(run), allow_unused=True)
         del losses
-        arrived, span = list(found), slice(start, start + len(batch))
+        arrived: list[Tensor | None] = list(found)
+        span = slice(start, start + len(batch))
         self._reduce(bundled(self._gradients(run, arrived)), segments, span)
         if self._stiffness:
             self._add_units(self._gradients(run, arrived), segments, span)

@@ -99,7 +99,7 @@ def _file(name: str) -> str:
 
 
 def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
-    papers = [
+    papers: list[dict[str, Any]] = [
         {"paper": chapter.paper, "lines": [_headline(chapter, *one) for one in _headlines(chapter)]}
         for chapter in book
     ]

@@ -100,7 +100,7 @@ def _closest_pair(features: Tensor, targets: Tensor) -> float:
 def _within_condition(features: Tensor, labels: Tensor) -> float:
     """Of the shrunk covariance within classes that the discriminant inverts."""
     wide = double(features)
-    means = torch.stack([wide[labels == name].mean(0) for name in labels.unique()])
+    means = torch.stack([wide[labels == name].mean(0) for name in torch.unique(labels)])
     centred = wide - means[torch.unique(labels, return_inverse=True)[1]]
     values = torch.linalg.svdvals(centred).square() / len(wide)
     if len(values) < features.shape[1] or values[-1] <= 1e-10 * values[0]:
