@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTRUMENT := $(VENV)/.instrument
+LABORATORY := $(VENV)/.laboratory
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 CLEAN := .venv-wheel
@@ -14,14 +15,18 @@ DOCS := .venv-docs
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-# Python compiles what it imports when it imports it: all files of all packages would take half a minute more.
+# Python compiles a file when it imports it: compiling all files of all packages takes half a minute more.
 $(INSTRUMENT): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable .
 	touch $@
 
-$(READY): $(INSTRUMENT) papers/pyproject.toml
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable papers
+$(LABORATORY): $(INSTRUMENT) papers/pyproject.toml
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable papers
+	touch $@
+
+$(READY): $(LABORATORY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: $(INSTRUMENT) ## train on digits with true and shuffled labels, watch all five families, write a page
@@ -76,10 +81,10 @@ bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an envi
 # pages of the ledger are written from the records before it is built.
 $(DOCS)/.ready: docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet -r docs/requirements.txt
+	$(DOCS)/bin/pip install --quiet --no-compile -r docs/requirements.txt
 	touch $@
 
-docs: $(READY) $(DOCS)/.ready ## the documentation site with the ledger, in site/index.html
+docs: $(LABORATORY) $(DOCS)/.ready ## the documentation site with the ledger, in site/index.html
 	$(BIN)/theodolite study ledger --site docs/ledger
 	$(DOCS)/bin/mkdocs build --strict --quiet
 
