@@ -84,6 +84,7 @@ $(DOCS)/.ready: docs/requirements.txt
 	$(DOCS)/bin/pip install --quiet --no-compile -r docs/requirements.txt
 	touch $@
 
+docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(LABORATORY) $(DOCS)/.ready ## the documentation site with the ledger, in site/index.html
 	$(BIN)/theodolite study ledger --site docs/ledger
 	$(DOCS)/bin/mkdocs build --strict --quiet

@@ -72,7 +72,7 @@ def test_a_network_that_fits_little_is_not_asked_for_what_was_given():
 def test_no_share_of_the_fit_is_below_nothing():
     assert ": 0% ±" in judge_fit(MEMORISED, HeldOut(0.05, 400)).sure
     below = FitEvidence(1.0, 0.13, 400, 64, 0.08, 0.08, 0.5)
-    assert "less often than guessing" in judge_fit(below).because
+    assert "less often than chance" in judge_fit(below).because
 
 
 def test_held_out_data_splits_the_fit():

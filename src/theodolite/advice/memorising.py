@@ -7,7 +7,7 @@ numbers answer it, none of which asks the network about its own labels:
   others (:func:`theodolite.measures.representation.neighbour_accuracy` and ``readout_accuracy``);
 - the same of the neighbours in the first layer, where that layer cannot have memorised: many more
   examples than numbers in an example;
-- what guessing says.
+- chance: the share of the largest class.
 
 Features of later layers do not help: a network that memorises builds them from the very labels in
 question. Where the numbers do not decide there is no verdict. The rule was chosen on one family of
@@ -22,14 +22,14 @@ __all__ = ["CALIBRATION", "Calibration", "FitEvidence", "HeldOut", "LabelVerdict
 
 Answer = Literal["learning", "memorising", "undecided"]
 
-_FITTED = 0.7  # of the way from guessing to all right: below, there is little to explain
+_FITTED = 0.7  # of the way from chance to all right: below, there is little to explain
 _LEARNING = 0.5  # of the fit is in the inputs: more than half carries over
 _FIRST_LAYER = 0.7  # the same of the first layer
 _KEPT = 0.5  # of what the inputs hold, the first layer must keep
 _CANNOT_MEMORISE = 50.0  # examples per number of an example, for the first layer to count
 _CAN_MEMORISE = 8.0  # at most so many, and whatever the first layer shows may be memorised
 _NOTHING = 0.25  # of the fit in the first layer: as good as nothing
-_CHANCE = 2.0, 2.5  # standard errors of guessing: neighbours, read-out
+_CHANCE = 2.0, 2.5  # standard errors of chance: neighbours, read-out
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FitEvidence:
 
     @property
     def fit(self) -> float:
-        """Accuracy beyond guessing."""
+        """Accuracy beyond chance."""
         return self.accuracy - self.chance
 
     def share(self, accuracy: float) -> float:
@@ -64,7 +64,7 @@ class FitEvidence:
         return (accuracy - self.chance) / self.fit
 
     def deviations(self, accuracy: float) -> float:
-        """Distance of an accuracy from guessing, in standard errors of guessing."""
+        """Distance of an accuracy from chance, in standard errors of chance."""
         return (accuracy - self.chance) / sqrt(self.chance * (1 - self.chance) / self.examples)
 
 
@@ -165,8 +165,8 @@ def judge_fit(evidence: FitEvidence, held_out: HeldOut | None = None) -> LabelVe
         return _from_held_out(evidence, held_out)
     if evidence.fit < _FITTED * (1 - evidence.chance):
         return _little_fitted(
-            f"the network gets {evidence.accuracy:.0%} of its training examples right and guessing "
-            f"{evidence.chance:.0%}"
+            f"the network gets {evidence.accuracy:.0%} of its training examples right, "
+            f"chance is {evidence.chance:.0%}"
         )
     return _from_training_set(evidence)
 
@@ -176,13 +176,13 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
     if evidence.fit <= 2 * error:
         return _little_fitted(
             f"the network gets {evidence.accuracy:.0%} of its training examples right, hardly more "
-            f"than guessing ({evidence.chance:.0%})"
+            f"than chance ({evidence.chance:.0%})"
         )
     share, spread = evidence.share(held_out.accuracy), 2 * error / evidence.fit
     learned = max(held_out.accuracy - evidence.chance, 0.0)
     memorised = max(evidence.accuracy - max(held_out.accuracy, evidence.chance), 0.0)
     because = (
-        f"beyond guessing ({evidence.chance:.0%}), {learned:.0%} of the examples are learned (they "
+        f"beyond chance ({evidence.chance:.0%}), {learned:.0%} of the examples are learned (they "
         f"are right on held-out data too) and {memorised:.0%} memorised (right in training only): "
         f"{evidence.accuracy:.0%} against {held_out.accuracy:.0%} on {held_out.examples} held-out "
         "examples"
@@ -225,7 +225,7 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
     in_inputs, in_first = evidence.share(inputs), evidence.share(evidence.first_layer_neighbours)
     per_number = evidence.examples / evidence.input_size
     numbers = (
-        f"training accuracy {evidence.accuracy:.0%}, guessing {evidence.chance:.0%}; from inputs "
+        f"training accuracy {evidence.accuracy:.0%}, chance {evidence.chance:.0%}; from inputs "
         f"of the other examples alone {inputs:.0%} can be told, from neighbours in the first layer "
         f"{evidence.first_layer_neighbours:.0%}"
     )
@@ -251,14 +251,14 @@ def _from_training_set(evidence: FitEvidence) -> LabelVerdict:
         return LabelVerdict(
             "memorising",
             "The network looks like memorising: its labels have no visible tie to its inputs.",
-            f"neither neighbours nor a linear read-out of the inputs beat guessing; {numbers}",
+            f"neither neighbours nor a linear read-out of the inputs beat chance; {numbers}",
             _trust("memorising"),
             f"Check the accuracy on held-out data (held_out=). {_TRY}",
         )
     if at_chance:
         return _undecided(f"the inputs show no tie to the labels, the first layer does; {numbers}")
     if in_inputs <= 0:
-        return _undecided(f"neighbours agree less often than guessing: a rule may hide; {numbers}")
+        return _undecided(f"neighbours agree less often than chance: a rule may hide; {numbers}")
     return _undecided(
         f"the inputs carry {in_inputs:.0%} of the fit, too little to call it learning "
         f"and too much to call it memorising; {numbers}"

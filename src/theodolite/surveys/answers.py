@@ -42,7 +42,9 @@ def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"]]
     verdict = _verdict(rows, contents["data"], layers)
-    found = [_task(verdict), _carrier(rows, layers, verdict), _next(rows, layers, verdict)]
+    classes = contents["data"].get("task", "classification") == "classification"
+    goal = "labels" if classes else "targets"
+    found = [_task(verdict), _carrier(rows, layers, verdict), _next(rows, layers, verdict, goal)]
     return [{**vars(a), "evidence": list(a.evidence)} for a in found if a is not None]
 
 
@@ -126,8 +128,9 @@ def _next(
     rows: Mapping[tuple[str | None, str], Row],
     layers: Sequence[str],
     verdict: LabelVerdict | None,
+    goal: str,
 ) -> Answer | None:
-    """What to do: the verdict's advice, or which layer moves the outputs towards the labels."""
+    """What to do: the verdict's advice, or which layer moves the outputs towards the targets."""
     if verdict is not None and verdict.answer != "learning":
         why = "follows from the first answer"
         return Answer("next", verdict.advice, "likely", why, ("representation-readout-accuracy",))
@@ -142,14 +145,14 @@ def _next(
     alike = [name for name in tangent if tangent[name]["value"] >= value - spread]
     text = (
         f"To change it with least effort, train layer {_name(peak)}: a small step there "
-        "moves the outputs most towards the labels."
+        f"moves the outputs most towards the {goal}."
     )
     if chance is not None and value <= chance + 2 * (tangent[peak]["null_sd"] or 0.0):
         text = "No layer stands out as the one to train: tangent alignments are within chance."
     elif len(alike) > 1:
         text = (
             f"To change it, train any of {_listed(alike)}: small steps there move the outputs "
-            "towards the labels about equally."
+            f"towards the {goal} about equally."
         )
     if verdict is not None and not verdict.measured:
         text = f"Confirm it on held-out examples (held_out=). {text}"
