@@ -63,7 +63,7 @@ def _layer_rows(
             why, nothing = "all features are zero", Estimate(math.nan)
             record.row(layer, "representation", measure, nothing, n=n, reason=why)
         return
-    found, *permuted = label_projections(features, torch.cat([columns[None], shuffled]))
+    found, *permuted = _projections(features, torch.cat([columns[None], shuffled]))
     area = float(representation.area_from_projections(found, normalized=True))
     areas = [representation.area_from_projections(p, normalized=True) for p in permuted]
     error = _error(context, features, columns)
@@ -80,7 +80,7 @@ def _layer_rows(
     _curves(record, layer, found, permuted)
 
 
-def label_projections(features: LayerFeatures, columns: Tensor) -> list[LabelProjections]:
+def _projections(features: LayerFeatures, columns: Tensor) -> list[LabelProjections]:
     """Several sets of targets (m, n, c) in the singular basis of features of unit length."""
     m, n, c = columns.shape
     flat = columns.permute(1, 0, 2).reshape(n, m * c)
@@ -117,7 +117,7 @@ def _error(context: SurveyContext, features: LayerFeatures, columns: Tensor) -> 
         return None
     areas = [
         representation.area_from_projections(
-            label_projections(features.take(half), columns[half][None])[0], normalized=True
+            _projections(features.take(half), columns[half][None])[0], normalized=True
         )
         for half in halves
     ]
