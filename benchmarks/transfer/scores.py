@@ -22,14 +22,12 @@ from benchmarks.transfer.data import TARGETS, Images, network_input
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.engine import tangent_kernels
-from theodolite.linalg import double_center
 from theodolite.measures import kernel, representation, tangent
 
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
 # Variance of the fresh head's weights times the number of features: 1/3 is that of nn.Linear.
 HEAD_VARIANCES = (1 / 3, 3.0)
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the body, where kernels of equal size are mixed
 
 
 @dataclass
@@ -91,27 +89,17 @@ def tangent_regression(pair: Pair, variance: float) -> representation.LeaveOneOu
     return kernel.leave_one_out_regression(pair.head + variance * pair.body, pair.kernel_labels)
 
 
-def unit(gram: Tensor) -> Tensor:
-    """The kernel with a mean eigenvalue of one after centring."""
-    return gram / double_center(gram.double()).diagonal().mean().clamp_min(1e-300)
-
-
-def mixed(pair: Pair, share: float) -> representation.LeaveOneOut:
-    """With the kernels of head and body in such shares."""
-    both = (1 - share) * unit(pair.head) + share * unit(pair.body)
-    return kernel.leave_one_out_regression(both, pair.kernel_labels)
-
-
-def best_share(pair: Pair) -> representation.LeaveOneOut:
-    """The share of least error: what ``th.transfer`` does."""
-    return min((mixed(pair, share) for share in SHARES), key=lambda one: float(one.error))
+def mixed(pair: Pair, *shares: float) -> representation.LeaveOneOut:
+    """With the kernels of head and body in one of these shares, or those of ``th.transfer``."""
+    chosen = {"shares": shares} if shares else {}
+    return kernel.mixed_regression(pair.head, pair.body, pair.kernel_labels, **chosen).best
 
 
 def blocks_and_body(pair: Pair) -> representation.LeaveOneOut:
     """With the features of all blocks and the tangent kernel of the body, in equal shares."""
-    rows = pair.all_blocks[: len(pair.body)]
-    both = unit(rows @ rows.T) + unit(pair.body)
-    return kernel.leave_one_out_regression(both, pair.kernel_labels)
+    rows = pair.all_blocks[: len(pair.body)].double()
+    found = kernel.mixed_regression(rows @ rows.T, pair.body, pair.kernel_labels, (0.5,))
+    return found.best
 
 
 def probe(pair: Pair) -> float:
@@ -162,9 +150,11 @@ REGRESSIONS: dict[str, Callable[[Pair], representation.LeaveOneOut]] = {
         f"tangent, head {variance:.2g}": partial(tangent_regression, variance=variance)
         for variance in HEAD_VARIANCES
     },
-    "tangent, half and half": partial(mixed, share=0.5),
-    "tangent, body alone": partial(mixed, share=1.0),
-    "tangent, best share": best_share,
+    "tangent, half and half": lambda pair: mixed(pair, 0.5),
+    "tangent, body alone": lambda pair: kernel.leave_one_out_regression(
+        pair.body, pair.kernel_labels
+    ),
+    "tangent, best share": mixed,
     "tangent and all blocks": blocks_and_body,
     "tangent, all outputs": lambda pair: tangent.leave_one_out_tangent_regression(
         pair.full, pair.kernel_labels

@@ -35,7 +35,7 @@ from theodolite.errors import (
     RecordError,
     TheodoliteError,
 )
-from theodolite.linalg import LeaveOneOut, double, double_center, regression_targets
+from theodolite.linalg import LeaveOneOut, double, regression_targets
 from theodolite.measures import kernel, representation
 from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, WithHead, find_head
@@ -54,7 +54,6 @@ __all__ = ["TransferOptions", "transfer"]
 Prepare = Callable[[Any], Any]
 Source = nn.Module | Callable[[], nn.Module] | str
 
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the body in the kernel of head and body
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 _READOUT = 500  # examples of the read-out of a layer
 # Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
@@ -502,24 +501,13 @@ def _judged(
     notes: list[str],
 ) -> _Judged:
     count = min(len(rows), options.tangent_examples) if options.tangent else len(rows)
-    of_head = _unit(double(rows[:count]) @ double(rows[:count]).mT)
-    plain = kernel.leave_one_out_regression(of_head, answers[:count])
+    of_head = double(rows[:count]) @ double(rows[:count]).mT
     of_body = _body_kernel(body, rows, examples.first(count), options, notes)
     if of_body is None:
+        plain = kernel.leave_one_out_regression(of_head, answers[:count])
         return _Judged(of_head, plain, plain, 0.0, False, count)
-    best, share, mixed = plain, 0.0, of_head
-    for other in _SHARES[1:]:
-        both = (1 - other) * of_head + other * of_body
-        found = kernel.leave_one_out_regression(both, answers[:count])
-        if found.error < best.error:
-            best, share, mixed = found, other, both
-    return _Judged(mixed, best, plain, share, True, count)
-
-
-def _unit(gram: Tensor) -> Tensor:
-    """The kernel with a mean eigenvalue of one after centring."""
-    mean = double_center(gram).diagonal().mean()
-    return gram / torch.where(mean > 0, mean, torch.ones_like(mean))
+    found = kernel.mixed_regression(of_head, of_body, answers[:count])
+    return _Judged(found.gram, found.best, found.first, found.share, True, count)
 
 
 def _body_kernel(
@@ -554,7 +542,7 @@ def _body_kernel(
     except (TheodoliteError, MemoryLimitError) as error:
         notes.append(f"The tangent kernel was not measured, features alone are judged: {error}")
         return None
-    return _unit(double(found.total))
+    return double(found.total)
 
 
 def _model_record(

@@ -40,7 +40,9 @@ from theodolite.measures.kernel._power import (
     spectral_gap,
 )
 from theodolite.measures.kernel._regression import (
+    MixedRegression,
     leave_one_out_regression,
+    mixed_regression,
     regression_accuracy,
     regression_error,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "KernelSpectrum",
     "LayerProfile",
     "LeaveOneOut",
+    "MixedRegression",
     "center_gram",
     "centered_cka",
     "cka",
@@ -81,6 +84,7 @@ __all__ = [
     "linear_hsic",
     "linear_kta",
     "linear_spectrum",
+    "mixed_regression",
     "modes_to_reach",
     "optimal_kernel",
     "participation_from_traces",
@@ -107,6 +111,7 @@ HELPERS = (
     "KernelSpectrum",
     "LayerProfile",
     "LeaveOneOut",
+    "MixedRegression",
     "center_gram",
     "cka_matrix",
     "correlation_threshold",
@@ -116,6 +121,7 @@ HELPERS = (
     "kta_from_spectrum",
     "layer_profile",
     "leave_one_out_regression",
+    "mixed_regression",
     "optimal_kernel",
     "target_gram",
 )

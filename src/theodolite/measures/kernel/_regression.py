@@ -1,16 +1,21 @@
 """Kernel regression judged without held-out data: each example is predicted from all the others."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
+    require_between,
     require_count,
     require_labels,
     require_same_length,
+    require_same_shape,
     require_symmetric,
 )
+from theodolite.errors import ShapeError
 from theodolite.linalg import (
     RIDGES,
     LeaveOneOut,
@@ -21,6 +26,8 @@ from theodolite.linalg import (
     symmetric_eigen,
     unit_peak,
 )
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the second of two kernels
 
 
 @array_function
@@ -130,3 +137,71 @@ def leave_one_out_regression(
     require_count(2, examples=len(gram))
     values, vectors = symmetric_eigen(double_center(unit_peak(double(gram.detach()))))
     return leave_one_out(vectors, values.clamp_min(0.0), targets.detach(), ridges)
+
+
+@dataclass(frozen=True)
+class MixedRegression:
+    """Two kernels in the share of least leave-one-out error.
+
+    Args:
+        share: of the second kernel, both brought to a mean eigenvalue of one after centring.
+        gram: the kernel in that share.
+        best: regression with it.
+        first: regression with the first kernel alone.
+    """
+
+    share: float
+    gram: Float[Tensor, "n n"]
+    best: LeaveOneOut
+    first: LeaveOneOut
+
+
+@array_function
+def mixed_regression(
+    gram_a: Float[Tensor, "n n"],
+    gram_b: Float[Tensor, "n n"],
+    targets: Shaped[Tensor, "n *c"],
+    shares: Sequence[float] = SHARES,
+) -> MixedRegression:
+    r"""Leave-one-out regression with two kernels in the share that predicts best.
+
+    .. math:: K = (1 - s)\, \frac{K_a}{\bar\lambda_a} + s\, \frac{K_b}{\bar\lambda_b}
+
+    with the mean eigenvalues of the centred kernels. Cost: that of
+    :func:`leave_one_out_regression` for each share.
+
+    Args:
+        gram_a: e.g. the kernel of the features, which a head learns from.
+        gram_b: e.g. the tangent kernel of the body below it.
+        targets: integer class labels, or numbers to regress, one column for each output.
+        shares: :math:`s` that compete; at equal errors the first wins.
+
+    Raises:
+        ShapeError: If lengths differ, there are fewer than two examples, or no share.
+        DomainError: If a kernel is not symmetric or not finite, or a share outside [0, 1].
+
+    Example:
+        >>> x, y = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
+        >>> found = mixed_regression(x @ x.T, y @ y.T, y[:, 0])
+        >>> found.share, found.best.error < found.first.error
+        (1.0, tensor(True))
+    """
+    require_same_shape(gram_a=gram_a, gram_b=gram_b)
+    require_between(0.0, 1.0, **{f"shares[{place}]": share for place, share in enumerate(shares)})
+    if len(shares) == 0:
+        raise ShapeError("shares: expected at least one, got none")
+    first, second = _unit(gram_a), _unit(gram_b)
+    plain = leave_one_out_regression(first, targets)
+    answers = []
+    for share in shares:
+        both = (1 - share) * first + share * second
+        found = plain if share == 0 else leave_one_out_regression(both, targets)
+        answers.append(MixedRegression(share, both, found, plain))
+    return min(answers, key=lambda answer: float(answer.best.error.nan_to_num(torch.inf)))
+
+
+def _unit(gram: Tensor) -> Tensor:
+    """The kernel with a mean eigenvalue of one after centring."""
+    wide = double(gram.detach())
+    mean = double_center(wide).diagonal().mean()
+    return wide / torch.where(mean > 0, mean, torch.ones_like(mean))
