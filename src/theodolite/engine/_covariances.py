@@ -20,7 +20,7 @@ from torch.nn import functional
 from theodolite.checks import require_choice, require_finite
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
-from theodolite.engine.layers import Layers, select_layers, unwrap
+from theodolite.engine.layers import CONVOLUTIONS, Layers, is_matrix, select_layers, unwrap
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
@@ -363,7 +363,6 @@ def _per_position(
 
 
 _BATCH_SIZE = 256
-_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def input_moments(
@@ -495,31 +494,24 @@ class _Seen:
         if self.value is not value or self.version != value._version or self.known is not known:
             return False
         one, other = self.module, module
-        if isinstance(one, _CONV) and isinstance(other, _CONV):
+        if isinstance(one, CONVOLUTIONS) and isinstance(other, CONVOLUTIONS):
             names = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
             return all(getattr(one, name) == getattr(other, name) for name in names)
-        return not isinstance(one, _CONV) and not isinstance(other, _CONV)
+        return not isinstance(one, CONVOLUTIONS) and not isinstance(other, CONVOLUTIONS)
 
 
 def _names(model: nn.Module, layers: Layers) -> list[str]:
     if layers == "*":
-        layers = lambda _name, module: _is_matrix(module)  # noqa: E731
+        layers = lambda _name, module: is_matrix(module)  # noqa: E731
     names = select_layers(model, layers)
     modules = dict(model.named_modules())
-    wrong = [name for name in names if not _is_matrix(modules[name])]
+    wrong = [name for name in names if not is_matrix(modules[name])]
     if wrong:
         raise DomainError(
             f"layers: expected linear or convolutional layers, got {wrong[0]!r}, a "
             f"{type(modules[wrong[0]]).__name__}; choose the layers inside it"
         )
     return names
-
-
-def _is_matrix(module: nn.Module) -> bool:
-    """Linear, convolution, or the transposed linear layer of GPT-2."""
-    if isinstance(module, (nn.Linear, *_CONV)):
-        return True
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 @dataclass(frozen=True)
@@ -531,7 +523,7 @@ class _Inputs:
 
     @classmethod
     def of(cls, module: nn.Module, value: Tensor, mask: Tensor | None, padding: str) -> "_Inputs":
-        if not isinstance(module, _CONV):
+        if not isinstance(module, CONVOLUTIONS):
             rows = value.reshape(-1, value.shape[-1])
             if mask is not None and value.shape[:-1] == mask.shape:
                 rows = rows[mask.flatten().bool()]

@@ -16,9 +16,12 @@ from theodolite.engine.calls import NotFollowedError
 from theodolite.errors import DomainError, UnknownNameError
 
 __all__ = [
+    "CONVOLUTIONS",
     "LayerMapping",
     "Layers",
     "Ownership",
+    "is_matrix",
+    "is_transposed_linear",
     "layers_text",
     "only_trainable",
     "own_parameters",
@@ -30,6 +33,18 @@ __all__ = [
 Layers = str | Iterable[str] | Mapping[str, Iterable[str]] | Callable[[str, nn.Module], bool]
 Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 T = TypeVar("T")
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """Linear, convolution, or the transposed linear layer of GPT-2."""
+    return isinstance(module, (nn.Linear, *CONVOLUTIONS)) or is_transposed_linear(module)
+
+
+def is_transposed_linear(module: nn.Module) -> bool:
+    """GPT-2's ``Conv1D``, whose weight is (inputs, outputs): one column per neuron."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from theodolite.checks import require_choice
 from theodolite.engine import input_moments
 from theodolite.engine.batches import iterate_batches
-from theodolite.engine.layers import Layers, unwrap
+from theodolite.engine.layers import CONVOLUTIONS, Layers, unwrap
 from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions.filters import (
@@ -23,7 +23,6 @@ from theodolite.interventions.filters import (
     tau_values,
 )
 from theodolite.interventions.matrix_layers import (
-    CONVOLUTIONS,
     filter_rows,
     matrix_layers,
     running_order,

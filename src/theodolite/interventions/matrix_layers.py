@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from theodolite.engine.batches import iterate_batches
 from theodolite.engine.hooks import capture_inputs
-from theodolite.engine.layers import Layers, select_layers
+from theodolite.engine.layers import CONVOLUTIONS, Layers, is_transposed_linear, select_layers
 from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError
 
 __all__ = [
-    "CONVOLUTIONS",
     "filter_rows",
     "head_name",
     "is_matrix_layer",
@@ -22,8 +21,6 @@ __all__ = [
     "set_filters_",
     "standard_parameters",
 ]
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def is_matrix_layer(module: nn.Module) -> bool:
@@ -102,7 +99,7 @@ def filter_rows(module: nn.Module) -> Float[Tensor, "F d"]:
             f"layers: expected a layer with a weight of its own, got a re-parametrised "
             f"{type(module).__name__}; remove the parametrisation first, apply it again after"
         )
-    return weight.detach().mT if _is_transposed(module) else weight.detach().flatten(1)
+    return weight.detach().mT if is_transposed_linear(module) else weight.detach().flatten(1)
 
 
 def set_filters_(module: nn.Module, rows: Float[Tensor, "F d"]) -> None:
@@ -110,7 +107,7 @@ def set_filters_(module: nn.Module, rows: Float[Tensor, "F d"]) -> None:
     weight = module._parameters["weight"]
     assert weight is not None
     with torch.no_grad():
-        values = rows.mT if _is_transposed(module) else rows.reshape(weight.shape)
+        values = rows.mT if is_transposed_linear(module) else rows.reshape(weight.shape)
         weight.copy_(values)
         bias = module._parameters.get("bias")
         if bias is not None:
@@ -132,8 +129,3 @@ def standard_parameters(name: str, module: nn.Module) -> tuple[nn.Parameter, nn.
     weight = module._parameters["weight"]
     assert weight is not None
     return weight, module._parameters.get("bias")
-
-
-def _is_transposed(module: nn.Module) -> bool:
-    """GPT-2's ``Conv1D`` keeps one column per neuron."""
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from theodolite.engine import weight_covariance
+from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_linear
 from theodolite.errors import ShapeError, TheodoliteError
 from theodolite.linalg import Eigen, Moments, RowSample, top_eigen
 from theodolite.measures import covariance
@@ -30,7 +31,6 @@ _TOLERANCE = 1e-8  # of leading directions
 _BASES = 10
 _COPIES = 8  # beside the sum: the part of a batch, products of patches, the eigensolver's
 _PATCHES = 70 * 2**20  # bytes: patches of a batch go in chunks
-_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _IMAGES = 8
 _COLORS = 3
 _SMALLEST = 8  # pixels across: fewer inputs are hardly an image that was flattened
@@ -99,32 +99,23 @@ def matrix_layers(context: SurveyContext) -> list[Layer]:
     found = [
         layer
         for layer in context.layout.layers
-        if layer.input_shape is not None and _is_matrix(context.model.get_submodule(layer.name))
+        if layer.input_shape is not None and is_matrix(context.model.get_submodule(layer.name))
     ]
     return found if context.options.deep_covariance else found[:1]
-
-
-def _is_matrix(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Linear, *_CONV)) or _is_transposed(module)
-
-
-def _is_transposed(module: nn.Module) -> bool:
-    """The linear layer of GPT-2, whose weight is (inputs, outputs)."""
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 def _weight(context: SurveyContext, layer: Layer) -> Tensor:
     """One row per filter."""
     module = context.model.get_submodule(layer.name)
     weight: Tensor = module.weight.detach()  # type: ignore[operator]
-    return weight.mT if _is_transposed(module) else weight.flatten(1)
+    return weight.mT if is_transposed_linear(module) else weight.flatten(1)
 
 
 def _bytes(context: SurveyContext, *layers: Layer) -> int:
     """Sums of the layers, and the work on the largest of them."""
     sizes = [8 * _weight(context, layer).shape[1] ** 2 for layer in layers]
     modules = (context.model.get_submodule(layer.name) for layer in layers)
-    patches = _PATCHES if any(isinstance(module, _CONV) for module in modules) else 0
+    patches = _PATCHES if any(isinstance(module, CONVOLUTIONS) for module in modules) else 0
     return sum(sizes) + _COPIES * max(sizes) + patches
 
 
@@ -134,7 +125,7 @@ def _why_not(context: SurveyContext, layer: Layer) -> str | None:
     if needed > free:
         return f"its covariance needs {needed:,} bytes, {free:,} are left of memory_limit"
     module = context.model.get_submodule(layer.name)
-    if not isinstance(module, _CONV) or layer.input_shape is None:
+    if not isinstance(module, CONVOLUTIONS) or layer.input_shape is None:
         return None
     sizes = layer.input_shape[-len(module.kernel_size) :]
     spans = [(k - 1) * d + 1 for k, d in zip(module.kernel_size, module.dilation, strict=True)]
@@ -243,7 +234,7 @@ def _eigenvector_pictures(
 def _picture_shape(context: SurveyContext, layer: Layer, size: int) -> tuple[ImageShape, str]:
     """Channels, height and width of what the layer sees, and how they are known."""
     module = context.model.get_submodule(layer.name)
-    if isinstance(module, _CONV):
+    if isinstance(module, CONVOLUTIONS):
         height, width = (1, 1, *module.kernel_size)[-2:]
         return (size // (height * width), height, width), "kernel"
     asked = context.options.image_shape
@@ -266,7 +257,7 @@ def require_image_shape(context: SurveyContext) -> None:
     asked, layers = context.options.image_shape, matrix_layers(context)
     if asked is None or not layers:
         return
-    if isinstance(context.model.get_submodule(layers[0].name), _CONV):
+    if isinstance(context.model.get_submodule(layers[0].name), CONVOLUTIONS):
         return
     size = _weight(context, layers[0]).shape[1]
     if len(asked) not in (2, 3) or math.prod(asked) != size or min(asked) < 1:
