@@ -187,9 +187,9 @@ def mixed_regression(
         (1.0, tensor(True))
     """
     require_same_shape(gram_a=gram_a, gram_b=gram_b)
-    require_between(0.0, 1.0, **{f"shares[{place}]": share for place, share in enumerate(shares)})
     if len(shares) == 0:
         raise ShapeError("shares: expected at least one, got none")
+    require_between(0.0, 1.0, smallest_share=min(shares), largest_share=max(shares))
     first, second = _unit(gram_a), _unit(gram_b)
     plain = leave_one_out_regression(first, targets)
     answers = []
