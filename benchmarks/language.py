@@ -12,6 +12,7 @@ import gc
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from theodolite import survey
 from theodolite.engine import gradient_alignment, tangent_kernels
 
 GIB = 2**30
+LENGTHS = {False: 256, True: 16}  # of sequences, of tiny models
 
 
 class LowRank(nn.Module):
@@ -168,89 +170,78 @@ def groups_of(count: int) -> Tensor:
 
 def gradients(table: Table, case: str, model: nn.Module, batch: dict[str, Tensor]) -> None:
     """Omega of every layer, overall and within four groups."""
-    labels = groups_of(len(batch["input_ids"]))
     table.add(case, "plain pass", plain_pass(model, batch))
-    for check in (True, False):
+    for check in (False, True):
         name = f"in-group Omega of all layers{'' if check else ', unchecked'}"
-        found = table.add(
-            case,
-            name,
-            lambda check=check: gradient_alignment(
-                model, batch, readout="loss", labels=labels, check=check
-            ),
-        )
+        found = table.add(case, name, grouped(model, batch, check))
     if found is not None:
         print(f"{'':24s} measured {found.sums.measured}, {len(found)} layers", flush=True)
 
 
+def of_gpt2(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]) -> None:
+    """Gradients of 16 sequences, tangent kernels of 64."""
+    device, length = chosen.device, LENGTHS[chosen.tiny]
+    model = gpt2(chosen.tiny).to(device).eval()
+    if due("gpt2"):
+        batch, case = sequences(model, 16, length, device), f"GPT-2 16 x {length}"
+        gradients(table, case, model, batch)
+        profile(chosen.profile, "gpt2", grouped(model, batch), device)
+        if chosen.peers:
+            table.add(case, "torch.func per-sample gradients", vmapped(model, batch))
+    if due("kernel"):
+        batch, case = sequences(model, 64, length, device), f"GPT-2 64 x {length}"
+        table.add(case, "plain pass", plain_pass(model, batch))
+        call = partial(tangent_kernels, model, batch, readout="loss", outputs="trace")
+        table.add(case, "tangent kernels of the sequence loss", call)
+        profile(chosen.profile, "kernel", call, device)
+
+
+def of_llama(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]) -> None:
+    """Gradients of all weights and of thin matrices alone, and a survey of all families."""
+    device, length = chosen.device, LENGTHS[chosen.tiny]
+    model = llama(chosen.tiny).to(device, torch.bfloat16).eval()
+    batch = sequences(model, 32, length, device)
+    few = {name: part[:16] for name, part in batch.items()}
+    if due("llama"):
+        gradients(table, f"Llama 1.1B bf16 16 x {length}", model, few)
+        profile(chosen.profile, "llama", grouped(model, few), device)
+    if due("survey"):
+        table.plain, call = None, partial(survey, model, batch, groups=groups_of(32).tolist())
+        case = f"Llama 1.1B bf16 32 x {length}"
+        found = table.add(case, "survey, all families", call, 1)
+        if found is not None:
+            contents = found.record.contents
+            print({k: round(v, 2) for k, v in contents["seconds"].items()}, contents["skipped"])
+            print(len(contents["rows"]), "rows", flush=True)
+    if due("lora"):
+        gradients(table, f"Llama LoRA 16 x {length}", with_low_rank(model), few)
+
+
 def main() -> None:
+    """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tiny", action="store_true", help="small models, to try the script")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=170.0, help="begin nothing later")
-    parser.add_argument("--profile", type=Path, help="write profiles of the two gradient passes")
+    parser.add_argument("--profile", type=Path, help="write profiles of the gradient passes")
+    parser.add_argument("--peers", action="store_true", help="per-sample gradients of torch too")
     parser.add_argument("cases", nargs="*", default=[])
     chosen = parser.parse_args()
-    device, tiny = chosen.device, chosen.tiny
-    length = 16 if tiny else 256
-    table = Table(device, chosen.json, chosen.repeats)
     begun = time.perf_counter()
 
     def due(name: str) -> bool:
-        wanted = not chosen.cases or name in chosen.cases
         late = time.perf_counter() - begun > chosen.seconds
-        if wanted and late:
+        if late:
             print(f"{name}: left out, no time", flush=True)
-        return wanted and not late
+        return not late and (not chosen.cases or name in chosen.cases)
 
     torch.manual_seed(0)
-    if due("gpt2") or due("kernel"):
-        model = gpt2(tiny).to(device).eval()
-        if due("gpt2"):
-            batch = sequences(model, 16, length, device)
-            gradients(table, f"GPT-2 16 x {length}", model, batch)
-            profile(chosen.profile, "gpt2", model, batch)
-            table.add(
-                f"GPT-2 16 x {length}", "torch.func per-sample gradients", vmapped(model, batch)
-            )
-        if due("kernel"):
-            batch = sequences(model, 64, length, device)
-            case = f"GPT-2 64 x {length}"
-            table.add(case, "plain pass", plain_pass(model, batch))
-            table.add(
-                case,
-                "tangent kernels of the sequence loss",
-                lambda: tangent_kernels(model, batch, readout="loss", outputs="trace"),
-            )
-        del model
-    if due("llama"):
-        model = llama(tiny).to(device, torch.bfloat16).eval()
-        batch = sequences(model, 16, length, device)
-        case = f"Llama 1.1B bf16 16 x {length}"
-        gradients(table, case, model, batch)
-        profile(chosen.profile, "llama", model, batch)
-        del model
-        clear(device)
-    if due("survey"):
-        model = llama(tiny).to(device, torch.bfloat16).eval()
-        batch = sequences(model, 32, length, device)
-        table.plain = None
-        case = f"Llama 1.1B bf16 32 x {length}"
-        labels = groups_of(32).tolist()
-        found = table.add(
-            case, "survey, all families", lambda: survey(model, batch, groups=labels), 1
-        )
-        if found is not None:
-            contents = found.record.contents
-            print({k: round(v, 2) for k, v in contents["seconds"].items()}, contents["skipped"])
-            print(len(contents["rows"]), "rows", contents["routes"].get("tangent"))
-        del model
-        clear(device)
-    if due("lora"):
-        model = with_low_rank(llama(tiny).to(device, torch.bfloat16).eval())
-        gradients(table, f"Llama LoRA 16 x {length}", model, sequences(model, 16, length, device))
+    table = Table(chosen.device, chosen.json, chosen.repeats)
+    for part in (of_gpt2, of_llama):
+        part(table, chosen, due)
+        clear(chosen.device)
 
 
 def clear(device: str) -> None:
@@ -259,7 +250,13 @@ def clear(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def profile(folder: Path | None, name: str, model: nn.Module, batch: dict[str, Tensor]) -> None:
+def grouped(model: nn.Module, batch: dict[str, Tensor], check: bool = True) -> Callable[[], Any]:
+    """Omega of every layer, overall and within four groups."""
+    labels = groups_of(len(batch["input_ids"]))
+    return partial(gradient_alignment, model, batch, readout="loss", labels=labels, check=check)
+
+
+def profile(folder: Path | None, name: str, call: Callable[[], Any], device: str) -> None:
     """The operations that take longest, as a table on disk."""
     if folder is None:
         return
@@ -267,11 +264,10 @@ def profile(folder: Path | None, name: str, model: nn.Module, batch: dict[str, T
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
-    labels = groups_of(len(batch["input_ids"]))
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     with record(activities=activities, record_shapes=True) as found:
-        gradient_alignment(model, batch, readout="loss", labels=labels)
-    key = "self_cuda_time_total" if batch["input_ids"].is_cuda else "self_cpu_time_total"
+        call()
+    key = "self_cuda_time_total" if device.startswith("cuda") else "self_cpu_time_total"
     averages = found.key_averages(group_by_input_shape=True)
     text = averages.table(sort_by=key, row_limit=40, max_shapes_column_width=90)
     (folder / f"{name}.txt").write_text(text)

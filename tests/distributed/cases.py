@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.survey.subjects import blobs, cnn, images, mlp
+from tests.survey.subjects import Reader, blobs, cnn, images, mlp
 
 FEW = {"representation": 40, "kernel": 40, "gradient": 30, "tangent": 14, "pairs": 20}
 # Processes -> examples of each: unequal, and none at all for some.
@@ -31,6 +31,16 @@ def curve() -> tuple[Tensor, Tensor]:
 def double_images() -> tuple[Tensor, Tensor]:
     x, y = images(60)
     return x.double(), y
+
+
+def sentences() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, 12, (60, 5), generator=torch.Generator().manual_seed(0))
+    return ids, ids.where(torch.arange(5) > 0, -100)
+
+
+def tagged() -> tuple[Tensor, Tensor]:
+    ids, _ = sentences()
+    return ids, (ids % 3).where(ids != 7, -100)
 
 
 def normalised() -> nn.Module:
@@ -69,6 +79,12 @@ CASES: dict[str, Case] = {
     "convolutions": Case(normalised, double_images, loader, {"permutations": 2, "sizes": FEW}),
     "sketch": Case(options={"families": "tangent", "options": {"tangent": "sketch"}, "sizes": FEW}),
     "regression": Case(lambda: mlp((6, 8, 1)).double(), curve, options={"sizes": FEW}),
+    "positions": Case(
+        lambda: Reader(outputs=3, causal=False).double(),
+        tagged,
+        options={"sizes": FEW, "permutations": 2},
+    ),
+    "next tokens": Case(lambda: Reader().double(), sentences, options={"sizes": FEW}),
     "wide layers": Case(
         lambda: mlp((6, 70, 90, 3)).double(),
         options={"options": {"memory_limit": 2**14}, "families": "kernel"},

@@ -1,6 +1,7 @@
 """Small models and data for surveys."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,29 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.norm(self.blocks(self.stem(x).relu())))
+
+
+class Reader(nn.Module):
+    """Tokens to logits: each position sees itself and those before it, or all of them."""
+
+    def __init__(self, vocabulary: int = 12, outputs: int = 12, causal: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(vocabulary, 6)
+        self.mix = nn.Linear(6, 6)
+        self.head = nn.Linear(6, outputs)
+        self.causal = causal
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.table(input_ids)
+        length = input_ids.shape[1]
+        weights = torch.ones(length, length, dtype=x.dtype)
+        weights = weights.tril() if self.causal else weights
+        weights = weights.expand(len(x), -1, -1)
+        if attention_mask is not None:
+            weights = weights * attention_mask[:, None].to(x.dtype)
+        mixed = weights @ x / weights.sum(2, keepdim=True).clamp(min=1)
+        return SimpleNamespace(logits=self.head(torch.tanh(self.mix(mixed)) + x))
 
 
 def rows(found, measure: str, layer: str | None = None) -> dict:

@@ -1,14 +1,12 @@
 """Labels per position: next tokens, tags, maps of pixels, against loops and autograd."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 import theodolite as th
-from tests.survey.subjects import rows, value
+from tests.survey.subjects import Reader, rows, value
 from theodolite._distributed import ALONE
 from theodolite.engine import AtPositions, Batch, PositionLabels, projected_outputs
 from theodolite.errors import DomainError, ShapeError
@@ -16,29 +14,6 @@ from theodolite.measures import gradient, kernel, tangent
 from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.probe import draw_probe
-
-
-class Reader(nn.Module):
-    """Tokens to logits: each position sees itself and those before it, or all of them."""
-
-    def __init__(self, vocabulary: int = 12, outputs: int = 12, causal: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table = nn.Embedding(vocabulary, 6)
-        self.mix = nn.Linear(6, 6)
-        self.head = nn.Linear(6, outputs)
-        self.causal = causal
-
-    def forward(self, input_ids, attention_mask=None):
-        x = self.table(input_ids)
-        length = input_ids.shape[1]
-        weights = torch.ones(length, length, dtype=x.dtype)
-        weights = weights.tril() if self.causal else weights
-        weights = weights.expand(len(x), -1, -1)
-        if attention_mask is not None:
-            weights = weights * attention_mask[:, None].to(x.dtype)
-        mixed = weights @ x / weights.sum(2, keepdim=True).clamp(min=1)
-        return SimpleNamespace(logits=self.head(torch.tanh(self.mix(mixed)) + x))
 
 
 class Pixels(nn.Module):

@@ -54,7 +54,7 @@ from theodolite.engine._tangents import (
     tangent_kernels,
     traced_backward_kernel,
 )
-from theodolite.engine.batches import Batch, iterate_batches, single_batch
+from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.hooks import (
     Read,
@@ -82,7 +82,6 @@ from theodolite.engine.layers import (
     unwrap,
 )
 from theodolite.engine.positions import (
-    IGNORED,
     AtPositions,
     PositionLabels,
     labels_are_inputs,

@@ -60,6 +60,8 @@ Sink = Callable[[list[Segment], Tensor], None]
 class ExampleGradients(ABC):
     """Gradients of the loss of each example with respect to one tensor."""
 
+    coarse: bool = False  # whether they are products of half precision
+
     @abstractmethod
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Squared norm per example, in float64; sums of segments, ``(s, p)``, go to the sink.
@@ -164,6 +166,7 @@ class OuterGradients(ExampleGradients):
         self._offsets_first = len(structures) == 1 and structures[0].geometry is not None
         self._count = len(self._output_grads[0])
         self._kept = self._output_grads[0].dtype  # of the factors
+        self.coarse = half
         self._dtype = torch.promote_types(self._kept, torch.float32)  # of products and sums
         self._device = self._output_grads[0].device
         self._positions = sum(structure.positions for structure in structures)

@@ -1,7 +1,7 @@
 """Norms and class sums of per-example gradients while batches in class order go by."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -65,12 +65,14 @@ class _Unchecked:
         parts: Places in the batch, of examples that are to run together.
         outputs: Of the whole batch.
         batch: The batch.
+        decisions: Numbers that the model's code decided by.
     """
 
     start: int
     parts: list[list[int]]
     outputs: Tensor
     batch: Batch
+    decisions: tuple[Any, ...] = ()
 
 
 class GradientAccumulation:
@@ -228,8 +230,9 @@ class GradientAccumulation:
         if check and (run.draws or run.kind not in self._kinds):
             self._kinds.add(run.kind)
             large = run.result_bytes > _LARGE * len(batch)
-            parts = recomposed(len(batch), every=bool(run.decisions), large=large)
-            self._unchecked.append(_Unchecked(start, parts, run.outputs.detach(), batch))
+            parts = recomposed(len(batch), every=bool(run.decisions) and not large, large=large)
+            outputs = run.outputs.detach()
+            self._unchecked.append(_Unchecked(start, parts, outputs, batch, run.decisions))
         found = torch.autograd.grad(losses.sum(), self._inputs(run), allow_unused=True)
         del losses
         arrived: list[Tensor | None] = list(found)
@@ -245,11 +248,17 @@ class GradientAccumulation:
         side_stream: SideStream,
     ) -> None:
         """Some examples in other company, with a random weight for the loss of each of them."""
-        for one in unchecked:
+        waiting = list(unchecked)
+        while waiting:
+            one = waiting.pop(0)
             for places in one.parts:
                 with side_stream.work():  # passes of few examples leave the device almost idle
                     part = take([one.start + place for place in places])
                     run = self._recorder.run(part)
+                    every = recomposed(len(one.batch), every=True)
+                    if run.decisions != one.decisions and one.parts != every:
+                        waiting.append(replace(one, parts=every))
+                        break
                     losses = self._loss(run.outputs, part)
                     edge = get_gradient_edge(run.outputs)
                     (slopes,) = torch.autograd.grad(losses.sum(), [edge], retain_graph=True)
@@ -259,6 +268,8 @@ class GradientAccumulation:
                 differences = output_differences(one.outputs[index], run.outputs)
                 self._differences.append((differences, one.batch))
                 self._compare(run, arrived, plain, weights, one.start + index)
+                # What follows may get the memory of this part, once it has been compared.
+                side_stream = SideStream(weights.device)
 
     def _weighted_gradients(
         self, run: ForwardRun, losses: Tensor, weights: Float[Tensor, " n"]
@@ -344,7 +355,10 @@ class GradientAccumulation:
                 if any(name in self._rows for name in bundle.names):
                     raise NotFollowedError("some parameters take part in some batches only")
                 groups = column_groups(bundle.widths, self._squares.device)
-                self._tallies[bundle.names] = ClassTally(groups=groups if bundle.widths else None)
+                dtype = torch.float32 if bundle.gradients.coarse else torch.float64
+                self._tallies[bundle.names] = ClassTally(
+                    groups=groups if bundle.widths else None, dtype=dtype
+                )
             norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
             if span.stop == len(self._labels) and self._processes.alone:
                 self._tallies[bundle.names].settle()

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, defau
 from theodolite.errors import DomainError, DtypeError, ShapeError
 
 __all__ = [
+    "IGNORED",
     "Batch",
     "iterate_batches",
     "single_batch",
@@ -26,6 +27,7 @@ __all__ = [
 
 TARGET_KEYS = ("labels", "label", "targets", "target")
 MASK_KEY = "attention_mask"
+IGNORED = -100  # the label of a position that does not count, as torch and Hugging Face have it
 _GATHERED = 256  # single examples of a data set, a list or a stream that become one batch
 
 
@@ -177,11 +179,46 @@ def single_batch(data: Any, **options: Any) -> Batch:
         return batches[0]
     if not batches:
         raise ShapeError("expected at least one batch, got none; the data set is empty")
+    batches = _of_one_length(batches)
     flat, structure = zip(*(tree_flatten(_parts_of(batch)) for batch in batches), strict=True)
     if len({str(spec) for spec in structure}) > 1:
         raise ShapeError("expected batches of one structure, got several; pass batch_fn=")
     joined = [_join(leaves) for leaves in zip(*flat, strict=True)]
     return Batch(*torch.utils._pytree.tree_unflatten(joined, structure[0]))
+
+
+def _of_one_length(batches: list[Batch]) -> list[Batch]:
+    """Batches that were padded to lengths of their own, padded on to the longest.
+
+    What is added has mask 0, and -100, which no loss counts, for a label. Without masks batches
+    stay as they are: nobody could tell padding from tokens.
+    """
+    masks = [batch.mask for batch in batches if batch.mask is not None and batch.mask.dim() == 2]
+    if len(masks) < len(batches):
+        return batches
+    longest = max(mask.shape[1] for mask in masks)
+    known = [b.targets for b in batches if isinstance(b.targets, Tensor) and b.targets.dim() == 2]
+    labels = [targets.shape[1] for targets in known]
+    found = []
+    for batch, mask in zip(batches, masks, strict=True):
+
+        def longer(leaf: Any, length: int = mask.shape[1]) -> Any:
+            if not isinstance(leaf, Tensor) or leaf.dim() < 2 or leaf.shape[1] != length:
+                return leaf
+            return _lengthened(leaf, longest, 0)
+
+        args, kwargs = tree_map(longer, (batch.args, dict(batch.kwargs)))
+        targets = batch.targets
+        if len(labels) == len(batches) and not targets.is_floating_point():
+            targets = _lengthened(targets, max(labels), IGNORED)
+        found.append(Batch(args, kwargs, targets, _lengthened(mask, longest, 0), batch.positions))
+    return found
+
+
+def _lengthened(tensor: Tensor, length: int, value: int) -> Tensor:
+    """More of a value at the end of the second axis."""
+    shape = (len(tensor), length - tensor.shape[1], *tensor.shape[2:])
+    return torch.cat([tensor, tensor.new_full(shape, value)], 1)
 
 
 def _parts_of(batch: Batch) -> tuple[Any, ...]:

@@ -27,6 +27,10 @@ __all__ = ["Cast", "FittedBatch", "fit_batch", "fitted_batches", "require_device
 
 Cast = Callable[[Batch], Batch]
 
+# What only parameters have that are parts: DTensor (fully_shard, tensor parallelism), the flat
+# parameters of FullyShardedDataParallel, and those of DeepSpeed's third stage.
+_SHARDED = ("full_tensor", "_sharding_strategy", "_local_shard", "ds_id")
+
 
 @dataclass(frozen=True)
 class FittedBatch:
@@ -50,7 +54,7 @@ def require_model(model: Any) -> None:
 
     Raises:
         DtypeError: If it is a class or no module.
-        DomainError: If its weights are on the meta device.
+        DomainError: If its weights are on the meta device, or in parts in several processes.
     """
     if isinstance(model, type):
         raise DtypeError(
@@ -62,6 +66,12 @@ def require_model(model: Any) -> None:
             f"model: expected a torch.nn.Module, got {type(model).__name__}; wrap it in a module"
         )
     for name, parameter in model.named_parameters():
+        if any(hasattr(parameter, mark) for mark in _SHARDED):
+            raise DomainError(
+                f"model: expected whole weights in every process, got a part of {name!r} (FSDP, "
+                "tensor parallelism, ZeRO-3); measure a model that was loaded from a full state "
+                "dict, or replicate with DistributedDataParallel"
+            )
         if parameter.is_meta and not is_lazy(parameter):
             raise DomainError(
                 f"model: expected weights, got the meta device for {name!r}, which holds shapes "

@@ -14,19 +14,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from theodolite.engine.batches import Batch
+from theodolite.engine.batches import IGNORED, Batch
 from theodolite.engine.calls import tensors_in
 
 __all__ = [
-    "IGNORED",
     "AtPositions",
     "PositionKind",
     "PositionLabels",
     "labels_are_inputs",
     "projected_outputs",
 ]
-
-IGNORED = -100  # the label of a position that does not count, as torch and Hugging Face have it
 
 PositionKind = Literal["classes", "binary", "numbers"]
 

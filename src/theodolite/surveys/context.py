@@ -269,6 +269,11 @@ class SurveyContext:
             return "positions"
         return "mean" if self.task and not self.options.pool else self.options.describe()["pool"]
 
+    @property
+    def _capped(self) -> bool:
+        cuda = next(self.model.parameters(), torch.empty(0)).is_cuda
+        return self.task is not None and cuda
+
     def _readout(self, of_loss: bool) -> str | Readout | None:
         """From what the model returns to rows: of losses, or of outputs."""
         if self.task is None:
@@ -440,7 +445,7 @@ class SurveyContext:
             self._owners(layers),
             self.processes,
             readout=self._readout(of_loss=loss is not None),
-            **self.plan.kernel_options(self.options, self.layout, columns),
+            **self.plan.kernel_options(self.options, self.layout, columns, capped=self._capped),
             **options,
             check=self.plan.check,
             progress=self._within,
@@ -455,7 +460,9 @@ class SurveyContext:
             method="sketch",
             sketch_vectors=self.options.sketch_vectors,
             readout=self._readout(of_loss=False),
-            **self.plan.kernel_options(self.options, self.layout, self.layout.outputs or 1),
+            **self.plan.kernel_options(
+                self.options, self.layout, self.layout.outputs or 1, capped=self._capped
+            ),
             generator=torch.Generator().manual_seed(self.options.seed),
             processes=self.processes,
         )

@@ -36,6 +36,7 @@ _SHARE = 8  # one part of so many is for the gradients of one pass
 _GRAPHS = 4  # one part of so many is for what a backward pass goes back through
 _BACKWARD = 5  # results of a backward pass that exist at a time
 _FEWEST = 4
+_KERNELS = 24 * 2**30  # bytes for kernels of long sequences, where the user sets no limit
 _UNLIMITED = 2 * 2**30  # free bytes before anything was planned
 
 
@@ -104,15 +105,17 @@ class SurveyPlan:
         return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
 
     def kernel_options(
-        self, options: SurveyOptions, layout: Layout, outputs: int
+        self, options: SurveyOptions, layout: Layout, outputs: int, *, capped: bool = False
     ) -> dict[str, Any]:
         """Memory and batch size for tangent kernels, where the user set a limit.
+
+        Of long sequences a GPU is not filled (``capped``): more blocks cost little there.
 
         One pass may hold gradients of all outputs, and what its backward passes go back through:
         the engine refuses a batch that leaves no memory for kernels.
         """
         if options.memory_limit is None:
-            return {"memory_limit": None}
+            return {"memory_limit": min(self.free_bytes, _KERNELS) if capped else None}
         passing = layout.footprint
         each = _BACKWARD * outputs * passing.per_example(passing.largest)
         graph = 2 * passing.per_example(passing.total)  # activations, and gradients of their size
