@@ -17,7 +17,7 @@ from theodolite.records import FAMILIES
 # result that is the headline.
 FUNCTIONS = {
     "representation": ("area_from_projections", None),
-    "covariance": ("compare_misalignment", "relative"),
+    "covariance": ("compare_misalignment_along", "relative"),
     "kernel": ("centered_cka", None),
     "tangent": ("alignment_decomposition", "alignment"),
     "gradient": ("contrast_from_sums", None),

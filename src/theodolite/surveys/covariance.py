@@ -1,7 +1,7 @@
 """Covariance: do the weights of a layer vary along the directions in which its inputs do?
 
 Reads covariances of layers' inputs, and weights. Headline: ``relative_misalignment``, by
-``measures.covariance.compare_misalignment``.
+``measures.covariance.compare_misalignment_along``.
 """
 
 import math
