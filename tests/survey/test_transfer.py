@@ -117,6 +117,14 @@ def test_a_model_that_knows_nothing_is_expected_at_chance():
     assert abs(value - 0.1) < 0.05  # 2.4 standard errors
 
 
+def test_layers_have_the_numbers_of_a_survey():
+    model, data = good(), task(80)
+    layers = th.transfer(model, data, tangent=False).layers().set_index("name")
+    found = th.survey(model, data, families="representation")
+    for measure, name in (("alignment_area", "alignment_area"), ("readout_accuracy", "accuracy")):
+        assert layers.loc["body", name] == pytest.approx(found.estimate(measure, "body").value)
+
+
 def test_one_model_at_a_time_is_in_memory():
     alive = []
 

@@ -48,10 +48,10 @@ __all__ = ["LearningCurve", "learning_curve"]
 _RIDGES = tuple(10.0 ** (quarter / 4) for quarter in range(-24, 9))  # of the mean eigenvalue
 # Share of the examples that degrees of freedom may take: beyond it what is left is too little to
 # tell how large it is.
-_MOST_FREEDOM = 0.5
+_MOST_FREEDOM = 0.4
 _LINK = 2.0
 _QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
-_DRIFT = 0.25  # standard deviation of log wrong for each factor of ten in labels; calibrated
+_DRIFT = 0.18  # standard deviation of log wrong for each factor of ten in labels; calibrated
 
 
 @dataclass(frozen=True)

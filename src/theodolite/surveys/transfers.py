@@ -456,8 +456,7 @@ def _layer(layer: Layer, rows: Tensor, answers: Tensor) -> dict[str, Any]:
     """What a read-out of one layer says, and the alignment that explains it."""
     count = min(len(rows), _READOUT)
     own = representation.leave_one_out_readout(rows[:count], answers[:count])
-    columns, _ = regression_targets(answers[:count])
-    area = representation.alignment_area(double(rows[:count]), columns - columns.mean(0))
+    area = representation.alignment_area(rows[:count], answers[:count])
     return {
         "name": layer.name.removeprefix("model.").removeprefix("model") or "",
         "type": layer.type,

@@ -1,0 +1,77 @@
+"""``theodolite transfer``: the ranking on the terminal, as JSON and as a page."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from theodolite.cli.app import app
+
+NETWORKS = """
+from torch import nn
+
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 3))
+
+def wide():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3))
+
+def colored():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Networks and 60 grey images of 4 x 4 pixels in three classes."""
+    (tmp_path / "net.py").write_text(NETWORKS)
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    images = rng.random((60, 4, 4)) + np.eye(4)[labels][:, None, :]
+    parts = {"x_train": images, "y_train": labels, "x_test": images[:6], "y_test": labels[:6]}
+    np.savez(tmp_path / "data.npz", **parts)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["transfer", *words])
+
+
+def test_ranks_and_writes(folder):
+    answer = run(
+        "data.npz", "small=net.py:small", "net.py:wide", "gone=net.py:nothing", "-o", "out"
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "60 labelled examples, classification of 3 classes" in answer.output
+    assert "gone: not measured" in answer.output
+    assert (folder / "out" / "record.json").exists()
+    assert "Which model?" in (folder / "out" / "report.html").read_text()
+    shown = CliRunner().invoke(app, ["view", "out", "--no-open"])
+    assert shown.exit_code == 0
+    assert "net.py:wide" in shown.output
+
+
+def test_images_are_resized_and_colored(folder):
+    words = ("data.npz", "net.py:colored", "--image-size", "8", "--rgb", "--no-tangent", "--json")
+    answer = run(*words)
+    assert answer.exit_code == 0, answer.output
+    model = json.loads(answer.stdout)["contents"]["models"][0]
+    assert model["name"] == "net.py:colored"
+    assert model["tangent"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("a=net.py:small", "a=net.py:wide"), "expected each name once"),
+        (("net.py:small", "--head", "nowhere"), "unknown head"),
+        (("=net.py:small",), "expected MODEL or NAME=MODEL"),
+    ],
+    ids=["twice", "head", "no name"],
+)
+def test_what_cannot_be_used_is_one_sentence(folder, words, told):
+    answer = run("data.npz", *words)
+    assert answer.exit_code == 2
+    assert told in answer.output + answer.stderr
