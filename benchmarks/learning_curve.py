@@ -22,7 +22,7 @@ from scipy.optimize import curve_fit
 import theodolite as th
 from theodolite.measures.representation import leave_one_out_readout
 
-PACKAGES = ("sympy", "torch", "sklearn", "scipy", "numpy", "matplotlib", "pandas", "networkx")
+PACKAGES = ("sklearn", "scipy", "numpy", "matplotlib", "pandas", "networkx")
 METHODS = ("learning_curve", "power law", "power law + floor", "no growth")
 HELD_OUT = 2000
 

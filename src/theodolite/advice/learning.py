@@ -35,6 +35,7 @@ from theodolite.linalg import (
     array_function,
     double,
     double_center,
+    expected_accuracy,
     leave_one_out,
     regression_targets,
     symmetric_eigen,
@@ -162,7 +163,7 @@ def learning_curve(
     spread = (best.error_interval[1] - best.error) / _QUANTILE / best.error
     far = (counts / n).log10().abs()
     width = _QUANTILE * (spread.square() + (_DRIFT / _LINK * far).square()).sqrt()
-    accuracy, interval = _accuracies(best, error, far, n, classes is not None)
+    accuracy, interval = _accuracies(best, error, far, columns, classes is not None)
     return LearningCurve(
         labels=counts,
         error=error,
@@ -174,18 +175,19 @@ def learning_curve(
 
 
 def _accuracies(
-    best: LeaveOneOut, error: Tensor, far: Tensor, n: int, classes: bool
+    best: LeaveOneOut, error: Tensor, far: Tensor, columns: Tensor, classes: bool
 ) -> tuple[Tensor, Tensor]:
     """Accuracy from squared error, anchored at the examples at hand, with its interval."""
     if not classes:
         return torch.full_like(error, torch.nan), torch.full((2, len(error)), torch.nan)
-    wrong = (1 - best.accuracy) * n
+    n, worst = len(columns), 1 - columns.mean(0).max()  # always the largest class
+    wrong = (1 - expected_accuracy(best.predictions, columns)) * n
     start = (wrong + 0.5) / (n + 1)  # no example wrong does not mean that none will ever be
     rate = start * (error / best.error) ** _LINK
     chance = ((1 - start) / (start * n)).sqrt()  # of the logarithm of the share
     width = _QUANTILE * (chance.square() + (_DRIFT * far).square()).sqrt()
     ends = torch.stack([rate * width.exp(), rate * (-width).exp()])
-    return 1 - rate.clamp_max(1.0), 1 - ends.clamp_max(1.0)
+    return 1 - rate.clamp_max(worst), 1 - ends.clamp_max(worst)
 
 
 def _counts(labels: Sequence[int] | None, n: int) -> list[float]:

@@ -24,7 +24,14 @@ from theodolite.linalg.alignment import unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
 from theodolite.linalg.spectra import symmetric_eigen
 
-__all__ = ["RIDGES", "LeaveOneOut", "leave_one_out", "leave_one_out_blocks", "regression_targets"]
+__all__ = [
+    "RIDGES",
+    "LeaveOneOut",
+    "expected_accuracy",
+    "leave_one_out",
+    "leave_one_out_blocks",
+    "regression_targets",
+]
 
 # Ridges that compete, in units of the mean eigenvalue of the centred kernel.
 RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
@@ -70,6 +77,20 @@ def regression_targets(
         )
     require_finite(targets=targets)
     return double(targets).reshape(len(targets), -1), None
+
+
+def expected_accuracy(
+    predictions: Float[Tensor, "n c"], columns: Float[Tensor, "n c"]
+) -> Float[Tensor, ""]:
+    """Accuracy on new examples, whose class is no rarer than before: that of one left out is.
+
+    Args:
+        predictions: for each example from all the others.
+        columns: one-hot classes.
+    """
+    others = (columns.sum(0) - columns) / (len(columns) - 1)
+    guesses = (double(predictions) - others + columns.mean(0)).argmax(1)
+    return (guesses == columns.argmax(1)).double().mean()
 
 
 def leave_one_out(

@@ -132,7 +132,7 @@ def _labels_answer(record: Record, name: str, classes: bool) -> dict[str, str]:
     labels = record.arrays["0/curve/labels"]
     values = record.arrays[f"0/curve/{measure}"]
     ends = record.arrays[f"0/curve/{measure}_interval"][:, -1]
-    now = record.contents["models"][0]["features_beside"]["n"]
+    now = record.contents["data"]["probe"]
     double = float(np.interp(np.log(2 * now), np.log(labels), values))
     text = (
         f"Twice as many labels ({2 * now}) should bring {name} to {_told(double, classes)}, "
@@ -194,7 +194,7 @@ def _scale(models: Sequence[Mapping[str, Any]], classes: bool) -> dict[str, Any]
 def _forecast_span(models: Sequence[Mapping[str, Any]], classes: bool) -> tuple[float, float]:
     measure = "accuracy" if classes else "error"
     ends = [m["forecast"][end] for m in models for end in ("low", "high")]
-    return _span([*ends, *(m["features_beside"][measure] for m in models)], classes)
+    return _span([*ends, *(m["features"][measure] for m in models)], classes)
 
 
 def _rows(models: Sequence[Mapping[str, Any]], classes: bool) -> list[dict[str, Any]]:
@@ -213,8 +213,8 @@ def _rows(models: Sequence[Mapping[str, Any]], classes: bool) -> list[dict[str, 
                 "x": axis(told["value"]),
                 "low": axis(told["low"]),
                 "high": axis(told["high"]),
-                "plain": axis(model["features_beside"][measure]),
-                "features": _told(model["features_beside"][measure], classes),
+                "plain": axis(model["features"][measure]),
+                "features": _told(model["features"][measure], classes),
                 "share": "–" if tangent is None else f"{100 * tangent['share']:.0f} %",
                 "layer": short(model["best_layer"] or "(inputs)", 26),
                 "size": _size(model["parameters"]),
@@ -258,7 +258,7 @@ def _curves(record: Record, classes: bool) -> dict[str, Any]:
                 "end": _told(float(values[-1]), classes),
             }
         )
-    now = record.contents["models"][0]["features_beside"]["n"]
+    now = record.contents["data"]["probe"]
     return {
         "lines": lines,
         "now": x(float(now)),

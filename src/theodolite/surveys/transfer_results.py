@@ -139,7 +139,7 @@ class Transfer:
                     model["name"],
                     _number(told["value"]),
                     f"{_number(told['low'])} to {_number(told['high'])}",
-                    _number(model["features_beside"][measure]),
+                    _number(model["features"][measure]),
                     model["best_layer"] or "(inputs)",
                     _size(model["parameters"]),
                     f"{sum(model['seconds'].values()):.1f}",

@@ -35,7 +35,7 @@ from theodolite.errors import (
     RecordError,
     TheodoliteError,
 )
-from theodolite.linalg import LeaveOneOut, double, regression_targets
+from theodolite.linalg import LeaveOneOut, double, expected_accuracy, regression_targets
 from theodolite.measures import kernel, representation
 from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, WithHead, find_head
@@ -410,7 +410,8 @@ def _measured(
         began = time.perf_counter()
         judged = _judged(body, outputs, examples, answers, options, notes)
         seconds["tangent"] = time.perf_counter() - began
-    curve = learning_curve(judged.kernel, answers[: judged.count], options.labels, kernel=True)
+    counts = options.labels or [round(len(probe) * 10 ** (step / 8)) for step in range(-4, 9)]
+    curve = learning_curve(judged.kernel, answers[: judged.count], counts, kernel=True)
     return _model_record(name, model, head, layers, plain, judged, curve, probe, seconds, notes)
 
 
@@ -622,11 +623,8 @@ def _forecast(
 
 
 def _expected_accuracy(found: LeaveOneOut, answers: Tensor) -> float:
-    """Accuracy on new examples, whose class is no rarer than before: that of one left out is."""
     columns, _ = regression_targets(answers[: len(found.predictions)].to(found.predictions.device))
-    others = (columns.sum(0) - columns) / (len(columns) - 1)
-    guesses = (found.predictions - others + columns.mean(0)).argmax(1)
-    return float((guesses == columns.argmax(1)).double().mean())
+    return float(expected_accuracy(found.predictions, columns))
 
 
 def _joined(
