@@ -173,7 +173,7 @@ class Transfer:
         return Path(write_transfer(self.record, path, title=title))
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="%.3f", na_rep="", index=False))
+        return str(self.to_frame().to_html(float_format="{:.3f}".format, na_rep="", index=False))
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the record; :func:`theodolite.load` reads it back.
@@ -203,7 +203,9 @@ class Transfer:
 
 def _row(place: int, model: Mapping[str, Any]) -> dict[str, Any]:
     told, tangent = model["forecast"], model["tangent"] or {}
-    chosen = next((x for x in model["layers"] if x["name"] == model["best_layer"]), {})
+    chosen: Mapping[str, Any] = next(
+        (x for x in model["layers"] if x["name"] == model["best_layer"]), {}
+    )
     nan = float("nan")
     return {
         "rank": place,
