@@ -10,7 +10,7 @@ CLEAN := .venv-wheel
 VISION := .venv-vision
 DOCS := .venv-docs
 
-.PHONY: demo test test-vision static check wheel docs bench clean help
+.PHONY: demo test test-vision static check wheel docs bench bench-gpu clean help
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -76,6 +76,9 @@ $(BENCH)/.ready: benchmarks/requirements.txt pyproject.toml constraints.txt
 
 bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an environment of its own
 	$(BENCH)/bin/python -m benchmarks
+
+bench-gpu: $(BENCH)/.ready ## the table of a GPU, beside a plain pass and peers, into benchmarks/README.md
+	$(BENCH)/bin/python -m benchmarks.gpu --device cuda --write
 
 # The site reads docstrings without importing the package: an environment of its own is enough. The
 # pages of the ledger are written from the records before it is built.

@@ -183,14 +183,14 @@ ROWS = (
         partial(kernels, ResNet18, (64, 3, 32, 32), True)),
     Row("kernels, all parameters of ResNet-18, n=64", 60e-3,
         partial(kernels, ResNet18, (64, 3, 32, 32), False)),
-    Row("monitor, ResNet-18, first measurement", 0.5, partial(monitor, False)),
-    Row("monitor, ResNet-18, last measurement", 0.3, partial(monitor, True)),
-    Row("training of 400 steps with a monitor", 0.0, monitored_run),
     Row("survey, CIFAR ResNet-18, n=2000", 5.0, partial(survey, ResNet18, 2000, 32, 10)),
     Row("survey, ViT-B/16 at 224, n=256", 8.0,
         partial(survey, partial(stock, "vit_b_16"), 256, 224, 1000)),
     Row("survey, ResNet-50 at 224, n=500", 12.0,
         partial(survey, partial(stock, "resnet50"), 500, 224, 1000)),
+    Row("monitor, ResNet-18, first measurement", 0.5, partial(monitor, False)),
+    Row("monitor, ResNet-18, last measurement", 0.3, partial(monitor, True)),
+    Row("training of 400 steps with a monitor", 0.0, monitored_run),
 )  # fmt: skip
 
 
@@ -328,10 +328,12 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also print where the time goes")
     parser.add_argument("--no-peers", action="store_true", help="leave other tools out")
     parser.add_argument("--write", action="store_true", help="put the table into the README")
+    parser.add_argument("--table", type=Path, help="also write the table there, row by row")
     chosen = parser.parse_args()
     no_tf32(chosen.device)
     if chosen.small:
         resnet.WIDTHS = (4, 8, 8, 8)
+    where = machine(chosen.device)
     words = [word.strip().lower() for word in chosen.only.split(",")]
     results = []
     for row in ROWS:
@@ -344,7 +346,9 @@ def main() -> None:
             continue
         results.append(found)
         print(found.line(), found.detail, flush=True)
-    text = table(results, machine(chosen.device))
+        if chosen.table is not None:
+            chosen.table.write_text(table(results, where))
+    text = table(results, where)
     print(f"\n{text}")
     if chosen.write:
         write(text)

@@ -42,7 +42,13 @@ from theodolite.engine.batches import Batch, spans
 from theodolite.engine.inputs import require_device, require_model
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
-from theodolite.engine.state import available_bytes, exact_arithmetic, model_device, untouched
+from theodolite.engine.state import (
+    available_bytes,
+    exact_arithmetic,
+    model_device,
+    untimed,
+    untouched,
+)
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError
 from theodolite.linalg import alignment_from_norms, center_all, peak_index, target_columns
 
@@ -208,14 +214,15 @@ def tangent_alignments(
             weights = _sketch_vectors(labels, sketch_vectors, generator)
             return _sketched(engine, data, labels, weights, processes)
 
-        return followed(
-            inner,
-            data,
-            None,
-            options,
-            compute,
-            lambda engine, few: kernels_of(engine, few, None),
-        )
+        with untimed(place, len(data)):
+            return followed(
+                inner,
+                data,
+                None,
+                options,
+                compute,
+                lambda engine, few: kernels_of(engine, few, None),
+            )
 
 
 def centered_labels(data: BatchList, outputs: int) -> Tensor:

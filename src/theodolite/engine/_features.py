@@ -34,7 +34,13 @@ from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import LayerMapping, Layers, layers_text, select_layers, unwrap
 from theodolite.engine.positions import AtPositions
 from theodolite.engine.readouts import main_tensor
-from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
+from theodolite.engine.state import (
+    exact_arithmetic,
+    model_device,
+    require_fixed_mode,
+    untimed,
+    untouched,
+)
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import Moments
 
@@ -498,7 +504,8 @@ def _chunks(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[Feature
             batch = next(batches, None)
             if batch is None:
                 return
-            rows = reader.read(batch)
+            with untimed(reader.device, len(batch)):
+                rows = reader.read(batch)
         yield FeatureChunk(start, rows, batch.targets)
         start += len(batch)
 

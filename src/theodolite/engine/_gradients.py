@@ -31,7 +31,13 @@ from theodolite.engine.readouts import (
     per_example_loss,
     resolve_readout,
 )
-from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
+from theodolite.engine.state import (
+    exact_arithmetic,
+    model_device,
+    require_fixed_mode,
+    untimed,
+    untouched,
+)
 from theodolite.errors import CaptureError, UnknownNameError
 from theodolite.linalg import contrast_from_sums, mean_over_classes, ratio_or_nan
 
@@ -177,7 +183,7 @@ def gradient_sums(
         work.run(data, size, check=checked)
         return work
 
-    with untouched(plain), exact_arithmetic(device):
+    with untouched(plain), exact_arithmetic(device), untimed(device, len(data)):
         reason = None
         try:
             require_real(owned)

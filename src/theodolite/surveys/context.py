@@ -61,7 +61,7 @@ _SUMS = 20  # float32 copies of the parameters: sums over examples and unit vect
 _PLAIN_SUMS = 6  # without unit vectors
 _CHECKED = 3  # copies of the parameters: their gradients and sums where they are compared
 _KEPT_RESULTS = 3  # of a forward pass: results, their gradients, and conversions
-_GRADIENTS = 4  # copies of an example's gradient
+_GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
 _KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
 _SMALL = 512  # examples
 _STACKED = 2**23  # bytes of inner products that are worked on side by side
@@ -490,10 +490,12 @@ class SurveyContext:
 
     def _backward_batch(self) -> int:
         """Examples in one backward pass, so that what it keeps stays within the memory limit."""
-        weights = 4 * sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        fixed = _SUMS * weights
+        sizes = [4 * p.numel() for p in self.model.parameters() if p.requires_grad]
+        fixed = _SUMS * sum(sizes)
         each = _KEPT_COPIES * 4 * sum(layer.width for layer in self.layout.layers)
-        each += _GRADIENTS * weights
+        passing = self.layout.footprint  # blocks hold more than what they give
+        each = max(each, 2 * passing.per_example(passing.total))
+        each += _GRADIENTS * max(sizes, default=0)
         free = self.plan.free_bytes
         if self.task is not None:
             passing, count = self.layout.footprint, self.count("gradient")

@@ -86,7 +86,7 @@ def _shown(context: SurveyContext, width: int) -> int:
 def _shared_bases(seed: int) -> Callable[[int], Tensor]:
     """Random bases by size: all layers are judged in the same directions the same."""
 
-    @lru_cache(maxsize=4)
+    @lru_cache(maxsize=16)
     def bases(size: int) -> Tensor:
         generator = torch.Generator(device="cpu").manual_seed(seed)
         return covariance.random_bases(size, _BASES, generator)
