@@ -19,6 +19,16 @@ def test_one_model_needs_no_note():
     assert choosing_notes([entry("a", 0.2, 1)]) == []
 
 
+def test_forecasts_that_are_lower_bounds_are_named():
+    notes = choosing_notes([entry("a", 0.6, 1), entry("b", 0.8, 1), entry("c", 0.9, 1)])
+    assert notes[0] == (
+        "Forecasts of b and c are lower bounds: more than 70 % of the spread of the labels stays "
+        "unexplained, and fine-tuning has new features to learn."
+    )
+    assert choosing_notes([entry("b", 0.8, 1)])[0].startswith("The forecast of b is a lower bound")
+    assert choosing_notes([entry("b", 0.8, 1)], points=False) == []
+
+
 def test_a_ranking_by_size_is_told_so():
     notes = choosing_notes([entry("a", 0.1, 30), entry("b", 0.2, 20), entry("c", 0.3, 10)])
     assert notes == [

@@ -104,7 +104,7 @@ def test_where_features_are_missing_the_forecast_is_a_lower_bound():
     value, low, high = unknown.forecast()
     assert high - value >= 0.4 or high == 1.0
     assert value - low < 0.2
-    assert "the forecast is a lower bound" in unknown.summary()
+    assert "is a lower bound: more than 70 %" in unknown.summary()
 
 
 def test_a_model_that_knows_nothing_is_expected_at_chance():

@@ -1,6 +1,6 @@
 """From numbers to decisions: is it memorising, how good with more labels, and how sure that is."""
 
-from theodolite.advice.choosing import Candidate, choosing_notes, ranked
+from theodolite.advice.choosing import SMALL_ERROR, Candidate, choosing_notes, ranked
 from theodolite.advice.learning import LearningCurve, learning_curve
 from theodolite.advice.memorising import (
     CALIBRATION,
@@ -13,6 +13,7 @@ from theodolite.advice.memorising import (
 
 __all__ = [
     "CALIBRATION",
+    "SMALL_ERROR",
     "Calibration",
     "Candidate",
     "FitEvidence",

@@ -11,8 +11,12 @@ from math import inf, isfinite, isnan, sqrt
 
 import numpy as np
 
-__all__ = ["Candidate", "choosing_notes", "ranked"]
+__all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked"]
 
+# Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
+# see: below it forecasts hold to a few points, above it networks come out higher by up to 47
+# (benchmarks/transfer).
+SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
 _SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
 
@@ -67,9 +71,18 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
         The list by size would start from a, whose forecast is 10.0 points lower.
     """
     known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
+    notes = []
+    bounds = [entry.name for entry in known if points and entry.error > SMALL_ERROR]
+    if bounds:
+        notes.append(
+            f"{'Forecasts' if len(bounds) > 1 else 'The forecast'} of {_listed(bounds)} "
+            f"{'are lower bounds' if len(bounds) > 1 else 'is a lower bound'}: more than "
+            f"{100 * SMALL_ERROR:.0f} % of the spread of the labels stays unexplained, and "
+            "fine-tuning has new features to learn."
+        )
     if len(known) < 2:
-        return []
-    first, notes = known[0], []
+        return notes
+    first = known[0]
     equals = [entry.name for entry in known[1:] if not _apart(first, entry)]
     if len(first.misses) and equals:
         notes.append(

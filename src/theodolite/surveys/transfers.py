@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.advice import Candidate, choosing_notes, learning_curve, ranked
+from theodolite.advice import SMALL_ERROR, Candidate, choosing_notes, learning_curve, ranked
 from theodolite.checks import require_count, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -57,10 +57,8 @@ Source = nn.Module | Callable[[], nn.Module] | str
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 _READOUT = 500  # examples of the read-out of a layer
 # Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
-# interval where the error is small; above this error fine-tuning learns features that the model
-# does not have yet, and comes out higher by up to so much.
+# interval where the error is small, and how much higher networks come out where it is not.
 _FINE_TUNING = 0.04
-_SMALL_ERROR = 0.7
 _NEW_FEATURES = 0.47
 
 
@@ -561,12 +559,6 @@ def _model_record(
     best = min(layers, key=lambda entry: entry["error"], default=None)
     answers = _answers(probe, torch.device("cpu"))
     columns, _ = regression_targets(answers[: judged.count])
-    if classes and float(judged.best.error) > _SMALL_ERROR:
-        notes.append(
-            f"Features and tangent kernel leave {100 * float(judged.best.error):.0f} % of the "
-            "spread of the labels unexplained: fine-tuning has new features to learn, and the "
-            "forecast is a lower bound."
-        )
     misses = (columns - judged.best.predictions.cpu().double()).square().sum(1)
     contents = {
         "kind": "transfer-model",
@@ -614,7 +606,7 @@ def _forecast(
                 error = float(plain.error)
         half = float(ends[1] - ends[0]) / 2
         wide = (half**2 + _FINE_TUNING**2) ** 0.5
-        above = max(wide, _NEW_FEATURES) if error > _SMALL_ERROR else wide
+        above = max(wide, _NEW_FEATURES) if error > SMALL_ERROR else wide
         low, high = max(value - wide, 0.0), min(value + above, 1.0)
     else:
         value, low, high = (float(judged.best.error), *map(float, judged.best.error_interval))
