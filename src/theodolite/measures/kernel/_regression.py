@@ -185,6 +185,9 @@ def mixed_regression(
         >>> found = mixed_regression(x @ x.T, y @ y.T, y[:, 0])
         >>> found.share, found.best.error < found.first.error
         (1.0, tensor(True))
+
+    References:
+        [allen1974prediction], the PRESS statistic; the mixture of kernels is ours.
     """
     require_same_shape(gram_a=gram_a, gram_b=gram_b)
     if len(shares) == 0:
