@@ -74,15 +74,15 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
     found = {a.question: a for a in (_task(group, step), _layer(group, step), _next(group, step))}
     if len(group.runs) == 1:
         found |= _recorded(group.runs[0], step)
-    if len(group.runs) == 2:
-        layers = [_recorded(run, step).get("layer") for run in group.runs]
-        if (a := layers[0]) and (b := layers[1]):
-            # The page of either run says the same of its layers.
-            names = [f"“{plain(run.name)}”" for run in group.runs]
-            sure = max(a.certainty, b.certainty, key=_CERTAINTIES.index)
-            text = f"{names[0]}: {a.text} {names[1]}: {b.text}"
-            why = f"{names[0]}: {a.why}. {names[1]}: {b.why}"
-            found["layer"] = Answer("layer", text, sure, why, a.evidence)
+    known = [(run, told) for run in group.runs if (told := _recorded(run, step).get("layer"))]
+    if len(group.runs) > 1 and len(known) == 2:
+        # The page of either run says the same of its layers; others are held-out examples.
+        (one, a), (two, b) = known
+        names = [f"“{plain(run.name)}”" for run in (one, two)]
+        sure = max(a.certainty, b.certainty, key=_CERTAINTIES.index)
+        text = f"{names[0]}: {a.text} {names[1]}: {b.text}"
+        why = f"{names[0]}: {a.why}. {names[1]}: {b.why}"
+        found["layer"] = Answer("layer", text, sure, why, a.evidence)
     return [found[question] for question in QUESTIONS]
 
 

@@ -267,7 +267,9 @@ def named_figure(group: Group, name: str, step: int | None) -> Figure:
 
 
 def _named(group: Group, name: str, step: int | None) -> Figure | None:
-    words = Words(name.replace("_", " "))
+    headings = {family.headline: family.heading for family in (READOUT, *FAMILIES.values())}
+    heading = headings.get(name, name.replace("_", " "))
+    words = Words(f"{heading[0].upper()}{heading[1:]}")
     if name in FAMILIES:
         return _headline(group, name)
     if name in _CURVES:
@@ -282,7 +284,7 @@ def _named(group: Group, name: str, step: int | None) -> Figure | None:
         if group.measured(family, name):
             if group.is_history and len(group.runs) == 1 and step is None:
                 return step_maps(group, family, name)
-            return profile_figure(group, family, [Line(name)], words)
+            return profile_figure(group, family, [Line(name, heading)], words, y=heading)
         if group.is_history and name in group.whole(family):
             return whole_figure(group, family, name, words)
     return None
@@ -320,9 +322,9 @@ def plotly_figure(figure: Figure, step: int | None, palette: Mapping[str, str]) 
         drawn.update_yaxes(layout["yaxis"], row=row, col=1)
     drawn.update_layout(
         template=HOUSE_STYLE,
-        height=sum(panel.height for panel in panels) + 60,
+        height=sum(panel.height for panel in panels) + (90 if titles[0] else 60),
         title={"text": figure.words.title, "font": {"size": 15}},
-        margin={"l": 60, "r": 20, "t": 50, "b": 50},
+        margin={"l": 60, "r": 20, "t": 80 if titles[0] else 50, "b": 50},
         showlegend=len(drawn.data) > 1 and drawn.data[0].type == "scatter",
     )
     colors = {LIGHT[name]: color for name, color in palette.items()}
