@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.layers import unwrap
-from theodolite.engine.state import model_device, untouched
+from theodolite.engine.state import evaluating, model_device, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
 __all__ = ["Cast", "FittedBatch", "fit_batch", "fitted_batches", "require_device", "require_model"]
@@ -116,10 +116,9 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
     decode = _decoder_inputs(model, few, notes)
     convert = convert if decode is None else _both(convert, decode)
     named = few if convert is None else convert(few)
-    with untouched(model), torch.no_grad():
-        model.eval()
+    with untouched(model), evaluating(model):  # what measures it sees its own mode
         try:
-            return FittedBatch(named.run(model), convert, notes)
+            return FittedBatch(_returned(model, named), convert, notes)
         except TheodoliteError:
             raise
         except Exception as error:
@@ -194,11 +193,21 @@ def _both(first: Cast | None, second: Cast) -> Cast:
     return second if first is None else lambda batch: second(first(batch))
 
 
+def _returned(model: nn.Module, batch: Batch) -> Any:
+    """What the model returns, without gradients unless it takes some itself."""
+    try:
+        with torch.no_grad():
+            return batch.run(model)
+    except RuntimeError:
+        with torch.enable_grad():
+            return batch.run(model)
+
+
 def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] | None:
     """What the model returns after a cast, the cast, and the sentence that says so."""
     for text, cast in _casts(model, batch):
         try:
-            return cast(batch).run(model), cast, text
+            return _returned(model, cast(batch)), cast, text
         except Exception:  # the first error is the one to tell
             continue
     return None
