@@ -242,8 +242,8 @@ class OuterGradients(ExampleGradients):
             alike = len({part.stop - part.start for part in group}) == 1 < len(group)
             if alike and output_grads.dtype == self._dtype:  # one product for all of them
                 whole = slice(group[0].start - rows.start, group[-1].stop - rows.start)
-                left = columns[:, whole].unflatten(1, (len(group), -1)).transpose(0, 1)
-                right = inputs[whole].unflatten(0, (len(group), -1)).flatten(1, 2)
+                left = torch.unflatten(columns[:, whole], 1, (len(group), -1)).transpose(0, 1)
+                right = torch.unflatten(inputs[whole], 0, (len(group), -1)).flatten(1, 2)
                 sink(group, torch.bmm(left.flatten(2), right, out=sums).flatten(1))
                 continue
             for index, part in enumerate(group):
