@@ -101,13 +101,14 @@ class ForwardRun:
         Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
         """
         edges = [edge for use in self.uses for edge in use.edges]
-        c = self.outputs.shape[1]
+        n, c = self.outputs.shape
         seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
 
         def single(seed: Tensor) -> tuple[Tensor, ...]:
-            # Weighted and added up: given weights, autograd imports sympy to compare their shape.
-            total = (self.outputs * seed).sum()
-            return torch.autograd.grad(total, edges, retain_graph=True, allow_unused=False)
+            # Not of a weighted sum: what is vectorised must be the weights, not the outputs.
+            return torch.autograd.grad(
+                self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
+            )
 
         try:
             grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])

@@ -491,7 +491,8 @@ class SurveyContext:
     def _backward_batch(self) -> int:
         """Examples in one backward pass, so that what it keeps stays within the memory limit."""
         sizes = [4 * p.numel() for p in self.model.parameters() if p.requires_grad]
-        fixed = _SUMS * sum(sizes)
+        weights = sum(sizes)
+        fixed = _SUMS * weights
         each = _KEPT_COPIES * 4 * sum(layer.width for layer in self.layout.layers)
         passing = self.layout.footprint  # blocks hold more than what they give
         each = max(each, 2 * passing.per_example(passing.total))
