@@ -232,6 +232,20 @@ def test_does_my_initialisation_help(tmp_path, monkeypatch):
     assert max(slow) < min(fast)
 
 
+def test_language_models(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    names = run_page("questions/language-models.md", tmp_path, monkeypatch)
+    found = (names[key].record.contents["rows"] for key in ("before", "after"))
+    before, after = ({r["measure"]: r["value"] for r in rows if not r["layer"]} for rows in found)
+    assert after["loss"] < before["loss"] - 1
+    assert after["omega"] < before["omega"] / 2  # sequences stop wanting the same
+    assert after["in_class_omega"] > 1.1 * after["omega"]  # what is left is within a domain
+    best = names["table"].max()
+    assert best > 0.8
+    embedding = names["table"]["transformer.wte"]
+    assert embedding > best - 0.1
+
+
 def small_survey():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3

@@ -97,3 +97,33 @@ def test_steps_are_measured_tracked_and_saved(sentences, tmp_path):
     alone = trained(sentences, tmp_path, [])
     for ours, theirs in zip(watched.parameters(), alone.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_language_models_are_watched_while_they_are_fine_tuned(tmp_path):
+    import transformers
+
+    from theodolite.integrations.transformers import AlignmentCallback
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    ids = torch.randint(0, 20, (16, 6))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    domains = ["prose", "code"] * 8
+    watch = AlignmentCallback(batch, every=2, groups=domains, folder=tmp_path / "run")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=4, report_to=[], use_cpu=True, save_strategy="no"
+    )
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[watch]).train()
+    history = watch.history
+    assert history.steps == [0, 2, 4]
+    last = history.run.steps[-1].contents
+    assert last["data"]["task"] == "next-token prediction"
+    assert last["data"]["groups"] == ["code", "prose"]
+    assert last["skipped"] == {}
+    measured = {row["measure"] for row in last["rows"]}
+    assert {"cka_target", "in_class_omega", "tangent_alignment", "loss"} <= measured
+    assert (tmp_path / "run" / "report.html").exists()

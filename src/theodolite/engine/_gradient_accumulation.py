@@ -266,11 +266,13 @@ class GradientAccumulation:
                     weights = self._check.draw(slopes)
                     arrived, plain = self._weighted_gradients(run, losses, weights)
                     index = torch.tensor(places).to(weights.device)
-                differences = output_differences(one.outputs[index], run.outputs)
-                self._differences.append((differences, one.batch))
-                self._compare(run, arrived, plain, weights, one.start + index)
-                # What follows may get the memory of this part, once it has been compared.
+                # In the stream of the pass, after the batch itself: backward passes of single
+                # calls cannot change streams under vmap, and memory is given back there.
                 side_stream = SideStream(weights.device)
+                with side_stream.work():
+                    differences = output_differences(one.outputs[index], run.outputs)
+                    self._differences.append((differences, one.batch))
+                    self._compare(run, arrived, plain, weights, one.start + index)
 
     def _weighted_gradients(
         self, run: ForwardRun, losses: Tensor, weights: Float[Tensor, " n"]
