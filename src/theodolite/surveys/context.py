@@ -499,7 +499,7 @@ class SurveyContext:
         each += _GRADIENTS * max(sizes, default=0)
         free = self.plan.free_bytes
         if self.task is not None:
-            passing, count = self.layout.footprint, self.count("gradient")
+            count, weights = self.count("gradient"), sum(sizes)
             each = _KEPT_RESULTS * passing.per_example(passing.total)
             if count * each + _CHECKED * weights <= free:
                 return count  # in a single batch no sums are kept
