@@ -125,6 +125,18 @@ def test_layers_have_the_numbers_of_a_survey():
         assert layers.loc["body", name] == pytest.approx(found.estimate(measure, "body").value)
 
 
+def test_more_labels_than_the_kernel_has_seen():
+    """The read-out of all examples, with what the body gained on those of the kernel."""
+    found = th.transfer(good(), task(150), tangent_examples=40)
+    model, (value, *_) = found.record.contents["models"][0], found.forecast()
+    assert model["tangent"]["n"] == 40
+    assert model["features"]["n"] == 150
+    assert value >= model["features"]["accuracy"]
+    curve = found.curve()
+    at_hand = int((curve.labels - 150).abs().argmin())
+    assert curve.accuracy[at_hand].item() == pytest.approx(value, abs=0.02)
+
+
 def test_one_model_at_a_time_is_in_memory():
     alive = []
 

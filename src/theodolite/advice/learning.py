@@ -52,6 +52,7 @@ _RIDGES = tuple(10.0 ** (quarter / 4) for quarter in range(-24, 9))  # of the me
 _MOST_FREEDOM = 0.4
 _LINK = 2.0
 _QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
+_FEW = 200  # below so many examples the extrapolation was not judged, and intervals widen
 _DRIFT = 0.18  # standard deviation of log wrong for each factor of ten in labels; calibrated
 
 
@@ -161,7 +162,8 @@ def learning_curve(
     )
     error = (error * (best.error / at_hand)).clamp_max(max(1.0, float(best.error)))
     spread = (best.error_interval[1] - best.error) / _QUANTILE / best.error
-    far = (counts / n).log10().abs()
+    # Spectra of few examples say less of what is beyond them.
+    far = (counts / n).log10().abs() * max(1.0, (_FEW / n) ** 0.5)
     width = _QUANTILE * (spread.square() + (_DRIFT / _LINK * far).square()).sqrt()
     accuracy, interval = _accuracies(best, error, far, columns, classes is not None)
     return LearningCurve(

@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.advice import SMALL_ERROR, Candidate, choosing_notes, learning_curve, ranked
+from theodolite.advice import (
+    SMALL_ERROR,
+    Candidate,
+    LearningCurve,
+    choosing_notes,
+    learning_curve,
+    ranked,
+)
 from theodolite.checks import require_count, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -301,7 +308,7 @@ class _Work:
         """Of the examples, options and model, so that another run is not taken for this one."""
         origin = source if isinstance(source, str) else _own_name(source)
         prepare = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
-        parts = [self.probe.digest, self.options.describe(), name, origin]
+        parts: list[Any] = [self.probe.digest, self.options.describe(), name, origin]
         parts.append(None if prepare is None else _own_name(prepare))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -408,9 +415,37 @@ def _measured(
         began = time.perf_counter()
         judged = _judged(body, outputs, examples, answers, options, notes)
         seconds["tangent"] = time.perf_counter() - began
-    counts = options.labels or [round(len(probe) * 10 ** (step / 8)) for step in range(-4, 9)]
-    curve = learning_curve(judged.kernel, answers[: judged.count], counts, kernel=True)
+    curve = _curve(judged, outputs, answers, options.labels)
     return _model_record(name, model, head, layers, plain, judged, curve, probe, seconds, notes)
+
+
+def _curve(
+    judged: "_Judged", rows: Tensor, answers: Tensor, labels: Sequence[int] | None
+) -> LearningCurve:
+    """Over the number of labels, anchored at all that are at hand.
+
+    With more labels than the kernel has seen it is the curve of the features, with what the body
+    gained on the examples of the kernel.
+    """
+    n = len(answers)
+    counts = labels or [round(n * 10 ** (step / 8)) for step in range(-4, 9)]
+    if n <= judged.count:
+        return learning_curve(judged.kernel, answers, counts, kernel=True)
+    found = learning_curve(rows, answers, counts, kernel=False)
+    gain, less = _gain(judged, answers), float(judged.best.error / judged.plain.error)
+    return replace(
+        found,
+        error=found.error * less,
+        error_interval=found.error_interval * less,
+        accuracy=1 - (1 - found.accuracy) * gain,
+        accuracy_interval=1 - (1 - found.accuracy_interval) * gain,
+    )
+
+
+def _gain(judged: "_Judged", answers: Tensor) -> float:
+    """Wrong answers with the body over those of the features, on the examples of the kernel."""
+    wrong = [1 - _expected_accuracy(found, answers) for found in (judged.best, judged.plain)]
+    return min(wrong[0] / wrong[1], 1.0) if wrong[1] > 0 else 1.0
 
 
 def _layers(body: Body, few: Batch, options: TransferOptions, head: str | None) -> list[Layer]:
@@ -569,7 +604,7 @@ def _model_record(
         "width": int(layers[-1]["width"]) if layers else 0,
         "examples": len(probe),
         "error": float(judged.best.error),
-        "forecast": _forecast(judged, curve, plain, answers, classes),
+        "forecast": _forecast(judged, plain, answers, classes),
         "features": {"n": len(probe), **_numbers(plain)},
         "features_beside": {"n": judged.count, **_numbers(judged.plain)},
         "tangent": {"n": judged.count, "share": judged.share, **_numbers(judged.best)}
@@ -591,7 +626,7 @@ def _model_record(
 
 
 def _forecast(
-    judged: _Judged, curve: Any, plain: LeaveOneOut, answers: Tensor, classes: bool
+    judged: _Judged, plain: LeaveOneOut, answers: Tensor, classes: bool
 ) -> dict[str, Any]:
     """Of the fine-tuned network, with the labels at hand: value and 95 % interval."""
     origin = "tangent kernel" if judged.tangent else "features"
@@ -599,11 +634,8 @@ def _forecast(
         n, error = len(answers), float(judged.best.error)
         value, ends = _expected_accuracy(judged.best, answers), judged.best.accuracy_interval
         if n > judged.count:  # more labels than the kernel has seen
-            value = float(np.interp(np.log(n), np.log(curve.labels.cpu()), curve.accuracy.cpu()))
-            read = _expected_accuracy(plain, answers)
-            if read > value:
-                value, ends, origin = read, plain.accuracy_interval, "features"
-                error = float(plain.error)
+            value = 1 - (1 - _expected_accuracy(plain, answers)) * _gain(judged, answers)
+            ends, error = plain.accuracy_interval, float(plain.error)
         half = float(ends[1] - ends[0]) / 2
         wide = (half**2 + _FINE_TUNING**2) ** 0.5
         above = max(wide, _NEW_FEATURES) if error > SMALL_ERROR else wide
@@ -656,7 +688,7 @@ def _joined(
             "probe": len(probe),
             "probe_hash": probe.digest,
             "task": probe.targets.kind,
-            "num_classes": None if labels is None else len(labels.unique()),
+            "num_classes": None if labels is None else int(torch.bincount(labels).count_nonzero()),
             "chance": None if labels is None else float(torch.bincount(labels).max() / len(labels)),
         },
         "models": [dict(kept[name].contents) for name in order],
