@@ -54,6 +54,15 @@ def read_features(features: Tensor, targets: Tensor, rows: Rows = "none") -> Ten
     return scaled_rows(features, rows)
 
 
+def require_rows(**arrays: Tensor) -> None:
+    """The first is a finite matrix, the others have as many rows."""
+    name, features = next(iter(arrays.items()))
+    require_axes(2, **{name: features})
+    require_nonempty(**{name: features})
+    require_same_length(**arrays)
+    require_finite(**{name: features})
+
+
 def scaled_rows(features: Tensor, rows: Rows) -> Tensor:
     """Rows over their own length, over that of the longest, or as they are; zeros stay zero."""
     if rows == "none":

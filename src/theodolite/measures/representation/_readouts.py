@@ -8,12 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from theodolite.checks import (
-    require_axes,
     require_count,
-    require_finite,
     require_labels,
-    require_nonempty,
-    require_same_length,
     require_symmetric,
 )
 from theodolite.linalg import (
@@ -25,6 +21,7 @@ from theodolite.linalg import (
     leave_one_out,
     thin_svd,
 )
+from theodolite.measures.representation._features import require_rows
 
 _ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
 
@@ -65,7 +62,8 @@ def neighbour_accuracy(
     References:
         [cover1967nearest].
     """
-    _require_examples(features, labels)
+    require_rows(features=features, labels=labels)
+    require_count(2, examples=len(features))
     require_labels(labels)
     rows = _centred(features)
 
@@ -95,7 +93,8 @@ def neighbour_accuracy_of_gram(
         [cover1967nearest].
     """
     require_symmetric(gram=gram)
-    _require_examples(gram, labels)
+    require_rows(gram=gram, labels=labels)
+    require_count(2, examples=len(gram))
     require_labels(labels)
     inner = double_center(double(gram))
     return _share_of_neighbours(lambda own: inner[own], inner.diagonal(), labels, neighbours)
@@ -224,17 +223,10 @@ def leave_one_out_readout(
     References:
         [allen1974prediction], the PRESS statistic.
     """
-    _require_examples(features, targets)
+    require_rows(features=features, targets=targets)
+    require_count(2, examples=len(features))
     left, values, _ = thin_svd(_centred(features.detach()))
     return leave_one_out(left, values.square(), targets.detach(), ridges)
-
-
-def _require_examples(features: Tensor, targets: Tensor) -> None:
-    require_axes(2, features=features)
-    require_nonempty(features=features)
-    require_same_length(features=features, targets=targets)
-    require_count(2, examples=len(features))
-    require_finite(features=features)
 
 
 def _centred(features: Tensor) -> Tensor:

@@ -12,16 +12,12 @@ from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
-    require_axes,
     require_between,
     require_choice,
     require_count,
-    require_finite,
     require_labels,
-    require_nonempty,
     require_nonnegative,
     require_positive,
-    require_same_length,
 )
 from theodolite.linalg import (
     array_function,
@@ -33,6 +29,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
+from theodolite.measures.representation._features import require_rows
 
 _STEPS = 11  # of the fixed point of the evidence; two or three are typical
 
@@ -74,7 +71,7 @@ def logme(
     References:
         [you2021logme]; [you2022ranking], the fixed point of its published code.
     """
-    _require_features(features, targets)
+    require_rows(features=features, targets=targets)
     columns, names = regression_targets(targets.detach())
     left, values, _ = thin_svd(features.detach())
     n, d = features.shape
@@ -153,7 +150,7 @@ def h_score(
         Differs from paper: the pseudo-inverse counts singular values within rounding as zero,
         where the published code inverts them.
     """
-    _require_features(features, labels)
+    require_rows(features=features, labels=labels)
     require_labels(labels)
     rows = unit_peak(double(features.detach()))
     centred = rows - rows.mean(0)
@@ -208,7 +205,7 @@ def leep(probabilities: Float[Tensor, "n z"], labels: Integer[Tensor, " n"]) -> 
         [nguyen2020leep], Eq. (2).
     """
     require_nonnegative(probabilities=probabilities)
-    _require_features(probabilities, labels)
+    require_rows(probabilities=probabilities, labels=labels)
     require_labels(labels)
     p = double(probabilities.detach())
     names, classes = torch.unique(labels, return_inverse=True)
@@ -263,7 +260,7 @@ def n_leep(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    _require_features(features, labels)
+    require_rows(features=features, labels=labels)
     require_labels(labels)
     require_count(1, components=components)
     require_between(0.0, 1.0, open_low=True, open_high=True, variance=variance)
@@ -317,7 +314,7 @@ def transrate(
     References:
         [huang2022transrate], the code of its appendix.
     """
-    _require_features(features, labels)
+    require_rows(features=features, labels=labels)
     require_labels(labels)
     require_positive(distortion=distortion)
     wide = double(features.detach())
@@ -367,7 +364,7 @@ def gbc(
     References:
         [pandy2022gbc] and its published code.
     """
-    _require_features(features, labels)
+    require_rows(features=features, labels=labels)
     require_labels(labels)
     require_choice(("spherical", "diagonal"), shape=shape)
     wide = double(features.detach())
@@ -421,7 +418,7 @@ def sfda(features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"]) -> Float
     References:
         [shao2022sfda] and its published code.
     """
-    _require_features(features, labels)
+    require_rows(features=features, labels=labels)
     require_labels(labels)
     rows = double(features.detach())
     names, classes = torch.unique(labels, return_inverse=True)
@@ -463,10 +460,3 @@ def _discriminant(rows: Tensor, classes: Tensor, within: Tensor, strength: float
     directions = torch.linalg.solve(shrunk, means.mT)
     offsets = (counts / len(rows)).log() - (means.mT * directions).sum(0) / 2
     return (rows @ directions + offsets).softmax(1)
-
-
-def _require_features(features: Tensor, targets: Tensor) -> None:
-    require_axes(2, features=features)
-    require_nonempty(features=features)
-    require_same_length(features=features, targets=targets)
-    require_finite(features=features)
