@@ -46,7 +46,6 @@ from theodolite.engine.state import (
     available_bytes,
     exact_arithmetic,
     model_device,
-    untimed,
     untouched,
 )
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError
@@ -214,15 +213,14 @@ def tangent_alignments(
             weights = _sketch_vectors(labels, sketch_vectors, generator)
             return _sketched(engine, data, labels, weights, processes)
 
-        with untimed(place, len(data)):
-            return followed(
-                inner,
-                data,
-                None,
-                options,
-                compute,
-                lambda engine, few: kernels_of(engine, few, None),
-            )
+        return followed(
+            inner,
+            data,
+            None,
+            options,
+            compute,
+            lambda engine, few: kernels_of(engine, few, None),
+        )
 
 
 def centered_labels(data: BatchList, outputs: int) -> Tensor:

@@ -38,7 +38,6 @@ from theodolite.engine.state import (
     exact_arithmetic,
     model_device,
     require_fixed_mode,
-    untimed,
     untouched,
 )
 from theodolite.errors import DomainError, DtypeError, ShapeError
@@ -504,8 +503,7 @@ def _chunks(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[Feature
             batch = next(batches, None)
             if batch is None:
                 return
-            with untimed(reader.device, len(batch)):
-                rows = reader.read(batch)
+            rows = reader.read(batch)
         yield FeatureChunk(start, rows, batch.targets)
         start += len(batch)
 

@@ -38,7 +38,7 @@ from theodolite.engine._examples import (
 from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, as_real, plain_gradients
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
-from theodolite.engine.state import SideStream, model_device, untimed
+from theodolite.engine.state import SideStream, model_device
 from theodolite.linalg import SetSums, target_columns
 
 __all__ = [
@@ -252,8 +252,7 @@ class GradientAccumulation:
         while waiting:
             one = waiting.pop(0)
             for places in one.parts:
-                # Passes of few examples leave the device almost idle.
-                with side_stream.work(), untimed(self._squares.device, len(places)):
+                with side_stream.work():  # passes of few examples leave the device almost idle
                     part = take([one.start + place for place in places])
                     run = self._recorder.run(part)
                     every = recomposed(len(one.batch), every=True)

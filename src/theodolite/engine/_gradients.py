@@ -35,7 +35,6 @@ from theodolite.engine.state import (
     exact_arithmetic,
     model_device,
     require_fixed_mode,
-    untimed,
     untouched,
 )
 from theodolite.errors import CaptureError, UnknownNameError
@@ -183,7 +182,7 @@ def gradient_sums(
         work.run(data, size, check=checked)
         return work
 
-    with untouched(plain), exact_arithmetic(device), untimed(device, len(data)):
+    with untouched(plain), exact_arithmetic(device):
         reason = None
         try:
             require_real(owned)

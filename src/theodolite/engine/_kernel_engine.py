@@ -42,7 +42,7 @@ from theodolite.engine.calls import DisagreementError, NotFollowedError
 from theodolite.engine.inputs import fitted_batches
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
-from theodolite.engine.state import require_fixed_mode, untimed, without_autocast
+from theodolite.engine.state import require_fixed_mode, without_autocast
 from theodolite.errors import TheodoliteError
 
 Answer = TypeVar("Answer")
@@ -495,9 +495,8 @@ def weighted_gradients(
     found: list[Tensor] = []
     start = 0
     for batch in batches:
-        with untimed(weights.device, len(batch)):
-            outputs = recorder.outputs(batch)
-            _add_gradients(total, recorder, outputs, weights[start : start + len(batch)])
+        outputs = recorder.outputs(batch)
+        _add_gradients(total, recorder, outputs, weights[start : start + len(batch)])
         found.append(outputs.detach())
         start += len(batch)
     return total, torch.cat(found)

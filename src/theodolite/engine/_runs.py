@@ -14,7 +14,7 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
-from theodolite.engine.state import generator_states, quiet_vmap, rounding_dtypes, untimed
+from theodolite.engine.state import generator_states, quiet_vmap, rounding_dtypes
 from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_complete, require_visible
 from theodolite.errors import CaptureError, NotFiniteError
 
@@ -175,8 +175,7 @@ class ModelRecorder:
 
     def run_alone(self, batch: Batch) -> ForwardRun:
         """One example alone, with a check that no use of a parameter went unseen."""
-        with untimed(next(iter(self.ownership.parameters.values())).device, len(batch)):
-            run, recorded = self._record(batch, None)
+        run, recorded = self._record(batch, None)
         run.require_complete()
         self._references[_key(batch)] = recorded.calls
         return run

@@ -34,7 +34,6 @@ __all__ = [
     "raise_trim_threshold",
     "require_fixed_mode",
     "rounding_dtypes",
-    "untimed",
     "untouched",
     "without_autocast",
     "without_cudnn",
@@ -146,28 +145,6 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
         for backend, precision in zip(backends, saved[0], strict=True):
             backend.fp32_precision = precision
         cudnn.benchmark = saved[1]
-
-
-_TIMED = 128  # examples from which on it pays to time the algorithms of convolutions
-
-
-@contextmanager
-def untimed(device: torch.device, examples: int) -> Iterator[None]:
-    """Few examples take the algorithms that cuDNN proposes: to time them costs more than the pass.
-
-    Args:
-        device: Where the block runs.
-        examples: How many it takes at a time.
-    """
-    cudnn: Any = torch.backends.cudnn
-    if device.type != "cuda" or examples >= _TIMED or not cudnn.benchmark:
-        yield
-        return
-    cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        cudnn.benchmark = True
 
 
 def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
