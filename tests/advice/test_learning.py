@@ -1,5 +1,7 @@
 """Learning curves: what a few examples say of many, beside what many give."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -101,3 +103,23 @@ def test_one_class_is_refused():
 def test_no_number_of_labels_is_refused(generator):
     with pytest.raises(ShapeError, match="at least one number of labels"):
         th.learning_curve(*classes(60, generator), [])
+
+
+class Elsewhere(torch.Tensor):
+    """As on a GPU: NumPy does not see the numbers."""
+
+    def __array__(self, *_args, **_kwargs):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
+def test_a_curve_on_a_device_is_shown_and_asked(generator):
+    here = th.learning_curve(*classes(90, generator))
+    moved = {
+        entry.name: getattr(here, entry.name).as_subclass(Elsewhere)
+        for entry in dataclasses.fields(here)
+        if entry.name != "examples"
+    }
+    there = dataclasses.replace(here, **moved)
+    assert repr(there) == repr(here)
+    wanted = float(here.accuracy[3])
+    assert there.labels_for(wanted) == here.labels_for(wanted) == here.labels[3]

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from theodolite.cli.app import app
+from theodolite.records import load_record
 
 NETWORKS = """
 from torch import nn
@@ -51,6 +52,18 @@ def test_ranks_and_writes(folder):
     shown = CliRunner().invoke(app, ["view", "out", "--no-open"])
     assert shown.exit_code == 0
     assert "net.py:wide" in shown.output
+
+
+def test_overwrite_replaces_the_run(folder):
+    """With other options too: what is told is what lies in the folder."""
+    for count in (30, 60):
+        words = ("data.npz", "net.py:small", "--no-tangent", "--examples", str(count), "-o", "out")
+        answer = run(*words, "--overwrite", "--json")
+        assert answer.exit_code == 0, answer.output
+        contents = load_record("out").contents
+        assert contents["data"]["probe"] == count
+        assert contents["models"] == json.loads(answer.stdout)["contents"]["models"]
+    assert not (folder / "out-2").exists()
 
 
 def test_images_are_resized_and_colored(folder):

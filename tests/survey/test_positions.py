@@ -245,6 +245,7 @@ def test_the_users_loss_is_taken_for_maps():
     found = th.survey(model, (x, y), loss=nn.CrossEntropyLoss(weights), families="gradient")
     each = functional.cross_entropy(model(x), y, weights, reduction="none").sum((1, 2))
     assert value(found, "loss") == pytest.approx(float(each.mean().detach()), rel=1e-12)
+    assert any("of the loss given" in w["text"] for w in found.record.contents["warnings"])
 
 
 def test_classes_can_be_chosen():
@@ -300,6 +301,20 @@ def test_positions_take_turns_and_no_example_gives_most_of_them():
     assert probe.positions.targets.labels[:8].bincount().tolist() == [2, 2, 2, 2]
     again = fit_inputs(model, drawn, options).probe(drawn, options)
     assert torch.equal(again.batch.positions, probe.batch.positions)
+
+
+def test_padding_before_a_text_is_no_position_of_it():
+    """Its output is held against the first token, as by Hugging Face; it has no features."""
+    batch, options = sentences(), SurveyOptions()
+    batch["attention_mask"] = torch.ones(12, 6, dtype=torch.long)
+    batch["attention_mask"][::2, :3] = 0
+    batch["labels"] = batch["input_ids"].where(batch["attention_mask"] == 1, -100)
+    drawn = draw_probe(batch, options, ALONE)
+    probe = fit_inputs(Reader(), drawn, options).probe(drawn, options)
+    places = probe.positions.index
+    mask = probe.batch.mask.gather(1, places.clamp(min=0))
+    assert (mask[places >= 0] == 1).all()
+    assert int((places >= 0).sum()) == 6 * 2 + 6 * 5  # all with a token and a next one
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which model to start from: rankings, forecasts, resuming, and inputs that cannot be used."""
 
+import functools
 import gc
 import weakref
 
@@ -373,3 +374,135 @@ def test_the_kernel_of_the_body_is_that_of_all_below_a_fresh_head():
             rows.append(torch.cat([g.flatten() for g in grads]))
     features = torch.stack(rows).reshape(6, 3, -1)
     torch.testing.assert_close(found, torch.einsum("xip,yip->xy", features, features))
+
+
+class Rows(nn.Module):
+    """A head over single positions: tokens, steps or pixels."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, x):
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("head", "shape", "axes"),
+    [
+        (nn.Linear(5, 3), (4, 7, 5), 1),
+        (nn.Linear(5, 3), (4, 6, 7, 5), (1, 2)),
+        (nn.Conv1d(5, 3, 1), (4, 5, 7), 2),
+        (nn.Conv2d(5, 3, 1), (4, 5, 6, 7), (2, 3)),
+    ],
+    ids=["tokens", "pixels, channels last", "steps, channels first", "pixels, channels first"],
+)
+def test_rows_are_means_over_the_positions_of_the_head(head, shape, axes):
+    model, inputs = Rows(head).eval(), torch.randn(shape)
+    assert find_head(model, Batch((inputs,))) == "head"
+    torch.testing.assert_close(Body(model, "head")(inputs), inputs.mean(axes))
+
+
+def test_a_model_is_brought_back_from_the_device(monkeypatch):
+    """Here there is one device alone: what is asked of the model is watched."""
+    asked = []
+    move = nn.Module.to
+
+    def watched(module, *args, **kwargs):
+        if isinstance(module, Informed):
+            asked.append(torch.device(args[0]))
+        return move(module, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "to", watched)
+    th.transfer(good(), task(40), tangent=False)
+    assert asked == []
+    th.transfer(good(), task(40), tangent=False, device="cpu:0")
+    assert asked == [torch.device("cpu:0"), torch.device("cpu")]
+    asked.clear()
+    with pytest.raises(DomainError, match="unknown head"):
+        th.transfer(good(), task(40), head="nowhere", device="cpu:0")
+    assert asked == [torch.device("cpu:0"), torch.device("cpu")]
+
+
+def test_models_are_left_as_found_after_an_error():
+    model, (x, y) = good().train(), task(60)
+    state, calls = torch.get_rng_state(), []
+
+    def breaks(inputs):
+        calls.append(len(inputs))
+        if len(calls) > 4:
+            raise RuntimeError("broken")
+        torch.rand(1)
+        return inputs
+
+    with pytest.raises(DomainError, match="broken"):
+        th.transfer(model, (x, y), prepare=breaks)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_by_name_leaves_the_random_state(tmp_path):
+    (tmp_path / "net.py").write_text("from torch import nn\ndef net(): return nn.Linear(8, 2)\n")
+    state = torch.get_rng_state()
+    th.transfer(f"{tmp_path}/net.py:net", task(40), tangent=False)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def cropped(inputs, width):
+    return torch.nn.functional.pad(inputs[:, :width], (0, 8 - width))
+
+
+def test_what_has_changed_is_measured_again(tmp_path):
+    """Other weights, another file or other arguments under the same name are another model."""
+    place, file = tmp_path / "run", tmp_path / "net.py"
+
+    def found(model, width=8):
+        prepare = functools.partial(cropped, width=width)
+        run = th.transfer({"a": model}, task(60), folder=place, tangent=False, prepare=prepare)
+        return run.record.contents["models"][0]
+
+    model = good()
+    first = found(model)
+    assert found(model)["seconds"] == first["seconds"]  # read, not measured
+    with torch.no_grad():
+        model.body.weight.copy_(poor().body.weight)
+    assert found(model)["error"] > first["error"] + 0.1
+    assert found(good(), width=1)["error"] > first["error"] + 0.1
+    file.write_text("from tests.survey.test_transfer import good as net\n")
+    assert found(f"{file}:net")["error"] == pytest.approx(first["error"])
+    file.write_text("from tests.survey.test_transfer import poor as net\n")
+    assert found(f"{file}:net")["error"] > first["error"] + 0.1
+
+
+def test_entries_for_models_that_are_not_there_are_said():
+    found = th.transfer(
+        {"a": good()}, task(40), tangent=False, head={"b": "fc"}, prepare={"c": abs}
+    )
+    assert [note.split(",")[0] for note in found.notes] == [
+        "head= has an entry for 'b'",
+        "prepare= has an entry for 'c'",
+    ]
+
+
+def test_no_wrong_answer_among_few_does_not_promise_all():
+    """Where the body errs on none of the few examples of the kernel, features on some."""
+    torch.manual_seed(21)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    found = th.transfer(model, task(200, seed=21), tangent_examples=20)
+    judged = found.record.contents["models"][0]
+    assert judged["tangent"]["accuracy"] == 1.0
+    assert judged["features_beside"]["accuracy"] < 1.0
+    assert found.forecast()[0] < 1.0
+    curve = found.curve()
+    assert curve.examples == 200
+    low, high = curve.accuracy_interval[:, -1].tolist()
+    assert low < curve.accuracy[-1] < high < 1.0
+
+
+def test_the_page_says_nothing_beyond_the_labels_of_the_curve(tmp_path):
+    found = th.transfer(good(), task(60), tangent=False, labels=[30, 60])
+    text = found.to_html(tmp_path / "page.html").read_text()
+    assert "Twice as many labels" not in text
+    assert "60 labels should bring Informed to" in text

@@ -83,7 +83,9 @@ class LearningCurve:
             DomainError: If the accuracy is not between 0 and 1.
         """
         require_between(0.0, 1.0, accuracy=accuracy)
-        counts, shares = np.asarray(self.labels, float), np.asarray(self.accuracy, float)
+        counts, shares = (
+            torch.as_tensor(part).cpu().double().numpy() for part in (self.labels, self.accuracy)
+        )
         reached = np.flatnonzero(shares >= accuracy)
         if len(reached) == 0:
             return float("inf")
@@ -95,8 +97,8 @@ class LearningCurve:
         return float(np.exp(low + part * (high - low)))
 
     def __repr__(self) -> str:
-        values = self.accuracy if bool(np.isfinite(np.asarray(self.accuracy)).all()) else self.error
-        name = "accuracy" if values is self.accuracy else "error"
+        known = bool(torch.as_tensor(self.accuracy).isfinite().all())
+        values, name = (self.accuracy, "accuracy") if known else (self.error, "error")
         return (
             f"LearningCurve({name} {float(values[0]):.3f} with {float(self.labels[0]):.0f} labels "
             f"to {float(values[-1]):.3f} with {float(self.labels[-1]):.0f}, from {self.examples})"
@@ -181,7 +183,7 @@ def _accuracies(
 ) -> tuple[Tensor, Tensor]:
     """Accuracy from squared error, anchored at the examples at hand, with its interval."""
     if not classes:
-        return torch.full_like(error, torch.nan), torch.full((2, len(error)), torch.nan)
+        return torch.full_like(error, torch.nan), error.new_full((2, len(error)), torch.nan)
     n, worst = len(columns), 1 - columns.mean(0).max()  # always the largest class
     wrong = (1 - expected_accuracy(best.predictions, columns)) * n
     start = (wrong + 0.5) / (n + 1)  # no example wrong does not mean that none will ever be

@@ -126,6 +126,7 @@ def transfer(  # one parameter per option is how typer reads a command
             prepare=prepare,
             workers=workers,
             folder=folder,
+            overwrite=overwrite,
             progress=show,
             examples=examples,
             tangent=tangent,

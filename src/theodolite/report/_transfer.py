@@ -133,11 +133,11 @@ def _labels_answer(record: Record, name: str, classes: bool) -> dict[str, str]:
     values = record.arrays[f"0/curve/{measure}"]
     ends = record.arrays[f"0/curve/{measure}_interval"][:, -1]
     now = record.contents["data"]["probe"]
-    double = float(np.interp(np.log(2 * now), np.log(labels), values))
-    text = (
-        f"Twice as many labels ({2 * now}) should bring {name} to {_told(double, classes)}, "
-        f"{labels[-1]:.0f} to {_told(float(values[-1]), classes)}."
-    )
+    text = f"{labels[-1]:.0f} labels should bring {name} to {_told(float(values[-1]), classes)}."
+    if labels[0] <= 2 * now < labels[-1]:
+        double = float(np.interp(np.log(2 * now), np.log(labels), values))
+        told = f"Twice as many labels ({2 * now}) should bring {name} to {_told(double, classes)}"
+        text = f"{told}, {labels[-1]:.0f} to {_told(float(values[-1]), classes)}."
     low, high = sorted(float(end) for end in ends)
     return {
         "question": "How many labels?",

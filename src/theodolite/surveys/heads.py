@@ -36,7 +36,8 @@ class Body(nn.Module):
     Args:
         model: any module.
         head: name of the layer whose input is read, so that it does not run; None reads what the
-            model returns. Tokens are averaged where the mask counts them, maps over positions.
+            model returns. Tokens are averaged where the mask counts them, maps over positions:
+            those that a linear head takes last, or the axes after the channels of a convolution.
     """
 
     def __init__(self, model: nn.Module, head: str | None) -> None:
@@ -58,7 +59,7 @@ class Body(nn.Module):
         try:
             self.model(*args, **kwargs)
         except _ReachedError as reached:
-            return _rows(reached.features, mask)
+            return _rows(reached.features, mask, channels_last=_channels_last(target))
         finally:
             handle.remove()
         raise DomainError(f"head: expected a layer that runs, got {self.head!r}, which did not")
@@ -141,17 +142,28 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
     return name if single and returned.shape[:2] == result.shape[:2] else None
 
 
-def _rows(values: Tensor, mask: Any) -> Tensor:
-    """One row per example: the mean over tokens that count, or over the positions of a map."""
+def _channels_last(head: nn.Module) -> bool | None:
+    """Whether a head takes features in the last axis; None where it does not say."""
+    if isinstance(head, nn.Linear):
+        return True
+    return False if isinstance(head, _POINTWISE) else None
+
+
+def _rows(values: Tensor, mask: Any, *, channels_last: bool | None = None) -> Tensor:
+    """One row per example: the mean over tokens that count, or over the positions of a map.
+
+    Unless it is said, three axes are taken for tokens and more for a map with channels first.
+    """
     if values.ndim < 2:
         raise ShapeError(
             f"features: expected one row per example, got shape {tuple(values.shape)}; pass head="
         )
     if values.ndim == 2:
         return values
-    if values.ndim > 3:
+    if not (values.ndim == 3 if channels_last is None else channels_last):
         return values.flatten(2).mean(2)
-    if not isinstance(mask, Tensor) or mask.shape != values.shape[:2]:
-        return values.mean(1)
-    counts = mask.to(values.device, values.dtype).unsqueeze(2)
-    return (values * counts).sum(1) / counts.sum(1).clamp_min(1)
+    rows = values.flatten(1, -2)
+    if not isinstance(mask, Tensor) or mask.shape != rows.shape[:2]:
+        return rows.mean(1)
+    counts = mask.to(rows.device, rows.dtype).unsqueeze(2)
+    return (rows * counts).sum(1) / counts.sum(1).clamp_min(1)

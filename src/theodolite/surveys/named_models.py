@@ -46,6 +46,8 @@ class ModelSource:
 def build_model(source: ModelSource) -> nn.Module:
     """The model, with the checkpoint's weights, in evaluation mode.
 
+    The global random state is left as it was.
+
     Raises:
         DomainError: If it cannot be found or built, or the checkpoint does not fit.
         UnknownNameError: If the file or module has no such name.
@@ -53,8 +55,10 @@ def build_model(source: ModelSource) -> nn.Module:
     kind, separator, name = source.word.rpartition(":")
     if not separator or not kind or not name:
         raise DomainError(f"MODEL: expected {_FORMS}, got {source.word!r}")
-    torch.manual_seed(source.seed)
-    with _import_path(kind):
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if started else ()
+    with torch.random.fork_rng(devices), _import_path(kind):
+        torch.manual_seed(source.seed)
         model = _named(kind, name, source)
     if not isinstance(model, nn.Module):
         raise DomainError(

@@ -111,6 +111,9 @@ class PositionTask:
             options: how many positions the families want, and the seed.
         """
         counted, labels = self.labels.counted(batch).cpu(), self.labels.targets(batch).cpu()
+        if self.labels.masked and batch.mask is not None:
+            # Padding before a text is held against its first token, yet it is no token of it.
+            counted = counted & batch.mask.reshape(counted.shape).cpu().bool()
         if self.classes is not None:
             known = torch.tensor(self.classes)
             labels = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
@@ -317,5 +320,6 @@ def _notes(task: PositionTask, counted: Tensor) -> dict[str, str]:
         text += "; features are those of single positions"
     else:
         text += "; features are means over the positions of an example"
-    text += "; gradients are those of whole examples, of the mean loss over their positions"
+    which = "the mean loss over their positions" if task.loss == labels.loss else "the loss given"
+    text += f"; gradients are those of whole examples, of {which}"
     return {"positions": text}

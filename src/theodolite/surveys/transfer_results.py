@@ -85,7 +85,7 @@ class Transfer:
         index, model = self._model(name)
         keys = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
         parts = {key: torch.from_numpy(self.record.arrays[f"{index}/curve/{key}"]) for key in keys}
-        return LearningCurve(**parts, examples=model["features_beside"]["n"])
+        return LearningCurve(**parts, examples=model["examples"])
 
     def layers(self, name: str | None = None) -> "pd.DataFrame":
         """Read-outs of the layers of a model, in order of execution.

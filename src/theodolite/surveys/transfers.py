@@ -7,13 +7,16 @@ regressions with the exact tangent kernel are judged by leaving one example out,
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from theodolite.advice import (
     SMALL_ERROR,
@@ -29,6 +32,7 @@ from theodolite.engine import (
     Layers,
     features,
     model_device,
+    require_device,
     require_model,
     require_pool,
     tangent_kernels,
@@ -38,7 +42,6 @@ from theodolite.engine import (
 from theodolite.errors import (
     DomainError,
     DtypeError,
-    MemoryLimitError,
     RecordError,
     TheodoliteError,
 )
@@ -50,7 +53,7 @@ from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.probe import Probe, draw_probe
+from theodolite.surveys.probe import Probe, draw_probe, probe_digest
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_results import Transfer
@@ -128,6 +131,7 @@ def transfer(
     workers: int = 1,
     ray: RayResources | None = None,
     folder: str | Path | None = None,
+    overwrite: bool = False,
     progress: Callable[[float, str], None] | None = None,
     **keywords: Any,
 ) -> Transfer:
@@ -152,6 +156,7 @@ def transfer(
         folder: each model's numbers are saved there as soon as they are known, the result at the
             end. With the same examples and options a run that was broken off goes on where it was,
             and more models may be added; a folder with another run is left as it is.
+        overwrite: measure all models anew, and replace whatever run the folder holds.
         progress: called with the share that is done, and a text.
         **keywords: fields of :class:`TransferOptions`.
 
@@ -178,22 +183,31 @@ def transfer(
         families="representation", sizes={"representation": chosen.examples}, seed=chosen.seed
     )
     probe = draw_probe(data, survey_options, targets=targets)
-    notes = _require_task(probe)
+    notes = [*_require_task(probe), *_unmatched(sources, head=chosen.head, prepare=prepare)]
     work = _Work(probe, chosen, prepare)
-    place = None if folder is None else _folder(Path(folder), probe, chosen)
+    place = None
+    if folder is not None:
+        place = _folder(Path(folder), probe, chosen, overwrite=overwrite)
     kept: dict[str, Record] = {}
+    digests: dict[str, str] = {}
     waiting = []
     for name, source in sources.items():
-        found = None if place is None else _known(place, name, work.digest(name, source))
+        found = None
+        if place is not None:
+            digests[name] = work.digest(name, source)
+            found = None if overwrite else _known(place, name, digests[name])
         if found is None:
             waiting.append((name, source))
         else:
             kept[name] = found
 
     def keep(job: tuple[str, Source], outcome: Record) -> None:
-        kept[job[0]] = outcome
+        name = job[0]
+        kept[name] = outcome
         if place is not None:
-            save_record(outcome, _place(place, job[0]))
+            contents = {**outcome.contents, "digest": digests[name]}
+            kept[name] = replace(outcome, contents=contents)
+            save_record(kept[name], _place(place, name))
 
     report = progress or (lambda share, text: None)
     if ray is not None:
@@ -210,8 +224,10 @@ def transfer(
     return result
 
 
-def _folder(wanted: Path, probe: Probe, options: TransferOptions) -> Path:
+def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: bool) -> Path:
     """The folder, where it holds no run or an earlier part of this one; else one beside it."""
+    if overwrite:
+        return unused_folder(wanted, overwrite=True)
     try:
         contents = load_record(wanted).contents
     except RecordError:
@@ -282,6 +298,17 @@ def _require_task(probe: Probe) -> list[str]:
     ]
 
 
+def _unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
+    """Names in mappings for single models that are none of the models, in words."""
+    return [
+        f"{option}= has an entry for {key!r}, which is none of the models: it was not used."
+        for option, mapping in given.items()
+        if isinstance(mapping, Mapping)
+        for key in mapping
+        if key not in sources
+    ]
+
+
 def _place(folder: Path, name: str) -> Path:
     word = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:40]
     return folder / "models" / f"{word}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -306,10 +333,9 @@ class _Work:
 
     def digest(self, name: str, source: Source) -> str:
         """Of the examples, options and model, so that another run is not taken for this one."""
-        origin = source if isinstance(source, str) else _own_name(source)
         prepare = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
-        parts: list[Any] = [self.probe.digest, self.options.describe(), name, origin]
-        parts.append(None if prepare is None else _own_name(prepare))
+        parts: list[Any] = [self.probe.digest, self.options.describe(), name, _identity(source)]
+        parts.append(None if prepare is None else _identity(prepare))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def __call__(self, job: tuple[str, Source], report: Report) -> Record:
@@ -320,10 +346,32 @@ class _Work:
         built = time.perf_counter() - began
         given = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
         record = _measured(name, model, self.probe, self.options, given, report)
-        contents = dict(record.contents) | {"digest": self.digest(name, source)}
+        contents = dict(record.contents)
         contents["source"] = source if isinstance(source, str) else _own_name(source)
         contents["seconds"] = {"build": built, **contents["seconds"]}
         return replace(record, contents=contents)
+
+
+def _identity(source: Any) -> str:
+    """What tells a model, or what prepares its inputs, from another of the same name.
+
+    The weights of a module, the text of a file, the arguments of a ``partial`` and the fields of a
+    dataclass; of other functions only the name is known.
+    """
+    if isinstance(source, nn.Module):
+        weights = {key: value for key, value in source.state_dict().items() if _is_plain(value)}
+        return f"{_own_name(source)} {probe_digest(Batch((), weights))}"
+    if isinstance(source, str):
+        file = Path(source.rpartition(":")[0])
+        text = file.read_bytes() if file.suffix == ".py" and file.is_file() else b""
+        return f"{source} {hashlib.sha256(text).hexdigest()}"
+    if isinstance(source, partial):
+        return f"{_identity(source.func)} {source.args} {source.keywords}"
+    return repr(source) if is_dataclass(source) else _own_name(source)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
 
 
 def _built(name: str, source: Source) -> nn.Module:
@@ -389,10 +437,10 @@ def _measured(
     """All numbers of one model."""
     seconds: dict[str, float] = {}
     notes: list[str] = []
-    with untouched(model):
+    require_device(options.device, model)
+    place = options.device or model_device(model)
+    with untouched(model), _moved(model, options.device):
         model.eval()
-        place = options.device or model_device(model)
-        model.to(place)
         examples = _Prepared(probe.batch.to(place), prepare, options.batch_size)
         few = replace(probe, batch=examples.part(slice(0, 2)), notes={}, suspect=None)
         fit = fit_inputs(model, few, SurveyOptions())
@@ -419,6 +467,20 @@ def _measured(
     return _model_record(name, model, head, layers, plain, judged, curve, probe, seconds, notes)
 
 
+@contextmanager
+def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
+    """The model on a device inside the block, and where it was after it."""
+    home = model_device(model)
+    if device is None:
+        yield
+        return
+    try:
+        model.to(device)
+        yield
+    finally:
+        model.to(home)
+
+
 def _curve(
     judged: "_Judged", rows: Tensor, answers: Tensor, labels: Sequence[int] | None
 ) -> LearningCurve:
@@ -443,9 +505,13 @@ def _curve(
 
 
 def _gain(judged: "_Judged", answers: Tensor) -> float:
-    """Wrong answers with the body over those of the features, on the examples of the kernel."""
-    wrong = [1 - _expected_accuracy(found, answers) for found in (judged.best, judged.plain)]
-    return min(wrong[0] / wrong[1], 1.0) if wrong[1] > 0 else 1.0
+    """Wrong answers with the body over those of the features, on the examples of the kernel.
+
+    As in the learning curve, half a wrong answer more: none among these does not mean none ever.
+    """
+    shares = [1 - _expected_accuracy(found, answers) for found in (judged.best, judged.plain)]
+    wrong = [share * judged.count + 0.5 for share in shares]
+    return min(wrong[0] / wrong[1], 1.0)
 
 
 def _layers(body: Body, few: Batch, options: TransferOptions, head: str | None) -> list[Layer]:
@@ -572,7 +638,7 @@ def _body_kernel(
             params=trained,
             batch_size=options.batch_size,
         )
-    except (TheodoliteError, MemoryLimitError) as error:
+    except TheodoliteError as error:
         notes.append(f"The tangent kernel was not measured, features alone are judged: {error}")
         return None
     return double(found.total)
