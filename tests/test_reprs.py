@@ -6,6 +6,7 @@ from torch import nn
 
 import theodolite
 from theodolite import engine
+from theodolite.measures import kernel
 
 LAYERS = [f"encoder_blocks_{index:02d}_attention_projection" for index in range(60)]
 
@@ -35,6 +36,16 @@ def results():
         theodolite.gradient_alignment(model, x, y).sums,
         engine.tangent_alignments(model, x, y),
         engine.fisher(model, x),
+        theodolite.learning_curve(torch.randn(40, 3, generator=generator), torch.arange(40) % 3),
+        theodolite.transfer(
+            {f"{index}_{'m' * 60}": nn.Linear(3, 3) for index in range(2)},
+            (x.repeat(2, 1), y.repeat(2)),
+        ),
+        engine.PositionLabels.of(
+            torch.zeros(1, 3, 10), engine.Batch((y[None, :3],), targets=y[None, :3])
+        ),
+        kernel.leave_one_out_regression(x @ x.T, y),
+        kernel.mixed_regression(x @ x.T, x @ x.T, y),
     ]
     return {type(entry).__name__: entry for entry in found}
 
@@ -44,7 +55,8 @@ def results():
     [
         *("Survey", "Run", "Record", "History", "Comparison", "Features", "FeatureGrams"),
         *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments", "Fisher"),
-        "TangentFeatures",
+        *("TangentFeatures", "LearningCurve", "Transfer", "PositionLabels", "LeaveOneOut"),
+        "MixedRegression",
     ],
 )
 def test_what_a_result_prints_is_at_most_a_screen(results, name):

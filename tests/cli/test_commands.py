@@ -112,7 +112,7 @@ def test_the_same_note_about_several_measures_is_one_line(data, tmp_path):
     printed = " ".join(call("survey", MLP[0], data, *MLP[1:], *words).split())
     told = "3 filters are too few to judge directions"
     assert printed.count(told) == 1
-    said = "note (relative_misalignment, misalignment, random_basis_misalignment, layer fc2): 3"
+    said = "note (relative_misalignment, misalignment and random_basis_misalignment; layer fc2): 3"
     assert said in printed
     assert th.load(tmp_path).summary().count(told) == 1
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tests.report.made_records import history_run, row, survey_record, survey_run
-from theodolite.records import Record, Run
-from theodolite.report import Answer, answers, notebook_html
+from theodolite.records import Answer, Record, Run
+from theodolite.report import answers, notebook_html
 
 LABELED = {
     "kernel": "cka_target",

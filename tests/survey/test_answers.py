@@ -79,8 +79,10 @@ def test_held_out_data_makes_it_clear():
 
 
 def test_test_examples_are_not_asked_about_memorising():
-    questions = [answer["question"] for answer in answers_of(contents(split="test"))]
-    assert questions == ["layer", "next"]
+    task, *others = answers_of(contents(split="test"))
+    assert task["text"].startswith("Asked about examples that it was not trained on, it tells 100%")
+    assert [answer["question"] for answer in others] == ["layer", "next"]
+    assert not any("memoris" in answer["text"] for answer in (task, *others))
 
 
 def test_layers_at_chance_carry_nothing():
@@ -122,3 +124,123 @@ def test_a_monitor_says_it_at_its_last_step(generator):
         monitor.step(0)
     last = monitor.history.run.steps[-1].contents["answers"][0]
     assert last["certainty"] == "clear"
+
+
+def test_sentences_of_numbers_follow_held_out_examples():
+    task, layer, following = answers_of(columns(r2=0.9))
+    assert task["text"].startswith("The network fits its targets: its outputs explain 90%")
+    assert task["certainty"] == "open"
+    assert "explains 40%" in task["why"]
+    assert layer["text"].startswith("Layer fc1 carries it")
+    assert "explains 85% of the variance of the targets" in layer["text"]
+    assert following["text"].startswith("Pass held_out= examples")
+    task, _, following = answers_of(columns(r2=0.9, held_out=0.85))
+    assert task["text"].startswith("The network learns its task")
+    assert (task["certainty"], "94% ± 2% of the fit" in task["why"]) == ("clear", True)
+    assert following["text"].startswith("To change it")
+    task, layer, following = answers_of(columns(r2=0.9, held_out=-0.2))
+    assert task["text"].startswith("The network mostly memorises")
+    assert "none on 500 held-out examples" in task["why"]
+    assert "holds the targets best" in layer["text"]
+    assert "weight decay" in following["text"]
+
+
+@pytest.mark.parametrize("r2", [-0.3, 0.02])
+def test_numbers_that_are_not_fitted_get_no_verdict(r2):
+    task, _, following = answers_of(columns(r2=r2))
+    assert task["text"].startswith("The network fits too little of its targets")
+    assert ("less than their mean" in task["why"]) == (r2 < 0)
+    assert following["text"].startswith("Train it longer")
+
+
+def test_numbers_of_test_examples_are_told_without_a_verdict():
+    task, *_ = answers_of(columns(r2=0.6, split="test"))
+    assert task["text"].startswith("Asked about examples that it was not trained on, its outputs")
+    assert task["certainty"] == "clear"
+
+
+def columns(*, r2, split="train", **changes):
+    rows = [
+        row(None, "r2", r2, chance=0.0, sd=None),
+        row(None, "input_readout_r2", 0.4, chance=0.0, sd=None),
+        row("fc1", "readout_r2", 0.85, chance=0.0, sd=None),
+        row("fc2", "readout_r2", 0.86, chance=0.0, sd=None),
+        row("fc1", "tangent_alignment", 0.02, error=0.001, chance=0.001, sd=0.001),
+    ]
+    if "held_out" in changes:
+        rows.append(row(None, "held_out_r2", changes["held_out"], chance=0.0, sd=None))
+    layers = [{"name": name} for name in ("fc1", "fc2")]
+    data = {"split": split, "task": "regression", "num_classes": None}
+    return {"rows": rows, "layers": layers, "data": data}
+
+
+@pytest.mark.parametrize("kind", ["numbers", "labels", "probabilities"])
+def test_surveys_of_numbers_and_of_several_labels_say_three_things(kind, generator, tmp_path):
+    x = torch.randn(300, 6, generator=generator)
+    wanted = x @ torch.randn(6, 3, generator=generator) + 0.3
+    first, last = nn.Linear(6, 6), nn.Linear(6, 3)
+    model = nn.Sequential(first, last, *[nn.Sigmoid()] * (kind == "probabilities"))
+    with torch.no_grad():
+        first.weight.copy_(torch.eye(6)), first.bias.zero_()
+        last.weight.copy_(torch.linalg.lstsq(x, wanted - 0.3).solution.mT)
+        last.bias.fill_(0.3)
+    y = wanted if kind == "numbers" else (wanted > 0).float()
+    losses = {
+        "numbers": nn.functional.mse_loss,
+        "labels": nn.functional.binary_cross_entropy_with_logits,
+        "probabilities": nn.functional.binary_cross_entropy,
+    }
+    found = th.survey(
+        model,
+        (x[:200], y[:200]),
+        held_out=(x[200:], y[200:]),
+        loss=losses[kind],
+        families=["representation", "tangent"],
+    )
+    measure = "r2" if kind == "numbers" else "label_accuracy"
+    for name in (measure, f"held_out_{measure}"):
+        assert found.estimate(name).value == pytest.approx(1.0, abs=1e-5)
+    answers = found.record.contents["answers"]
+    assert [answer["question"] for answer in answers] == ["task", "layer", "next"]
+    assert answers[0]["text"].startswith("The network learns its task")
+    carrier = 1 if kind == "probabilities" else 0
+    assert answers[1]["text"].startswith(f"Layer {carrier} carries it")
+    assert found.summary().startswith(answers[0]["text"])
+    assert "read-out" in found.summary()
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert "Targets read off each layer" in page
+    assert "representation-readout-r2" in page
+
+
+def test_the_read_out_of_a_survey_is_the_measure(generator):
+    x, y = torch.randn(40, 5, generator=generator), torch.randn(40, 60, generator=generator)
+    y[:, :5] += 3 * x  # more columns than examples: they are turned into fewer
+    found = th.survey_features({"x": x}, y).estimate("readout_r2", "x")
+    expected = 1 - th.measures.representation.readout_error(x.double(), y.double())
+    assert found.value == pytest.approx(expected.item(), abs=1e-6)
+    assert found.error > 0
+
+
+def test_token_tasks_say_what_is_told_without_held_out_examples():
+    made = contents()
+    made["rows"] = [r for r in made["rows"] if not r["measure"].startswith("input_")]
+    made["data"] |= {"unit": "position", "task": "token classification", "num_classes": 4}
+    task, _, following = answers_of(made)
+    assert task["text"].endswith("it tells 100% of the labels right (chance 10%).")
+    assert (task["certainty"], "500 positions" in task["why"]) == ("open", True)
+    assert "towards the labels" in following["text"]
+
+
+def test_few_examples_at_chance_are_told_as_chance():
+    made = contents()
+    made["rows"] = [row(None, "accuracy", 0.12, n=40, error=0.05)]
+    (task,) = answers_of(made)
+    assert task["text"].startswith("The network does no better than chance: it tells 12%")
+
+
+def test_features_without_a_model_lead_to_a_linear_model(generator):
+    x = torch.randn(200, 4, generator=generator)
+    found = th.survey_features({"x": x}, (x[:, 0] > 0).long())
+    layer, following = found.record.contents["answers"]
+    assert layer["text"].startswith("Layer x carries it")
+    assert following["text"].startswith("To use it, fit a linear model")

@@ -59,7 +59,8 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
 
 def test_summary_has_a_line_per_layer(found):
     told, table = found.summary().split("\n\n", 1)
-    assert told.startswith("Layer ")  # which layer carries the task, then what to do
+    assert told.startswith("Asked about examples")  # then which layer carries it, and what to do
+    assert "\nLayer " in told or "\nNo layer " in told
     lines = table.splitlines()
     title = "cnn: 40 of 40 examples, classification, labels true, chance in brackets"
     assert lines[0] == title

@@ -11,6 +11,8 @@ from math import inf, isfinite, isnan, sqrt
 
 import numpy as np
 
+from theodolite.records import listed
+
 __all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked"]
 
 # Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
@@ -75,7 +77,7 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     bounds = [entry.name for entry in known if points and entry.error > SMALL_ERROR]
     if bounds:
         notes.append(
-            f"{'Forecasts' if len(bounds) > 1 else 'The forecast'} of {_listed(bounds)} "
+            f"{'Forecasts' if len(bounds) > 1 else 'The forecast'} of {listed(bounds, most=4)} "
             f"{'are lower bounds' if len(bounds) > 1 else 'is a lower bound'}: more than "
             f"{100 * SMALL_ERROR:.0f} % of the spread of the labels stays unexplained, and "
             "fine-tuning has new features to learn."
@@ -86,7 +88,7 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     equals = [entry.name for entry in known[1:] if not _apart(first, entry)]
     if len(first.misses) and equals:
         notes.append(
-            f"{first.name} comes first, but on these examples {_listed(equals)} "
+            f"{first.name} comes first, but on these examples {listed(equals, most=4)} "
             f"{'is' if len(equals) == 1 else 'are'} not told apart from it."
         )
     likely = max(known, key=lambda entry: entry.forecast)
@@ -141,10 +143,3 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> str:
     size = f"{100 * abs(gap):.1f} points" if points else f"{abs(gap):.3f}"
     told = f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
     return f"The list by size would start from {largest.name}, whose forecast is {told}."
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    shown = list(names[:most])
-    if len(names) > most:
-        return f"{', '.join(shown)} and {len(names) - most} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

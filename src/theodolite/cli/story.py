@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled, shuffled_labels
 from theodolite.interventions import initialize_
-from theodolite.records import FAMILIES
-from theodolite.report import Answer, answers
+from theodolite.records import FAMILIES, Answer
+from theodolite.report import answers
 from theodolite.surveys import History, Monitor, compare
 
 __all__ = ["Check", "Story", "StorySettings", "one_thread", "story_checks", "tell_story"]
@@ -273,7 +273,7 @@ def _contrast(true: History, shuffled: History) -> Check:
         "Trained on shuffled labels, features of one class point less together than on true ones, "
         "in every layer",
         holds,
-        f"contrast {_listed(memorized)} against {_listed(learned)}",
+        f"contrast {_decimals(memorized)} against {_decimals(learned)}",
     )
 
 
@@ -300,5 +300,5 @@ def _area(true: History) -> Check:
     )
 
 
-def _listed(values: list[float]) -> str:
+def _decimals(values: list[float]) -> str:
     return ", ".join(f"{value:.3f}" for value in values)

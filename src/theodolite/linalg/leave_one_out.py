@@ -51,6 +51,12 @@ class LeaveOneOut:
     predictions: Float[Tensor, "n c"]  # one column for each class present, or each target
     classes: Integer[Tensor, " c"] | None  # labels of the columns; none for regression
 
+    def __repr__(self) -> str:
+        n, c = self.predictions.shape
+        told = "" if self.classes is None else f"accuracy {float(self.accuracy):.4g}, "
+        error, ridge = float(self.error), float(self.ridge)
+        return f"LeaveOneOut({told}error {error:.4g}, ridge {ridge:.3g}, predictions ({n}, {c}))"
+
 
 def regression_targets(
     targets: Shaped[Tensor, "n *c"], outputs: int | None = None

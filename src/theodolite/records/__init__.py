@@ -1,6 +1,6 @@
 """Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
 
-from theodolite.records._families import FAMILIES, READOUT, Family
+from theodolite.records._families import FAMILIES, READOUTS, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
 from theodolite.records._folders import free_folder, holds_run
 from theodolite.records._latest import Latest, latest_numbers
@@ -12,11 +12,13 @@ from theodolite.records._tables import (
     summary_text,
     unreadable_layers,
 )
+from theodolite.records._words import Answer, listed
 
 __all__ = [
     "FAMILIES",
-    "READOUT",
+    "READOUTS",
     "SCHEMA",
+    "Answer",
     "Estimate",
     "Family",
     "Latest",
@@ -27,6 +29,7 @@ __all__ = [
     "free_folder",
     "holds_run",
     "latest_numbers",
+    "listed",
     "load_record",
     "load_run",
     "require_transfer",

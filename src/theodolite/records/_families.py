@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FAMILIES", "READOUT", "Family"]
+__all__ = ["FAMILIES", "READOUTS", "Family"]
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,26 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 # What the sentences about layers rest on: a column of its own in tables, beside the headlines.
-READOUT = Family(
-    "representation",
-    headline="readout_accuracy",
-    heading="read-out accuracy",
-    question="How many labels can be read off a layer?",
-    reading="Share of examples that a linear read-out, fitted to all the others, tells right.",
-    chance="the largest class every time",
-)
+READOUTS: Mapping[str, Family] = {
+    family.headline: family
+    for family in (
+        Family(
+            "representation",
+            headline="readout_accuracy",
+            heading="read-out accuracy",
+            question="How many labels can be read off a layer?",
+            reading="Share of examples that a linear read-out, fitted to all the others, tells"
+            " right.",
+            chance="the largest class every time",
+        ),
+        Family(
+            "representation",
+            headline="readout_r2",
+            heading="read-out R²",
+            question="How much of the targets can be read off a layer?",
+            reading="Share of the variance of the targets that a linear read-out, fitted to all"
+            " the other examples, explains.",
+            chance="the mean of the others every time",
+        ),
+    )
+}

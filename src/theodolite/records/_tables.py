@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records._families import FAMILIES, READOUT
+from theodolite.records._families import FAMILIES, READOUTS
 from theodolite.records._files import Estimate, Record
 from theodolite.records._runs import Run
+from theodolite.records._words import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +57,8 @@ def summary_text(
     contents = record.contents
     columns = _headlines(contents)
     measured = {row["measure"] for row in contents["rows"]}
-    if READOUT.headline in measured:
-        columns = {READOUT.headline: (READOUT.heading, READOUT.key)} | columns
+    readouts = {m: (f.heading, f.key) for m, f in READOUTS.items() if m in measured}
+    columns = readouts | columns
     if _TRUTH in measured:
         columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
     unreadable = unreadable_layers(contents["rows"])
@@ -133,7 +134,7 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
     lines = [f"{names[1]} minus {names[0]}", *(_line(row, widths) for row in table)]
     for side, other in ((0, 1), (1, 0)):
         alone = [name or _WHOLE for name in layers[side] if name not in layers[other]]
-        lines += [f"in {names[side]} alone: {_listed(alone)}"] * bool(alone)
+        lines += [f"in {names[side]} alone: {listed(alone, most=3)}"] * bool(alone)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -157,16 +158,10 @@ def _notes(warnings: Sequence[Mapping[str, Any]], most: int = 5) -> list[str]:
         measures.append(entry["measure"])
         layers.append("model" if entry["layer"] is None else f"layer {entry['layer'] or _WHOLE}")
     lines = [
-        f"note ({_listed(measures)}, {_listed(layers)}): {text}"
+        f"note ({listed(dict.fromkeys(measures), 3)}; {listed(dict.fromkeys(layers), 3)}): {text}"
         for text, (measures, layers) in list(said.items())[:most]
     ]
     return lines + [f"{len(said) - most} more notes in the record"] * (len(said) > most)
-
-
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
-    return ", ".join(distinct[:most]) + more
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
@@ -174,7 +169,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     value, chance = row["value"], row["null_mean"]
-    form = ".0%" if row["measure"] == READOUT.headline else ".3g"
+    form = ".0%" if row["measure"] in READOUTS else ".3g"
     text = "undefined" if math.isnan(value) else f"{value:{form}}"
     if chance is None or math.isnan(chance):
         return text

@@ -1,7 +1,7 @@
 """Records to pages, plots and fragments for notebooks; a report never sees a model."""
 
 from theodolite.report import pages
-from theodolite.report._answers import Answer, answers
+from theodolite.report._answers import answers
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
 from theodolite.report._transfer import write_transfer
 from theodolite.report._write import notebook_html, plot, plot_pairs, write_html

@@ -5,10 +5,10 @@ missing there are computed from its numbers. Each says how sure it is and where 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from theodolite.records import FAMILIES, Run
+from theodolite.records import FAMILIES, Answer, Run, listed
 from theodolite.report._reading import Group, RunView, groups_of
 from theodolite.report._sentences import (
     CHANCE,
@@ -20,7 +20,7 @@ from theodolite.report._sentences import (
 )
 from theodolite.report.pages import finite, plain, shown, shown_chance
 
-__all__ = ["QUESTIONS", "Answer", "answers", "group_answers"]
+__all__ = ["QUESTIONS", "answers", "group_answers"]
 
 QUESTIONS = {
     "task": "What the network does",
@@ -35,28 +35,6 @@ _NEARLY = 0.9  # of the highest number: a layer that has it carries most of the 
 _FITTED = 0.25  # of the loss of chance
 _CARRIED = 0.7  # of a number is left on held-out examples: it carries over
 _MOVING = 0.05  # of the largest value: changes below it are called none
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One sentence.
-
-    Args:
-        question: "task", "layer" or "next".
-        text: the sentence.
-        certainty: "clear", "likely" or "open".
-        why: what the certainty rests on.
-        evidence: keys of the figures that show it.
-    """
-
-    question: str
-    text: str
-    certainty: str
-    why: str
-    evidence: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.certainty}: {self.why})"
 
 
 def answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
@@ -336,7 +314,7 @@ def _layer(group: Group, step: int | None) -> Answer:
     known = [p for p in profiles if p.top is not None]
     layers = list(dict.fromkeys(p.top for p in known if p.top is not None))
     told = {
-        layer: _listed(f"{p.heading} ({shown(p.values[layer])})" for p in known if p.top == layer)
+        layer: listed(f"{p.heading} ({shown(p.values[layer])})" for p in known if p.top == layer)
         for layer in layers
     }
     if len(layers) == 1:
@@ -350,7 +328,7 @@ def _layer(group: Group, step: int | None) -> Answer:
         if len(known) > 1:
             certainty, why = "clear", f"{len(known)} of {len(known)} measures agree"
     else:
-        parts = _listed(f"{words} in {layer_words(layer)}" for layer, words in told.items())
+        parts = listed(f"{words} in {layer_words(layer)}" for layer, words in told.items())
         text = f"No single layer carries the task{who}: highest are {parts}"
         certainty, why = "open", "the measures disagree about the layer"
     text += _early(known[0]) + _other_layers(group, run, found, step)
@@ -372,11 +350,6 @@ def _early(profile: _Profile) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _listed(parts: Iterable[str]) -> str:
-    *most, last = parts
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _other_layers(

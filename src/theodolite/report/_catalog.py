@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import FAMILIES, READOUT
+from theodolite.records import FAMILIES, READOUTS
 from theodolite.report._curves import Curve, layer_panels, overlay
 from theodolite.report._figures import HOUSE_STYLE, Figure, Key, Words, with_ranges
 from theodolite.report._maps import class_map, eigenvector_figure, kernel_maps, step_maps
@@ -102,10 +102,18 @@ def _representation(group: Group) -> Iterable[Figure | None]:
         " itself has seen every label: a network that memorises scores here too.",
     )
     lines = [
-        Line("readout_accuracy", "linear read-out", chance=READOUT.chance),
+        Line("readout_accuracy", "linear read-out", chance=READOUTS["readout_accuracy"].chance),
         Line("neighbour_accuracy", "nearest neighbours", with_chance=False),
     ]
     yield profile_figure(group, "representation", lines, words, y="share told right")
+    words = Words(
+        "Targets read off each layer",
+        "R² of a linear read-out of the layer, every example told from all the others: 1 says all"
+        " of the targets, 0 no more than their mean. On training examples the layer itself has"
+        " seen every target: a network that memorises scores here too.",
+    )
+    line = Line("readout_r2", "linear read-out", chance=READOUTS["readout_r2"].chance)
+    yield profile_figure(group, "representation", [line], words, y="R²")
     words = Words(
         "Predicted steps to halve the loss",
         "Gradient-descent steps of a linear read-out. Fewer: easier to read out. A gap: it never"
@@ -267,7 +275,9 @@ def named_figure(group: Group, name: str, step: int | None) -> Figure:
 
 
 def _named(group: Group, name: str, step: int | None) -> Figure | None:
-    headings = {family.headline: family.heading for family in (READOUT, *FAMILIES.values())}
+    headings = {
+        family.headline: family.heading for family in (*READOUTS.values(), *FAMILIES.values())
+    }
     heading = headings.get(name, name.replace("_", " "))
     words = Words(f"{heading[0].upper()}{heading[1:]}")
     if name in FAMILIES:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.records import FAMILIES, READOUT, Family
+from theodolite.records import FAMILIES, READOUTS, Family
 from theodolite.report._reading import Group, RunView
 from theodolite.report._sentences import CHANCE, family_sentence, quiet_reason
 from theodolite.report.pages import finite, plain, shown, shown_chance, shown_error, spaced
@@ -53,6 +53,17 @@ _WHOLE = {
     "input_readout_accuracy": (
         "inputs, read-out",
         "share told right by a linear read-out of the raw inputs, without the network",
+    ),
+    "r2": ("R²", "share of the variance of the targets that the outputs explain"),
+    "held_out_r2": ("held-out R²", "the same on examples it was not trained on"),
+    "label_accuracy": ("label accuracy", "share of the labels of these examples told right"),
+    "held_out_label_accuracy": (
+        "held-out label accuracy", "the same on examples it was not trained on"
+    ),
+    "input_readout_r2": (
+        "inputs, read-out R²",
+        "share of the variance of the targets that a linear read-out of the raw inputs explains,"
+        " without the network",
     ),
 }  # fmt: skip
 
@@ -112,7 +123,7 @@ class Overview:
 
 def overview_of(group: Group, step: int | None = None) -> Overview:
     """The overview of one group at a step; families without numbers are named, not drawn."""
-    families = {family.headline: family for family in (READOUT, *FAMILIES.values())}
+    families = {family.headline: family for family in (*READOUTS.values(), *FAMILIES.values())}
     present = [f for f in families.values() if group.measured(f.key, f.headline)]
     columns = [_column(group, family, step) for family in present]
     rows = [i for i in range(len(group.layers)) if any(c.cells[i].readings for c in columns)]
@@ -179,19 +190,21 @@ def _column(group: Group, family: Family, step: int | None) -> Column:
             picture = _picture(row, limits, name, band, cursor=group.is_history)
         cells.append(Cell(picture, readings))
     sentence = (
-        _peaks(group, step) if family is READOUT else family_sentence(group, family.key, step)
+        _peaks(group, family, step)
+        if family.headline in READOUTS
+        else family_sentence(group, family.key, step)
     )
     return Column(family, tuple(cells), sentence)
 
 
-def _peaks(group: Group, step: int | None) -> str:
+def _peaks(group: Group, family: Family, step: int | None) -> str:
     """Where read-outs tell most, in every run."""
     told = []
     for run in group.runs:
-        layer = run.most_aligned(step, READOUT)
+        layer = run.most_aligned(step, family)
         if layer is not None:
-            moment = run.holding(step, READOUT.key, READOUT.headline)
-            share = shown(moment.value(READOUT.key, READOUT.headline, layer))
+            moment = run.holding(step, family.key, family.headline)
+            share = shown(moment.value(family.key, family.headline, layer))
             who = f"{plain(run.name)}: h" if len(group.runs) > 1 else "H"
             told.append(f"{who}ighest in {plain(layer)}, {share}.")
     return " ".join(told)

@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records import FAMILIES, Run
-from theodolite.report._answers import QUESTIONS, Answer, group_answers
+from theodolite.records import FAMILIES, Answer, Run
+from theodolite.report._answers import QUESTIONS, group_answers
 from theodolite.report._catalog import family_figures, history_figures
 from theodolite.report._figures import HOUSE_STYLE, Figure, states_of, tone, with_ranges
 from theodolite.report._maps import pair_map

@@ -1,36 +1,21 @@
 """Three sentences about a survey that a person can act on, from its rows alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from theodolite.advice import FitEvidence, HeldOut, LabelVerdict, judge_fit
+from theodolite.records import Answer, listed
 
-__all__ = ["Answer", "answers_of"]
+__all__ = ["answers_of"]
 
 Row = Mapping[str, Any]
+_READOUTS = ("representation-readout-accuracy", "representation-readout-r2")  # one of them is there
+_TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
 _ALIKE = 0.1  # of a tangent alignment: a smaller lead is none
+_FITTED = 0.1  # of what there is to explain: less of it is little
+_MOST = 0.5  # of the fit: more is most of it
 _CALIBRATED = 100  # examples at least: the verdict was calibrated on 105 and more
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A sentence with what it rests on; docs/records.md has the layout.
-
-    Args:
-        question: "task", "layer" or "next".
-        text: the answer.
-        certainty: "clear", "likely" or "open".
-        why: what that rests on: error rates, numbers.
-        evidence: keys of the figures of a report that show it.
-    """
-
-    question: str
-    text: str
-    certainty: str
-    why: str
-    evidence: tuple[str, ...]
 
 
 def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -41,10 +26,15 @@ def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"]]
-    verdict = _verdict(rows, contents["data"], layers)
-    classes = contents["data"].get("task", "classification") == "classification"
-    goal = "labels" if classes else "targets"
-    found = [_task(verdict), _carrier(rows, layers, verdict), _next(rows, layers, verdict, goal)]
+    data = contents["data"]
+    verdict = _verdict(rows, data, layers) or _verdict_of_columns(rows, data)
+    several = data.get("task") == "multi-label"
+    goal = "targets" if data.get("num_classes", 0) is None and not several else "labels"
+    task = _task(verdict) or _fit_alone(rows, data)
+    carrier = _carrier(rows, layers, verdict, goal)
+    found = [task, carrier, _next(rows, layers, verdict, goal)]
+    if data.get("outputs", 0) is None and carrier is not None:
+        found[2] = found[2] or _without_model(carrier)
     return [{**vars(a), "evidence": list(a.evidence)} for a in found if a is not None]
 
 
@@ -55,7 +45,7 @@ def _task(verdict: LabelVerdict | None) -> Answer | None:
     if verdict.measured:
         certainty = "clear" if verdict.answer != "undecided" else "likely"
     why = f"{verdict.sure}; {verdict.because}"
-    return Answer("task", verdict.sentence, certainty, why, ("representation-readout-accuracy",))
+    return Answer("task", verdict.sentence, certainty, why, _READOUTS)
 
 
 def _verdict(
@@ -63,7 +53,7 @@ def _verdict(
 ) -> LabelVerdict | None:
     """Learning or memorising; None where there are no classes or no outputs."""
     accuracy = rows.get((None, "accuracy"))
-    if accuracy is None or data.get("split") not in ("train", "unknown", None):
+    if accuracy is None or data.get("split") not in _TRAINED_ON:
         return None
     shape, held_out = data.get("input_shape"), rows.get((None, "held_out_accuracy"))
     near, line = (rows.get((None, f"input_{kind}_accuracy")) for kind in ("neighbour", "readout"))
@@ -89,38 +79,147 @@ def _verdict(
     return judge_fit(evidence)
 
 
+def _verdict_of_columns(
+    rows: Mapping[tuple[str | None, str], Row], data: Mapping[str, Any]
+) -> LabelVerdict | None:
+    """The same of numbers and of several labels: what held-out examples say, or no verdict."""
+    own = _fit_row(rows)
+    if own is None or own["measure"] == "accuracy" or data.get("split") not in _TRAINED_ON:
+        return None
+    goal = "targets" if own["measure"] == "r2" else "labels"
+    fit, said = _beyond(own), _told_of(own)
+    other = rows.get((None, f"held_out_{own['measure']}"))
+    if fit < _FITTED or (other is not None and fit <= 2 * _beyond(other, error=True)):
+        return LabelVerdict(
+            "undecided",
+            f"The network fits too little of its {goal} to ask whether it learns or memorises.",
+            f"{said} of the examples given",
+            "no verdict",
+            f"Train it longer, or check {goal}, their scale, preprocessing and learning rate.",
+        )
+    line = rows.get((None, "input_readout_r2"))
+    inputs = ""
+    if line is not None:
+        share = _percent(line["value"])
+        inputs = f"; a linear read-out of the raw inputs, each example left out, explains {share}"
+    if other is None:
+        return LabelVerdict(
+            "undecided",
+            f"The network fits its {goal}: {said}. Whether it learns or memorises them, these "
+            "examples alone do not say.",
+            f"the rule that tells them apart was calibrated on classes alone{inputs}",
+            "no verdict",
+            "Pass held_out= examples: they tell learning from memorising.",
+        )
+    carried, spread = _beyond(other) / fit, 2 * _beyond(other, error=True) / fit
+    because = f"{said} in training, {_percent(other['value'])} on {other['n']} held-out examples"
+    sure = (
+        f"measured on held-out data: {max(carried, 0.0):.0%} ± {spread:.0%} of the fit carries over"
+    )
+    answer: Literal["learning", "memorising", "undecided"] = "undecided"
+    text = f"About half of what the network fits of its {goal} carries over."
+    if carried - spread > _MOST:
+        answer, text = "learning", "The network learns its task: most of its fit carries over."
+    elif carried + spread < _MOST:
+        answer = "memorising"
+        text = "The network mostly memorises: most of its fit does not carry over."
+    advice = f"Look at the {goal} of some examples; add data or weight decay; stop earlier."
+    return LabelVerdict(answer, text, f"{because}{inputs}", sure, advice, measured=True)
+
+
+def _fit_alone(
+    rows: Mapping[tuple[str | None, str], Row], data: Mapping[str, Any]
+) -> Answer | None:
+    """How much the outputs tell, where there is no verdict on learning and memorising."""
+    own = _fit_row(rows)
+    if own is None:
+        return None
+    fit, error = _beyond(own), _beyond(own, error=True)
+    noun = "positions" if "unit" in data else "examples"
+    sure = f"± {200 * own['error']:.0f} points with {own['n']} {noun}"
+    said = _told_of(own)
+    if data.get("split") not in _TRAINED_ON:
+        text = f"Asked about examples that it was not trained on, {said}."
+        certainty = "clear" if abs(fit) > 5 * error else "likely"
+        return Answer("task", text, certainty, sure, _READOUTS)
+    if fit <= 2 * error:
+        text = f"The network does no better than chance: {said}."
+        return Answer("task", text, "likely", sure, _READOUTS)
+    text = f"The network fits these examples, which alone do not say whether it learned: {said}."
+    few = f"{_CALIBRATED} examples and more, with inputs that are numbers"
+    domain = "one label per example" if "unit" in data else few
+    why = f"no verdict: the rule was calibrated on {domain}; {sure}"
+    return Answer("task", text, "open", why, _READOUTS)
+
+
+def _fit_row(rows: Mapping[tuple[str | None, str], Row]) -> Row | None:
+    """What the outputs tell of the targets; None where they are not read, or chance is all."""
+    known = (rows.get((None, measure)) for measure in ("accuracy", "r2", "label_accuracy"))
+    found = next((row for row in known if row is not None), None)
+    return found if found and isfinite(found["value"]) and found["null_mean"] < 1 else None
+
+
+def _beyond(row: Row, *, error: bool = False) -> float:
+    """A number, or its error, in units of what lies between chance and all."""
+    chance: float = row["null_mean"]
+    return float(row["error"] if error else row["value"] - chance) / (1 - chance)
+
+
+def _told_of(row: Row) -> str:
+    if row["measure"] == "r2":
+        less = ", less than their mean" if row["value"] < 0 else ""
+        return f"its outputs explain {_percent(row['value'])} of the variance of the targets{less}"
+    return f"it tells {row['value']:.0%} of the labels right (chance {row['null_mean']:.0%})"
+
+
+def _percent(share: float) -> str:
+    """A share of variance, which can be anything below 0."""
+    return f"{share:.0%}" if share >= -0.005 else "none"
+
+
 def _carrier(
     rows: Mapping[tuple[str | None, str], Row],
     layers: Sequence[str],
     verdict: LabelVerdict | None,
+    goal: str,
 ) -> Answer | None:
-    """The first layer whose linear read-out tells the classes as well as that of any other."""
-    known = {name: rows.get((name, "readout_accuracy")) for name in layers}
+    """The first layer whose linear read-out tells the targets as well as that of any other."""
+    measure = "readout_accuracy"
+    if not any((name, measure) in rows for name in layers):
+        measure = "readout_r2"
+    known = {name: rows.get((name, measure)) for name in layers}
     finite = {name: row for name, row in known.items() if row and isfinite(row["value"])}
     if not finite:
         return None
+    classes = measure == "readout_accuracy"
     best = max(finite.values(), key=lambda row: row["value"])
-    chance, n = best["null_mean"], best["n"]
-    each = _each({name: f"{row['value']:.0%}" for name, row in finite.items()})
+    chance, n, spread = best["null_mean"], best["n"], best["null_sd"] or best["error"]
+    each = _each({name: _percent(row["value"]) for name, row in finite.items()})
     why = f"± {200 * best['error']:.0f} points with {n} examples, each left out in turn; {each}"
-    evidence = ("representation-readout-accuracy", "kernel-cka-target")
-    if best["value"] < chance + 3 * best["null_sd"]:
-        text = "No layer carries the task: linear read-outs of all of them are at chance."
-        return Answer("layer", text, "likely", f"chance {chance:.0%}; {why}", evidence)
+    evidence = (f"representation-{measure.replace('_', '-')}", "kernel-cka-target")
+    if best["value"] < chance + 3 * spread:
+        level = "are at chance" if classes else "say no more than the mean"
+        text = f"No layer carries the task: linear read-outs of all of them {level}."
+        least = f"chance {chance:.0%}; " if classes else ""
+        return Answer("layer", text, "likely", f"{least}{why}", evidence)
     near = 2 * max(best["error"], 0.25 / n**0.5)
     equal = [name for name in finite if finite[name]["value"] >= best["value"] - near]
     first, others = equal[0], ""
     if len(equal) > 1:
         verb = "is" if len(equal) == 2 else "are"
-        others = f"; {_listed(equal[1:])} {verb} no better within the error"
+        others = f"; {_layers(equal[1:])} {verb} no better within the error"
+    share = _percent(finite[first]["value"])
+    does = f"gets {share} right (chance {chance:.0%})"
+    if not classes:
+        does = f"explains {share} of the variance of the {goal}"
     text = (
         f"Layer {_name(first)} carries it: a linear read-out of it, fitted to the other examples, "
-        f"gets {finite[first]['value']:.0%} right (chance {chance:.0%}){others}."
+        f"{does}{others}."
     )
-    certainty = "clear" if best["value"] > chance + 5 * best["null_sd"] else "likely"
+    certainty = "clear" if best["value"] > chance + 5 * spread else "likely"
     if verdict is not None and verdict.answer == "memorising":
-        text = text.replace("carries it", "holds the labels best", 1)
-        certainty, why = "open", f"the layer was built from these very labels; {why}"
+        text = text.replace("carries it", f"holds the {goal} best", 1)
+        certainty, why = "open", f"the layer was built from these very {goal}; {why}"
     return Answer("layer", text, certainty, why, evidence)
 
 
@@ -133,7 +232,7 @@ def _next(
     """What to do: the verdict's advice, or which layer moves the outputs towards the targets."""
     if verdict is not None and verdict.answer != "learning":
         why = "follows from the first answer"
-        return Answer("next", verdict.advice, "likely", why, ("representation-readout-accuracy",))
+        return Answer("next", verdict.advice, "likely", why, _READOUTS)
     found = {name: rows.get((name, "tangent_alignment")) for name in layers}
     tangent = {name: row for name, row in found.items() if row and isfinite(row["value"])}
     if not tangent:
@@ -151,7 +250,7 @@ def _next(
         text = "No layer stands out as the one to train: tangent alignments are within chance."
     elif len(alike) > 1:
         text = (
-            f"To change it, train any of {_listed(alike)}: small steps there move the outputs "
+            f"To change it, train any of {_layers(alike)}: small steps there move the outputs "
             f"towards the {goal} about equally."
         )
     if verdict is not None and not verdict.measured:
@@ -162,15 +261,22 @@ def _next(
     return Answer("next", text, "likely", why, ("tangent-tangent-alignment",))
 
 
+def _without_model(carrier: Answer) -> Answer:
+    """Features without a model: what they are good for, and what only the model can tell."""
+    text = "To use it, fit a linear model to the features of that layer; pass the model to "
+    text = f"{text}th.survey for what the network makes of them."
+    if carrier.text.startswith("No layer"):
+        text = "Try features of other layers or models: a linear model of these tells nothing."
+    return Answer("next", text, "likely", "follows from the read-outs", carrier.evidence)
+
+
 def _name(layer: str) -> str:
     return layer or "(whole model)"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _layers(names: Sequence[str]) -> str:
     """Layers within a sentence: "layer a", "layers a and b", "layers a, b, c and 4 more"."""
-    shown = list(map(_name, names[:3])) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
-    *most, last = shown
-    return f"layers {', '.join(most)} and {last}" if most else f"layer {last}"
+    return f"layer{'s' * (len(names) > 1)} {listed(map(_name, names), most=3)}"
 
 
 def _each(numbers: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ needs held-out data; where there is some, the model's accuracy on it stands besi
 """
 
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from theodolite.surveys.layers import Layer
 from theodolite.surveys.positions import Positions
 from theodolite.surveys.probe import Probe
 from theodolite.surveys.record import RecordBuilder
+from theodolite.surveys.targets import Targets
 
 __all__ = ["measure_fit", "measure_readouts"]
 
@@ -23,25 +25,36 @@ _READOUT = 500  # examples of a layer's read-out: an eigenvalue problem of that 
 
 
 def measure_readouts(
-    record: RecordBuilder, layer: Layer, features: LayerFeatures, labels: Tensor
+    record: RecordBuilder, layer: Layer, features: LayerFeatures, targets: Targets
 ) -> None:
     """What neighbours and a linear read-out in a layer say of an example from all the others."""
-    if not bool(features.gram.isfinite().all()):
+    if not bool(features.gram.isfinite().all()) or targets.columns is None:
         return
-    labels = labels.to(features.gram.device)
+    few = features.first(min(_READOUT, len(targets.columns)))
+    if targets.labels is None:
+        estimate = _readout_r2(few, targets)
+        record.row(layer, "representation", "readout_r2", estimate, n=len(few))
+        return
+    labels = targets.labels.to(features.gram.device)
     value = representation.neighbour_accuracy_of_gram(features.gram, labels)
     estimate = _accuracy(float(value), labels)
     record.row(layer, "representation", "neighbour_accuracy", estimate, n=len(labels))
-    few = features.first(min(_READOUT, len(labels)))
     value = kernel.regression_accuracy(few.gram, labels[: len(few)])
     estimate = _accuracy(float(value), labels[: len(few)])
     record.row(layer, "representation", "readout_accuracy", estimate, n=len(few))
 
 
 def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
-    """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples."""
+    """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples.
+
+    Of numbers and of several labels R squared and the share of labels take the place of accuracy.
+    """
     targets = context.row_targets("representation")
-    if context.processes.rank != 0 or targets.labels is None or context.layout.outputs is None:
+    if context.processes.rank != 0 or context.layout.outputs is None:
+        return
+    if targets.labels is None:
+        if not context.probe.by_position:  # where the model says its losses alone
+            _measure_columns(context, record, held_out)
         return
     if context.task is not None and context.task.unit == "sequence":
         return  # the model does not say groups
@@ -63,6 +76,73 @@ def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe |
         value = _right(context.forward(held_out.batch), labels, held_out.positions)
         estimate = _accuracy(value, labels)
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
+
+
+def _measure_columns(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
+    """The same of targets that are rows of numbers, or of several labels."""
+    batch, targets = context.examples("representation")
+    binary = targets.kind == "multi-label"
+    measure, judged = ("label_accuracy", _labels_right) if binary else ("r2", _r2)
+    own = judged(context.outputs(batch), batch.targets)
+    if own is not None:
+        record.row(None, "representation", measure, own, n=len(batch), read_at="outputs")
+    inputs = context.inputs("representation")
+    if inputs is not None and bool(inputs.gram.isfinite().all()):
+        few = inputs.first(min(_READOUT, len(batch)))
+        line = _readout_r2(few, targets)
+        record.row(None, "representation", "input_readout_r2", line, n=len(few), read_at="inputs")
+    if own is not None and held_out is not None and held_out.rows.kind == targets.kind:
+        other = judged(context.forward(held_out.batch), held_out.batch.targets)
+        if other is not None:
+            name = f"held_out_{measure}"
+            record.row(None, "representation", name, other, n=len(held_out.batch))
+
+
+def _readout_r2(features: LayerFeatures, targets: Targets) -> Estimate:
+    """Share of the variance of the targets that a linear read-out of all the others explains."""
+    assert targets.columns is not None
+    columns = targets.columns[: len(features)].to(features.gram.device)
+    if columns.shape[1] > len(columns):  # turned into fewer, with the same lengths of all rows
+        columns = torch.linalg.qr((columns - columns.mean(0)).mT).R.mT
+    found = kernel.leave_one_out_regression(features.gram, columns)
+    low, high = found.error_interval.tolist()
+    return Estimate(1 - float(found.error), (high - low) / 3.92, 0.0, None, "leave-one-out")
+
+
+def _columns_of(outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Outputs beside the targets that they are to say; None where they do not correspond."""
+    if not isinstance(targets, Tensor) or targets.numel() != outputs.numel():
+        return None
+    return outputs.double().cpu(), targets.detach().double().cpu().reshape(outputs.shape)
+
+
+def _r2(outputs: Tensor, targets: Any) -> Estimate | None:
+    """Share of the variance of the targets that the outputs explain; below 0: less than none."""
+    pair = _columns_of(outputs, targets)
+    if pair is None:
+        return None
+    told, wanted = pair
+    own, plain = (wanted - told).square().sum(1), (wanted - wanted.mean(0)).square().sum(1)
+    left = float(own.sum() / plain.sum())  # nan where all targets are equal
+    error = float((own - left * plain).square().sum().sqrt() / plain.sum())
+    return Estimate(1 - left, error, 0.0, None, "ratio of means")
+
+
+def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:
+    """Share of several labels told right, beside saying the commoner value of each every time.
+
+    Outputs that all lie between 0 and 1 are probabilities, others logits.
+    """
+    pair = _columns_of(outputs, targets)
+    if pair is None:
+        return None
+    told, wanted = pair
+    probable = bool(((told >= 0) & (told <= 1)).all())
+    right = ((told > (0.5 if probable else 0.0)) == (wanted > 0.5)).double().mean(1)
+    common = ((wanted.mean(0) > 0.5) == (wanted > 0.5)).double().mean(1)
+    spread = 1 / sqrt(len(right))
+    error, null_sd = (float(share.std(correction=0)) * spread for share in (right, common))
+    return Estimate(float(right.mean()), error, float(common.mean()), null_sd, "binomial")
 
 
 def _share_right(context: SurveyContext, labels: Tensor) -> float:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.errors import DomainError, TheodoliteError, UnknownNameError
+from theodolite.records import listed
 
 __all__ = ["ModelSource", "build_model", "load_weights_"]
 
@@ -262,8 +263,8 @@ def _weights(content: Any, path: Path) -> dict[str, Tensor]:
     strange = [str(key) for key, value in content.items() if not isinstance(value, Tensor)]
     if strange:
         raise DomainError(
-            f"checkpoint {path}: expected tensors only, but {_listed(strange)} are something "
-            "else; save model.state_dict()"
+            f"checkpoint {path}: expected tensors only, but {listed(strange, _SHOWN)} are "
+            "something else; save model.state_dict()"
         )
     return {str(key): value for key, value in content.items()}
 
@@ -292,14 +293,9 @@ def _problems(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[
     ]
     problems = []
     if missing:
-        problems.append(f"it lacks {_listed(missing)}")
+        problems.append(f"it lacks {listed(missing, _SHOWN)}")
     if unknown:
-        problems.append(f"the model has no {_listed(unknown)}")
+        problems.append(f"the model has no {listed(unknown, _SHOWN)}")
     if shapes:
-        problems.append(_listed(shapes))
+        problems.append(listed(shapes, _SHOWN))
     return problems
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

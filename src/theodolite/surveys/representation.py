@@ -33,8 +33,8 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     for layer, features in context.features("representation"):
         with context.step("representation", layer):
             _layer_rows(context, record, layer, features, columns, shuffled)
-            if targets.labels is not None and context.plan.curves:
-                measure_readouts(record, layer, features, targets.labels)
+            if context.plan.curves:
+                measure_readouts(record, layer, features, targets)
     record.routes["representation"] = {
         "method": "exact",
         "n": len(columns),

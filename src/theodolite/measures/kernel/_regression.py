@@ -1,7 +1,7 @@
 """Kernel regression judged without held-out data: each example is predicted from all the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Integer, Shaped
@@ -151,7 +151,7 @@ class MixedRegression:
     """
 
     share: float
-    gram: Float[Tensor, "n n"]
+    gram: Float[Tensor, "n n"] = field(repr=False)
     best: LeaveOneOut
     first: LeaveOneOut
 
