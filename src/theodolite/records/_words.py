@@ -32,15 +32,14 @@ def listed(names: Iterable[str], most: int | None = None) -> str:
     """Names within a sentence.
 
     Args:
-        names: at least one.
+        names: none give an empty text.
         most: as many are told, and how many more there are; None for all.
 
     Example:
-        >>> listed(["a"]), listed(["a", "b", "c"]), listed("abcde", most=3)
-        ('a', 'a, b and c', 'a, b, c and 2 more')
+        >>> listed(["a"]), listed(["a", "b", "c"]), listed("abcde", most=3), listed([])
+        ('a', 'a, b and c', 'a, b, c and 2 more', '')
     """
     told = list(names)
     if most is not None and len(told) > most:
         told = [*told[:most], f"{len(told) - most} more"]
-    *first, last = told
-    return f"{', '.join(first)} and {last}" if first else last
+    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]]))
