@@ -291,7 +291,7 @@ def test_checkpoints_that_do_not_fit(tmp_path, data):
     path = tmp_path / "weights.pt"
     torch.save({"fc1.weight": torch.zeros(5, 6), "fc9.bias": torch.zeros(3)}, path)
     said = refused("survey", MLP, data, *SIZES, "--checkpoint", path)
-    assert "it lacks fc1.bias, fc2.weight, fc2.bias" in said
+    assert "it lacks fc1.bias, fc2.weight and fc2.bias" in said
     assert "the model has no fc9.bias" in said
     assert "fc1.weight is (5, 6) instead of (4, 6)" in said
 
