@@ -12,7 +12,7 @@ from theodolite.surveys.layers import count_operations
 
 FAILING = {
     "features": ("features", ("representation", "kernel")),
-    "covariances": ("input_moments", ("covariance",)),
+    "covariances": ("input_samples", ("covariance",)),
     "kernels": ("shared_tangent_kernels", ("tangent", "gradient")),
     "gradients": ("gradient_alignment", ("gradient",)),
 }

@@ -111,6 +111,7 @@ def test_track_alone_makes_a_database_beside_the_records(results):
 
 @pytest.mark.usefixtures("_unset")
 def test_a_sweep_that_goes_on_stays_one_run_and_counts_none_twice(results):
+    swept(results, "20,30", "--track")
     before = runs_of(results)
     swept(results, "20,30,40", "--track")
     client, experiment = client_of(results)

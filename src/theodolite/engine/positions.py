@@ -259,7 +259,8 @@ def projected_outputs(
     Example:
         >>> last = lambda output, batch: output[:, -1]
         >>> project = projected_outputs(4, readout=last, generator=torch.Generator().manual_seed(0))
-        >>> project(torch.zeros(2, 3, 50), None).shape
+        >>> batch = Batch((torch.zeros(2, 3, dtype=torch.long),))
+        >>> project(torch.zeros(2, 3, 50), batch).shape
         torch.Size([2, 4])
     """
     generator = generator or torch.Generator().manual_seed(0)

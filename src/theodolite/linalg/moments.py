@@ -16,6 +16,7 @@ from torch import Tensor
 
 from theodolite.checks import (
     require_axes,
+    require_finite,
     require_nonempty,
     require_same_length,
     require_same_shape,
@@ -100,6 +101,7 @@ class Moments:
     def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
         """Leading eigenpairs of the covariance about the mean; small ones are found on the CPU."""
         rounded = self.covariance()
+        require_finite(covariance=rounded)
         matrix = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
         matrix = matrix.cpu() if len(matrix) <= _SMALL else matrix
         values, vectors = top_eigen(matrix, count, tolerance=tolerance)
@@ -126,6 +128,7 @@ class RowSample:
 
     def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
         """Leading eigenpairs of the covariance about the mean, of which there are fewer than n."""
+        require_finite(rows=self.rows)
         X = double(self.rows)
         X = X - X.mean(0)
         values, left = top_eigen(X @ X.mT, count, tolerance=tolerance)

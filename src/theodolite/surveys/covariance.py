@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from theodolite.checks import require_finite
 from theodolite.engine import weight_covariance
 from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_linear
 from theodolite.errors import ShapeError, TheodoliteError
@@ -171,6 +172,7 @@ def _layer_rows(
     pictures: bool,
 ) -> None:
     weight = _weight(context, layer).to(directions.vectors)
+    require_finite(weights=weight)
     filters, width = weight.shape
     try:
         found = covariance.compare_misalignment_along(directions, weight, bases)

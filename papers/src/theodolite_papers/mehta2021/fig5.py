@@ -214,7 +214,7 @@ def _contrast_follows(runs: Results) -> Outcome:
     cases = _by_case(runs)
     shown = [case for case in _ORDER if case in cases]
     if len(shown) < 2:
-        return outcome(None)
+        return outcome(None, architectures=len(shown))
     accuracy, contrast = (
         [cases[case][name] for case in shown] for name in ("best_test", "contrast")
     )
@@ -225,7 +225,7 @@ def _contrast_follows(runs: Results) -> Outcome:
 def _labels_accuracy(runs: Results) -> Outcome:
     cases = _by_case(runs)
     if not {"true", "shuffled"} <= set(cases):
-        return outcome(None)
+        return outcome(None, cases=len(cases))
     true, shuffled = cases["true"], cases["shuffled"]
     chance, size = shuffled["chance"], shuffled["test_size"]
     noise = 3 * float(np.sqrt(chance * (1 - chance) / size))
@@ -241,7 +241,7 @@ def _labels_accuracy(runs: Results) -> Outcome:
 def _labels_alignment(runs: Results) -> Outcome:
     cases = _by_case(runs)
     if not {"true", "shuffled"} <= set(cases):
-        return outcome(None)
+        return outcome(None, cases=len(cases))
     true, shuffled = cases["true"]["alignment"], cases["shuffled"]["alignment"]
     return outcome(true > shuffled, true=true, shuffled=shuffled)
 
