@@ -6,7 +6,7 @@ from torch import nn
 
 import theodolite
 from theodolite import engine
-from theodolite.measures import kernel
+from theodolite.measures import kernel, representation
 
 LAYERS = [f"encoder_blocks_{index:02d}_attention_projection" for index in range(60)]
 
@@ -18,6 +18,7 @@ def results():
     for name in LAYERS:
         model.add_module(name, nn.Linear(3, 3))
     x, y = torch.randn(12, 3, generator=generator), torch.arange(12) % 3
+    wide = torch.randn(500, 64, generator=generator)
     options = {"families": "kernel", "layers": LAYERS, "permutations": 0}
     survey = theodolite.survey(model, (x, y), **options, name="n" * 60)
     with theodolite.Monitor(model, (x, y), every=1, options=options) as monitor:
@@ -46,6 +47,9 @@ def results():
         ),
         kernel.leave_one_out_regression(x @ x.T, y),
         kernel.mixed_regression(x @ x.T, x @ x.T, y),
+        representation.alignment_curve(wide, torch.arange(500) % 3),
+        representation.label_projections(wide, torch.ones(500)),
+        kernel.kernel_spectrum(torch.eye(500)),
     ]
     return {type(entry).__name__: entry for entry in found}
 
@@ -56,7 +60,7 @@ def results():
         *("Survey", "Run", "Record", "History", "Comparison", "Features", "FeatureGrams"),
         *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments", "Fisher"),
         *("TangentFeatures", "LearningCurve", "Transfer", "PositionLabels", "LeaveOneOut"),
-        "MixedRegression",
+        *("MixedRegression", "AlignmentCurve", "LabelProjections", "KernelSpectrum"),
     ],
 )
 def test_what_a_result_prints_is_at_most_a_screen(results, name):

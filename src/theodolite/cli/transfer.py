@@ -142,7 +142,8 @@ def transfer(  # one parameter per option is how typer reads a command
         document = {"folder": str(folder), "report": str(page)}
         print_json(document | {"contents": dict(result.record.contents)})
         return
-    typer.secho(f"{len(models)} models on {data} ({split})", bold=True)
+    counted = "1 model" if len(models) == 1 else f"{len(models)} models"
+    typer.secho(f"{counted} on {data} ({split})", bold=True)
     typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
 
 

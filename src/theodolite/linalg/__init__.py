@@ -20,6 +20,7 @@ from theodolite.linalg.arrays import (
     eps_of,
     full_precision,
     nan_unless,
+    prints_shapes,
     ratio_or_nan,
     safe_sqrt,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "nan_unless",
     "numerical_rank",
     "peak_index",
+    "prints_shapes",
     "projections_from_gram",
     "projections_from_kernel",
     "projections_from_moments",

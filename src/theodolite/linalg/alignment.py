@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.linalg.arrays import ratio_or_nan
+from theodolite.linalg.arrays import prints_shapes, ratio_or_nan
 
 __all__ = [
     "SetSums",
@@ -98,6 +98,7 @@ def unit_peak(matrix: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"
     return matrix / torch.where(peak > 0, peak, torch.ones_like(peak))
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class SetSums:
     r"""Sufficient statistics of one or several sets of vectors, one entry per set.

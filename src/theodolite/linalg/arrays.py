@@ -7,6 +7,7 @@ what it has; floating-point results go back in the promoted dtype, on the device
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -28,13 +29,16 @@ __all__ = [
     "eps_of",
     "full_precision",
     "nan_unless",
+    "prints_shapes",
     "ratio_or_nan",
     "safe_sqrt",
 ]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
+_FEW = 8  # numbers that are printed
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -46,6 +50,26 @@ def double(tensor: Tensor) -> Tensor:
 def eps_of(*tensors: Tensor) -> float:
     """Unit round-off of the coarsest dtype among the inputs, in which their noise is measured."""
     return max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
+
+
+def prints_shapes(result: type[T]) -> type[T]:
+    """Class decorator of dataclasses: ``repr`` has shapes in the place of long arrays."""
+
+    def short(self: Any) -> str:
+        parts = (f"{f.name}={_printed(getattr(self, f.name))}" for f in fields(self) if f.repr)
+        return f"{type(self).__qualname__}({', '.join(parts)})"
+
+    result.__repr__ = short  # type: ignore[method-assign]
+    return result
+
+
+def _printed(value: Any) -> str:
+    """Few numbers as they are; of more the shape."""
+    if not isinstance(value, (Tensor, np.ndarray)):
+        return repr(value)
+    if math.prod(value.shape) > _FEW:
+        return f"{type(value).__name__}{tuple(value.shape)}"
+    return str(value.tolist())
 
 
 def array_function(function: Callable[P, R]) -> Callable[P, R]:

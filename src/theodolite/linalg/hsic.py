@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_axes, require_nonempty, require_same_length
-from theodolite.linalg.arrays import double, nan_unless
+from theodolite.linalg.arrays import double, nan_unless, prints_shapes
 from theodolite.linalg.moments import row_chunks
 
 __all__ = ["HsicSums", "KernelProducts", "centered_products", "debiased_product"]
@@ -35,6 +35,7 @@ def debiased_product(product: Tensor, diagonals: Tensor, traces: Tensor, count: 
     return nan_unless((count >= 4).expand(value.shape), value)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class KernelProducts:
     """All inner products of ``m`` centred kernels on the same examples: what HSIC and CKA read."""
@@ -73,6 +74,7 @@ def centered_products(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]
     return KernelProducts.of(products, torch.stack([gram_a.diagonal(), gram_b.diagonal()]))
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class HsicSums:
     r"""Sum-reducible statistics of HSIC, biased or debiased, between two sets of features.

@@ -21,7 +21,7 @@ from theodolite.checks import (
     require_same_length,
     require_same_shape,
 )
-from theodolite.linalg.arrays import double
+from theodolite.linalg.arrays import double, prints_shapes
 from theodolite.linalg.spectra import Eigen, top_eigen
 
 __all__ = ["CrossMoments", "Moments", "RowSample", "TriangularState", "row_chunks"]
@@ -42,6 +42,7 @@ def row_chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
     return list(zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True))
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class Moments:
     r"""Count, sum and scatter of rows about a shift :math:`s`.
@@ -108,6 +109,7 @@ class Moments:
         return Eigen(values.clamp(min=0.0), vectors)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class RowSample:
     r"""Rows that are fewer than their entries: their covariance is never formed.
@@ -169,6 +171,7 @@ class CrossMoments:
         return full[:k, :k], full[:k, k:], full[k:, k:]
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class TriangularState:
     """The triangle ``R`` (d x d, zero rows where fewer rows were seen) of a stream of rows."""

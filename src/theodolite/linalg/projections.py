@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from theodolite.linalg.arrays import double, eps_of
+from theodolite.linalg.arrays import double, eps_of, prints_shapes
 from theodolite.linalg.moments import CrossMoments, TriangularState, row_chunks
 from theodolite.linalg.spectra import rank_tolerance, symmetric_eigen, thin_svd
 
@@ -37,6 +37,7 @@ _GRAM_FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resol
 GRAM_ACCURATE_ABOVE = 1e-4
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class LabelProjections:
     r"""Singular values of features and the targets' coordinates on their left singular vectors.

@@ -195,8 +195,9 @@ class Transfer:
     def __repr__(self) -> str:
         told = self.record.contents["models"][0]["forecast"]
         more = f", {len(self.problems)} not measured" if self.problems else ""
+        models = "1 model" if len(self.names) == 1 else f"{len(self.names)} models"
         return (
-            f"Transfer({len(self.names)} models{more}: start from {self.best}, {told['measure']} "
+            f"Transfer({models}{more}: start from {self.best}, {told['measure']} "
             f"{told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f})"
         )
 

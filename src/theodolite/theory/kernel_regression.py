@@ -27,6 +27,7 @@ from theodolite.linalg import (
     double,
     eps_of,
     numerical_rank,
+    prints_shapes,
     rank_tolerance,
     ratio_or_nan,
     symmetric_eigen,
@@ -249,6 +250,7 @@ def _unstacked(predictions: Tensor, targets: Tensor) -> Tensor:
     return predictions.reshape(*predictions.shape[:-2], -1, outputs)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class PowerShortcut:
     """``1 - C(modes)`` as an estimate of the normalised error, with its guaranteed accuracy."""
@@ -445,6 +447,7 @@ def spectral_alignment(
     return ratio_or_nan(product, torch.linalg.vector_norm(eta) * target_gram_norm)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class SampleFreedom:
     """Effective ridge and degrees of freedom of a regression, from the sample it is fitted to."""

@@ -15,9 +15,10 @@ from theodolite.checks import (
     require_nonempty,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, double
+from theodolite.linalg import array_function, double, prints_shapes
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class ActivationFractions:
     """How often neurons are active, seen from the neurons and from the examples."""

@@ -7,7 +7,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from theodolite.checks import require_between, require_symmetric
-from theodolite.linalg import array_function, eps_of, nan_unless, ratio_or_nan, safe_sqrt
+from theodolite.linalg import (
+    array_function,
+    eps_of,
+    nan_unless,
+    prints_shapes,
+    ratio_or_nan,
+    safe_sqrt,
+)
 from theodolite.measures.covariance._matrices import (
     Eigenspaces,
     eigenspaces,
@@ -93,6 +100,7 @@ def is_aligned(
     return _residuals(A, spaces).amax(-1) <= _tolerance(tolerance, matrix, reference)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class CorrespondingEigenvalues:
     """One entry per eigenspace of the reference, its eigenvalues decreasing."""

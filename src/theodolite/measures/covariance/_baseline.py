@@ -16,6 +16,7 @@ from theodolite.linalg import (
     eigenvalue_groups,
     eps_of,
     equality_tolerance,
+    prints_shapes,
     ratio_or_nan,
 )
 from theodolite.measures.covariance._matrices import (
@@ -272,6 +273,7 @@ def relative_misalignment(
     return _relative(total_misalignment(spaces, L), scores.mean(0), L, eps_of(weight_covariance))
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class MisalignmentComparison:
     """Misalignment and what it has to be compared with, all in the same subspace."""

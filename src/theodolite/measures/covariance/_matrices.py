@@ -18,6 +18,7 @@ from theodolite.linalg import (
     eigenvalue_groups,
     eps_of,
     equality_tolerance,
+    prints_shapes,
     symmetric_eigen,
     symmetric_eigenvalues,
     top_eigen,
@@ -117,6 +118,7 @@ def positive_definite_factor(matrix: Tensor, name: str, eps: float) -> Tensor:
     return factor
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class Eigenspaces:
     """Sorted eigenpairs in float64 and the runs of columns that share an eigenspace."""

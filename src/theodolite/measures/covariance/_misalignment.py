@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from theodolite.checks import require_between, require_choice, require_count, require_symmetric
-from theodolite.linalg import array_function, eps_of
+from theodolite.linalg import array_function, eps_of, prints_shapes
 from theodolite.measures.covariance._matrices import (
     Eigenspaces,
     eigenspaces,
@@ -78,6 +78,7 @@ def misalignment(
     return total_misalignment(spaces, L)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class MisalignmentTerms:
     """One entry per eigenspace of the data covariance, its eigenvalues decreasing."""

@@ -22,11 +22,13 @@ from theodolite.linalg import (
     eps_of,
     equality_tolerance,
     nan_unless,
+    prints_shapes,
     ratio_or_nan,
 )
 from theodolite.measures.covariance._matrices import Eigenspaces, eigenspaces, require_dimension
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class EigenvectorOverlap:
     """Absolute inner products of eigenvectors; nan where equal eigenvalues leave them open."""
@@ -190,6 +192,7 @@ def _keeps_spaces_whole(spaces: Eigenspaces, chosen: list[int]) -> bool:
     return bool(((share == 0) | (share == 1)).all())
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class EigenvectorMatch:
     """One row per leading weight eigenvector; columns count data eigenspaces, largest first.

@@ -15,7 +15,7 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, double
+from theodolite.linalg import array_function, double, prints_shapes
 from theodolite.measures.covariance._matrices import (
     Eigenspaces,
     eigenspaces,
@@ -143,6 +143,7 @@ def _group_element(spaces: Eigenspaces, generator: torch.Generator | None) -> Te
     return torch.cat(turned, 1) @ V.mT
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class EquivarianceDeviation:
     """Largest absolute differences between the rotated run and the plain run, rotated."""

@@ -16,6 +16,7 @@ from theodolite.linalg import (
     eps_of,
     equality_tolerance,
     nan_unless,
+    prints_shapes,
     safe_sqrt,
     top_eigen,
     unit_peak,
@@ -29,6 +30,7 @@ from theodolite.measures.covariance._matrices import (
 )
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class TransferFunction:
     """Pairs ``tau = f(sigma)``, one per data direction, sigma decreasing."""

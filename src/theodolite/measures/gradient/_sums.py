@@ -8,13 +8,14 @@ from torch import Tensor
 
 from theodolite.checks import require_finite, require_labels, require_same_length
 from theodolite.errors import ShapeError
-from theodolite.linalg import SetSums, double, full_precision
+from theodolite.linalg import SetSums, double, full_precision, prints_shapes
 
 _TILE_BYTES = {"cpu": 2**21}  # stays in the cache; elsewhere large, to amortise launches
 _RUN = 4096  # entries summed one after the other
 _SAFE_NORMS = (2.0**-40, 2.0**40)  # squares and their sums stay far inside float32
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class VectorMoments:
     r"""Per class :math:`n_c`, :math:`\sum v_i`, :math:`\sum\|v_i\|` and :math:`\sum\|v_i\|^2`.

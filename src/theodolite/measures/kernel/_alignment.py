@@ -17,6 +17,7 @@ from theodolite.linalg import (
     double_center,
     eps_of,
     gram_cosine,
+    prints_shapes,
     ratio_or_nan,
     safe_sqrt,
     unit_peak,
@@ -153,6 +154,7 @@ def cka(
     return centered_cka(a, b, debiased=debiased)[0, 0]
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class CenteredGrams:
     """Gram matrices of the same examples, centred once for all that they are compared with.

@@ -18,9 +18,10 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, double, eps_of
+from theodolite.linalg import array_function, double, eps_of, prints_shapes
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class CorrelationTable:
     """Correlation of every row variable with every column variable over the same runs."""

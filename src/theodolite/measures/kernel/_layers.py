@@ -15,7 +15,7 @@ from theodolite.checks import (
     require_same_shape,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import KernelProducts, array_function, double, eps_of
+from theodolite.linalg import KernelProducts, array_function, double, eps_of, prints_shapes
 from theodolite.measures.kernel._alignment import cka_from_products
 from theodolite.measures.kernel._grams import require_grams, safe_scale
 from theodolite.measures.kernel._linear import (
@@ -94,6 +94,7 @@ def _constant_part(means: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     return 2 * n * (means - mean).square().sum() + (n * mean).square()
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class CkaMatrix:
     """CKA of every pair of layers, and of every layer with the labels."""
@@ -103,6 +104,7 @@ class CkaMatrix:
     estimator: Estimator
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class LayerProfile:
     """CKA of every layer with one reference, in order of depth."""

@@ -24,6 +24,7 @@ from theodolite.linalg import (
     KernelProducts,
     array_function,
     eps_of,
+    prints_shapes,
     ratio_or_nan,
     row_chunks,
     safe_sqrt,
@@ -42,6 +43,7 @@ Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
 _FEW_CLASSES = 128  # up to here a product beats sums by index, which contend for the same rows
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class Factor:
     """Features that are centred and scaled on the fly: ``(rows - mean) / scale``, in float64."""

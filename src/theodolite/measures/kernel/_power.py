@@ -23,6 +23,7 @@ from theodolite.linalg import (
     double,
     eps_of,
     nan_unless,
+    prints_shapes,
     ratio_or_nan,
     unit_peak,
     vanishes_when_centered,
@@ -33,6 +34,7 @@ from theodolite.measures.kernel._spectrum import KernelSpectrum, gram_modes
 _SLACK = 1e-5  # rounding of curves that were kept in float32
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class CumulativePower:
     """Share of the target's power in the first modes, from none of them to all that were listed."""

@@ -23,6 +23,7 @@ from theodolite.linalg import (
     double,
     double_center,
     leave_one_out,
+    prints_shapes,
     symmetric_eigen,
     unit_peak,
 )
@@ -139,6 +140,7 @@ def leave_one_out_regression(
     return leave_one_out(vectors, values.clamp_min(0.0), targets.detach(), ridges)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class MixedRegression:
     """Two kernels in the share of least leave-one-out error.

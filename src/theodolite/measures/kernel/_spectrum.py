@@ -21,6 +21,7 @@ from theodolite.linalg import (
     eigenvalue_groups,
     eps_of,
     equality_tolerance,
+    prints_shapes,
     ratio_or_nan,
     symmetric_eigen,
     thin_svd,
@@ -35,6 +36,7 @@ _NEGATIVE = 1e-5  # of the largest eigenvalue: what a kernel formed in float32 m
 _EPS64 = torch.finfo(torch.float64).eps
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class KernelSpectrum:
     r"""Eigenvalues and eigenfunctions of a kernel's integral operator on ``n`` examples.

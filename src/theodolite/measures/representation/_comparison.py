@@ -22,6 +22,7 @@ from theodolite.linalg import (
     array_function,
     double,
     eps_of,
+    prints_shapes,
     ratio_or_nan,
 )
 from theodolite.measures.representation._curve import (
@@ -36,6 +37,7 @@ from theodolite.measures.representation._features import Rows, Targets, read_fea
 from theodolite.measures.representation._projections import project
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class CurveAverage:
     """Mean of several curves, its standard error (nan for a single one), and the curves."""

@@ -21,6 +21,7 @@ from theodolite.linalg import (
     double,
     eigenvalue_groups,
     eps_of,
+    prints_shapes,
     rank_tolerance,
     ratio_or_nan,
 )
@@ -36,6 +37,7 @@ Scale = Literal["absolute", "normalized", "relative"]
 _GRID_POINTS = 200
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class Grid:
     """Thresholds, the unit they count in, and the slack with which they are compared."""
@@ -116,6 +118,7 @@ def _differentiable(features: Tensor, targets: Targets, grid: Grid) -> Tensor:
     return spectral_form(double(features), targets.columns, noise, steps)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class AlignmentSteps:
     """The alignment curve as the step function it is: where it drops, and by how much."""
@@ -229,6 +232,7 @@ def _steps(projections: LabelProjections, rtol: float) -> AlignmentSteps:
     return AlignmentSteps(centers, masses, double(projections.residual).sum())
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class AlignmentCurve:
     """Values on a grid of thresholds, in one of three scales.

@@ -16,7 +16,14 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, center_columns, double, target_columns, unit_peak
+from theodolite.linalg import (
+    array_function,
+    center_columns,
+    double,
+    prints_shapes,
+    target_columns,
+    unit_peak,
+)
 
 Rows = Literal["unit", "max", "none"]
 ROWS = ("unit", "max", "none")
@@ -99,6 +106,7 @@ def _scaled(targets: Tensor) -> Tensor:
     return unit_peak(double(targets).reshape(1, -1)).reshape(targets.shape)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class PreparedFeatures:
     """Features ready for measuring, and how many of their rows are zero (dead units)."""
@@ -107,6 +115,7 @@ class PreparedFeatures:
     zero_rows: Integer[Tensor, ""]
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class ScaledTargets:
     """Targets moved to [-1, 1], and the map ``slope * y + offset`` that did it."""

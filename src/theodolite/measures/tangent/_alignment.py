@@ -19,6 +19,7 @@ from theodolite.linalg import (
     double,
     eps_of,
     nan_unless,
+    prints_shapes,
     ratio_or_nan,
     safe_sqrt,
     unit_peak,
@@ -133,6 +134,7 @@ def _alignment(pair: KernelAndLabel) -> Tensor:
     return alignment_from_norms(pair.label_energy, matrix_norm(pair.kernel), 1.0, pair.defined)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class AlignmentDecomposition:
     """Exactly ``alignment = correlation / sqrt(stable_rank)``."""

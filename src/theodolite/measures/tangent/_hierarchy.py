@@ -22,6 +22,7 @@ from theodolite.linalg import (
     double,
     nan_unless,
     peak_index,
+    prints_shapes,
     ratio_or_nan,
     safe_sqrt,
     vanishes_when_centered,
@@ -177,6 +178,7 @@ def _largest(curve: Tensor) -> Tensor:
     return defined.max() if len(defined) else curve.new_full((), torch.nan)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class EquilibriumFit:
     """Straight lines through log peak against log depth (natural logarithms)."""

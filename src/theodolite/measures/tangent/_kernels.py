@@ -23,6 +23,7 @@ from theodolite.linalg import (
     double,
     double_center,
     eps_of,
+    prints_shapes,
     symmetric_eigen,
     target_columns,
     top_eigen_operator,
@@ -189,6 +190,7 @@ def leading_vector(matrix: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     return torch.nn.functional.normalize(pairs.vectors[:, 0], dim=0)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class KernelAndLabel:
     """Kernel (largest entry 1 before centring) and unit label vector, both centred alike."""

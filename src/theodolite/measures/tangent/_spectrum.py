@@ -22,6 +22,7 @@ from theodolite.linalg import (
     eigenvalue_groups,
     eps_of,
     equality_tolerance,
+    prints_shapes,
     ratio_or_nan,
     safe_sqrt,
     singular_values,
@@ -140,6 +141,7 @@ def _require_matrix(matrix: Tensor) -> None:
     require_finite(matrix=matrix)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class LayerEnergy:
     """Energy of each vector in each layer, three ways, and the mean over the vectors."""

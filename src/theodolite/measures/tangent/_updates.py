@@ -15,6 +15,7 @@ from theodolite.linalg import (
     double,
     eps_of,
     nan_unless,
+    prints_shapes,
     ratio_or_nan,
     unit_peak,
     vanishes_when_centered,
@@ -28,6 +29,7 @@ from theodolite.measures.tangent._kernels import (
 )
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class UpdateBounds:
     """Bounds on the length of a frozen-layer update: ``|update| <= spectral <= trace``."""
@@ -140,6 +142,7 @@ def label_contribution(
     return y @ double(stacked(kernel)) @ y
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class RankOneModel:
     """Centred tangent features as ``strength * direction`` times the unit label vector."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from theodolite.checks import require_finite, require_positive
 from theodolite.errors import DomainError
-from theodolite.linalg import LabelProjections, array_function, double
+from theodolite.linalg import LabelProjections, array_function, double, prints_shapes
 from theodolite.theory.convergence._setting import initial_mass, require_projections
 from theodolite.theory.convergence._trajectories import steps_to_reduce
 
@@ -21,6 +21,7 @@ Number = float | Float[Tensor, "*b"]
 _ROUNDING = 1 + 8 * torch.finfo(torch.float64).eps  # step_size = 1 / sigma_1**2 may exceed by this
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class IterationBounds:
     """Bounds on the steps to a reduction, and the exact count; round bounds up to whole steps."""

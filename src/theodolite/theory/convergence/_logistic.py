@@ -20,9 +20,10 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, double, singular_values
+from theodolite.linalg import array_function, double, prints_shapes, singular_values
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class LogisticRun:
     """Gradient descent on the logistic loss, entry t after t steps."""

@@ -35,6 +35,7 @@ from theodolite.linalg import (
     double,
     eps_of,
     numerical_rank,
+    prints_shapes,
     thin_svd,
 )
 
@@ -81,6 +82,7 @@ def _is_negative(rate: Tensor, steps: Tensor) -> Tensor:
     return (rate > 1) & (steps.remainder(2) == 1)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class StartingPoint:
     """Initial weights in the right singular basis of the features."""
@@ -233,6 +235,7 @@ def require_convergence(projections: LabelProjections, step_size: float) -> None
         )
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class LossProcesses:
     """Sum of squared errors, split by singular direction."""
@@ -246,6 +249,7 @@ class LossProcesses:
         return self.reducible.sum() + self.floor.sum()
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class RidgeCurve:
     """Residual norm and weight norm of ridge regression, one entry for each ridge."""

@@ -12,7 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_between, require_nonnegative, require_positive
-from theodolite.linalg import LabelProjections, array_function, double, nan_unless, safe_sqrt
+from theodolite.linalg import (
+    LabelProjections,
+    array_function,
+    double,
+    nan_unless,
+    prints_shapes,
+    safe_sqrt,
+)
 from theodolite.theory.convergence._setting import (
     StartingPoint,
     Steps,
@@ -406,6 +413,7 @@ def weight_norm_after(
     return nan_unless(reached, weight_norm(projections, step_size, safe))
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class Phases:
     """The loss and the weight norm, split at a threshold on singular values."""

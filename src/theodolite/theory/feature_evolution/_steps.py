@@ -29,6 +29,7 @@ from theodolite.linalg import (
     center_columns,
     double,
     eps_of,
+    prints_shapes,
     ratio_or_nan,
     vanishes_when_centered,
 )
@@ -354,6 +355,7 @@ def _require_rates(step_size: float, strength: float) -> None:
     require_between(0.0, float("inf"), open_high=True, step_size=step_size, strength=strength)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class AlignmentStages:
     """Alignment of every layer now, and its prediction after one step of gradient descent."""

@@ -15,12 +15,13 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from theodolite.checks import require_finite, require_nonempty, require_same_shape
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import double
+from theodolite.linalg import double, prints_shapes
 
 _CHUNK = 64  # derivatives taken at once: bounds memory at 64 parameter vectors per layer
 _LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class TangentMap:
     r"""Outputs :math:`F(\theta)` of fixed inputs, and products with their derivatives.
@@ -139,6 +140,7 @@ def _require_outputs(outputs: Any, examples: int) -> None:
         )
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class HomogeneityCheck:
     """What Theorem A says about a network, and by how much the network departs from it.

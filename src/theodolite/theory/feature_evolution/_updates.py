@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from theodolite.checks import require_count, require_finite, require_same_shape
 from theodolite.errors import ShapeError
-from theodolite.linalg import double, ratio_or_nan
+from theodolite.linalg import double, prints_shapes, ratio_or_nan
 from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.theory.feature_evolution._tangent_map import TangentMap
 
@@ -70,6 +70,7 @@ def count_flips(before: list[Tensor], after: list[Tensor]) -> int:
     return sum(int((a != b).sum()) for a, b in zip(before, after, strict=True))
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class FeatureChange:
     """Change of the combined tangent features between two moments of a network."""
@@ -84,6 +85,7 @@ class FeatureChange:
         return ratio_or_nan((self.measured - self.first_order).norm(), self.measured.norm())
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class FeatureUpdate:
     """Agreement of the measured change of label features with the predicted one."""

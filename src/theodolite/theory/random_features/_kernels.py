@@ -20,7 +20,7 @@ from theodolite.checks import (
     require_positive,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import array_function, double, nan_unless, ratio_or_nan
+from theodolite.linalg import array_function, double, nan_unless, prints_shapes, ratio_or_nan
 
 _BOUNDS = ("printed", "one_sided", "corrected", "proof")
 _STANDARD_ERRORS = 5.0
@@ -238,6 +238,7 @@ def _energy(x: Tensor, sigma: float) -> Tensor:
     return -torch.expm1(-2 * sigma**2 * x.square().sum(1)) / 2
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class SinTheorem:
     """Exact value, simulation and bounds of the sin kernel for every pair of inputs."""
