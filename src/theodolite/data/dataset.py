@@ -15,12 +15,14 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import prints_shapes
 
 __all__ = ["Dataset", "digits", "disjoint_rows", "shuffled_labels"]
 
 _MOST_CLASSES = 100_000  # a label beyond is a mistake, and names of all classes would fill memory
 
 
+@prints_shapes
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Inputs and targets of a training and a test split.

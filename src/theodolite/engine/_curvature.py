@@ -23,7 +23,7 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.layers import LayerMapping, Layers, layers_text
 from theodolite.engine.readouts import Loss, OutputChoice, Readout, per_example_loss
 from theodolite.engine.state import exact_arithmetic, untouched
-from theodolite.linalg import cross_entropy_hessian, double, squared_error_hessian
+from theodolite.linalg import cross_entropy_hessian, double, prints_shapes, squared_error_hessian
 
 _HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
     "cross_entropy": cross_entropy_hessian,
@@ -31,6 +31,7 @@ _HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class LayerFisher:
     r"""Fisher information of one layer in output space, :math:`G = S^{1/2} K S^{1/2}`.

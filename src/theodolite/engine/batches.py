@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.linalg import prints_shapes
 
 __all__ = [
     "IGNORED",
@@ -31,6 +32,7 @@ IGNORED = -100  # the label of a position that does not count, as torch and Hugg
 _GATHERED = 256  # single examples of a data set, a list or a stream that become one batch
 
 
+@prints_shapes
 @dataclass(frozen=True)
 class Batch:
     """Inputs of one call of the model, with the targets and the mask of the same examples.
