@@ -243,8 +243,12 @@ def test_the_users_loss_is_taken_for_maps():
     x, y = torch.randn(8, 1, 6, 6).double(), torch.randint(0, 3, (8, 6, 6))
     weights = torch.tensor([1.0, 2.0, 0.5]).double()
     found = th.survey(model, (x, y), loss=nn.CrossEntropyLoss(weights), families="gradient")
-    each = functional.cross_entropy(model(x), y, weights, reduction="none").sum((1, 2))
-    assert value(found, "loss") == pytest.approx(float(each.mean().detach()), rel=1e-12)
+    each = [functional.cross_entropy(model(x)[[n]], y[[n]], weights) for n in range(8)]
+    assert value(found, "loss") == pytest.approx(
+        float(torch.stack(each).mean().detach()), rel=1e-12
+    )
+    omega = gradient.vector_alignment(single_gradients(model, each, "inside"))
+    assert value(found, "omega", "inside") == pytest.approx(float(omega), rel=1e-9)
     assert any("of the loss given" in w["text"] for w in found.record.contents["warnings"])
 
 

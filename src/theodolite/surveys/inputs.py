@@ -20,7 +20,7 @@ from theodolite.engine import (
     untouched,
 )
 from theodolite.errors import DomainError, DtypeError, NotFiniteError
-from theodolite.surveys.loss import single_loss
+from theodolite.surveys.loss import loss_of_maps
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.positions import PositionTask, find_task
 from theodolite.surveys.probe import Probe
@@ -122,7 +122,7 @@ def _task(
         outputs = main_tensor(returned)
     except DtypeError:
         return None
-    loss = None if options.loss is None else single_loss(options.loss)
+    loss = None if options.loss is None else loss_of_maps(options.loss)
     with untouched(model), torch.no_grad():
         model.eval()
         found = find_task(model, outputs, few, batch, options, loss)

@@ -14,7 +14,7 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.record import RecordBuilder
 
-__all__ = ["example_loss", "measure_loss", "require_example_loss", "single_loss"]
+__all__ = ["example_loss", "loss_of_maps", "measure_loss", "require_example_loss", "single_loss"]
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
@@ -74,6 +74,21 @@ def single_loss(loss: Loss) -> Loss:
         function: Any = loss
         return lambda outputs, targets: _summed(function(outputs, targets, reduction="none"))
     return loss
+
+
+def loss_of_maps(loss: Loss) -> Loss:
+    """The user's loss where labels come per position; one of torch averages over positions.
+
+    It is called for one example at a time, so that its weights and what it ignores count as ever.
+    """
+    if not (hasattr(loss, "reduction") or "reduction" in _parameters(loss)):
+        return loss
+
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        pairs = [(outputs[n : n + 1], targets[n : n + 1]) for n in range(len(outputs))]
+        return torch.stack([loss(*pair).mean() for pair in pairs])
+
+    return each
 
 
 def _parameters(function: Any) -> Collection[str]:

@@ -64,7 +64,8 @@ class SurveyOptions:
         read: ``"next"`` reads what the next layer receives, after the normalisation and activation
             that follow a layer; ``"raw"`` the layer's own output.
         loss: (outputs, targets) -> one number per example, or a loss of torch; by default the
-            cross-entropy for classes, the squared error for numbers.
+            cross-entropy for classes, the squared error for numbers. It gets what the model
+            returns and the targets as they came: labels of next tokens are not shifted for it.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
         pool: how features become one vector per example; by default flattened, and for spectra of
             maps the largest value of every channel.
