@@ -8,15 +8,13 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from theodolite.advice import (
     SMALL_ERROR,
@@ -33,15 +31,12 @@ from theodolite.engine import (
     features,
     model_device,
     require_device,
-    require_model,
     require_pool,
     tangent_kernels,
     untouched,
-    unwrap,
 )
 from theodolite.errors import (
     DomainError,
-    DtypeError,
     RecordError,
     TheodoliteError,
 )
@@ -51,18 +46,24 @@ from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, WithHead, find_head
 from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.layers import Layer, survey_layers
-from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.probe import Probe, draw_probe, probe_digest
+from theodolite.surveys.probe import Probe, draw_probe
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_results import Transfer
+from theodolite.surveys.transfer_sources import (
+    Source,
+    built_model,
+    identity,
+    named_sources,
+    own_name,
+    unmatched,
+)
 from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
 
 __all__ = ["TransferOptions", "transfer"]
 
 Prepare = Callable[[Any], Any]
-Source = nn.Module | Callable[[], nn.Module] | str
 
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 _READOUT = 500  # examples of the read-out of a layer
@@ -177,13 +178,13 @@ def transfer(
         ['wide', 'narrow']
     """
     chosen = replace(options or TransferOptions(), **keywords)
-    sources = _named(models)
+    sources = named_sources(models)
     require_count(1, workers=workers)
     survey_options = SurveyOptions(
         families="representation", sizes={"representation": chosen.examples}, seed=chosen.seed
     )
     probe = draw_probe(data, survey_options, targets=targets)
-    notes = [*_require_task(probe), *_unmatched(sources, head=chosen.head, prepare=prepare)]
+    notes = [*_require_task(probe), *unmatched(sources, head=chosen.head, prepare=prepare)]
     work = _Work(probe, chosen, prepare)
     place = None
     if folder is not None:
@@ -236,37 +237,6 @@ def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: 
     return unused_folder(wanted, overwrite=same and contents.get("config") == options.describe())
 
 
-def _named(models: Any) -> dict[str, Source]:
-    """Models by name; those without one are called by their class or function, and numbered."""
-    if isinstance(models, (nn.Module, str)) or not isinstance(models, (Mapping, Sequence)):
-        models = [models]
-    if isinstance(models, Mapping):
-        found = {str(name): source for name, source in models.items()}
-    else:
-        found = {}
-        for source in models:
-            plain = source if isinstance(source, str) else _own_name(source)
-            name, number = plain, 2
-            while name in found:
-                name, number = f"{plain} ({number})", number + 1
-            found[name] = source
-    if not found:
-        raise DomainError("models: expected at least one model, got none")
-    for name, source in found.items():
-        if isinstance(source, type) and issubclass(source, nn.Module):
-            continue
-        if not isinstance(source, (nn.Module, str)) and not callable(source):
-            raise DtypeError(
-                f"models[{name!r}]: expected a torch.nn.Module, a callable that builds one or a "
-                f"name such as timm:resnet18, got {type(source).__name__}"
-            )
-    return found
-
-
-def _own_name(source: Any) -> str:
-    return str(getattr(source, "__name__", type(source).__name__))
-
-
 def _require_task(probe: Probe) -> list[str]:
     """Targets that can be learned from each other; what is odd about them, in words."""
     known = probe.targets
@@ -298,17 +268,6 @@ def _require_task(probe: Probe) -> list[str]:
     ]
 
 
-def _unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
-    """Names in mappings for single models that are none of the models, in words."""
-    return [
-        f"{option}= has an entry for {key!r}, which is none of the models: it was not used."
-        for option, mapping in given.items()
-        if isinstance(mapping, Mapping)
-        for key in mapping
-        if key not in sources
-    ]
-
-
 def _place(folder: Path, name: str) -> Path:
     word = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:40]
     return folder / "models" / f"{word}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -334,59 +293,22 @@ class _Work:
     def digest(self, name: str, source: Source) -> str:
         """Of the examples, options and model, so that another run is not taken for this one."""
         prepare = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
-        parts: list[Any] = [self.probe.digest, self.options.describe(), name, _identity(source)]
-        parts.append(None if prepare is None else _identity(prepare))
+        parts: list[Any] = [self.probe.digest, self.options.describe(), name, identity(source)]
+        parts.append(None if prepare is None else identity(prepare))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def __call__(self, job: tuple[str, Source], report: Report) -> Record:
         """Build the model, measure it, let it go."""
         name, source = job
         began = time.perf_counter()
-        model = _built(name, source)
+        model = built_model(name, source)
         built = time.perf_counter() - began
         given = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
         record = _measured(name, model, self.probe, self.options, given, report)
         contents = dict(record.contents)
-        contents["source"] = source if isinstance(source, str) else _own_name(source)
+        contents["source"] = source if isinstance(source, str) else own_name(source)
         contents["seconds"] = {"build": built, **contents["seconds"]}
         return replace(record, contents=contents)
-
-
-def _identity(source: Any) -> str:
-    """What tells a model, or what prepares its inputs, from another of the same name.
-
-    The weights of a module, the text of a file, the arguments of a ``partial`` and the fields of a
-    dataclass; of other functions only the name is known.
-    """
-    if isinstance(source, nn.Module):
-        weights = {key: value for key, value in source.state_dict().items() if _is_plain(value)}
-        return f"{_own_name(source)} {probe_digest(Batch((), weights))}"
-    if isinstance(source, str):
-        file = Path(source.rpartition(":")[0])
-        text = file.read_bytes() if file.suffix == ".py" and file.is_file() else b""
-        return f"{source} {hashlib.sha256(text).hexdigest()}"
-    if isinstance(source, partial):
-        return f"{_identity(source.func)} {source.args} {source.keywords}"
-    return repr(source) if is_dataclass(source) else _own_name(source)
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
-
-
-def _built(name: str, source: Source) -> nn.Module:
-    if isinstance(source, str):
-        return build_model(ModelSource(source))
-    if isinstance(source, nn.Module):
-        require_model(source)
-        return unwrap(source)
-    made = source()
-    if not isinstance(made, nn.Module):
-        raise DtypeError(
-            f"models[{name!r}]: expected a callable that returns a torch.nn.Module, got "
-            f"{type(made).__name__} from it"
-        )
-    return unwrap(made)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""Where the models of a ranking come from: modules, callables that build them, names."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from theodolite.engine import Batch, require_model, unwrap
+from theodolite.errors import DomainError, DtypeError
+from theodolite.surveys.named_models import ModelSource, build_model
+from theodolite.surveys.probe import probe_digest
+
+__all__ = ["Source", "built_model", "identity", "named_sources", "own_name", "unmatched"]
+
+Source = nn.Module | Callable[[], nn.Module] | str
+
+
+def named_sources(models: Any) -> dict[str, Source]:
+    """Models by name; those without one are called by their class or function, and numbered."""
+    if isinstance(models, (nn.Module, str)) or not isinstance(models, (Mapping, Sequence)):
+        models = [models]
+    if isinstance(models, Mapping):
+        found = {str(name): source for name, source in models.items()}
+    else:
+        found = {}
+        for source in models:
+            plain = source if isinstance(source, str) else own_name(source)
+            name, number = plain, 2
+            while name in found:
+                name, number = f"{plain} ({number})", number + 1
+            found[name] = source
+    if not found:
+        raise DomainError("models: expected at least one model, got none")
+    for name, source in found.items():
+        if isinstance(source, type) and issubclass(source, nn.Module):
+            continue
+        if not isinstance(source, (nn.Module, str)) and not callable(source):
+            raise DtypeError(
+                f"models[{name!r}]: expected a torch.nn.Module, a callable that builds one or a "
+                f"name such as timm:resnet18, got {type(source).__name__}"
+            )
+    return found
+
+
+def own_name(source: Any) -> str:
+    """Of a function or class, or that of the class of a module."""
+    return str(getattr(source, "__name__", type(source).__name__))
+
+
+def unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
+    """Names in mappings for single models that are none of the models, in words."""
+    return [
+        f"{option}= has an entry for {key!r}, which is none of the models: it was not used."
+        for option, mapping in given.items()
+        if isinstance(mapping, Mapping)
+        for key in mapping
+        if key not in sources
+    ]
+
+
+def built_model(name: str, source: Source) -> nn.Module:
+    """The module itself, or what the name or the callable builds."""
+    if isinstance(source, str):
+        return build_model(ModelSource(source))
+    if isinstance(source, nn.Module):
+        require_model(source)
+        return unwrap(source)
+    made = source()
+    if not isinstance(made, nn.Module):
+        raise DtypeError(
+            f"models[{name!r}]: expected a callable that returns a torch.nn.Module, got "
+            f"{type(made).__name__} from it"
+        )
+    return unwrap(made)
+
+
+def identity(source: Any) -> str:
+    """What tells a model, or what prepares its inputs, from another of the same name.
+
+    The weights of a module, the text of a file, the arguments of a ``partial`` and the fields of a
+    dataclass; of other functions only the name is known.
+    """
+    if isinstance(source, nn.Module):
+        weights = {key: value for key, value in source.state_dict().items() if _is_plain(value)}
+        return f"{own_name(source)} {probe_digest(Batch((), weights))}"
+    if isinstance(source, str):
+        file = Path(source.rpartition(":")[0])
+        text = file.read_bytes() if file.suffix == ".py" and file.is_file() else b""
+        return f"{source} {hashlib.sha256(text).hexdigest()}"
+    if isinstance(source, partial):
+        return f"{identity(source.func)} {source.args} {source.keywords}"
+    return repr(source) if is_dataclass(source) else own_name(source)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
