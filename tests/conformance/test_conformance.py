@@ -1,4 +1,4 @@
-"""Laws that hold for every measure, read off its row in the registry."""
+"""Laws that hold for every measure, read off its row in the registry and its law."""
 
 import inspect
 from math import isfinite
@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.conformance.inputs import CASES, draw
+from tests.conformance.laws import ROWS
 from tests.conformance.transformations import TRANSFORMATIONS
 from tests.reference import REFERENCES
 from tests.tolerances import TOLERANCE, assert_close
 from theodolite import measures
 from theodolite.errors import TheodoliteError
-from theodolite.measures.registry import MEASURES
 
-ROWS = [pytest.param(row, id=f"{row.family}.{row.name}") for row in MEASURES.values()]
+EACH = [pytest.param(row, id=f"{row.family}.{row.name}") for row in ROWS.values()]
 BOTH = [torch.float64, torch.float32]
 
 
@@ -54,7 +54,7 @@ def precision(reference, dtype):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", BOTH, ids=["float64", "float32"])
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_agrees_with_the_literal_reference(row, dtype, case):
     arguments = draw(row.inputs, case)
     rounded = {
@@ -73,7 +73,7 @@ def test_agrees_with_the_literal_reference(row, dtype, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_stays_in_its_range(row, case):
     value = outcome(row, tensors(draw(row.inputs, case, seed=1)))
     if isinstance(value, type):
@@ -92,9 +92,9 @@ def test_stays_in_its_range(row, case):
         pytest.param(
             row,
             invariance,
-            id=f"{row.name}-{invariance.transformation}-{'+'.join(invariance.arguments)}",
+            id=f"{row.name}-{invariance[0]}-{'+'.join(invariance[1:])}",
         )
-        for row in MEASURES.values()
+        for row in ROWS.values()
         for invariance in row.invariances
     ],
 )
@@ -103,7 +103,7 @@ def test_keeps_its_invariances(row, invariance, case):
     before = outcome(row, tensors(arguments))
     moved = dict(arguments)
     rng = np.random.default_rng(3)
-    TRANSFORMATIONS[invariance.transformation](moved, invariance.arguments, rng)
+    TRANSFORMATIONS[invariance[0]](moved, invariance[1:], rng)
     after = outcome(row, tensors(moved))
     if isinstance(before, type):
         assert after is before
@@ -116,10 +116,10 @@ def test_keeps_its_invariances(row, invariance, case):
     ("row", "name"),
     [
         pytest.param(row, name, id=f"{row.name}-{name}")
-        for row in MEASURES.values()
+        for row in ROWS.values()
         for invariance in row.invariances
-        for name in invariance.arguments
-        if invariance.transformation == "scale"
+        for name in invariance[1:]
+        if invariance[0] == "scale"
     ],
 )
 def test_scale_free_up_to_the_limits_of_float64(row, name, factor):
@@ -129,7 +129,7 @@ def test_scale_free_up_to_the_limits_of_float64(row, name, factor):
     assert_close(after, before, scale=10 * tolerance_unit(row, arguments))
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_numpy_in_numpy_out(row):
     arguments = draw(row.inputs, "random")
     value = row(**arguments)
@@ -138,7 +138,7 @@ def test_numpy_in_numpy_out(row):
 
 
 @pytest.mark.parametrize("dtype", [*BOTH, torch.bfloat16], ids=["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_answers_in_the_promoted_dtype(row, dtype):
     arguments = draw(row.inputs, "random")
     floats = [v for v in arguments.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
@@ -161,7 +161,7 @@ def gradients(row, arguments, name):
 
 DIFFERENTIABLE = [
     pytest.param(row, name, id=f"{row.name}-{name}")
-    for row in MEASURES.values()
+    for row in ROWS.values()
     for name, differentiable in row.differentiable.items()
     if differentiable
 ]
@@ -204,7 +204,7 @@ PARTLY_DIFFERENTIABLE = {
     ("row", "name"),
     [
         pytest.param(row, name, id=f"{row.name}-{name}")
-        for row in MEASURES.values()
+        for row in ROWS.values()
         for name, differentiable in row.differentiable.items()
         if not differentiable and (row.name, name) not in PARTLY_DIFFERENTIABLE
     ],
@@ -243,7 +243,7 @@ def test_undefined_is_nan_with_gradient_zero(row, name):
     ("row", "name", "zeroed"),
     [
         pytest.param(row, name, zeroed, id=f"{row.name}-{name}-by-{zeroed}")
-        for row in MEASURES.values()
+        for row in ROWS.values()
         for name, differentiable in row.differentiable.items()
         for zeroed in row.differentiable
         if differentiable and zeroed != name
@@ -262,7 +262,7 @@ def test_undefined_by_another_argument_has_gradient_zero_too(row, name, zeroed):
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=["nan", "inf"])
 def test_refuses_what_is_not_finite(row, bad):
     for name, value in draw(row.inputs, "random").items():
@@ -274,7 +274,7 @@ def test_refuses_what_is_not_finite(row, bad):
             row(**arguments)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_leaves_its_arguments_alone(row):
     arguments = tensors(draw(row.inputs, "random"))
     before = {name: value.clone() for name, value in arguments.items() if hasattr(value, "clone")}
@@ -288,28 +288,23 @@ def test_leaves_its_arguments_alone(row):
 )
 def test_every_exported_name_is_a_row_or_a_listed_helper(family):
     module = getattr(measures, family)
-    rows = {row.function.__name__ for row in MEASURES.values() if row.family == family}
+    rows = {row.function.__name__ for row in ROWS.values() if row.family == family}
     assert set(module.__all__) == rows | set(module.HELPERS)
     assert not rows & set(module.HELPERS)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_a_row_is_complete(row):
     parameters = inspect.signature(row.function).parameters
     assert set(row.inputs) | set(row.options) <= set(parameters)
     assert row.meaning.endswith(".")
     assert row.reference.startswith("[")
     assert row.range[0] < row.range[1]
-    arrays = {
-        name
-        for name, value in draw(row.inputs, "random").items()
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
-    }
-    assert set(row.differentiable) == arrays
+    assert set(row.gradients) <= set(row.differentiable)
     assert row.name in REFERENCES
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_the_docstring_says_what_a_measure_is(row):
     text = inspect.getdoc(row.function)
     sections = [".. math::", "Range:", "Undefined", "Args:", "Raises:", "Example:", "References:"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.conformance.inputs import CLASSES, draw
-from theodolite.measures.registry import MEASURES
+from tests.conformance.laws import ROWS
 
 norm = np.linalg.norm
 
@@ -123,7 +123,7 @@ def mean_value(row, arguments):
     "row",
     [
         pytest.param(row, id=row.name)
-        for row in MEASURES.values()
+        for row in ROWS.values()
         if row.larger_is_more_aligned is not None
     ],
 )

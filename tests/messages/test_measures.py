@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from tests.conformance.inputs import draw
+from tests.conformance.laws import ROWS
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
-from theodolite.measures.registry import MEASURES
 
-ROWS = [pytest.param(row, id=f"{row.family}.{row.name}") for row in MEASURES.values()]
+EACH = [pytest.param(row, id=f"{row.family}.{row.name}") for row in ROWS.values()]
 TAKES_NUMBERS = {"rotation_information", "rotation_angle_deviation", "rotation_length"}
 BAD = {
     "list": (lambda value: value.tolist(), DtypeError, "got list; convert it with torch.as_tensor"),
@@ -34,7 +34,7 @@ def is_optional(row, name, kind):
 
 
 @pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", EACH)
 def test_says_which_argument_is_malformed(row, kind):
     spoil, error, message = BAD[kind]
     arguments = tensors(draw(row.inputs, "random"))
@@ -49,7 +49,7 @@ def test_says_which_argument_is_malformed(row, kind):
 
 LABELLED = [
     pytest.param(row, name, id=row.name)
-    for row in MEASURES.values()
+    for row in ROWS.values()
     for name, kind in row.inputs.items()
     if kind == "labels" and not row.name.startswith("one_vs_one")
 ]

@@ -1,0 +1,110 @@
+"""Every measure in one table, ``registry.csv``: range, direction, gradients, reference, meaning.
+
+A row is a measure or one of its estimators. The conformance tests hold each measure to its row; the
+page of measures in the documentation is :func:`markdown_page`.
+"""
+
+import csv
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby
+from math import isinf
+from types import ModuleType
+from typing import Any
+
+from theodolite.measures import covariance, gradient, kernel, representation, tangent
+
+__all__ = ["MEASURES", "Measure", "markdown_page"]
+
+_FAMILIES: dict[str, ModuleType] = {
+    "representation": representation,
+    "covariance": covariance,
+    "kernel": kernel,
+    "tangent": tangent,
+    "gradient": gradient,
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is known about a measure, or about one of its estimators."""
+
+    name: str  # of the function, with a suffix where estimators differ: "linear_cka.biased"
+    function: Callable[..., Any]
+    family: str
+    meaning: str  # one sentence: what does the number tell me?
+    reference: str  # "[key], Eq. (2)"
+    range: tuple[float, float]
+    larger_is_more_aligned: bool | None  # None: neither direction means aligned
+    gradients: tuple[str, ...]  # the arguments that gradients flow to
+    options: Mapping[str, Any]  # fixed keywords of this row
+    result: str  # the field of a structured result that holds the number; empty: it is the result
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        """The measure with this row's options."""
+        result = self.function(*args, **{**self.options, **arguments})
+        return getattr(result, self.result) if self.result else result
+
+
+def _measure(row: Mapping[str, str]) -> Measure:
+    options = (option.split("=", 1) for option in row["options"].split())
+    return Measure(
+        name=row["name"],
+        function=getattr(_FAMILIES[row["family"]], row["name"].split(".")[0]),
+        family=row["family"],
+        meaning=row["meaning"],
+        reference=row["reference"],
+        range=(float(row["low"]), float(row["high"])),
+        larger_is_more_aligned={"larger": True, "smaller": False, "neither": None}[row["aligned"]],
+        gradients=tuple(row["gradients"].split()),
+        options={name: literal_eval(value) for name, value in options},
+        result=row["result"],
+    )
+
+
+_TABLE = files("theodolite.measures").joinpath("registry.csv").read_text(encoding="utf-8")
+MEASURES: dict[str, Measure] = {
+    row["name"]: _measure(row) for row in csv.DictReader(_TABLE.splitlines())
+}
+
+_HEAD = """# Measures
+
+Every measure of arrays, from the registry (`theodolite.measures.registry.MEASURES`). Direction:
+does a larger value mean more aligned? Gradients flow to the arguments named under "gradients".
+
+"""
+_DIRECTIONS = {True: "larger", False: "smaller", None: "neither"}
+
+
+def markdown_page() -> str:
+    """One table per family, one row per measure or estimator.
+
+    Example:
+        >>> "| `vector_alignment` | [-1, 1] | larger |" in markdown_page()
+        True
+    """
+    families = groupby(MEASURES.values(), key=lambda row: row.family)
+    return _HEAD + "\n".join(_section(family, rows) for family, rows in families)
+
+
+def _section(family: str, rows: Iterable[Measure]) -> str:
+    lines = [
+        f"## {family}",
+        "",
+        "| measure | range | direction | what it tells | gradients | reference |",
+        "|---|---|---|---|---|---|",
+        *(_line(row) for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Measure) -> str:
+    low, high = row.range
+    left = "(-inf" if isinf(low) else f"[{low:g}"
+    right = "inf)" if isinf(high) else f"{high:g}]"
+    smooth = ", ".join(f"`{name}`" for name in row.gradients) or "none"
+    direction = _DIRECTIONS[row.larger_is_more_aligned]
+    cells = (f"`{row.name}`", f"{left}, {right}", direction, row.meaning, smooth, row.reference)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,35 @@
+"""Every row of the registry with its law: what the conformance tests run over."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.conformance.inputs import draw
+from tests.conformance.laws import covariance, gradient, kernel, representation, tangent
+from tests.conformance.laws.law import Law
+from theodolite.measures.registry import MEASURES, Measure
+
+LAWS = {
+    **representation.LAWS,
+    **covariance.LAWS,
+    **kernel.LAWS,
+    **tangent.LAWS,
+    **gradient.LAWS,
+}
+
+
+@dataclass(frozen=True)
+class Row(Law, Measure):
+    """A measure and its law."""
+
+    @property
+    def differentiable(self) -> dict[str, bool]:
+        """For each array of real numbers: whether gradients flow to it."""
+        return {
+            name: name in self.gradients
+            for name, value in draw(self.inputs, "random").items()
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        }
+
+
+ROWS = {name: Row(**vars(measure), **vars(LAWS[name])) for name, measure in MEASURES.items()}
