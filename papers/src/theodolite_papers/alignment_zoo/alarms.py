@@ -1,0 +1,110 @@
+"""When does memorising begin? Rules that stop training without a validation set, and with one.
+
+A rule watches one quantity at the looks of a run. It keeps the weights of the look where the
+smoothed quantity was best, and sounds an alarm when the quantity has not been better for some
+looks. What the rule costs is the test accuracy lost against the best look of the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["HARM", "AlarmRule", "chosen_rules", "quantities", "stopped"]
+
+HARM = 0.02  # test accuracy lost by training to the end, from which on memorising did harm
+
+
+@dataclass(frozen=True)
+class AlarmRule:
+    """A quantity to watch, and how.
+
+    Args:
+        quantity: a column of the curves, or ``"a - b"`` of two.
+        rises: whether a larger quantity is better.
+        patience: looks without a better one, after which the alarm sounds.
+        smoothing: looks that are averaged.
+        needs: "training" or "validation" examples.
+    """
+
+    quantity: str
+    rises: bool
+    patience: int = 2
+    smoothing: int = 1
+    needs: str = "training"
+
+    def stop(self, values: np.ndarray) -> tuple[int, bool]:
+        """Position of the look that is kept, and whether the alarm sounded before the end.
+
+        Example:
+            >>> AlarmRule("loss", rises=False, patience=2).stop(np.array([3.0, 1.0, 2.0, 2.5, 0.0]))
+            (1, True)
+        """
+        smooth = _averaged(values, self.smoothing) * (1.0 if self.rises else -1.0)
+        best, highest = 0, -np.inf
+        for look, value in enumerate(smooth.tolist()):
+            if value > highest:
+                best, highest = look, value
+            elif look - best >= self.patience:
+                return best, True
+        return best, False
+
+
+def _averaged(values: np.ndarray, count: int) -> np.ndarray:
+    """Mean of the last ``count`` looks, fewer at the start."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - count, 0)
+    return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
+
+
+def quantities(curves: pd.DataFrame, name: str) -> np.ndarray:
+    """A column of the curves, or the difference of two; what is undefined stays as it was."""
+    first, _, second = name.partition(" - ")
+    values = curves[first].ffill().fillna(0.0).to_numpy(np.float64)
+    return values - quantities(curves, second) if second else values
+
+
+def stopped(curves: pd.DataFrame, rules: Mapping[str, AlarmRule]) -> pd.DataFrame:
+    """What every rule would have kept.
+
+    Args:
+        curves: looks of all networks.
+        rules: name -> rule.
+
+    Returns:
+        By network: ``best`` and ``end`` test accuracy, and of every rule ``kept:NAME`` and
+        ``alarm:NAME`` (1 where it sounded).
+    """
+    rows = {}
+    for network, run in curves.sort_values("step").groupby("network", observed=True, sort=False):
+        test = run["test_accuracy"].to_numpy(np.float64)
+        row = {"best": float(np.nanmax(test)), "end": float(test[-1])}
+        watched = {name: quantities(run, name) for name in {r.quantity for r in rules.values()}}
+        for name, rule in rules.items():
+            look, alarm = rule.stop(watched[rule.quantity])
+            row |= {f"kept:{name}": float(test[look]), f"alarm:{name}": float(alarm)}
+        rows[str(network)] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def chosen_rules(
+    curves: pd.DataFrame,
+    rules: Mapping[str, Sequence[AlarmRule]],
+    patiences: Sequence[int] = (1, 2, 3, 5),
+    smoothings: Sequence[int] = (1, 3),
+) -> dict[str, AlarmRule]:
+    """Of each rule's forms the one that loses least test accuracy on these runs, on average."""
+    chosen = {}
+    for name, forms in rules.items():
+        tried = {
+            f"{k}": replace(form, patience=patience, smoothing=smoothing)
+            for k, (form, patience, smoothing) in enumerate(
+                (f, p, s) for f in forms for p in patiences for s in smoothings
+            )
+        }
+        found = stopped(curves, tried)
+        lost = {k: float((found["best"] - found[f"kept:{k}"]).mean()) for k in tried}
+        chosen[name] = tried[min(lost, key=lambda k: lost[k])]
+    return chosen
