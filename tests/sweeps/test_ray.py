@@ -16,7 +16,7 @@ from theodolite.errors import StudyError
 from theodolite.sweeps import RayResources, run_on_ray
 
 ray = pytest.importorskip("ray", reason="needs pip install 'theodolite[scale]'")
-POINTS = 6
+POINTS = 3
 
 
 @pytest.fixture(scope="module")

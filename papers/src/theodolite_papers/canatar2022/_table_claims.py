@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.measures.kernel import correlation_table
+from theodolite.measures.kernel import correlation_table, correlation_threshold
 from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED
 from theodolite_papers.ledger import LARGE, Outcome, Results, outcome
@@ -69,7 +69,7 @@ def _entry(table: np.ndarray, row: str, column: str) -> float:
 
 
 def _threshold(runs: Results) -> float:
-    return correlation_table(variables(runs)).threshold
+    return correlation_threshold(len(variables(runs)))
 
 
 def _whole_table(runs: Results) -> Outcome:

@@ -230,7 +230,8 @@ def peaks_of(runs: Results, most_loss: float = inf) -> tuple[np.ndarray, np.ndar
 def balance_line(depths: Sequence[float] | np.ndarray, cosine: float) -> np.ndarray:
     """The exact balance of both losses of information at each depth."""
     clipped = min(1.0, max(-1.0, cosine))
-    return np.asarray([equilibrium_layer(int(depth), clipped) for depth in depths])
+    balances = {depth: equilibrium_layer(int(depth), clipped) for depth in set(depths)}
+    return np.asarray([balances[depth] for depth in depths])
 
 
 def law_line(depths: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import betainc, stdtrit
 from torch import Tensor
 
 from theodolite.checks import (
@@ -78,11 +79,14 @@ def correlation_table(
     require_choice(("pearson", "spearman"), method=method)
     if len(rows) < 2:
         raise ShapeError(f"rows: expected at least two runs, got {len(rows)}; add runs")
-    coefficients, p_values = _pairwise(
-        *(_columns(side, method, eps_of(rows, across)) for side in (rows, across))
-    )
-    threshold, device = correlation_threshold(len(rows), level), double(rows[:0]).device
-    return CorrelationTable(coefficients.to(device), p_values.to(device), threshold, len(rows))
+    threshold, eps = correlation_threshold(len(rows), level), eps_of(rows, across)
+    products = _columns(rows, method, eps).T @ _columns(across, method, eps)
+    coefficients = products.clamp(-1, 1)
+    # Student's t of a correlation r has m - 2 degrees of freedom: r^2 follows a beta distribution.
+    r, freedom = coefficients.cpu().numpy(), len(rows) - 2
+    tails = betainc(freedom / 2, 0.5, (1 - r) * (1 + r)) if freedom else np.full_like(r, np.nan)
+    p_values = torch.from_numpy(tails).to(coefficients)
+    return CorrelationTable(coefficients, p_values, threshold, len(rows))
 
 
 def correlation_threshold(runs: int, level: float = 0.05) -> float:
@@ -112,35 +116,19 @@ def correlation_threshold(runs: int, level: float = 0.05) -> float:
     freedom = runs - 2
     if freedom == 0:
         return float("nan")
-    from scipy import stats  # a second to import, in every process that imports measures
-
-    t = float(stats.t.ppf(1 - level / 2, freedom))
+    t = float(stdtrit(freedom, 1 - level / 2))
     return t / float(freedom + t * t) ** 0.5
 
 
-def _columns(values: Float[Tensor, "m r"], method: str, eps: float) -> list[np.ndarray | None]:
-    """One array per variable, its ranks for Spearman's; None for what varies by rounding alone."""
-    from scipy import stats
+def _columns(values: Float[Tensor, "m r"], method: str, eps: float) -> Float[Tensor, "m r"]:
+    """Centred variables of unit length, of ranks for Spearman's; nan where all is rounding."""
+    data = double(values.detach())
+    peaks = data.abs().amax(0)
+    scaled = data / torch.where(peaks > 0, peaks, 1.0)
+    varies = scaled.std(0, correction=0) > 8 * eps * scaled.square().mean(0).sqrt()
+    if method == "spearman":
+        from scipy import stats  # a second to import, in every process that imports measures
 
-    data = double(values.detach()).cpu().numpy()
-    peaks = np.abs(data).max(0)
-    scaled = data / np.where(peaks > 0, peaks, 1.0)
-    varies = scaled.std(0) > 8 * eps * np.sqrt((scaled**2).mean(0))
-    ready = stats.rankdata(data, axis=0) if method == "spearman" else scaled
-    return [column if kept else None for column, kept in zip(ready.T, varies, strict=True)]
-
-
-def _pairwise(
-    rows: list[np.ndarray | None], columns: list[np.ndarray | None]
-) -> tuple[Float[Tensor, "r c"], Float[Tensor, "r c"]]:
-    from scipy import stats
-
-    coefficients = torch.full((len(rows), len(columns)), torch.nan, dtype=torch.float64)
-    p_values = coefficients.clone()
-    for i, u in enumerate(rows):
-        for j, v in enumerate(columns):
-            if u is not None and v is not None:
-                found = stats.pearsonr(u, v)
-                coefficients[i, j] = found.statistic
-                p_values[i, j] = found.pvalue if len(u) > 2 else torch.nan
-    return coefficients, p_values
+        scaled = torch.from_numpy(stats.rankdata(data.cpu().numpy(), axis=0)).to(data.device)
+    centered = scaled - scaled.mean(0)
+    return torch.where(varies, centered / torch.linalg.vector_norm(centered, dim=0), torch.nan)
