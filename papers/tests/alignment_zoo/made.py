@@ -85,8 +85,9 @@ def made_zoo(groups=4, seed=0):
                     truth = 0.9 - 0.3 * noise + 0.02 * rng.normal()
                     transfers.append({
                         "network": name, "target": target, "fine_tuned_accuracy": truth,
-                        "frozen_accuracy": truth - 0.05, "scratch_accuracy": 0.5,
-                        "tangent_accuracy": truth + 0.05 * rng.normal(), "noise_score": rng.normal(),
+                        "scratch_accuracy": 0.5, "frozen_accuracy": truth - 0.05, "best_layer": "fc1",
+                        "tangent_accuracy": truth + 0.05 * rng.normal(),
+                        "noise_score": rng.normal(),
                     })  # fmt: skip
     names = ["network", "moment", "step", "probe", "layer", "family", "measure", "value"]
     return Zoo(

@@ -30,6 +30,12 @@ def test_smoothing_averages_the_last_looks():
     assert rule.stop(np.array([4.0, 2.0, 3.0, 1.0, 9.0])) == (3, True)  # means 4, 3, 2.5, 2, 5
 
 
+@pytest.mark.parametrize(("patience", "kept"), [(2, (3, True)), (3, (4, False))])
+def test_a_rule_may_count_every_look_that_is_worse(patience, kept):
+    rule = AlarmRule("a", rises=False, patience=patience, counts=True)
+    assert rule.stop(np.array([1.0, 2.0, 1.0, 3.0, 2.0])) == kept
+
+
 def run(name, test, **columns):
     return pd.DataFrame(
         {"network": name, "step": range(len(test)), "test_accuracy": test} | columns

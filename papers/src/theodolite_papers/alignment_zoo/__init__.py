@@ -1,4 +1,4 @@
-"""The alignment zoo: hundreds of networks, five families of alignment, and which number to trust."""
+"""The alignment zoo: the five families on hundreds of networks, judged by what they foretell."""
 
 from theodolite_papers.alignment_zoo.tables import Zoo, load
 

@@ -2,7 +2,10 @@
 
 A rule watches one quantity at the looks of a run. It keeps the weights of the look where the
 smoothed quantity was best, and sounds an alarm when the quantity has not been better for some
-looks. What the rule costs is the test accuracy lost against the best look of the run.
+looks; or it counts all looks at which the quantity got worse, and keeps the look of the alarm, as
+[forouzesh2021] do with gradient disparity. The first minimum of the changes of training
+predictions is the rule of [yuan2024]. What a rule costs is the test accuracy lost against the best
+look of the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +16,7 @@ import pandas as pd
 
 __all__ = ["HARM", "AlarmRule", "chosen_rules", "quantities", "stopped"]
 
+_LARGE = 1e9  # in place of infinity: a sum of it and others is still a number
 HARM = 0.02  # test accuracy lost by training to the end, from which on memorising did harm
 
 
@@ -25,6 +29,7 @@ class AlarmRule:
         rises: whether a larger quantity is better.
         patience: looks without a better one, after which the alarm sounds.
         smoothing: looks that are averaged.
+        counts: whether looks that are worse than the one before are counted over the whole run.
         needs: "training" or "validation" examples.
     """
 
@@ -32,6 +37,7 @@ class AlarmRule:
     rises: bool
     patience: int = 2
     smoothing: int = 1
+    counts: bool = False
     needs: str = "training"
 
     def stop(self, values: np.ndarray) -> tuple[int, bool]:
@@ -42,6 +48,10 @@ class AlarmRule:
             (1, True)
         """
         smooth = _averaged(values, self.smoothing) * (1.0 if self.rises else -1.0)
+        if self.counts:
+            worse = np.flatnonzero(np.diff(smooth) < 0) + 1
+            alarm = len(worse) >= self.patience
+            return int(worse[self.patience - 1]) if alarm else len(smooth) - 1, alarm
         best, highest = 0, -np.inf
         for look, value in enumerate(smooth.tolist()):
             if value > highest:
@@ -62,7 +72,7 @@ def _averaged(values: np.ndarray, count: int) -> np.ndarray:
 def quantities(curves: pd.DataFrame, name: str) -> np.ndarray:
     """A column of the curves, or the difference of two; what is undefined stays as it was."""
     first, _, second = name.partition(" - ")
-    values = curves[first].ffill().fillna(0.0).to_numpy(np.float64)
+    values = curves[first].clip(-_LARGE, _LARGE).ffill().fillna(0.0).to_numpy(np.float64)
     return values - quantities(curves, second) if second else values
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "CONTEXT",
     "DATA",
     "FAMILIES",
+    "NOISE",
     "STATISTICS",
     "TRUTHS",
     "Sample",
@@ -44,7 +45,7 @@ CHANGED = ("base", *FACTORS)
 # Columns of every sample: numbers, so that a record can hold them.
 CONTEXT = ("group", "changed", "data", "family", "noise")
 ANSWERS = ("undecided", "learning", "memorising")
-TRUTHS = ("not fitted", "learned", "between", "memorised")
+TRUTHS = ("not fitted", "learned", "between", "memorised", "diverged")
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,12 @@ Statistic = Callable[[Sample, str], float]
 NOISE = 0.02
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Mean of those that are defined."""
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
 def _tau(sample: Sample, name: str) -> float:
     return float(kendall_tau(sample[name], sample["outcome"]))
 
@@ -127,18 +134,18 @@ def _tau_clean(sample: Sample, name: str) -> float:
 
 def _granulated(sample: Sample, name: str) -> float:
     found = granulated_tau(sample[name], sample["outcome"], sample.stars)
-    return float(np.nanmean(list(found.values())))
+    return _mean(list(found.values()))
 
 
 def _worst(sample: Sample, name: str) -> float:
     errors = sign_errors(sample[name], sample["outcome"], sample.environments, NOISE)
-    return float(np.nanmax(list(errors.values())))
+    return max((v for v in errors.values() if np.isfinite(v)), default=float("nan"))
 
 
 def _within_data(sample: Sample, name: str) -> float:
     """Mean over data sets of the rank correlation within one."""
     parts = [sample.where(sample["data"] == code) for code in np.unique(sample["data"])]
-    return float(np.nanmean([_tau(part, name) for part in parts]))
+    return _mean([_tau(part, name) for part in parts])
 
 
 def _area(sample: Sample, name: str) -> float:
@@ -147,15 +154,14 @@ def _area(sample: Sample, name: str) -> float:
 
 def _area_within_data(sample: Sample, name: str) -> float:
     parts = [sample.where(sample["data"] == code) for code in np.unique(sample["data"])]
-    found = [_area(part, name) for part in parts]
-    return float(np.nanmean(found)) if np.isfinite(found).any() else float("nan")
+    return _mean([_area(part, name) for part in parts])
 
 
 # Of rules that stop training: columns "best", "end", and "kept:RULE", "alarm:RULE" of each.
 
 
 def _lost(sample: Sample, rule: str) -> float:
-    return float(np.mean(sample["best"] - sample[f"kept:{rule}"]))
+    return _mean(list(sample["best"] - sample[f"kept:{rule}"]))
 
 
 def _lost_harmed(sample: Sample, rule: str) -> float:
@@ -164,7 +170,7 @@ def _lost_harmed(sample: Sample, rule: str) -> float:
 
 def _false_alarms(sample: Sample, rule: str) -> float:
     unharmed = sample.where(sample["best"] - sample["end"] <= HARM)
-    return float(np.mean(unharmed[f"alarm:{rule}"]))
+    return _mean(list(unharmed[f"alarm:{rule}"]))
 
 
 # Of the verdict: columns "answer" and "truth" as codes of ANSWERS and TRUTHS.
@@ -172,12 +178,12 @@ def _false_alarms(sample: Sample, rule: str) -> float:
 
 def _wrong_learning(sample: Sample, _: str) -> float:
     said = sample.where(sample["answer"] == ANSWERS.index("learning"))
-    return float(np.mean(said["truth"] == TRUTHS.index("memorised"))) if len(said) else np.nan
+    return _mean(list(said["truth"] == TRUTHS.index("memorised")))
 
 
 def _wrong_memorising(sample: Sample, _: str) -> float:
     said = sample.where(sample["answer"] == ANSWERS.index("memorising"))
-    return float(np.mean(said["truth"] == TRUTHS.index("learned"))) if len(said) else np.nan
+    return _mean(list(said["truth"] == TRUTHS.index("learned")))
 
 
 def _undecided(sample: Sample, _: str) -> float:
@@ -193,7 +199,7 @@ def _regret(sample: Sample, name: str) -> float:
         if len(part) > 1 and np.isfinite(part[name]).any():
             best = part["outcome"][np.nanargmax(part[name])]
             lost.append(float(part["outcome"].max() - best))
-    return float(np.mean(lost)) if lost else float("nan")
+    return _mean(lost)
 
 
 STATISTICS: Mapping[str, Statistic] = {
@@ -245,7 +251,7 @@ def rank_table(
             "high": high,
             "tau_clean": _tau_clean(sample, name),
             "within_data": _within_data(sample, name),
-            "granulated": float(np.nanmean(list(taus.values()))),
+            "granulated": _mean(list(taus.values())),
             **{f"granulated:{factor}": value for factor, value in taus.items()},
             "worst": max(known.values(), default=float("nan")),
             "worst_in": max(known, key=lambda k: known[k], default=""),

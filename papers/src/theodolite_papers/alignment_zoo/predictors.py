@@ -9,7 +9,15 @@ import pandas as pd
 
 from theodolite_papers.alignment_zoo.tables import Zoo
 
-__all__ = ["FACTORS", "MOMENTS", "PLACES", "Predictor", "Predictors", "factor_codes"]
+__all__ = [
+    "FACTORS",
+    "MOMENTS",
+    "PLACES",
+    "Predictor",
+    "Predictors",
+    "factor_codes",
+    "with_sources",
+]
 
 MOMENTS = ("init", "early", "tenth", "third", "level", "final")
 # The first layer, the last hidden one, the outputs, the mean over layers; one number of a network.
@@ -56,8 +64,15 @@ class Predictor:
         return 1.0 if self.rises else -1.0
 
 
-# What a user has without alignment: of the loss, the weights, the curvature and plain read-outs.
-_READ_OUTS = ("readout_accuracy", "neighbour_accuracy")
+# What a user has without alignment, beside the baselines of the tables: plain read-outs.
+_READ_OUTS = (
+    "readout_accuracy", "neighbour_accuracy", "input_readout_accuracy", "input_neighbour_accuracy",
+)  # fmt: skip
+# Rows of a survey that stand among the baselines already, or that only describe another row.
+_NOT_JUDGED = (
+    "accuracy", "loss", "subspace", "misalignment_floor", "random_basis_misalignment",
+)  # fmt: skip
+_LARGE = 1e30  # in place of infinity: more than all others, and still a number
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,7 @@ class Predictors:
             table, key = tables[one.moment], (one.measure, one.place)
             known = key in table
             values = table[key].to_numpy(np.float64) if known else np.full(len(table), np.nan)
-            columns.append(one.sign * values)
+            columns.append(one.sign * np.clip(values, -_LARGE, _LARGE))
         return np.array(columns).reshape(len(predictors), -1).T
 
     def candidates(self, moments: Sequence[str]) -> list[Predictor]:
@@ -112,8 +127,9 @@ class Predictors:
         return [
             Predictor(measure, place, moment, baseline=measure in baselines)
             for moment in moments
-            for (measure, place), values in self.at(moment).items()
-            if np.isfinite(values).mean() > 0.5
+            for table in (self.at(moment),)
+            for measure, place in map(tuple, table.columns)
+            if measure not in _NOT_JUDGED and table[measure, place].notna().mean() > 0.5
         ]
 
 
@@ -131,3 +147,13 @@ def factor_codes(networks: pd.DataFrame) -> dict[str, np.ndarray]:
         name: np.unique(networks[column].astype(str).to_numpy().astype(str), return_inverse=True)[1]
         for name, column in columns.items()
     }
+
+
+def with_sources(zoo: Zoo) -> pd.DataFrame:
+    """The transfers with the factors of their sources, and ``source_`` test and train accuracy."""
+    networks = zoo.networks.assign(network=zoo.networks["network"].astype(str))
+    networks = networks.rename(
+        columns={name: f"source_{name}" for name in ("test_accuracy", "train_accuracy")}
+    )
+    transfers = zoo.transfers.assign(network=zoo.transfers["network"].astype(str))
+    return transfers.merge(networks, on="network", how="left", suffixes=("", "_source"))

@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -141,7 +142,7 @@ def load(folder: str | os.PathLike[str] = RECORDS) -> Zoo:
         columns[table][column] = (
             (array.astype(np.float64) if array.dtype.kind == "f" else array)
             if words is None
-            else pd.Categorical.from_codes(array.astype(np.int64), list(words))
+            else pd.Categorical.from_codes(array.astype(np.int64), pd.Index(words.tolist()))
         )
     return Zoo(**{name: pd.DataFrame(table) for name, table in columns.items()})
 
@@ -169,7 +170,7 @@ def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(plain, ignore_index=True)
 
 
-def _packed(key: str, column: "pd.Series[object]") -> dict[str, np.ndarray]:
+def _packed(key: str, column: Any) -> dict[str, np.ndarray]:
     if column.dtype.kind in "iub":
         values = column.to_numpy()
         return {key: values.astype(np.min_scalar_type(-1 - int(abs(values).max(initial=0))))
