@@ -1,18 +1,25 @@
 """The ledger: what it says is what the records hold."""
 
+import dataclasses
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import typer
 
-from papers.tests.ledger.made_studies import Config, made_study
+from papers.tests.ledger.made_studies import SWEPT, Config, above, made_study
 from tests.report import browser as driver
 from theodolite import __version__
+from theodolite.cli.app import app
 from theodolite_papers.ledger import (
     LARGE,
     PAPERS,
     Bars,
+    Claim,
     Heat,
     Line,
     Panel,
@@ -30,6 +37,7 @@ from theodolite_papers.ledger import (
     origin_of,
     run_study,
     settings_of,
+    size_text,
     write_ledger,
     write_site,
 )
@@ -64,6 +72,7 @@ def test_the_table_holds_claim_numbers_and_verdict(made_ledger):
     support = "mixed (5 seeds, holds in 8 % of resamples), on a stand-in |"
     assert f"| lite | value 103 (101 to 105) | {support}" in row
     assert "- lite. 5 seeds, 5 runs. Stand-in: made up" in text
+    assert "1 mixed. 1 rest on a stand-in." in text
     assert "- published. Not run: there is no such experiment" in text
     assert "studies, each counted at the largest size that judged it: 1 mixed." in text
     assert "came out differently" not in text
@@ -82,7 +91,40 @@ def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkey
     text = ledger_markdown([chapter])
     assert "Of these, 1 came out differently at a smaller size." in text
     assert "1 of the verdicts rest on one seed." in text
+    assert "rest on a stand-in" not in text
     assert "holds (1 seed)" in text
+
+
+def test_settings_are_those_that_were_run(tmp_path, monkeypatch):
+    """Not those that are planned: one of five seeds, one of two values of a swept setting."""
+    study = made_study(spaces=SWEPT)
+    entries = {
+        "scale": {"paper": [1.0, 2.0], "ours": "scale"},
+        "seeds": {"paper": 5, "ours": "seeds"},
+    }
+    monkeypatch.setattr(_published, "_table", lambda _: {"settings": entries})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
+    runs = run_study(study, "lite", results=tmp_path, seeds=[101])
+    assert size_text(study, "lite") == "lite"
+    assert size_text(study, "lite", runs) == "lite: seeds 1 of 5 (0.2)"
+    first = size_text(study, "lite", runs.where(scale=1.0))
+    assert first == "lite: scale 1 of 1, 2; seeds 1 of 5 (0.2)"
+    assert size_text(study, "lite", Results(())) == "lite"
+
+
+def test_a_size_says_what_its_records_say_of_their_making(made_ledger, monkeypatch, tmp_path):
+    line = next(line for line in made_ledger.read_text().splitlines() if line.startswith("- lite"))
+    commit = _runs.commit() or "an unknown commit"
+    assert f"commit {commit}; cpu (" in line
+    assert line.endswith("; claims as then")
+    changed = made_study(claims=(Claim("imani2022.made.above", "another sentence", above),))
+    monkeypatch.setattr(_pages, "all_studies", lambda: {changed.id: changed})
+    entry = _pages.chapters(tmp_path / "records")[0].entries[0]
+    assert (
+        entry.sizes[0].provenance(changed).endswith("claims have changed since some of these runs")
+    )
+    old = dataclasses.replace(entry.sizes[0], results=Results((Result({"value": 1.0}),)))
+    assert old.provenance(changed).startswith("Records before 0.2.0")
 
 
 def test_a_published_number_stands_beside_ours():
@@ -110,10 +152,10 @@ def test_the_summary_links_a_sentence_to_its_claim_with_size_and_seeds(made_site
     text = made_site["index.md"].read_text()
     assert set(made_site) == {"index.md", *(f"{key}.md" for key in PAPERS)}
     assert "1 headline claims" in text
-    assert "1 holds." in text
+    assert "1 holds. 1 of them rest on one seed (grey), 0 on a stand-in." in text
     (row,) = [line for line in text.splitlines() if "Values are high" in line]
     assert 'href="imani2022.html#imani2022.made.above"' in row
-    assert "<b>reduced</b> 1 seed" in row
+    assert "<b>reduced</b> 1 of 5 seeds<" in row
     assert "value 103" in row
     assert '<span class="verdict weak" data-status="holds">' in row
     assert 'id="imani2022.made.above"' in made_site["imani2022.md"].read_text()
@@ -225,6 +267,11 @@ class TestPanels:
         assert "<" not in str(plotly_panel(panel)).replace("<class", "")
 
 
+@pytest.fixture(scope="module")
+def book():
+    return _pages.chapters(RECORDS)
+
+
 class TestCommitted:
     @pytest.mark.parametrize("paper", FIGURES)
     def test_every_figure_and_table_has_exactly_one_study(self, paper):
@@ -261,7 +308,7 @@ class TestCommitted:
         """Published is what meets every setting that the paper prints, and nothing else."""
         large = [size for size in study.configs if size in LARGE]
         assert {s: s == "published" for s in large} == {s: is_as_published(study, s) for s in large}
-        assert settings_of(study, "smoke")
+        assert {"seeds"} < {setting.name for setting in settings_of(study, "smoke")}
 
     @pytest.mark.parametrize("study", STUDIES, ids=[study.id for study in STUDIES])
     def test_every_claim_says_whose_it_is(self, study):
@@ -270,8 +317,41 @@ class TestCommitted:
         assert {origin.source for origin in origins} <= {"paper", "weakened", "ours"}
         assert all(origin.section for origin in origins if origin.source != "ours")
 
-    def test_the_committed_table_is_what_the_records_say(self):
-        assert (RECORDS / "README.md").read_text() == ledger_markdown(_pages.chapters(RECORDS))
+    def test_the_committed_table_is_what_the_records_say(self, book):
+        assert (RECORDS / "README.md").read_text() == ledger_markdown(book)
+
+    def test_commands_of_open_runs_are_commands(self, book):
+        """Each is parsed as it stands, and names a study and a size that there is."""
+        command = typer.main.get_command(app)
+        for one in _site.open_runs(book):
+            name, *words = shlex.split(one.command)
+            assert name == "theodolite"
+            found, context = command, typer.Context(command)
+            while isinstance(found, click.Group):
+                _, found, words = found.resolve_command(context, words)
+            parameters = found.make_context("", words).params
+            study = all_studies()[parameters["study"]]
+            assert parameters["size"] in study.configs or one.size == "published"
+
+    def test_commits_of_records_are_in_the_history(self):
+        """A commit that was rewritten shows nothing about when claims were fixed."""
+        commits = {
+            run.commit
+            for study in STUDIES
+            for size in study.configs
+            for run in load_results(RECORDS, study, size)
+            if run.commit
+        }
+        git = ["git", "-C", str(RECORDS)]
+        shallow = subprocess.run(
+            [*git, "rev-parse", "--is-shallow-repository"], capture_output=True
+        )
+        if shallow.returncode or shallow.stdout.strip() != b"false":
+            pytest.skip("needs the history of a checkout")
+        for commit in commits:
+            assert "dirty" not in commit
+            asked = [*git, "merge-base", "--is-ancestor", commit, "HEAD"]
+            assert subprocess.run(asked, check=False).returncode == 0, commit
 
     @pytest.mark.parametrize("paper", PAPERS)
     def test_errata_are_told(self, paper):

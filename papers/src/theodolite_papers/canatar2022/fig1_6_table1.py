@@ -490,10 +490,20 @@ STUDY = Study(
             permutations=5,
             batch_size=20,
         ),
+        "published": Cell(
+            data="cifar10",
+            train=50_000,
+            test=10_000,
+            probe=5000,
+            epochs=5000,
+            middle=25,
+            permutations=5,
+            batch_size=512,
+        ),
     },
     claims=(*FIGURE_CLAIMS, *TABLE_CLAIMS),
     draw=draw,
-    seeds={"reduced": (101,)},
+    seeds={"reduced": (101,), "published": (101,)},
     spaces={
         "smoke": Space(
             {
@@ -506,6 +516,7 @@ STUDY = Study(
         ),
         "lite": grid((25, 75, 150), (0.1, 0.4)),
         "reduced": grid((20, 80, 160), (0.1, 0.5)),
+        "published": grid((512, 2048, 4096), (0.05, 0.5)),
     },
     stand_in={
         "lite": "8x8 digits, 300 for training, and ten fully connected layers of 64 units stand in "

@@ -147,13 +147,14 @@ def show_verdicts(study: "Study", size: str, runs: "Runs", json_: bool) -> None:
     """Print what became of the claims."""
     from theodolite.cli.terminal import print_json
     from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
-    from theodolite_papers.ledger import judge_study
+    from theodolite_papers.ledger import judge_study, own_results
 
     verdicts = judge_study(study, size, runs)
+    own = own_results(study, size, runs)
     if json_:
-        print_json([verdict_document(study, verdict) for verdict in verdicts])
+        print_json([verdict_document(study, verdict, own) for verdict in verdicts])
     else:
-        print_verdicts(study, size, verdicts)
+        print_verdicts(study, size, verdicts, own)
 
 
 def seeds_from(text: str) -> list[int] | None:

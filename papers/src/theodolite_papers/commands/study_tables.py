@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from theodolite_papers.ledger import Study, Verdict
+from theodolite_papers.ledger import Results, Study, Verdict
 
 __all__ = ["print_studies", "print_verdicts", "study_document", "verdict_document"]
 
@@ -31,11 +31,12 @@ def study_document(study: Study) -> dict[str, Any]:
     }
 
 
-def verdict_document(study: Study, verdict: Verdict) -> dict[str, Any]:
+def verdict_document(study: Study, verdict: Verdict, runs: Results) -> dict[str, Any]:
     """A verdict as JSON shows it: what was run beside the paper, and how firm it is.
 
-    ``settings`` are those in which the size is not as published, with the ratio of numbers;
-    ``stand_in`` is null where nothing stands in; ``resampled`` is null for one seed.
+    ``settings`` are those in which the runs are not as published, with the ratio of numbers;
+    ``stand_in`` is null where nothing stands in; ``resampled`` is null for one seed; ``records``
+    counts the runs, and those that say which commit, device and claims they were made with.
     """
     from theodolite_papers.ledger import differences, origin_of
 
@@ -47,12 +48,17 @@ def verdict_document(study: Study, verdict: Verdict) -> dict[str, Any]:
         "size": verdict.size,
         "settings": [
             {"name": one.name, "ours": one.ours, "paper": one.paper, "ratio": one.ratio}
-            for one in differences(study, verdict.size)
+            for one in differences(study, verdict.size, runs)
         ],
         "stand_in": study.stand_in.get(verdict.size),
         "status": verdict.status,
         "seeds": verdict.seeds,
         "resampled": verdict.resampled,
+        "records": {
+            "runs": len(runs),
+            "with_provenance": sum(bool(run.claims) for run in runs),
+            "commits": sorted({run.commit for run in runs if run.commit}),
+        },
         "published": {name: float(value) for name, value in verdict.claim.published.items()},
         "outcomes": {
             label: {"holds": one.holds, "numbers": dict(one.numbers)}
@@ -77,7 +83,7 @@ def print_studies(studies: Sequence[Study]) -> None:
     Console().print(table)
 
 
-def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict]) -> None:
+def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
     """The size with its ratios and stand-in, then each claim with what decided; one seed is dim."""
     from rich.console import Console
     from rich.text import Text
@@ -85,7 +91,7 @@ def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict]) -> None
     from theodolite_papers.ledger import size_text
 
     console = Console()
-    console.print(Text(size_text(study, size), style="bold"), soft_wrap=True)
+    console.print(Text(size_text(study, size, runs), style="bold"), soft_wrap=True)
     if size in study.stand_in:
         console.print(Text(f"stand-in: {study.stand_in[size]}"), soft_wrap=True)
     for verdict in verdicts:

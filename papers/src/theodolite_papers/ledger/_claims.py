@@ -20,6 +20,7 @@ from theodolite.errors import UnknownNameError
 from theodolite.measures.kernel import correlation_table
 
 __all__ = [
+    "DECIDED",
     "LARGE",
     "Check",
     "Claim",
@@ -50,6 +51,7 @@ Number = float | int | np.number[Any]
 Numbers = Sequence[float] | np.ndarray
 Scope = Literal["run", "seed", "all"]
 LARGE = ("reduced", "published")  # sizes on the paper's own data
+DECIDED = ("holds", "fails", "mixed")  # statuses of a verdict that the runs decide
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,11 @@ class Result(Measured):
         seconds: how long it took by the clock.
         processor_seconds: how long its process computed on the CPU; nan if not known.
         config: every setting, as plain data.
-        claims: digest of the study's claims when it was made; empty in records before 0.2.0.
+        claims: digest of the study's claims when it was made. This and what follows is empty in
+            records before version 0.2.0.
+        commit: of the code.
+        device: where networks were trained, with its name.
+        threads: of the process.
     """
 
     point: Mapping[str, Any] = field(default_factory=dict)
@@ -88,6 +94,9 @@ class Result(Measured):
     processor_seconds: float = math.nan
     config: Mapping[str, Any] = field(default_factory=dict)
     claims: str = ""
+    commit: str = ""
+    device: str = ""
+    threads: int = 0
 
     def __getitem__(self, name: str) -> float:
         """One number."""
@@ -203,7 +212,7 @@ class Verdict:
 
     def __str__(self) -> str:
         """``holds (5 seeds, 100 % of resamples)``, ``fails (1 seed)``."""
-        if self.status not in ("holds", "fails", "mixed"):
+        if self.status not in DECIDED:
             return self.status
         parts = [f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"]
         if self.resampled is not None:
@@ -234,8 +243,7 @@ def judge_claim(claim: Claim, size: str, results: Results) -> Verdict:
         status = "holds" if found == {True} else "fails"
     else:
         status = "mixed" if {True, False} <= found else "undecided"
-    decided = status in ("holds", "fails", "mixed")
-    share = _resampled(claim, results) if decided else None
+    share = _resampled(claim, results) if status in DECIDED else None
     return Verdict(claim, size, status, outcomes, len(results.by_seed()), share)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite_papers.ledger._claims import LARGE, Results, Verdict, judge_claim
+from theodolite_papers.ledger._claims import DECIDED, LARGE, Results, Verdict, judge_claim
 from theodolite_papers.ledger._published import SOURCES, origin_of, size_text
 from theodolite_papers.ledger._runs import (
     claims_hash,
@@ -94,13 +94,22 @@ class Sized:
         return len(self.results.by_seed())
 
     def provenance(self, study: Study) -> str:
-        """Whether the records tell of other claims than those that are judged."""
-        changed = {run.claims for run in self.results} - {"", claims_hash(study)}
-        return "Claims of this study have changed since some of these runs" if changed else ""
+        """What the records say about the code, the machine and the claims behind them."""
+        known = [run for run in self.results if run.claims]
+        if not known:
+            return "Records before 0.2.0"
+        commits = _listed(run.commit or "an unknown commit" for run in known)
+        devices = _listed(
+            f"{run.device}, {run.threads} thread{'s' if run.threads != 1 else ''}" for run in known
+        )
+        before = "" if len(known) == len(self.results) else f"{len(known)} of the records: "
+        changed = {run.claims for run in known} != {claims_hash(study)}
+        claims = "claims have changed since some of these runs" if changed else "claims as then"
+        return f"{before}commit {commits}; {devices}; {claims}"
 
     def verdict_text(self, verdict: Verdict) -> str:
         """The verdict with its seeds and resamples, and whether it rests on a stand-in."""
-        decided = verdict.status in ("holds", "fails", "mixed")
+        decided = verdict.status in DECIDED
         return f"{verdict}, on a stand-in" if decided and self.stand_in else str(verdict)
 
     def description(self) -> str:
@@ -108,10 +117,15 @@ class Sized:
         if not len(self.results):
             return f"{self.text}. Not run: {self.remark}"
         done, seeds = len(self.results), f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        runs = f"{done} runs" if done == self.planned else f"{done} of {self.planned} runs"
+        runs = f"{done} of {self.planned} runs" if done != self.planned else f"{done} runs"
+        runs = "1 run" if self.planned == 1 else runs
         parts = [f"{self.text}. {seeds}, {runs}"]
         parts += [f"Stand-in: {self.stand_in}"] if self.stand_in else []
         return ". ".join([*parts, self.remark] if self.remark else parts)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(texts))
 
 
 @dataclass(frozen=True)
@@ -159,8 +173,15 @@ class Chapter:
 
     def on_one_seed(self) -> int:
         """Number of claims that hold or fail at their largest size on a single seed."""
-        last = [entry.judged(k)[-1:] for entry, k in self._claims()]
-        return sum(v.seeds == 1 and v.status in ("holds", "fails") for found in last for v in found)
+        return sum(verdict.seeds == 1 for _, verdict in self._decided())
+
+    def on_a_stand_in(self) -> int:
+        """Number of claims that hold, fail or are mixed at their largest size on a stand-in."""
+        return sum(verdict.size in entry.study.stand_in for entry, verdict in self._decided())
+
+    def _decided(self) -> list[tuple[Entry, Verdict]]:
+        last = [(entry, v) for entry, k in self._claims() for v in entry.judged(k)[-1:]]
+        return [(entry, v) for entry, v in last if v.status in DECIDED]
 
     def _claims(self) -> list[tuple[Entry, int]]:
         return [(entry, k) for entry in self.entries for k in range(len(entry.study.claims))]
@@ -194,7 +215,7 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
     results, text = Results(()), size
     if size in study.configs:
         results = own_results(study, size, load_results(root, study, size))
-        text = size_text(study, size)
+        text = size_text(study, size, results)
     remark = study.remarks.get(size, "")
     if not len(results):
         remark = study.not_run.get(size, f"no records; run 'theodolite study run {study.id}'")
@@ -288,13 +309,14 @@ def provenance_of(book: Sequence[Chapter]) -> str:
     """For which records it can be shown that claims were fixed before the run."""
     sizes = [sized for chapter in book for entry in chapter.entries for sized in entry.sizes]
     runs = [run for sized in sizes for run in sized.results]
-    hashed = sum(bool(run.claims) for run in runs)
+    known = sum(bool(run.claims) for run in runs)
     return (
-        f"Of {len(runs)} records {hashed} carry the commit, the device and a digest of the claims "
-        "at the time of the run. For the others, made before version 0.2.0, it cannot be shown "
-        "that "
-        "claims and thresholds were fixed before the run; some of these studies were run again "
-        "where networks had not learned what they should."
+        f"All {len(runs)} records carry their date, settings and versions of packages. {known} "
+        "carry the commit, the device, the threads and a digest of the claims at the time of the "
+        "run as well: the commit has the claims as they were judged, so for these it can be shown "
+        f"that claims were fixed before the run. For the other {len(runs) - known}, made before "
+        "version 0.2.0, it cannot be shown; some of these studies were run more than once, where "
+        "networks had not learned what they should. Each size of a study says which it is."
     )
 
 
@@ -302,7 +324,7 @@ def _markdown_study(entry: Entry) -> list[str]:
     study = entry.study
     lines = ["", f"### {study.id}: {study.title}", "", f"Shows {', '.join(study.shows)}.", ""]
     for sized in entry.sizes:
-        told = [part for part in (sized.description(), sized.provenance(study)) if part]
+        told = [sized.description(), *([sized.provenance(study)] if len(sized.results) else [])]
         lines.append(f"- {_cell('. '.join(told))}")
     done = [sized for sized in entry.sizes if len(sized.results)]
     if not done:
@@ -351,6 +373,8 @@ def tally_of(chapter: Chapter) -> str:
         text += f" Of these, {differing} came out differently at a smaller size."
     if single := chapter.on_one_seed():
         text += f" {single} of the verdicts rest on one seed."
+    if replaced := chapter.on_a_stand_in():
+        text += f" {replaced} rest on a stand-in."
     return text
 
 

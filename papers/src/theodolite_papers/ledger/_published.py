@@ -9,9 +9,11 @@ id. Its settings say what the paper has and where ours stands::
     "network" = { paper = "ResNet101", here = "MobileNetV2" }
 
 ``paper`` is missing where the paper does not say. ``ours`` is a path of fields of the config, or
-``seeds``; ``here`` is our value in words, or a table from sizes to values. From these follow the
-ratios that the ledger prints, and whether a size may be called "published": every printed setting
-is met, and there is one. ``[fig2.claims]`` says whose a claim is, and the paper's section::
+``seeds``, and ``none`` is what its None means; ``here`` is our value in words, or a table from
+sizes to values. Seeds are in every table. From these follow the ratios that the ledger prints, and
+whether a size may be called "published": every printed setting is met, and there is one. Where runs
+are given, seeds and swept settings are those that were run, not those that are planned.
+``[fig2.claims]`` says whose a claim is, and the paper's section::
 
     "order" = { source = "paper", section = "3.2" }
 
@@ -23,7 +25,7 @@ is what was learned from the paper, ``[headlines]`` the claims of the summary, e
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -31,6 +33,8 @@ from typing import Any
 
 import numpy as np
 
+from theodolite.sweeps import point_name
+from theodolite_papers.ledger._claims import LARGE, Results
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Mark, Panel
 from theodolite_papers.ledger._study import Study
 
@@ -118,20 +122,37 @@ class Setting:
     paper: Any
 
 
-def settings_of(study: Study, size: str) -> list[Setting]:
-    """The settings of a study at one size beside the paper's."""
-    table = _table(study).get("settings", {})
+def settings_of(study: Study, size: str, runs: Results | None = None) -> list[Setting]:
+    """The settings of a study at one size beside the paper's.
+
+    Args:
+        study: the study.
+        size: its size.
+        runs: those that were made; without them, or where there are none, what is planned counts.
+    """
+    table = {**_table(study).get("settings", {})}
+    table.setdefault("seeds", {"ours": "seeds"})
+    points, seeds = study.points_at(size), len(study.seeds_at(size))
+    if runs is not None and len(runs):
+        made = {point_name(run.point) for run in runs}
+        points = [point for point in points if point_name(point) in made]
+        seeds = len(runs.by_seed())
+    configs = [study.config_at(size, point) for point in points]
     return [
-        Setting(name, _ours(study, size, entry), entry.get("paper"))
+        Setting(
+            name,
+            seeds if entry.get("ours") == "seeds" else _ours(configs, size, entry),
+            entry.get("paper"),
+        )
         for name, entry in table.items()
     ]
 
 
-def differences(study: Study, size: str) -> list[Difference]:
-    """The settings in which a size is not as published."""
+def differences(study: Study, size: str, runs: Results | None = None) -> list[Difference]:
+    """The settings in which a size, or its runs where they are given, is not as published."""
     return [
         Difference(setting.name, setting.ours, setting.paper)
-        for setting in settings_of(study, size)
+        for setting in settings_of(study, size, runs)
         if setting.paper is not None and not _same(setting.ours, setting.paper)
     ]
 
@@ -142,12 +163,12 @@ def is_as_published(study: Study, size: str) -> bool:
     return bool(printed) and not differences(study, size)
 
 
-def size_text(study: Study, size: str) -> str:
-    """The size with its ratios: ``reduced (epochs 300 of 1,000 (0.3))``."""
-    found = differences(study, size)
+def size_text(study: Study, size: str, runs: Results | None = None) -> str:
+    """The size with its ratios: ``reduced: epochs 300 of 1,000 (0.3)``."""
+    found = differences(study, size, runs)
     if found:
         return f"{size}: {'; '.join(str(one) for one in found)}"
-    if size in ("reduced", "published") and not is_as_published(study, size):
+    if size in LARGE and not is_as_published(study, size):
         return f"{size}: settings are ours, the paper prints none"
     return size
 
@@ -213,19 +234,16 @@ def _tables(paper: str) -> Mapping[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def _ours(study: Study, size: str, entry: Mapping[str, Any]) -> Any:
+def _ours(configs: Sequence[Any], size: str, entry: Mapping[str, Any]) -> Any:
     if "here" in entry:
         here = entry["here"]
         return here.get(size, entry.get("paper")) if isinstance(here, Mapping) else here
-    path = entry["ours"]
-    if path == "seeds":
-        return len(study.seeds_at(size))
     found: list[Any] = []
-    for point in study.points_at(size):
-        value = study.config_at(size, point)
-        for name in path.split("."):
+    for value in configs:
+        for name in entry["ours"].split("."):
             value = value[name] if isinstance(value, Mapping) else getattr(value, name)
         value = list(value) if isinstance(value, tuple) else value
+        value = entry.get("none") if value is None else value
         if value not in found:
             found.append(value)
     return found[0] if len(found) == 1 else found

@@ -352,6 +352,9 @@ def _result(record: Record) -> Result:
         processor_seconds=float(contents.get("processor_seconds", math.nan)),
         config=contents["config"],
         claims=str(contents.get("claims", "")),
+        commit=str(contents.get("commit", "")),
+        device=str(contents.get("device", "")),
+        threads=int(contents.get("threads", 0)),
     )
 
 

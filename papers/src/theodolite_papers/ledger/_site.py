@@ -14,7 +14,7 @@ from typing import Any
 
 from theodolite import __version__
 from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
-from theodolite_papers.ledger._claims import LARGE, Verdict
+from theodolite_papers.ledger._claims import DECIDED, LARGE, Verdict
 from theodolite_papers.ledger._pages import (
     VERDICTS,
     Chapter,
@@ -109,6 +109,8 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
         "papers": papers,
         "count": len(lines),
         "tallies": {status: statuses.count(status) for status in VERDICTS if status in statuses},
+        "on_one_seed": sum(line["weak"] for line in lines),
+        "on_a_stand_in": sum(line["stand_in"] for line in lines),
         "words": VERDICTS,
         "sources": SOURCES,
         "provenance": provenance_of(book),
@@ -137,7 +139,8 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
         "source": getattr(origin_of(entry.study, claim.id), "source", ""),
         "section": getattr(origin_of(entry.study, claim.id), "section", ""),
         "status": entry.final_status(place),
-        "weak": verdict is not None and verdict.seeds == 1,
+        "weak": verdict is not None and verdict.seeds == 1 and verdict.status in DECIDED,
+        "stand_in": verdict is not None and verdict.size in entry.study.stand_in,
         "size": "",
         "evidence": "",
         "measured": "",
@@ -157,17 +160,19 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
 
 
 def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
-    """Seeds, resamples, ratios and stand-in of a verdict, in a few words."""
-    ratios = [
-        f"{one.name} x{one.ratio:.2g}"
-        for one in differences(entry.study, sized.size)
-        if one.ratio is not None and one.name != "seeds"
-    ]
-    parts = [f"{verdict.seeds} seed{'s' if verdict.seeds != 1 else ''}"]
+    """Seeds, runs, resamples, ratios and stand-in of a verdict, in a few words."""
+    study, made = entry.study, len(sized.results)
+    planned = len(study.seeds_at(sized.size))
+    of = f" of {planned}" if verdict.seeds != planned else ""
+    parts = [f"{verdict.seeds}{of} seed{'s' if planned != 1 else ''}"]
+    if made * planned != verdict.seeds * sized.planned:
+        parts.append(f"{made} of {sized.planned} runs")
     if verdict.resampled is not None:
         parts.append(f"{100 * verdict.resampled:.0f} % of resamples")
-    parts += ["stand-in"] if sized.stand_in else []
-    return "; ".join([*parts, *ratios])
+    found = differences(study, sized.size, sized.results)
+    parts += [f"{one.name} x{one.ratio:.2g}" for one in found if one.ratio is not None]
+    parts += [f"stand-in: {sized.stand_in}"] if sized.stand_in else []
+    return "; ".join(parts)
 
 
 # What is open.
@@ -269,7 +274,7 @@ def _study_view(entry: Entry, figures: dict[str, Any]) -> dict[str, Any]:
             {
                 "size": sized.size,
                 "description": sized.description(),
-                "provenance": sized.provenance(study),
+                "provenance": sized.provenance(study) if len(sized.results) else "",
                 "seconds": _duration(sized) if len(sized.results) else "",
             }
             for sized in entry.sizes
@@ -283,7 +288,11 @@ def _settings(entry: Entry) -> dict[str, Any]:
     """Settings of the paper beside those of every size that was run or is planned."""
     study = entry.study
     sizes = [sized.size for sized in entry.sizes if sized.size in study.configs]
-    columns = [settings_of(study, size) for size in sizes]
+    columns = [
+        settings_of(study, sized.size, sized.results)
+        for sized in entry.sizes
+        if sized.size in study.configs
+    ]
     rows = [
         {
             "name": settings[0].name,
