@@ -6,7 +6,6 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import typer
@@ -23,6 +22,7 @@ from theodolite_papers.ledger import (
     Heat,
     Line,
     Panel,
+    Paper,
     Points,
     Result,
     Results,
@@ -125,6 +125,29 @@ def test_a_size_says_what_its_records_say_of_their_making(made_ledger, monkeypat
     )
     old = dataclasses.replace(entry.sizes[0], results=Results((Result({"value": 1.0}),)))
     assert old.provenance(changed).startswith("Records before 0.2.0")
+
+
+def test_studies_of_our_own_have_pages_without_a_paper(tmp_path, monkeypatch):
+    claim = Claim("zoo.made.above", "the value is above 102", above)
+    size = {"smoke": Config(), "reduced": Config()}
+    changes = {"id": "zoo.made", "claims": (claim,), "configs": size, "repeat": "group"}
+    study = made_study(shows=("Which value is high?",), stand_in={}, **changes)
+    for module in (_pages, _published):
+        monkeypatch.setattr(module, "PAPERS", {"zoo": Paper("zoo", "", "The zoo", own=True)})
+    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
+    written = {"headlines": {"made.above": "Values are high"}, "lesson": "They are."}
+    monkeypatch.setattr(_published, "_tables", lambda _: written)
+    run_study(study, "reduced", results=tmp_path / "records", seeds=[103, 104])
+    pages = {page.name: page for page in write_site(tmp_path / "records", tmp_path / "site")}
+    assert set(pages) == {"index.md", "zoo.md"}
+    summary, page = pages["index.md"].read_text(), pages["zoo.md"].read_text()
+    assert "<b>reduced</b> 2 of 5 groups; 100 % of resamples<" in summary
+    assert "a study of our own</small>" in summary
+    assert "there is no paper, and every claim is ours" in page
+    assert "(2 groups, holds in 100 % of resamples)" in page
+    assert "<p>Shows Which value is high?</p>" in page
+    assert "the paper" not in page.replace("there is no paper", "").split("Shows")[1]
 
 
 def test_a_published_number_stands_beside_ours():
@@ -327,11 +350,11 @@ class TestCommitted:
             name, *words = shlex.split(one.command)
             assert name == "theodolite"
             found, context = command, typer.Context(command)
-            while isinstance(found, click.Group):
+            while isinstance(found, typer.core.TyperGroup):
                 _, found, words = found.resolve_command(context, words)
             parameters = found.make_context("", words).params
             study = all_studies()[parameters["study"]]
-            assert parameters["size"] in study.configs or one.size == "published"
+            assert parameters["size"] in study.configs
 
     def test_commits_of_records_are_in_the_history(self):
         """A commit that was rewritten shows nothing about when claims were fixed."""

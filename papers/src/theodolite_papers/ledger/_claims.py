@@ -34,6 +34,7 @@ __all__ = [
     "between",
     "clearly_positive",
     "correlation_interval",
+    "counted",
     "in_order",
     "judge_claim",
     "largest",
@@ -201,6 +202,7 @@ class Verdict:
         seeds: number of seeds behind it.
         resampled: share of resamples of the seeds, with replacement, on which the claim holds; None
             for one seed, or where nothing was decided.
+        repeat: what a seed numbers.
     """
 
     claim: Claim
@@ -209,12 +211,13 @@ class Verdict:
     outcomes: Mapping[str, Outcome]
     seeds: int = 0
     resampled: float | None = None
+    repeat: str = "seed"
 
     def __str__(self) -> str:
         """``holds (5 seeds, 100 % of resamples)``, ``fails (1 seed)``."""
         if self.status not in DECIDED:
             return self.status
-        parts = [f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"]
+        parts = [counted(self.seeds, self.repeat)]
         if self.resampled is not None:
             parts.append(f"holds in {100 * self.resampled:.0f} % of resamples")
         return f"{self.status} ({', '.join(parts)})"
@@ -231,8 +234,13 @@ def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:
     return Outcome(decided, {name: float(value) for name, value in numbers.items()})
 
 
-def judge_claim(claim: Claim, size: str, results: Results) -> Verdict:
-    """Judge a claim on all runs of one size."""
+def counted(number: int, noun: str) -> str:
+    """``1 seed``, ``5 seeds``."""
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
+def judge_claim(claim: Claim, size: str, results: Results, repeat: str = "seed") -> Verdict:
+    """Judge a claim on all runs of one size, whose seeds number repeats of this kind."""
     if not len(results):
         return Verdict(claim, size, "not run", {})
     outcomes = {label: claim.check(part) for label, part in _parts(claim.scope, results)}
@@ -244,7 +252,7 @@ def judge_claim(claim: Claim, size: str, results: Results) -> Verdict:
     else:
         status = "mixed" if {True, False} <= found else "undecided"
     share = _resampled(claim, results) if status in DECIDED else None
-    return Verdict(claim, size, status, outcomes, len(results.by_seed()), share)
+    return Verdict(claim, size, status, outcomes, len(results.by_seed()), share, repeat)
 
 
 def _resampled(claim: Claim, results: Results) -> float | None:

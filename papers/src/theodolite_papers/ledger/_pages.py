@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite_papers.ledger._claims import DECIDED, LARGE, Results, Verdict, judge_claim
+from theodolite_papers.ledger._claims import DECIDED, LARGE, Results, Verdict, counted, judge_claim
 from theodolite_papers.ledger._published import SOURCES, origin_of, size_text
 from theodolite_papers.ledger._runs import (
     claims_hash,
@@ -78,6 +78,7 @@ class Sized:
         results: the runs.
         planned: number of runs that the size consists of.
         verdicts: one for each claim.
+        repeat: what a seed numbers.
     """
 
     size: str
@@ -87,6 +88,7 @@ class Sized:
     results: Results
     planned: int
     verdicts: tuple[Verdict, ...]
+    repeat: str = "seed"
 
     @property
     def seeds(self) -> int:
@@ -99,9 +101,7 @@ class Sized:
         if not known:
             return "Records before 0.2.0"
         commits = _listed(run.commit or "an unknown commit" for run in known)
-        devices = _listed(
-            f"{run.device}, {run.threads} thread{'s' if run.threads != 1 else ''}" for run in known
-        )
+        devices = _listed(f"{run.device}, {counted(run.threads, 'thread')}" for run in known)
         before = "" if len(known) == len(self.results) else f"{len(known)} of the records: "
         changed = {run.claims for run in known} != {claims_hash(study)}
         claims = "claims have changed since some of these runs" if changed else "claims as then"
@@ -116,10 +116,9 @@ class Sized:
         """Size with ratios, runs, stand-in and remark, as one line."""
         if not len(self.results):
             return f"{self.text}. Not run: {self.remark}"
-        done, seeds = len(self.results), f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        runs = f"{done} of {self.planned} runs" if done != self.planned else f"{done} runs"
-        runs = "1 run" if self.planned == 1 else runs
-        parts = [f"{self.text}. {seeds}, {runs}"]
+        done = len(self.results)
+        runs = counted(done, "run") if done == self.planned else f"{done} of {self.planned} runs"
+        parts = [f"{self.text}. {counted(self.seeds, self.repeat)}, {runs}"]
         parts += [f"Stand-in: {self.stand_in}"] if self.stand_in else []
         return ". ".join([*parts, self.remark] if self.remark else parts)
 
@@ -226,12 +225,15 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
         remark,
         results,
         len(study.points_at(size)) * len(study.seeds_at(size)),
-        tuple(judge_claim(claim, size, results) for claim in study.claims),
+        tuple(judge_claim(claim, size, results, study.repeat) for claim in study.claims),
+        study.repeat,
     )
 
 
 def errata_of(paper: Paper) -> tuple[Erratum, ...]:
-    """What in a paper is not as printed."""
+    """What in a paper is not as printed; nothing of our own studies."""
+    if paper.own:
+        return ()
     module = import_module(f"theodolite_papers.{paper.key}._errata")
     return tuple(module.ERRATA)
 

@@ -21,6 +21,8 @@ are given, seeds and swept settings are those that were run, not those that are 
 ``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
 is what was learned from the paper, ``[headlines]`` the claims of the summary, each with a sentence.
 ``[gpu_hours]`` estimates what sizes would cost that were not run; ``[[open]]`` lists further runs.
+Studies of our own have no paper: their file needs ``lesson`` and ``[headlines]`` alone, and every
+claim of theirs is ours.
 """
 
 import math
@@ -36,7 +38,7 @@ import numpy as np
 from theodolite.sweeps import point_name
 from theodolite_papers.ledger._claims import LARGE, Results
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Mark, Panel
-from theodolite_papers.ledger._study import Study
+from theodolite_papers.ledger._study import PAPERS, Study
 
 __all__ = [
     "SOURCES",
@@ -168,26 +170,28 @@ def size_text(study: Study, size: str, runs: Results | None = None) -> str:
     found = differences(study, size, runs)
     if found:
         return f"{size}: {'; '.join(str(one) for one in found)}"
-    if size in LARGE and not is_as_published(study, size):
+    if size in LARGE and not PAPERS[study.paper].own and not is_as_published(study, size):
         return f"{size}: settings are ours, the paper prints none"
     return size
 
 
 def origin_of(study: Study, claim: str) -> Origin | None:
     """Whose a claim is, by its id; None where the paper's table does not say."""
+    if PAPERS[study.paper].own:
+        return Origin("ours")
     entry = _table(study).get("claims", {}).get(claim.removeprefix(f"{study.id}."))
     return None if entry is None else Origin(**entry)
 
 
 def headlines_of(paper: str) -> Mapping[str, str]:
     """Claims of a paper that the summary shows: id -> short sentence."""
-    found: Mapping[str, str] = _tables(paper)["headlines"]
+    found: Mapping[str, str] = _tables(paper).get("headlines", {})
     return {f"{paper}.{claim}": sentence for claim, sentence in found.items()}
 
 
 def lesson_of(paper: str) -> str:
-    """What was learned from a paper, as one paragraph."""
-    return " ".join(_tables(paper)["lesson"].split())
+    """What was learned from a paper, as one paragraph; empty where nothing is written."""
+    return " ".join(_tables(paper).get("lesson", "").split())
 
 
 def estimated_hours(study: Study, size: str) -> float:

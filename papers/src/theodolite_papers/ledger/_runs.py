@@ -115,7 +115,7 @@ def judge_study(study: Study | str, size: str, results: Results) -> list[Verdict
     found = find_study(study) if isinstance(study, str) else study
     found.config_at(size)
     runs = own_results(found, size, results)
-    return [judge_claim(claim, size, runs) for claim in found.claims]
+    return [judge_claim(claim, size, runs, found.repeat) for claim in found.claims]
 
 
 def own_results(study: Study, size: str, results: Results) -> Results:

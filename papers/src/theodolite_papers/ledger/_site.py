@@ -14,7 +14,7 @@ from typing import Any
 
 from theodolite import __version__
 from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
-from theodolite_papers.ledger._claims import DECIDED, LARGE, Verdict
+from theodolite_papers.ledger._claims import DECIDED, LARGE, Verdict, counted
 from theodolite_papers.ledger._pages import (
     VERDICTS,
     Chapter,
@@ -107,6 +107,7 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
     statuses = [line["status"] for line in lines]
     return {
         "papers": papers,
+        "own": [chapter.paper for chapter in book if chapter.paper.own],
         "count": len(lines),
         "tallies": {status: statuses.count(status) for status in VERDICTS if status in statuses},
         "on_one_seed": sum(line["weak"] for line in lines),
@@ -163,8 +164,9 @@ def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
     """Seeds, runs, resamples, ratios and stand-in of a verdict, in a few words."""
     study, made = entry.study, len(sized.results)
     planned = len(study.seeds_at(sized.size))
-    of = f" of {planned}" if verdict.seeds != planned else ""
-    parts = [f"{verdict.seeds}{of} seed{'s' if planned != 1 else ''}"]
+    parts = [counted(planned, study.repeat)]
+    if verdict.seeds != planned:
+        parts = [f"{verdict.seeds} of {parts[0]}"]
     if made * planned != verdict.seeds * sized.planned:
         parts.append(f"{made} of {sized.planned} runs")
     if verdict.resampled is not None:

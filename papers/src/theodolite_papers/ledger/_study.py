@@ -38,17 +38,19 @@ class Erratum:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose experiments are studies here.
+    """A paper whose experiments are studies here, or studies of our own that belong together.
 
     Args:
-        key: in docs/references.bib, and first part of its studies' ids.
-        family: the measures that it defines; also the package of its studies.
+        key: in docs/references.bib, first part of its studies' ids, and the package of these.
+        family: the measures that it defines, or "" for several families.
         title: of the paper.
+        own: whether there is no paper, and every claim is ours.
     """
 
     key: str
     family: str
     title: str
+    own: bool = False
 
 
 PAPERS: Mapping[str, Paper] = {
@@ -116,6 +118,7 @@ class Study:
         stand_in: size -> what stands in for the paper's data, network or setting there.
         remarks: size -> what the paper leaves open and how it was chosen.
         not_run: size -> why there are no records of it.
+        repeat: what a seed of this study numbers, such as "group"; resamples draw these.
     """
 
     id: str
@@ -130,6 +133,7 @@ class Study:
     stand_in: Mapping[str, str] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)
     not_run: Mapping[str, str] = field(default_factory=dict)
+    repeat: str = "seed"
 
     def __post_init__(self) -> None:
         for size, config in self.configs.items():
@@ -141,7 +145,7 @@ class Study:
 
     @property
     def paper(self) -> str:
-        """Key of the paper in docs/references.bib."""
+        """Key of the paper in docs/references.bib, or of our own studies."""
         return self.id.split(".")[0]
 
     @property
