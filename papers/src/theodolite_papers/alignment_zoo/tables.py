@@ -108,7 +108,7 @@ def save(zoo: Zoo, folder: str | os.PathLike[str]) -> Path:
         if missing:
             raise RecordError(f"{name}: expected the columns {list(COLUMNS[name])}, no {missing}")
         for column in table:
-            arrays |= _packed(f"{name}/{column}", table[column])
+            arrays |= _packed(f"{name}/{column}", table[column], exact=name == "networks")
     target = Path(folder) / _FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
@@ -149,17 +149,18 @@ def load(folder: str | os.PathLike[str] = RECORDS) -> Zoo:
 
 def merge(zoos: Iterable[Zoo]) -> Zoo:
     """The rows of several files together; of a network that is in two, the later ones count."""
-    merged = Zoo()
-    for zoo in zoos:
-        new = set() if zoo.networks.empty else set(zoo.networks["network"])
-        tables = {}
-        for name, table in zoo._tables().items():
-            old = getattr(merged, name)
-            old = old if old.empty else old[~old["network"].isin(new)]
-            parts = [part for part in (old, table) if not part.empty]
-            tables[name] = _joined(parts) if parts else table
-        merged = Zoo(**tables)
-    return merged
+    given, seen = list(zoos), set[str]()
+    kept = []
+    for zoo in reversed(given):
+        names = set() if zoo.networks.empty else set(zoo.networks["network"])
+        kept.append(zoo.of_networks(names - seen) if names & seen else zoo)
+        seen |= names
+    tables = {}
+    for one in fields(Zoo):
+        found = [getattr(zoo, one.name) for zoo in reversed(kept)]
+        parts = [table for table in found if not table.empty]
+        tables[one.name] = _joined(parts) if parts else pd.DataFrame()
+    return Zoo(**tables)
 
 
 def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -170,13 +171,14 @@ def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(plain, ignore_index=True)
 
 
-def _packed(key: str, column: Any) -> dict[str, np.ndarray]:
+def _packed(key: str, column: Any, exact: bool) -> dict[str, np.ndarray]:
     if column.dtype.kind in "iub":
         values = column.to_numpy()
         return {key: values.astype(np.min_scalar_type(-1 - int(abs(values).max(initial=0))))
                 if values.dtype.kind != "b" else values}  # fmt: skip
     if column.dtype.kind == "f":
-        return {key: _rounded(column.to_numpy(np.float64))}
+        values = column.to_numpy(np.float64)
+        return {key: values if exact else _rounded(values)}
     words, codes = np.unique(column.astype(str).to_numpy().astype(str), return_inverse=True)
     return {key: codes.astype(np.min_scalar_type(len(words))), f"{key}#words": words}
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from theodolite_papers.lab.data import load_image_set
 
-__all__ = ["CHOSEN", "JUDGED", "Split", "Task"]
+__all__ = ["CHOSEN", "JUDGED", "Split", "Task", "package_words"]
 
 _TEST = 2000  # examples, where data is generated or plenty
 
@@ -179,7 +179,7 @@ def _images(name: str, rotations: bool = False) -> Draw:
 
 
 @cache
-def _words_of(package: str) -> list[list[str]]:
+def package_words(package: str) -> list[list[str]]:
     """Words of each line of a package of Python's standard library."""
     folder = Path(sysconfig.get_path("stdlib")) / package
     lines = [
@@ -197,7 +197,7 @@ def _lines(packages: tuple[str, ...], features: int) -> Draw:
     def draw(count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         inputs, classes = [], []
         for label, package in enumerate(packages):
-            lines = _words_of(package)
+            lines = package_words(package)
             for row in generator.permutation(len(lines))[: count // len(packages)]:
                 hashed = [zlib.crc32(word.encode()) % features for word in lines[row]]
                 counts = np.bincount(hashed, minlength=features)

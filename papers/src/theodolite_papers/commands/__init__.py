@@ -5,12 +5,14 @@ import typer
 from theodolite_papers.commands.study import study_app
 from theodolite_papers.commands.sweep import sweep
 from theodolite_papers.commands.train import train
+from theodolite_papers.commands.zoo import zoo_app
 
 __all__ = ["add_study", "add_sweep", "add_train"]
 
 
 def add_study(app: typer.Typer) -> None:
-    """``theodolite study list | run | check | ledger``."""
+    """``theodolite study list | run | check | ledger | zoo``."""
+    study_app.add_typer(zoo_app, name="zoo", help="The networks of the alignment zoo.")
     app.add_typer(study_app, name="study", help="The papers' experiments, run and judged.")
 
 

@@ -1,0 +1,64 @@
+"""``theodolite study zoo run | gather``: the networks of the alignment zoo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["zoo_app"]
+
+zoo_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Shards = Annotated[Path, typer.Option(help="Folder of what was measured of each network.")]
+_SHARDS = Path("zoo-shards")
+
+
+@zoo_app.command("run")
+def run(
+    half: Annotated[str, typer.Argument(help="pilot or judged.")],
+    shards: Shards = _SHARDS,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Begin no network after so many.")] = float("inf"),
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="Only so many groups of networks. [default: all]")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Training steps at most. [default: the study's]")
+    ] = None,
+) -> None:
+    """Train and measure the networks of a half; those that are done are not run again."""
+    import time
+
+    from theodolite.checks import require_choice
+    from theodolite_papers.alignment_zoo.design import HALVES, networks
+    from theodolite_papers.alignment_zoo.running import run_networks
+    from theodolite_papers.alignment_zoo.training import LIMIT
+
+    require_choice(HALVES, half=half)
+    chosen = [one for one in networks(half) if groups is None or one.group < groups]
+    began = time.monotonic()
+
+    def report(share: float, text: str) -> None:
+        typer.echo(f"{time.monotonic() - began:7.1f} s {share:6.1%} {text}")
+
+    failures = run_networks(
+        chosen, shards, workers=workers, limit=limit or LIMIT, seconds=seconds, report=report
+    )
+    for failure in failures:
+        typer.echo(f"{failure.job.name}: {failure.reason}", err=True)
+    typer.echo(f"{len(chosen) - len(failures)} of {len(chosen)} networks in {shards}")
+
+
+@zoo_app.command("gather")
+def gather_shards(
+    shards: Shards = _SHARDS,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write the tables to.")
+    ] = Path("zoo"),
+) -> None:
+    """Put what was measured of all networks into one file of tables."""
+    from theodolite_papers.alignment_zoo.running import gather
+    from theodolite_papers.alignment_zoo.tables import save
+
+    found = gather(shards)
+    typer.echo(f"{len(found.networks)} networks in {save(found, output)}")
