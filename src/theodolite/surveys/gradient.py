@@ -19,8 +19,8 @@ from theodolite.measures import gradient
 from theodolite.measures.gradient import SetSums
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
+from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.loss import example_loss
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["measure_feature_contrast", "measure_gradient"]

@@ -20,7 +20,7 @@ from theodolite.engine import (
     untouched,
 )
 from theodolite.errors import DomainError, DtypeError, NotFiniteError
-from theodolite.surveys.loss import loss_of_maps
+from theodolite.surveys.fit import loss_of_maps
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.positions import PositionTask, find_task
 from theodolite.surveys.probe import Probe

@@ -44,12 +44,11 @@ from theodolite.surveys.covariance import (
     measure_covariance,
     require_image_shape,
 )
-from theodolite.surveys.fit import measure_fit
+from theodolite.surveys.fit import measure_fit, measure_loss, require_example_loss
 from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
 from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
-from theodolite.surveys.loss import measure_loss, require_example_loss
 from theodolite.surveys.options import (
     FEATURE_READERS,
     SurveyOptions,

@@ -33,6 +33,13 @@ from theodolite.measures.covariance._divergence import (
     rotation_length,
     symmetric_kl,
 )
+from theodolite.measures.covariance._matrices import (
+    EquivarianceDeviation,
+    random_bases,
+    random_symmetry,
+    rotation_equivariance_check,
+    symmetrize,
+)
 from theodolite.measures.covariance._misalignment import (
     MisalignmentTerms,
     closest_aligned,
@@ -50,13 +57,6 @@ from theodolite.measures.covariance._overlap import (
     match_eigenvectors,
     predicted_overlap_loss,
     subspace_overlap,
-)
-from theodolite.measures.covariance._symmetry import (
-    EquivarianceDeviation,
-    random_bases,
-    random_symmetry,
-    rotation_equivariance_check,
-    symmetrize,
 )
 from theodolite.measures.covariance._transfer import (
     TransferFunction,

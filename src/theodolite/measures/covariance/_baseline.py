@@ -22,6 +22,7 @@ from theodolite.linalg import (
 from theodolite.measures.covariance._matrices import (
     Eigenspaces,
     eigenspaces,
+    haar_basis,
     leading_eigenspaces,
     positive_definite_factor,
     require_dimension,
@@ -38,7 +39,6 @@ from theodolite.measures.covariance._misalignment import (
     require_pair,
     total_misalignment,
 )
-from theodolite.measures.covariance._symmetry import haar_basis
 
 
 @array_function

@@ -9,6 +9,7 @@ References:
 
 from theodolite.linalg import SetSums, contrast_from_sums, mean_over_classes
 from theodolite.measures.gradient._alignment import (
+    VectorMoments,
     alignment_contrast,
     between_class_stiffness,
     class_alignment,
@@ -29,7 +30,6 @@ from theodolite.measures.gradient._comparison import (
     relative_norm,
     two_vector_measures,
 )
-from theodolite.measures.gradient._sums import VectorMoments
 
 __all__ = [
     "SetSums",

@@ -3,19 +3,22 @@
 from theodolite.linalg import LeaveOneOut
 from theodolite.measures.kernel._alignment import (
     CenteredGrams,
+    center_gram,
     centered_cka,
     cka,
     cka_from_products,
+    gram,
     hsic,
     kta,
+    optimal_kernel,
     permuted_cka,
+    target_gram,
 )
 from theodolite.measures.kernel._correlation import (
     CorrelationTable,
     correlation_table,
     correlation_threshold,
 )
-from theodolite.measures.kernel._grams import center_gram, gram, optimal_kernel, target_gram
 from theodolite.measures.kernel._layers import (
     CkaMatrix,
     LayerProfile,

@@ -16,8 +16,7 @@ from theodolite.checks import (
 )
 from theodolite.errors import ShapeError
 from theodolite.linalg import KernelProducts, array_function, double, eps_of, prints_shapes
-from theodolite.measures.kernel._alignment import cka_from_products
-from theodolite.measures.kernel._grams import require_grams, safe_scale
+from theodolite.measures.kernel._alignment import cka_from_products, require_grams, safe_scale
 from theodolite.measures.kernel._linear import (
     Factor,
     LabelKernel,

@@ -29,8 +29,7 @@ from theodolite.linalg import (
     row_chunks,
     safe_sqrt,
 )
-from theodolite.measures.kernel._alignment import cka_from_products
-from theodolite.measures.kernel._grams import require_no_gram, safe_scale
+from theodolite.measures.kernel._alignment import cka_from_products, require_no_gram, safe_scale
 
 _TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
 _STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads

@@ -28,7 +28,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.kernel._grams import require_grams, target_matrix
+from theodolite.measures.kernel._alignment import require_grams, target_matrix
 from theodolite.measures.kernel._spectrum import KernelSpectrum, gram_modes
 
 _SLACK = 1e-5  # rounding of curves that were kept in float32

@@ -29,7 +29,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.kernel._grams import require_grams, safe_scale
+from theodolite.measures.kernel._alignment import require_grams, safe_scale
 
 _ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
 _NEGATIVE = 1e-5  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding

@@ -18,13 +18,13 @@ from theodolite.measures.representation._curve import (
     curve_from_projections,
     representation_alignment,
 )
-from theodolite.measures.representation._features import (
+from theodolite.measures.representation._projections import (
     PreparedFeatures,
     ScaledTargets,
+    label_projections,
     prepare_features,
     scaled_targets,
 )
-from theodolite.measures.representation._projections import label_projections
 from theodolite.measures.representation._readouts import (
     leave_one_out_readout,
     neighbour_accuracy,

@@ -33,8 +33,13 @@ from theodolite.measures.representation._curve import (
     mass_above,
     measure_grid,
 )
-from theodolite.measures.representation._features import Rows, Targets, read_features, read_targets
-from theodolite.measures.representation._projections import project
+from theodolite.measures.representation._projections import (
+    Rows,
+    Targets,
+    project,
+    read_features,
+    read_targets,
+)
 
 
 @prints_shapes

@@ -25,11 +25,14 @@ from theodolite.linalg import (
     rank_tolerance,
     ratio_or_nan,
 )
-from theodolite.measures.representation._features import Rows, Targets, read_features, read_targets
 from theodolite.measures.representation._projections import (
     Filter,
     RouteChoice,
+    Rows,
+    Targets,
     project,
+    read_features,
+    read_targets,
     spectral_form,
 )
 

@@ -21,7 +21,7 @@ from theodolite.linalg import (
     leave_one_out,
     thin_svd,
 )
-from theodolite.measures.representation._features import require_rows
+from theodolite.measures.representation._projections import require_rows
 
 _ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
 

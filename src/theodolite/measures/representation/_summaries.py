@@ -17,16 +17,14 @@ from theodolite.linalg import (
     row_chunks,
 )
 from theodolite.measures.representation._curve import tie_index, tie_tolerance, wants_gradient
-from theodolite.measures.representation._features import (
-    Rows,
-    Targets,
-    read_features,
-    read_targets,
-)
 from theodolite.measures.representation._projections import (
     Filter,
     RouteChoice,
+    Rows,
+    Targets,
     project,
+    read_features,
+    read_targets,
     spectral_form,
 )
 

@@ -29,7 +29,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.representation._features import require_rows
+from theodolite.measures.representation._projections import require_rows
 
 _STEPS = 11  # of the fixed point of the evidence; two or three are typical
 

@@ -11,10 +11,13 @@ from theodolite.linalg import (
 from theodolite.measures.tangent._alignment import (
     AlignmentDecomposition,
     alignment_decomposition,
+    centered_labels,
     correlation_term,
+    feature_kernel,
     label_gradient_correlation,
     operator_alignment,
     permuted_alignments,
+    stacked_kernel,
     tangent_alignment,
     uncoupled_bound,
 )
@@ -32,7 +35,6 @@ from theodolite.measures.tangent._hierarchy import (
     prominence,
     relative_alignment,
 )
-from theodolite.measures.tangent._kernels import centered_labels, feature_kernel, stacked_kernel
 from theodolite.measures.tangent._regression import (
     leave_one_out_tangent_regression,
     tangent_regression_accuracy,

@@ -23,7 +23,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.tangent._kernels import (
+from theodolite.measures.tangent._alignment import (
     leading_vector,
     require_kernel,
     require_kernel_and_targets,

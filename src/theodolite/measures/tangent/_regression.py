@@ -11,7 +11,7 @@ from torch import Tensor
 
 from theodolite.checks import require_count, require_labels, require_same_length
 from theodolite.linalg import RIDGES, LeaveOneOut, array_function, leave_one_out_blocks, unit_peak
-from theodolite.measures.tangent._kernels import require_kernel, stacked
+from theodolite.measures.tangent._alignment import require_kernel, stacked
 
 
 @array_function

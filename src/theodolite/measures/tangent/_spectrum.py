@@ -30,7 +30,7 @@ from theodolite.linalg import (
     top_eigen,
     unit_peak,
 )
-from theodolite.measures.tangent._kernels import spectral_norm
+from theodolite.measures.tangent._alignment import spectral_norm
 
 _DENSE_BELOW = 512
 

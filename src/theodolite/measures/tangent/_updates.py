@@ -20,7 +20,7 @@ from theodolite.linalg import (
     unit_peak,
     vanishes_when_centered,
 )
-from theodolite.measures.tangent._kernels import (
+from theodolite.measures.tangent._alignment import (
     require_kernel_and_targets,
     require_tangent_features,
     spectral_norm,
