@@ -11,8 +11,8 @@ from scipy.stats import wishart
 from tests.measures.covariances import orthogonal, random_spd, with_eigenvalues
 from tests.tolerances import assert_close
 from theodolite.measures.covariance import (
-    fisher_information,
     fisher_rao_length,
+    gaussian_information,
     gaussian_kl,
     misalignment,
     predicted_overlap_loss,
@@ -31,7 +31,7 @@ def integral(path, velocity):
     nodes, weights = np.polynomial.legendre.leggauss(80)
     times = torch.from_numpy((nodes + 1) / 2)
     matrices = torch.stack([path(t) for t in times])
-    values = fisher_information(matrices, torch.stack([velocity(t) for t in times]))
+    values = gaussian_information(matrices, torch.stack([velocity(t) for t in times]))
     return float((values * torch.from_numpy(weights / 2)).sum())
 
 
@@ -128,7 +128,7 @@ def test_information_of_a_rotation(eigenvalues):
     S = torch.diag(torch.tensor(eigenvalues, dtype=torch.float64))
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     expected = rotation_information(*eigenvalues)
-    assert_close(fisher_information(S, J @ S - S @ J), expected, scale=10)
+    assert_close(gaussian_information(S, J @ S - S @ J), expected, scale=10)
     first, second = eigenvalues
     assert_close(expected, (first - second) ** 2 / (first * second))
 
@@ -142,7 +142,7 @@ def test_information_is_the_mean_squared_score():
     x = rng.standard_normal((200_000, 2)) * np.sqrt([3.0, 1.0])
     form = (S.inverse() @ U @ S.inverse()).numpy()
     score = (np.einsum("ni,ij,nj->n", x, form, x) - np.trace(S.inverse().numpy() @ U.numpy())) / 2
-    assert np.mean(score**2) == pytest.approx(float(fisher_information(S, U)), rel=0.03)
+    assert np.mean(score**2) == pytest.approx(float(gaussian_information(S, U)), rel=0.03)
 
 
 @pytest.mark.spec("2.P12")

@@ -160,20 +160,28 @@ def test_a_long_float32_tail_is_no_single_eigenspace(normal):
     assert len(spectrum.groups) == 100
 
 
+def aligned_share(spectrum, targets):
+    """Power of the targets on every mode, weighted by its eigenvalue."""
+    power = (spectrum.eigenfunctions.T @ targets / len(targets)).square().sum(1)
+    scale = torch.linalg.vector_norm(spectrum.eigenvalues) * (targets @ targets.T).norm()
+    return spectrum.eigenvalues @ power * len(targets) / scale
+
+
 @pytest.mark.spec("3.P30")
 @pytest.mark.parametrize("d", [4, 20], ids=["tall", "wide"])
 def test_kta_is_a_functional_of_spectrum_and_power(normal, d):
     F, targets = normal(9, d), normal(9, 3)
     spectrum = linear_spectrum(F)
     expected = kernel.linear_kta(F, targets)
-    assert_close(kernel.kta_from_spectrum(spectrum, targets), expected)
-    curve = cumulative_power(spectrum, targets).curve
-    assert_close(kernel.kta_from_power(spectrum.eigenvalues, curve, targets), expected)
-    raw = cumulative_power(spectrum, targets, ties="raw").curve
-    assert_close(kernel.kta_from_power(spectrum.eigenvalues, raw, targets), expected)
+    assert_close(aligned_share(spectrum, targets), expected)
+    gaps = -torch.cat([spectrum.eigenvalues, torch.zeros(1).double()]).diff()
+    scale = torch.linalg.vector_norm(spectrum.eigenvalues) * (targets @ targets.T).norm()
+    for ties in ("canonical", "raw"):
+        curve = cumulative_power(spectrum, targets, ties=ties).curve[1 : len(gaps) + 1]
+        assert_close(targets.square().sum() * (gaps @ curve) / scale, expected)
     centered = linear_spectrum(F, center=True)
     biased = kernel.linear_cka(F, targets, debiased=False)
-    assert_close(kernel.kta_from_spectrum(centered, targets), biased)
+    assert_close(aligned_share(centered, targets - targets.mean(0)), biased)
 
 
 @pytest.mark.spec("3.P31")

@@ -38,7 +38,7 @@ DEFINITE = {
     "symmetric_kl second": lambda bad: covariance.symmetric_kl(EYE, bad),
     "gaussian_kl": lambda bad: covariance.gaussian_kl(EYE, bad),
     "fisher_rao_length": lambda bad: covariance.fisher_rao_length(bad, EYE),
-    "fisher_information": lambda bad: covariance.fisher_information(bad, EYE),
+    "gaussian_information": lambda bad: covariance.gaussian_information(bad, EYE),
 }
 # A matrix that must be symmetric.
 SYMMETRIC = {
@@ -63,7 +63,7 @@ SYMMETRIC = {
     "subspace_overlap": lambda bad: covariance.subspace_overlap(EYE, bad, [0]),
     "match data": lambda bad: covariance.match_eigenvectors(bad, EYE),
     "match weights": lambda bad: covariance.match_eigenvectors(EYE, bad),
-    "direction": lambda bad: covariance.fisher_information(EYE, bad),
+    "direction": lambda bad: covariance.gaussian_information(EYE, bad),
 }
 SINGLE = {"random_basis_misalignment", "random_symmetry", "kantorovich_bound", "haar_bound"}
 PAIRED = [name for name in SYMMETRIC if name not in SINGLE]

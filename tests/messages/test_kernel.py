@@ -97,11 +97,6 @@ NAN = torch.full((4, 2), torch.nan)
         (lambda: kernel.spectral_gap(CURVE, 1), DomainError, "decreasing order.*kernel_spectrum"),
         (lambda: kernel.participation_ratio(F), ShapeError, "gram: expected a square"),
         (
-            lambda: kernel.kta_from_power(CURVE.flip(0), CURVE[:2], F),
-            ShapeError,
-            "eigenvalues has 3, modes_of_curve has 1",
-        ),
-        (
             lambda: kernel.correlation_table(F[:1]),
             ShapeError,
             "rows: expected at least two runs, got 1",

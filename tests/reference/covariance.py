@@ -209,7 +209,7 @@ def fisher_rao_length(covariance_1, covariance_2, eps=EPS):
     return math.sqrt(sum(math.log(value) ** 2 for value in values) / 2)
 
 
-def fisher_information(covariance, direction, eps=EPS):
+def gaussian_information(covariance, direction, eps=EPS):
     require_definite(covariance, eps)
     inverse = np.linalg.inv(covariance)
     return np.trace(inverse @ direction @ inverse @ direction) / 2
@@ -346,7 +346,7 @@ REFERENCES = {
     "symmetric_kl": symmetric_kl,
     "gaussian_kl": gaussian_kl,
     "fisher_rao_length": fisher_rao_length,
-    "fisher_information": fisher_information,
+    "gaussian_information": gaussian_information,
     "rotation_information": rotation_information,
     "rotation_angle_deviation": rotation_angle_deviation,
     "rotation_length": rotation_length,

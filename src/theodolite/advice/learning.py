@@ -31,6 +31,7 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
+    NORMAL_QUANTILE,
     LeaveOneOut,
     array_function,
     double,
@@ -51,7 +52,6 @@ _RIDGES = tuple(10.0 ** (quarter / 4) for quarter in range(-24, 9))  # of the me
 # tell how large it is.
 _MOST_FREEDOM = 0.4
 _LINK = 2.0
-_QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
 _FEW = 200  # below so many examples the extrapolation was not judged, and intervals widen
 _DRIFT = 0.18  # standard deviation of log wrong for each factor of ten in labels; calibrated
 
@@ -163,10 +163,10 @@ def learning_curve(
         errors[usable], freedom[usable].clamp_min(0.0), n, torch.tensor([float(n)])
     )
     error = (error * (best.error / at_hand)).clamp_max(max(1.0, float(best.error)))
-    spread = (best.error_interval[1] - best.error) / _QUANTILE / best.error
+    spread = (best.error_interval[1] - best.error) / NORMAL_QUANTILE / best.error
     # Spectra of few examples say less of what is beyond them.
     far = (counts / n).log10().abs() * max(1.0, (_FEW / n) ** 0.5)
-    width = _QUANTILE * (spread.square() + (_DRIFT / _LINK * far).square()).sqrt()
+    width = NORMAL_QUANTILE * (spread.square() + (_DRIFT / _LINK * far).square()).sqrt()
     accuracy, interval = _accuracies(best, error, far, columns, classes is not None)
     return LearningCurve(
         labels=counts,
@@ -189,7 +189,7 @@ def _accuracies(
     start = (wrong + 0.5) / (n + 1)  # no example wrong does not mean that none will ever be
     rate = start * (error / best.error) ** _LINK
     chance = ((1 - start) / (start * n)).sqrt()  # of the logarithm of the share
-    width = _QUANTILE * (chance.square() + (_DRIFT * far).square()).sqrt()
+    width = NORMAL_QUANTILE * (chance.square() + (_DRIFT * far).square()).sqrt()
     ends = torch.stack([rate * width.exp(), rate * (-width).exp()])
     return 1 - rate.clamp_max(worst), 1 - ends.clamp_max(worst)
 

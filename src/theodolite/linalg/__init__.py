@@ -26,6 +26,7 @@ from theodolite.linalg.arrays import (
 )
 from theodolite.linalg.hsic import HsicSums, KernelProducts, centered_products, debiased_product
 from theodolite.linalg.leave_one_out import (
+    NORMAL_QUANTILE,
     RIDGES,
     LeaveOneOut,
     expected_accuracy,
@@ -72,6 +73,7 @@ from theodolite.linalg.spectra import (
 
 __all__ = [
     "GRAM_ACCURATE_ABOVE",
+    "NORMAL_QUANTILE",
     "RIDGES",
     "CrossMoments",
     "Eigen",

@@ -25,6 +25,7 @@ from theodolite.linalg.arrays import double, ratio_or_nan
 from theodolite.linalg.spectra import symmetric_eigen
 
 __all__ = [
+    "NORMAL_QUANTILE",
     "RIDGES",
     "LeaveOneOut",
     "expected_accuracy",
@@ -35,7 +36,7 @@ __all__ = [
 
 # Ridges that compete, in units of the mean eigenvalue of the centred kernel.
 RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
-_QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
+NORMAL_QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
 _LEAST = 1e-9  # of 1 - leverage: an example that alone spans a direction
 
 
@@ -195,7 +196,7 @@ def _best(
     plain = (unit_peak(columns - columns.mean(0)) * (n / (n - 1))).square().sum(1)
     error = ratio_or_nan(own.mean(), plain.mean())
     spread = ratio_or_nan((own - error * plain).std(), plain.mean() * n**0.5)
-    sides = torch.tensor([-_QUANTILE, _QUANTILE], dtype=own.dtype, device=own.device)
+    sides = torch.tensor([-NORMAL_QUANTILE, NORMAL_QUANTILE], dtype=own.dtype, device=own.device)
     predictions = columns - missed[best] * peak
     accuracy, interval = own.new_tensor(torch.nan), own.new_full((2,), torch.nan)
     if names is not None and int(columns.any(0).sum()) > 1:
@@ -214,7 +215,9 @@ def _best(
 
 def _wilson(share: Tensor, count: int) -> Tensor:
     """Interval of 95 % for a share of independent draws."""
-    square = _QUANTILE**2 / count
+    square = NORMAL_QUANTILE**2 / count
     middle = (share + square / 2) / (1 + square)
-    half = _QUANTILE * (share * (1 - share) / count + square / (4 * count)).sqrt() / (1 + square)
+    half = (
+        NORMAL_QUANTILE * (share * (1 - share) / count + square / (4 * count)).sqrt() / (1 + square)
+    )
     return torch.stack([middle - half, middle + half]).clamp(0.0, 1.0)

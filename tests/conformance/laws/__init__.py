@@ -9,13 +9,14 @@ from tests.conformance.laws import covariance, gradient, kernel, representation,
 from tests.conformance.laws.law import Law
 from theodolite.measures.registry import MEASURES, Measure
 
-LAWS = {
-    **representation.LAWS,
-    **covariance.LAWS,
-    **kernel.LAWS,
-    **tangent.LAWS,
-    **gradient.LAWS,
+FAMILIES = {
+    "representation": representation,
+    "covariance": covariance,
+    "kernel": kernel,
+    "tangent": tangent,
+    "gradient": gradient,
 }
+LAWS = {name: law for family in FAMILIES.values() for name, law in family.LAWS.items()}
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ _GAUSSIANS = {
     "fisher_rao_length": Law(
         inputs=TWO, invariances=_CONGRUENT, scale=_pair_scale, condition=_pair_condition
     ),
-    "fisher_information": Law(
+    "gaussian_information": Law(
         inputs={"covariance": "covariance", "direction": "symmetric"},
         invariances=(("rotate_both", "covariance", "direction"), ("negate", "direction")),
         scale=_information_scale,
@@ -264,3 +264,31 @@ _ACTIVATIONS = {
     ),
 }
 LAWS = {**_MISALIGNMENT, **_TRANSFER, **_GAUSSIANS, **_EIGENVECTORS, **_ACTIVATIONS}
+
+# Exported names that are no measures of arrays.
+HELPERS = {
+    "ActivationFractions",
+    "CorrespondingEigenvalues",
+    "EigenvectorMatch",
+    "EigenvectorOverlap",
+    "EquivarianceDeviation",
+    "MisalignmentComparison",
+    "MisalignmentTerms",
+    "TransferFunction",
+    "compare_misalignment",
+    "compare_misalignment_along",
+    "random_bases",
+    "random_basis_misalignment",
+    "random_symmetry",
+    "rotation_equivariance_check",
+    "activation_histogram",
+    "closest_aligned",
+    "compress_covariance",
+    "corresponding_eigenvalues",
+    "merge_activation_fractions",
+    "symmetrize",
+    "is_aligned",
+    "misalignment_floor",
+    "rotation_chain",
+    "subspace_size",
+}

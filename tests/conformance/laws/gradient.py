@@ -79,3 +79,14 @@ LAWS = {
         scale=_relative_norm_scale,
     ),
 }
+
+# Exported names that are no measures of arrays.
+HELPERS = {
+    "SetSums",
+    "TwoVectorMeasures",
+    "VectorMoments",
+    "contrast_from_sums",
+    "is_extreme_memorization",
+    "mean_over_classes",
+    "two_vector_measures",
+}

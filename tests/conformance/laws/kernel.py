@@ -183,3 +183,29 @@ LAWS = {
     ),
     **SPECTRAL_LAWS,
 }
+
+# Exported names that are no measures of arrays.
+HELPERS = {
+    "participation_from_traces",
+    "permuted_cka",
+    "cka_from_products",
+    "centered_cka",
+    "CenteredGrams",
+    "CkaMatrix",
+    "CorrelationTable",
+    "CumulativePower",
+    "KernelSpectrum",
+    "LayerProfile",
+    "LeaveOneOut",
+    "MixedRegression",
+    "center_gram",
+    "cka_matrix",
+    "correlation_threshold",
+    "gram",
+    "gram_cka_matrix",
+    "layer_profile",
+    "leave_one_out_regression",
+    "mixed_regression",
+    "optimal_kernel",
+    "target_gram",
+}

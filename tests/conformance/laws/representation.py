@@ -207,3 +207,26 @@ LAWS = {
         condition=_closest_pair,
     ),
 }
+
+# Exported names that are no measures of arrays.
+HELPERS = {
+    "AlignmentCurve",
+    "AlignmentSteps",
+    "CurveAverage",
+    "LabelProjections",
+    "LeaveOneOut",
+    "PreparedFeatures",
+    "ScaledTargets",
+    "alignment_steps",
+    "area_from_projections",
+    "curve_average",
+    "curve_difference",
+    "curve_from_projections",
+    "dominance_fraction",
+    "label_projections",
+    "leave_one_out_readout",
+    "neighbour_accuracy_of_gram",
+    "prepare_features",
+    "scaled_targets",
+    "top_share_from_projections",
+}

@@ -173,3 +173,31 @@ LAWS = {
         invariances=(("permute_rows", "depths", "peaks"),),
     ),
 }
+
+# Exported names that are no measures of arrays.
+HELPERS = {
+    "AlignmentDecomposition",
+    "EquilibriumFit",
+    "LayerEnergy",
+    "LeaveOneOut",
+    "RankOneModel",
+    "UpdateBounds",
+    "alignment_from_norms",
+    "centered_labels",
+    "cross_entropy_gradient",
+    "cross_entropy_hessian",
+    "feature_kernel",
+    "fisher_gram",
+    "fisher_information",
+    "frozen_update",
+    "frozen_update_bounds",
+    "is_ascent_descent",
+    "leave_one_out_tangent_regression",
+    "peak_layer",
+    "permuted_alignments",
+    "prominence",
+    "relative_alignment",
+    "squared_error_gradient",
+    "squared_error_hessian",
+    "stacked_kernel",
+}

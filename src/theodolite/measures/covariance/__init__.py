@@ -24,8 +24,8 @@ from theodolite.measures.covariance._baseline import (
     subspace_size,
 )
 from theodolite.measures.covariance._divergence import (
-    fisher_information,
     fisher_rao_length,
+    gaussian_information,
     gaussian_kl,
     rotation_angle_deviation,
     rotation_chain,
@@ -87,8 +87,8 @@ __all__ = [
     "corresponding_eigenvalues",
     "curve_deviation",
     "eigenvector_overlap",
-    "fisher_information",
     "fisher_rao_length",
+    "gaussian_information",
     "gaussian_kl",
     "haar_bound",
     "is_aligned",
@@ -117,34 +117,3 @@ __all__ = [
     "transfer_function",
     "unimodality_defect",
 ]
-
-HELPERS: tuple[str, ...] = (
-    # results
-    "ActivationFractions",
-    "CorrespondingEigenvalues",
-    "EigenvectorMatch",
-    "EigenvectorOverlap",
-    "EquivarianceDeviation",
-    "MisalignmentComparison",
-    "MisalignmentTerms",
-    "TransferFunction",
-    # random draws, and what is built on them
-    "compare_misalignment",
-    "compare_misalignment_along",
-    "random_bases",
-    "random_basis_misalignment",
-    "random_symmetry",
-    "rotation_equivariance_check",
-    # matrices and tables
-    "activation_histogram",
-    "closest_aligned",
-    "compress_covariance",
-    "corresponding_eigenvalues",
-    "merge_activation_fractions",
-    "symmetrize",
-    # predicates and functions of counts
-    "is_aligned",
-    "misalignment_floor",
-    "rotation_chain",
-    "subspace_size",
-)

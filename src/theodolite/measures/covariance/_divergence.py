@@ -126,7 +126,7 @@ def fisher_rao_length(
 
 
 @array_function
-def fisher_information(
+def gaussian_information(
     covariance: Float[Tensor, "*batch d d"], direction: Float[Tensor, "*batch d d"]
 ) -> Float[Tensor, "*batch"]:
     r"""Fisher information of a zero-mean Gaussian about a direction of change of its covariance.
@@ -149,7 +149,7 @@ def fisher_information(
         DomainError: If a matrix is not symmetric or not finite, or the covariance not definite.
 
     Example:
-        >>> round(fisher_information(2 * torch.eye(3), torch.eye(3)).item(), 4)
+        >>> round(gaussian_information(2 * torch.eye(3), torch.eye(3)).item(), 4)
         0.375
 
     References:

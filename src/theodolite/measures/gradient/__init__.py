@@ -54,14 +54,3 @@ __all__ = [
     "weighted_alignment",
     "within_class_stiffness",
 ]
-
-# Exported names that are no measures of arrays and so have no row in the registry.
-HELPERS = (
-    "SetSums",
-    "TwoVectorMeasures",
-    "VectorMoments",
-    "contrast_from_sums",
-    "is_extreme_memorization",
-    "mean_over_classes",
-    "two_vector_measures",
-)
