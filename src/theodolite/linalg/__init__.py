@@ -1,12 +1,16 @@
 """Linear algebra that every layer above shares: centring, spectra, mergeable statistics."""
 
 from theodolite.linalg.alignment import (
+    HsicSums,
+    KernelProducts,
     SetSums,
     alignment_from_norms,
     center_all,
     center_columns,
+    centered_products,
     centered_square_sum,
     contrast_from_sums,
+    debiased_product,
     double_center,
     gram_cosine,
     mean_over_classes,
@@ -24,7 +28,6 @@ from theodolite.linalg.arrays import (
     ratio_or_nan,
     safe_sqrt,
 )
-from theodolite.linalg.hsic import HsicSums, KernelProducts, centered_products, debiased_product
 from theodolite.linalg.leave_one_out import (
     NORMAL_QUANTILE,
     RIDGES,

@@ -32,14 +32,6 @@ from theodolite.measures.kernel._linear import (
     linear_kta,
     target_cka,
 )
-from theodolite.measures.kernel._power import (
-    CumulativePower,
-    cumulative_power,
-    modes_to_reach,
-    power_area,
-    power_evenness,
-    spectral_gap,
-)
 from theodolite.measures.kernel._regression import (
     MixedRegression,
     leave_one_out_regression,
@@ -48,11 +40,17 @@ from theodolite.measures.kernel._regression import (
     regression_error,
 )
 from theodolite.measures.kernel._spectrum import (
+    CumulativePower,
     KernelSpectrum,
+    cumulative_power,
     kernel_spectrum,
     linear_spectrum,
+    modes_to_reach,
     participation_from_traces,
     participation_ratio,
+    power_area,
+    power_evenness,
+    spectral_gap,
 )
 
 __all__ = [
