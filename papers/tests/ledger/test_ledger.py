@@ -157,6 +157,9 @@ def test_a_published_number_stands_beside_ours():
     verdict = judge_claim(with_value, "lite", Results((Result({"value": 104.0}),)))
     (spread,) = _pages.spread_of(verdict)
     assert (spread.middle, spread.published, spread.difference) == (104.0, 100.0, 4.0)
+    sized = _pages.Sized("lite", "lite", "made up", "", Results(()), 5, (verdict,))
+    assert sized.spreads(verdict)[0].published is None
+    assert dataclasses.replace(sized, stand_in="").spreads(verdict) == [spread]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,11 @@ class Sized:
         """The verdict with its seeds and resamples, and whether it rests on a stand-in."""
         decided = verdict.status in DECIDED
         return f"{verdict}, on a stand-in" if decided and self.stand_in else str(verdict)
+
+    def spreads(self, verdict: Verdict) -> list[Spread]:
+        """The numbers that were judged; a stand-in's are not compared with the paper's."""
+        found = spread_of(verdict)
+        return [replace(one, published=None) for one in found] if self.stand_in else found
 
     def description(self) -> str:
         """Size with ratios, runs, stand-in and remark, as one line."""
@@ -334,7 +339,7 @@ def _markdown_study(entry: Entry) -> list[str]:
     lines += ["", "| claim | whose | size | measured | verdict |", "|---|---|---|---|---|"]
     for sized in done:
         for verdict in sized.verdicts:
-            measured = ", ".join(spread_text(spread) for spread in spread_of(verdict))
+            measured = ", ".join(spread_text(spread) for spread in sized.spreads(verdict))
             whose = origin_text(study, verdict.claim.id)
             text = sized.verdict_text(verdict)
             lines.append(_row([verdict.claim.text, whose, sized.size, measured, text]))

@@ -24,7 +24,6 @@ from theodolite_papers.ledger._pages import (
     number_text,
     origin_text,
     provenance_of,
-    spread_of,
     spread_text,
     tally_of,
 )
@@ -155,7 +154,7 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
         "measured": ", ".join(
             f"{one.name.replace('_', ' ')} {number_text(one.middle)}"
             + (f" (paper {number_text(one.published)})" if one.published is not None else "")
-            for one in spread_of(verdict)[:_SHOWN]
+            for one in sized.spreads(verdict)[:_SHOWN]
         ),
     }
 
@@ -319,7 +318,7 @@ def _claim_view(entry: Entry, place: int) -> dict[str, Any]:
                 "status": verdict.status,
                 "support": sized.verdict_text(verdict).removeprefix(verdict.status).lstrip(", "),
                 "weak": verdict.seeds == 1,
-                "numbers": [spread_text(spread) for spread in spread_of(verdict)],
+                "numbers": [spread_text(spread) for spread in sized.spreads(verdict)],
             }
             for sized in entry.sizes
             if len(sized.results)
