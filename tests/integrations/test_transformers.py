@@ -112,7 +112,11 @@ def test_language_models_are_watched_while_they_are_fine_tuned(tmp_path):
     ids = torch.randint(0, 20, (16, 6))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     domains = ["prose", "code"] * 8
-    watch = AlignmentCallback(batch, every=2, groups=domains, folder=tmp_path / "run")
+    others = torch.randint(0, 20, (10, 6))
+    held_out = {"input_ids": others, "attention_mask": torch.ones_like(others), "labels": others}
+    watch = AlignmentCallback(
+        batch, every=2, groups=domains, held_out=held_out, folder=tmp_path / "run"
+    )
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path), max_steps=4, report_to=[], use_cpu=True, save_strategy="no"
     )
@@ -126,4 +130,41 @@ def test_language_models_are_watched_while_they_are_fine_tuned(tmp_path):
     assert last["skipped"] == {}
     measured = {row["measure"] for row in last["rows"]}
     assert {"cka_target", "in_class_omega", "tangent_alignment", "loss"} <= measured
-    assert (tmp_path / "run" / "report.html").exists()
+    assert {answer["question"] for answer in last["answers"]} >= {"task", "groups"}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Do groups pull apart" in page
+    assert "Measure held-out examples next" not in page  # they have been
+
+
+def test_what_is_gained_on_held_out_sequences_is_measured(tmp_path):
+    """The share of the gain that carries over is that of the losses of the model itself."""
+    import transformers
+
+    import theodolite as th
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    own, others = torch.randint(0, 20, (2, 12, 6))
+    others = others[:9]
+    batches = [{"input_ids": ids, "labels": ids} for ids in (own, others)]
+    monitor = th.Monitor(model, batches[0], every=1, families="gradient", held_out=batches[1])
+    monitor.step(0)
+    before = [model(**batch).loss.item() for batch in batches]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(**batches[0]).loss.backward()
+        optimizer.step()
+    monitor.step(1)
+    after = [model(**batch).loss.item() for batch in batches]
+    first, last = (
+        {r["measure"]: r for r in step.contents["rows"]} for step in monitor.history.run.steps
+    )
+    assert "carried_over" not in first
+    assert last["held_out_loss"]["value"] == pytest.approx(after[1], rel=1e-5)
+    gained, shared = (b - a for b, a in zip(before, after, strict=True))
+    assert last["carried_over"]["value"] == pytest.approx(shared / gained, rel=1e-4)
+    assert last["carried_over"]["n"] == 9

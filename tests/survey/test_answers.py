@@ -1,4 +1,4 @@
-"""The three sentences of a survey: what they say, how sure, and that they follow the rows."""
+"""The sentences of a survey: what they say, how sure, and that they follow the rows."""
 
 import pytest
 import torch
@@ -244,3 +244,60 @@ def test_features_without_a_model_lead_to_a_linear_model(generator):
     layer, following = found.record.contents["answers"]
     assert layer["text"].startswith("Layer x carries it")
     assert following["text"].startswith("To use it, fit a linear model")
+
+
+def watched(carried, error=0.05, split="train"):
+    rows = [
+        row(None, "loss", 2.1, n=16),
+        row(None, "held_out_loss", 2.9, n=12),
+        row(None, "carried_over", carried, n=12, error=error),
+    ]
+    return {"rows": rows, "layers": [], "data": {"split": split}}
+
+
+@pytest.mark.parametrize(
+    ("carried", "says"),
+    [(0.9, "Training learns"), (0.1, "mostly memorises its sequences"), (-0.4, "mostly memorises")],
+)
+def test_gains_that_carry_over_tell_learning_from_memorising(carried, says):
+    task = answers_of(watched(carried))[0]
+    assert says in task["text"]
+    assert task["certainty"] == "clear"
+    assert f"{carried:.0%} ± 10%" in task["why"]
+    assert "2.1 on 16 sequences" in task["why"]
+    assert "2.9 on 12 held-out" in task["why"]
+
+
+def test_gains_within_their_error_are_not_judged():
+    task, following = answers_of(watched(0.45))
+    assert "cannot be told yet" in task["text"]
+    assert "Stop earlier" in following["text"]
+    assert answers_of(watched(0.9, split="test")) == []
+
+
+def grouped(contrasts, chance=0.0, sd=0.01):
+    layers = [{"name": name} for name in contrasts]
+    rows = [row(n, "omega_contrast", v, chance=chance, sd=sd) for n, v in contrasts.items()]
+    whole = {"omega": 0.2, "in_class_omega": 0.3, "omega_contrast": 0.1}
+    rows += [row(None, name, value, chance=None, sd=None) for name, value in whole.items()]
+    data = {"split": "train", "groups": ["code", "prose"]}
+    return {"rows": rows, "layers": layers, "data": data}
+
+
+def test_groups_pull_apart_in_a_layer():
+    (answer,) = answers_of(grouped({"a": 0.02, "b": 0.2}))
+    assert answer["question"] == "groups"
+    assert answer["text"].startswith("The groups (code and prose) pull apart most in layer b")
+    assert answer["certainty"] == "clear"
+    assert "1 of 2 layers beyond chance" in answer["why"]
+    assert "0.3 within groups and 0.2 over all" in answer["why"]
+
+
+def test_groups_within_chance_do_not_pull_apart():
+    assert "do not pull apart" in answers_of(grouped({"a": 0.02, "b": 0.01}))[0]["text"]
+    (open_,) = answers_of(grouped({"a": 0.02}, chance=None, sd=None))
+    assert open_["certainty"] == "open"
+    assert "permutations=" in open_["why"]
+    ungrouped = grouped({"a": 0.2})
+    del ungrouped["data"]["groups"]
+    assert answers_of(ungrouped) == []

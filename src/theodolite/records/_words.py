@@ -11,7 +11,7 @@ class Answer:
     """A sentence about a network with what it rests on; docs/records.md has the layout.
 
     Args:
-        question: "task", "layer" or "next".
+        question: "task", "layer", "groups" or "next".
         text: the answer.
         certainty: "clear", "likely" or "open".
         why: what that rests on: error rates, numbers.

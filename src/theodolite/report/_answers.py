@@ -1,4 +1,4 @@
-"""Three sentences to act on: what the network does, which layer carries it, what to do next.
+"""Sentences to act on: what the network does, which layer carries it, what to do next.
 
 Sentences that stand in a record (``contents["answers"]``) are shown as they are; those that are
 missing there are computed from its numbers. Each says how sure it is and where its evidence stands.
@@ -25,6 +25,7 @@ __all__ = ["QUESTIONS", "answers", "group_answers"]
 QUESTIONS = {
     "task": "What the network does",
     "layer": "Which layer carries it",
+    "groups": "Do groups pull apart",
     "next": "What to do next",
 }
 # Families that ask about labels, the one that others are held against first.
@@ -40,6 +41,8 @@ _MOVING = 0.05  # of the largest value: changes below it are called none
 def answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
     """Three sentences for each network among the runs, at a step (the latest for None).
 
+    A run whose examples have groups gets a fourth.
+
     Args:
         runs: surveys or histories with at least one step; those with the same layers are compared.
         step: the training step; the latest measured one up to it counts.
@@ -48,10 +51,12 @@ def answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
 
 
 def group_answers(group: Group, step: int | None = None) -> list[Answer]:
-    """The three sentences about one network."""
+    """The sentences about one network."""
     found = {a.question: a for a in (_task(group, step), _layer(group, step), _next(group, step))}
     if len(group.runs) == 1:
-        found |= _recorded(group.runs[0], step)
+        run = group.runs[0]  # whose gradients may be measured less often than the rest
+        earlier = _recorded(run, run.holding(step, "gradient", "omega_contrast").step)
+        found |= {q: told for q, told in earlier.items() if q == "groups"} | _recorded(run, step)
     known = [(run, told) for run in group.runs if (told := _recorded(run, step).get("layer"))]
     if len(group.runs) > 1 and len(known) == 2:
         # The page of either run says the same of its layers; others are held-out examples.
@@ -61,7 +66,7 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
         text = f"{names[0]}: {a.text} {names[1]}: {b.text}"
         why = f"{names[0]}: {a.why}. {names[1]}: {b.why}"
         found["layer"] = Answer("layer", text, sure, why, a.evidence)
-    return [found[question] for question in QUESTIONS]
+    return [found[question] for question in QUESTIONS if question in found]
 
 
 def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
@@ -396,7 +401,9 @@ def _next(group: Group, step: int | None) -> Answer:
             text += f"; a step in {layer_words(tangent.top)} moves its outputs most towards them"
         evidence = (tangent.figure, "steps-loss")
         return Answer("next", f"{text}.", "likely", "the loss is that of chance", evidence)
-    if data.get("split") in {"train", "unknown", None}:
+    rows = run.at(step).record.contents["rows"]
+    held_out = any(row["measure"].startswith("held_out_") for row in rows)
+    if data.get("split") in {"train", "unknown", None} and not held_out:
         text = (
             'Measure held-out examples next (split="test"): on training examples a network that'
             " memorises can show the same numbers."

@@ -44,6 +44,12 @@ _WHOLE = {
         "logit contrast", "the same for gradients with respect to the outputs"
     ),
     "loss": ("loss", "mean loss on the examples"),
+    "held_out_loss": ("held-out loss", "the same on sequences it was not trained on"),
+    "carried_over": (
+        "carried over",
+        "of what the loss has fallen by since the first measurement, the share by which that of"
+        " held-out sequences has",
+    ),
     "accuracy": ("accuracy", "share of these examples that the network gets right"),
     "held_out_accuracy": ("held-out accuracy", "the same on examples it was not trained on"),
     "input_neighbour_accuracy": (

@@ -126,7 +126,8 @@ def _group_view(group: Group) -> dict[str, Any]:
         return lambda step: _answer_view(answered[step][question], titles)
 
     answers = [
-        texts.add(f"answer-{question}", answer_at(i)) for i, question in enumerate(QUESTIONS)
+        texts.add(f"answer-{answer.question}", answer_at(i))
+        for i, answer in enumerate(answered[group.steps[-1]])
     ]
     return {
         "index": group.index,

@@ -1,4 +1,4 @@
-"""Three sentences about a survey that a person can act on, from its rows alone."""
+"""Sentences about a survey that a person can act on, from its rows alone."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -21,18 +21,24 @@ _CALIBRATED = 100  # examples at least: the verdict was calibrated on 105 and mo
 def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the network does with its task, which layer carries it, what to do; plain data.
 
+    Where examples have groups besides their labels, whether these pull apart.
+
     Args:
         contents: of a survey record: rows, layers and data.
     """
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"]]
     data = contents["data"]
-    verdict = _verdict(rows, data, layers) or _verdict_of_columns(rows, data)
+    verdict = (
+        _verdict_of_gain(rows, data)
+        or _verdict(rows, data, layers)
+        or _verdict_of_columns(rows, data)
+    )
     several = data.get("task") == "multi-label"
     goal = "targets" if data.get("num_classes", 0) is None and not several else "labels"
     task = _task(verdict) or _fit_alone(rows, data)
     carrier = _carrier(rows, layers, verdict, goal)
-    found = [task, carrier, _next(rows, layers, verdict, goal)]
+    found = [task, carrier, _next(rows, layers, verdict, goal), _groups(rows, layers, data)]
     if data.get("outputs", 0) is None and carrier is not None:
         found[2] = found[2] or _without_model(carrier)
     return [{**vars(a), "evidence": list(a.evidence)} for a in found if a is not None]
@@ -77,6 +83,35 @@ def _verdict(
     if not known or evidence.examples < _CALIBRATED:
         return None
     return judge_fit(evidence)
+
+
+def _verdict_of_gain(
+    rows: Mapping[tuple[str | None, str], Row], data: Mapping[str, Any]
+) -> LabelVerdict | None:
+    """Of a training that is watched: how much of what it gains on its sequences others share."""
+    share = rows.get((None, "carried_over"))
+    if share is None or not isfinite(share["value"]) or data.get("split") not in _TRAINED_ON:
+        return None
+    carried, spread = share["value"], 2 * share["error"]
+    own, other = (rows[None, name] for name in ("loss", "held_out_loss"))
+    because = (
+        f"the loss is {own['value']:.3g} on {own['n']} sequences of the probe and "
+        f"{other['value']:.3g} on {other['n']} held-out ones"
+    )
+    sure = (
+        f"measured on held-out sequences: {carried:.0%} ± {spread:.0%} of what the loss has fallen "
+        "by since the first measurement carries over"
+    )
+    answer: Literal["learning", "memorising", "undecided"] = "undecided"
+    text = "Training helps held-out sequences about half as much as its own, or cannot be told yet."
+    if carried - spread > _MOST:
+        answer = "learning"
+        text = "Training learns: most of what it gains on its sequences carries over to others."
+    elif carried + spread < _MOST:
+        answer = "memorising"
+        text = "Training mostly memorises its sequences: most of its gain does not carry over."
+    advice = "Stop earlier, make fewer passes over the text, add text, or train fewer parameters."
+    return LabelVerdict(answer, text, because, sure, advice, measured=True)
 
 
 def _verdict_of_columns(
@@ -259,6 +294,43 @@ def _next(
     guess = "" if chance is None else f", chance {chance:.2g}"
     why = f"describes this moment, and is no forecast; tangent alignment {each}{guess}"
     return Answer("next", text, "likely", why, ("tangent-tangent-alignment",))
+
+
+def _groups(
+    rows: Mapping[tuple[str | None, str], Row], layers: Sequence[str], data: Mapping[str, Any]
+) -> Answer | None:
+    """Whether gradients agree more within groups, such as domains, than over all examples."""
+    found = {name: rows.get((name, "omega_contrast")) for name in layers}
+    known = {name: row for name, row in found.items() if row and isfinite(row["value"])}
+    whole = rows.get((None, "omega_contrast"))
+    if not data.get("groups") or whole is None or not known or not isfinite(whole["value"]):
+        return None
+    inside, every = (rows[None, name]["value"] for name in ("in_class_omega", "omega"))
+    total = f"Ω of all parameters is {inside:.2g} within groups and {every:.2g} over all sequences"
+    each = _each({name: f"{row['value']:.2g}" for name, row in known.items()})
+    why = f"{total}; within minus over all {each}"
+    evidence = ("gradient-omega-contrast", "gradient-in-class-omega")
+    top = max(known, key=lambda name: known[name]["value"])
+    level, spread = known[top]["null_mean"], known[top]["null_sd"]
+    names = listed(map(str, data["groups"]), most=5)
+    if level is None or spread is None:
+        certainty, why = "open", f"{why}; chance was not measured (permutations=)"
+    else:
+        chances = [row for row in known.values() if row["null_mean"] is not None]
+        beyond = sum(r["value"] > r["null_mean"] + 3 * (r["null_sd"] or 0) for r in chances)
+        why = f"{why}; permuted groups {level:.2g} ± {spread:.2g} in {_name(top)}"
+        if not beyond:
+            text = f"The groups ({names}) do not pull apart: gradients agree no more within them."
+            return Answer("groups", text, "likely", why, evidence)
+        certainty = "clear" if known[top]["value"] > level + 5 * spread else "likely"
+        why = f"{beyond} of {len(chances)} layers beyond chance; {why}"
+    text = (
+        f"The groups ({names}) pull apart most in layer {_name(top)}: there gradients agree more "
+        f"within a group than over all by {known[top]['value']:.2g}."
+    )
+    if known[top]["value"] <= 0:
+        text = f"The groups ({names}) do not pull apart: gradients agree no more within them."
+    return Answer("groups", text, certainty, why, evidence)
 
 
 def _without_model(carrier: Answer) -> Answer:

@@ -35,8 +35,10 @@ __all__ = [
 ]
 
 
-def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
-    """Mean loss of as many examples as the gradient family takes.
+def measure_loss(
+    context: SurveyContext, record: RecordBuilder, held_out: Probe | None = None
+) -> None:
+    """Mean loss of as many examples as the gradient family takes, and of held-out sequences.
 
     Outputs come from the pass that reads the features, where there is one.
     """
@@ -52,6 +54,34 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     why = "the loss of an example is not a number"
     estimate = Estimate(value)
     record.row(None, "gradient", "loss", estimate, n=len(batch), reason=why, read_at="outputs")
+    if held_out is not None and held_out.positions is not None:
+        with record.timed("loss"), torch.no_grad():
+            others = context.forward(held_out.batch)[:, 0].double().cpu()
+        _compare_losses(context, record, losses.double().cpu(), others)
+
+
+def _compare_losses(
+    context: SurveyContext, record: RecordBuilder, own: Tensor, others: Tensor
+) -> None:
+    """The loss of held-out sequences; the share of what was gained on one's own that they share.
+
+    Gains count from the first measurement. The ratio's error is that of its two means.
+    """
+    count = len(others)
+    estimate = Estimate(float(others.mean()), float(others.std()) / count**0.5, method="mean")
+    record.row(None, "gradient", "held_out_loss", estimate, n=count, read_at="outputs")
+    first = context.remembered.setdefault("losses", (own, others))
+    gained, shared = first[0] - own, first[1] - others
+    if not bool(gained.any()):
+        return  # this is the first measurement
+    spread = float(gained.std()) / len(own) ** 0.5
+    value, error = float("nan"), float("nan")
+    if float(gained.mean()) > 2 * spread:
+        value = float(shared.mean() / gained.mean())
+        error = float((shared.var() / count + value**2 * spread**2).sqrt() / gained.mean())
+    why = "the loss of the sequences has not fallen clearly since the first measurement"
+    estimate = Estimate(value, error, method="ratio of means")
+    record.row(None, "gradient", "carried_over", estimate, n=count, reason=why, read_at="outputs")
 
 
 def require_example_loss(context: SurveyContext) -> None:

@@ -331,7 +331,7 @@ def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Pr
     for family in families:
         record.section()
         if family == "gradient":
-            _measure_cheaply(context, record, unread)
+            _measure_cheaply(context, record, unread, held_out)
             record.section()
         why = not_due.get(family) or reasons[family]
         if why is None and family in ("representation", "kernel"):
@@ -350,7 +350,7 @@ def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Pr
         trim_memory(context.options)
     if "gradient" not in families and any(context.processes.gather(bool(record.rows))):
         record.section()
-        _measure_loss(context, record)
+        _measure_loss(context, record, held_out)
 
 
 def _read_features(context: SurveyContext) -> str | None:
@@ -364,23 +364,25 @@ def _read_features(context: SurveyContext) -> str | None:
     return why
 
 
-def _measure_cheaply(context: SurveyContext, record: RecordBuilder, unread: str | None) -> None:
+def _measure_cheaply(
+    context: SurveyContext, record: RecordBuilder, unread: str | None, held_out: Probe | None
+) -> None:
     """What is cheap of the gradient family, also where gradients are not due, or fail."""
-    _measure_loss(context, record)
+    _measure_loss(context, record, held_out)
     record.section()
     why = unread or _tried(context, partial(measure_feature_contrast, context, record))
     if why is not None:
         record.warn(None, "gradient", "feature_omega_contrast", f"not measured: {why}")
 
 
-def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
+def _measure_loss(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
     """The loss, whatever the families are; a default that does not fit matters to gradients only.
 
     Its row is one of the gradient family, where reports look for it.
     """
     if _without_loss(context) is not None:
         return
-    why = _tried(context, partial(measure_loss, context, record))
+    why = _tried(context, partial(measure_loss, context, record, held_out))
     wanted = "gradient" in context.options.families or context.options.loss is not None
     if why is not None and wanted:
         record.warn(None, "gradient", "loss", f"not measured: {why}")
