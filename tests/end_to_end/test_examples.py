@@ -56,6 +56,25 @@ def test_survey_transformer(tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.filterwarnings("ignore")  # the Trainer's own
+def test_watch_fine_tuning(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    watched = example("watch_fine_tuning").main
+    small = {"every": 2, "count": 6, "length": 16, "probe": 6}
+    history = watched(tmp_path, steps=4, **small)
+    assert history.steps == [0, 2, 4]
+    last = history.run.steps[-1].contents
+    assert last["data"]["groups"] == ["code", "licences", "prose"]
+    assert {a["question"] for a in last["answers"]} >= {"task", "layer", "groups"}
+    measured = {row["measure"] for row in last["rows"]}
+    assert {"loss", "held_out_loss", "in_class_omega", "cka_target", "readout_accuracy"} <= measured
+    history = watched(tmp_path / "other", task="classifier", steps=2, **small)
+    last = history.run.steps[-1].contents
+    assert {"held_out_accuracy", "omega_contrast"} <= {row["measure"] for row in last["rows"]}
+    assert "share of the run spent on measuring" in capsys.readouterr().out
+    assert (tmp_path / "history" / "report.html").exists()
+
+
 def test_five_measures(capsys):
     example("five_measures").main()
     assert capsys.readouterr().out.count("representation") == 1

@@ -244,6 +244,18 @@ def test_language_models(tmp_path, monkeypatch):
     assert best > 0.8
     embedding = names["table"]["transformer.wte"]
     assert embedding > best - 0.1
+    assert list(names["moved"].columns) == ["before", "after"]
+    assert (tmp_path / "checkpoints.html").exists()
+    assert "Do groups pull apart" in (tmp_path / "fine-tune.html").read_text()
+    steps = names["watch"].history.run.steps
+    shares = [
+        r["value"] for s in steps for r in s.contents["rows"] if r["measure"] == "carried_over"
+    ]
+    assert len(shares) == 2
+    frame = names["mood"].to_frame().query("measure == 'readout_accuracy'")
+    mood = frame.set_index("layer").value
+    assert mood["bert.embeddings"] < 0.65  # words alone do not tell it
+    assert mood["bert.encoder.layer.0"] > 0.95
 
 
 def small_survey():
