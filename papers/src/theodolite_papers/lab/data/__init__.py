@@ -38,9 +38,11 @@ from theodolite_papers.lab.data.tasks import (
     pair_task,
     random_labels,
 )
+from theodolite_papers.lab.data.texts import DOMAINS, domain_text, token_windows
 
 __all__ = [
     "CT_FILE",
+    "DOMAINS",
     "IMAGE_SETS",
     "LOADERS",
     "PEAKS_TASKS",
@@ -56,6 +58,7 @@ __all__ = [
     "corrupted_labels",
     "covariance_root",
     "data_folder",
+    "domain_text",
     "gaussian",
     "gaussian_inputs",
     "load_ct_position",
@@ -69,6 +72,7 @@ __all__ = [
     "random_labels",
     "related_tasks",
     "rotated_covariance",
+    "token_windows",
     "unrelated_tasks",
 ]
 
