@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ from theodolite.engine._products import Products, on_one_thread
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.calls import DisagreementError, NotFollowedError
-from theodolite.engine.inputs import fitted_batches
+from theodolite.engine.inputs import fit_batch, fitted_batches
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.state import require_fixed_mode, without_autocast
@@ -73,9 +74,15 @@ _VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
 
 @dataclass(frozen=True)
 class BatchList:
-    """Batches that are gone through once or several times."""
+    """Batches that are gone through once or several times.
+
+    Args:
+        batches: The batches.
+        untried: Whether the model may still refuse them, and :meth:`fit` cast them.
+    """
 
     batches: list[Batch]
+    untried: bool = False
 
     @classmethod
     def of(
@@ -86,9 +93,26 @@ class BatchList:
         device: torch.device,
         model: nn.Module | None = None,
     ) -> "BatchList":
-        """Everything that is accepted, on the device, and as the model takes it."""
+        """Everything that is accepted, on the device, with columns as the model names them."""
         made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
-        return cls(list(made if model is None else fitted_batches(model, data, made)))
+        if model is None or isinstance(data, Batch):
+            return cls(list(made))
+        return cls(list(fitted_batches(model, data, made, tried=False)), untried=True)
+
+    def fit(self, model: nn.Module) -> bool:
+        """Cast what the model has refused; False where nothing is left to change.
+
+        Raises:
+            ShapeError: If it takes none of the casts; says what it expects.
+        """
+        if not self.untried:
+            return False
+        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)))
+        for note in fitted.notes.values():
+            warn(note, stacklevel=4)
+        if fitted.cast is not None:
+            self.batches[:] = [fitted.cast(batch) for batch in self.batches]
+        return fitted.cast is not None
 
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
@@ -386,6 +410,9 @@ def followed(
 ) -> Answer:
     """What is computed with all examples together, or one by one where that cannot be followed.
 
+    Inputs that the model refuses are cast to what it takes, or explained: only then, since trying
+    them before would cost a pass in every call.
+
     Args:
         model: The model.
         data: The examples.
@@ -398,9 +425,13 @@ def followed(
         CaptureError: If an example's outputs depend on the others, or on chance, or a rule is wrong
             for a single example.
     """
+    sides = [data] if other is None else [data, other]
     try:
         return compute(prepare(model, data, options))
     except Exception as error:
+        refused = not isinstance(error, TheodoliteError)
+        if refused and any(side.fit(model) for side in sides):
+            return followed(model, data, other, options, compute, kernels)
         if not can_be_followed_alone(error):
             raise
         reason = error
@@ -409,7 +440,7 @@ def followed(
             one = BatchList(data.rows(slice(place, place + 1)))
             kernels(prepare(model, one, replace(options, outputs="full")), one)
     engine = prepare(model, data, options, str(reason))
-    batches = [*data.batches, *(other.batches if other is not None else ())]
+    batches = [batch for side in sides for batch in side.batches]
     require_alike_alone(engine.recorder.model, engine.recorder.model_outputs, batches)
     try:
         return compute(engine)

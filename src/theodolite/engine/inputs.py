@@ -1,4 +1,4 @@
-"""Inputs as a model takes them: two examples are tried before anything is measured.
+"""Inputs as a model takes them: two examples are tried before, or after a pass that failed.
 
 What the model cannot take as it came, but can after a cast, is cast and said once. All else is an
 error that says what was expected, what came and what to do. Every function that takes a model and
@@ -111,10 +111,8 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
     """
     if any(is_lazy(parameter) for parameter in model.parameters()):
         return FittedBatch(tried=False)
-    notes: dict[str, str] = {}
-    convert = _by_signature(model, few, notes)
-    decode = _decoder_inputs(model, few, notes)
-    convert = convert if decode is None else _both(convert, decode)
+    named_batch = _named(model, few)
+    convert, notes = named_batch.cast, named_batch.notes
     named = few if convert is None else convert(few)
     with untouched(model), evaluating(model):  # what measures it sees its own mode
         try:
@@ -131,13 +129,17 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
             return FittedBatch(returned, _both(convert, cast), notes)
 
 
-def fitted_batches(model: nn.Module, data: Any, batches: Iterable[Batch]) -> Iterator[Batch]:
+def fitted_batches(
+    model: nn.Module, data: Any, batches: Iterable[Batch], *, tried: bool = True
+) -> Iterator[Batch]:
     """The batches as the model takes them, on its device; what is changed is a warning.
 
     Args:
         model: any module.
         data: what the user passed; a :class:`Batch` is taken as it is.
         batches: what was made of it.
+        tried: whether two examples are tried; otherwise only columns are named, which is for
+            callers that fit batches once the model has refused them.
     """
     fitted: FittedBatch | None = None
     for batch in batches:
@@ -145,10 +147,20 @@ def fitted_batches(model: nn.Module, data: Any, batches: Iterable[Batch]) -> Ite
             fitted = FittedBatch()
         if fitted is None:
             plain = unwrap(model)
-            fitted = fit_batch(plain, batch.take(slice(0, 2)).to(model_device(plain)))
+            few = batch.take(slice(0, 2)).to(model_device(plain)) if tried else batch
+            fitted = fit_batch(plain, few) if tried else _named(plain, few)
             for note in fitted.notes.values():
                 warn(note, stacklevel=4)
         yield batch if fitted.cast is None else fitted.cast(batch)
+
+
+def _named(model: nn.Module, batch: Batch) -> FittedBatch:
+    """Columns as the forward pass names them; nothing is run."""
+    notes: dict[str, str] = {}
+    convert, decode = _by_signature(model, batch, notes), _decoder_inputs(model, batch, notes)
+    return FittedBatch(
+        None, convert if decode is None else _both(convert, decode), notes, tried=False
+    )
 
 
 def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
