@@ -59,10 +59,22 @@ def test_values_and_gradients_are_those_of_batch_norm(shape, affine):
     assert_same_gradients(found, wanted, given[:1])
 
 
-def test_norms_of_several_outputs_go_through_together():
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_norms_that_are_followed_give_scale_and_shift_their_gradients(shape):
+    inputs, mean, variance, weight, bias = norm_arguments(shape)
+    given = inputs, mean, variance, weight.requires_grad_(), bias.requires_grad_()
+    found = fixed_batch_norm(functional.batch_norm, given, {"eps": 1e-3}, followed=True)
+    wanted = functional.batch_norm(*given, eps=1e-3)
+    assert_same_gradients(found, wanted, (inputs, weight, bias))
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_norms_of_several_outputs_go_through_together(followed):
     given = norm_arguments((5, 4, 3, 2))
+    if followed:
+        given[3].requires_grad_()
     found, wanted = (
-        fixed_batch_norm(functional.batch_norm, given, {}),
+        fixed_batch_norm(functional.batch_norm, given, {}, followed=followed),
         functional.batch_norm(*given),
     )
     assert_same_joint_gradients(found, wanted, given[0])

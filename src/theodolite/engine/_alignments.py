@@ -1,6 +1,7 @@
 """Alignment of every layer's tangent kernel with the labels, without holding any kernel."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,6 +45,7 @@ from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_te
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import (
     available_bytes,
+    coarse_arithmetic,
     exact_arithmetic,
     model_device,
     untouched,
@@ -436,7 +438,10 @@ def _add_sketch(
 ) -> None:
     for index, seed in enumerate(weights):
         keep = index + 1 < len(weights)
-        gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
+        # The labels come first, in full precision; random vectors have an error of their own, far
+        # above the rounding of tensor cores.
+        with coarse_arithmetic(outputs.device) if index else nullcontext():
+            gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
         given = [(totals[name][index], gradient) for name, gradient in gradients.items()]
         if given:
             torch._foreach_add_(*zip(*given, strict=True))  # one launch for all parameters

@@ -36,7 +36,7 @@ from theodolite.engine._examples import (
     tolerance_of,
 )
 from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, as_real, plain_gradients
-from theodolite.engine.batches import Batch
+from theodolite.engine.batches import Batch, even_spans
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.state import SideStream, model_device
 from theodolite.linalg import SetSums, target_columns
@@ -154,9 +154,9 @@ class GradientAccumulation:
 
         side_stream = SideStream(device)
         judging: tuple[SideStream, Tensor] | None = None
-        step = 1 if self._alone else batch_size
-        for start in range(own.start, own.stop, step):
-            span = slice(start, min(start + step, own.stop))
+        for part in even_spans(own.stop - own.start, 1 if self._alone else batch_size):
+            start = own.start + part.start
+            span = slice(start, own.start + part.stop)
             waiting, self._unchecked = self._unchecked, []
             if self._alone:
                 self._add_alone(take(span), start)

@@ -52,6 +52,26 @@ class _FixedBatchNorm(torch.autograd.Function):
         return gradient * ctx.scale, None
 
 
+class _FixedNormBackward(torch.autograd.Function):
+    """A result as it is, with a gradient for the input that its own graph does not have.
+
+    See :class:`_FlippedKernelBackward`: scale and shift get theirs from the result's own graph.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, inputs: Tensor, statistics: Any) -> Tensor:
+        ctx.mark_dirty(result)
+        ctx.statistics, ctx.scale = statistics, None
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        if ctx.scale is None:
+            ctx.scale = _scale(*ctx.statistics)
+        return gradient, gradient * ctx.scale, None
+
+
 def _scale(variance: Tensor, weight: Tensor | None, eps: float, axes: int) -> Tensor:
     """What the gradient is multiplied by: one number per channel."""
     with torch.no_grad():
@@ -61,9 +81,15 @@ def _scale(variance: Tensor, weight: Tensor | None, eps: float, axes: int) -> Te
 
 
 def fixed_batch_norm(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    followed: bool = False,
 ) -> Tensor | None:
-    """The result of a call of ``batch_norm`` whose parameters need no gradient.
+    """The result of a call of ``batch_norm`` with the cheaper backward pass to its input.
+
+    Scale and shift get gradients only where they are ``followed``: for them its input is kept.
 
     Returns None where the call is another one, takes statistics of the batch or parameters that
     are computed, mixes dtypes, or has a short one.
@@ -79,8 +105,15 @@ def fixed_batch_norm(
     given = map(bound.get, ("running_mean", "running_var", "weight", "bias"))
     if any(tensor is not None and tensor.grad_fn is not None for tensor in given):
         return None
-    result: Tensor = _FixedBatchNorm.apply(inputs, bound)  # type: ignore[no-untyped-call]
-    return result
+    if not followed:
+        result: Tensor = _FixedBatchNorm.apply(inputs, bound)  # type: ignore[no-untyped-call]
+        return result
+    result = function(**{**bound, "input": inputs.detach()})
+    statistics = variance, bound["weight"], bound["eps"], inputs.dim()
+    back: Tensor = _FixedNormBackward.apply(  # type: ignore[no-untyped-call]
+        result, inputs, statistics
+    )
+    return back
 
 
 _CONVOLUTIONS: tuple[Callable[..., Any], ...] = (

@@ -21,6 +21,7 @@ from theodolite.linalg import prints_shapes
 __all__ = [
     "IGNORED",
     "Batch",
+    "even_spans",
     "iterate_batches",
     "single_batch",
     "spans",
@@ -469,11 +470,18 @@ def _parts(batch: Batch, batch_size: int | None) -> Iterator[Batch]:
     if batch_size is None or batch_size >= count:
         yield batch
         return
-    for start in range(0, count, batch_size):
-        yield batch.take(slice(start, start + batch_size))
+    for span in even_spans(count, batch_size):
+        yield batch.take(span)
 
 
 def spans(length: int, size: int) -> Iterator[slice]:
     """Consecutive ranges of at most this size."""
     for start in range(0, length, size):
         yield slice(start, min(length, start + size))
+
+
+def even_spans(length: int, size: int) -> Iterator[slice]:
+    """The same with ranges that differ by one at most: cuDNN searches anew for every batch size."""
+    parts = -(-length // size)
+    for part in range(parts):
+        yield slice(length * part // parts, length * (part + 1) // parts)

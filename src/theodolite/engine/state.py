@@ -26,6 +26,7 @@ __all__ = [
     "DEFAULT_MEMORY_LIMIT",
     "SideStream",
     "available_bytes",
+    "coarse_arithmetic",
     "evaluating",
     "exact_arithmetic",
     "generator_states",
@@ -145,6 +146,24 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
         for backend, precision in zip(backends, saved[0], strict=True):
             backend.fp32_precision = precision
         cudnn.benchmark = saved[1]
+
+
+@contextmanager
+def coarse_arithmetic(device: torch.device) -> Iterator[None]:
+    """Float32 products on tensor cores (TF32), where their rounding, 5e-4, does not show."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    saved = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "tf32"
+        yield
+    finally:
+        for backend, precision in zip(backends, saved, strict=True):
+            backend.fp32_precision = precision
 
 
 def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:

@@ -316,8 +316,8 @@ class UseRecorder(TorchFunctionMode):
         cheaper: Tensor | None = None
         if self._examples > 1 and not _wrapped():
             cheaper = flipped_kernel_convolution(func, args, kwargs)
-            if cheaper is None and not followed:
-                cheaper = fixed_batch_norm(func, args, kwargs)
+            if cheaper is None:
+                cheaper = fixed_batch_norm(func, args, kwargs, followed=followed)
         return func(*args, **kwargs) if cheaper is None else cheaper
 
     def _made(self, tensor: Tensor) -> bool:

@@ -217,7 +217,7 @@ def _block_krylov(matrix: Float[Tensor, "d d"], count: int, tolerance: float) ->
     their residuals. Vectors that vanish, as in a matrix of low rank, are replaced by random ones.
     """
     size, keep = len(matrix), count + _SPARE
-    draws = torch.Generator().manual_seed(0)
+    draws = torch.Generator(matrix.device).manual_seed(0)
     basis = _fresh_block(matrix.new_empty(size, 0), matrix.new_zeros(size, _BLOCK), draws)
     image = matrix @ basis
     block = image
@@ -250,7 +250,7 @@ def _fresh_block(
         block, triangle = torch.linalg.qr(block)
         if again == 0:
             lost = triangle.diagonal().abs() <= 1e-12 * before.max()
-            random = torch.randn(*block.shape, generator=draws, dtype=torch.float64).to(block)
+            random = torch.empty_like(block).normal_(generator=draws)
             block = torch.where(lost, random / len(block) ** 0.5, block)
     return block
 

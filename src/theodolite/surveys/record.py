@@ -24,7 +24,7 @@ def chance(draws: Tensor | None) -> tuple[float | None, float | None]:
     """Mean and standard deviation of values under the null; None where none were drawn."""
     if draws is None or draws.numel() == 0:
         return None, None
-    values = draws.double()
+    values = draws.double().cpu()
     values = values[~values.isnan()]
     if len(values) < 2:
         return None, None

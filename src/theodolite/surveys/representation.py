@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.linalg import LabelProjections, projections_from_kernel
@@ -63,27 +64,30 @@ def _layer_rows(
             why, nothing = "all features are zero", Estimate(math.nan)
             record.row(layer, "representation", measure, nothing, n=n, reason=why)
         return
-    found, *permuted = _projections(features, torch.cat([columns[None], shuffled]))
-    area = float(representation.area_from_projections(found, normalized=True))
-    areas = [representation.area_from_projections(p, normalized=True) for p in permuted]
+    # The labels, then every permutation of them, side by side.
+    every = _projections(features, torch.cat([columns[None], shuffled]))
+    areas = representation.area_from_projections(every, normalized=True).cpu()
     error = _error(context, features, columns)
     method = "exact" if error is None else "half-sampling"
-    estimate = Estimate(area, error, *chance(_stacked(areas)), method)
+    estimate = Estimate(float(areas[0]), error, *chance(areas[1:]), method)
     record.row(layer, "representation", "alignment_area", estimate, n=n)
-    top = float(representation.top_share_from_projections(found, c))
-    tops = [representation.top_share_from_projections(p, c) for p in permuted]
-    estimate = Estimate(top, None, *chance(_stacked(tops)))
+    tops = representation.top_share_from_projections(every, c).cpu()
+    estimate = Estimate(float(tops[0]), None, *chance(tops[1:]))
     record.row(layer, "representation", "top_share", estimate, n=n)
     if not context.plan.curves:
         return
+    found = replace(every, coefficients=every.coefficients[..., 0], residual=every.residual[..., 0])
     record.row(layer, "representation", "predicted_steps", Estimate(_steps(found)), n=n)
-    _curves(record, layer, found, permuted)
+    _curves(record, layer, found, _mean(every) if len(shuffled) else None)
 
 
-def _projections(features: LayerFeatures, columns: Tensor) -> list[LabelProjections]:
-    """Several sets of targets (m, n, c) in the singular basis of features of unit length."""
+def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> LabelProjections:
+    """Several sets of targets in the singular basis of features of unit length.
+
+    Coefficients are (r, c, m), residuals (c, m).
+    """
     m, n, c = columns.shape
-    flat = columns.permute(1, 0, 2).reshape(n, m * c)
+    flat = columns.permute(1, 2, 0).reshape(n, c * m)
     if features.rows is not None and features.width <= n:
         prepared = representation.prepare_features(features.rows).features
         found = representation.label_projections(prepared, flat.to(prepared.device))
@@ -92,23 +96,15 @@ def _projections(features: LayerFeatures, columns: Tensor) -> list[LabelProjecti
         scale = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
         unit = features.gram * scale * scale.unsqueeze(1)
         found = projections_from_kernel(unit, flat.to(unit.device), features.width, features.eps)
-    parts = [slice(start, start + c) for start in range(0, m * c, c)]
-    return [
-        replace(found, coefficients=found.coefficients[:, part], residual=found.residual[part])
-        for part in parts
-    ]
+    coefficients, residual = found.coefficients.unflatten(1, (c, m)), found.residual.view(c, m)
+    return replace(found, coefficients=coefficients, residual=residual)
 
 
-def _mean(permuted: list[LabelProjections]) -> LabelProjections:
+def _mean(every: LabelProjections) -> LabelProjections:
     """The projections if every direction had its mean mass over permutations."""
-    mass = torch.stack([entry.mass.sum(1) for entry in permuted]).mean(0)
-    residual = torch.stack([entry.residual.sum() for entry in permuted]).mean(0)
-    coefficients = mass.sqrt().unsqueeze(1)
-    return replace(permuted[0], coefficients=coefficients, residual=residual.reshape(1))
-
-
-def _stacked(values: list[Tensor]) -> Tensor | None:
-    return torch.stack(values) if values else None
+    coefficients = every.mass.sum(1)[:, 1:].mean(1).sqrt().unsqueeze(1)
+    residual = every.residual.sum(0)[1:].mean().reshape(1)
+    return replace(every, coefficients=coefficients, residual=residual)
 
 
 def _error(context: SurveyContext, features: LayerFeatures, columns: Tensor) -> float | None:
@@ -117,11 +113,11 @@ def _error(context: SurveyContext, features: LayerFeatures, columns: Tensor) -> 
         return None
     areas = [
         representation.area_from_projections(
-            _projections(features.take(half), columns[half][None])[0], normalized=True
+            _projections(features.take(half), columns[half][None]), normalized=True
         )
         for half in halves
     ]
-    return float(torch.stack(areas).std())
+    return float(torch.cat(areas).std())
 
 
 def _steps(found: LabelProjections) -> float:
@@ -133,12 +129,12 @@ def _steps(found: LabelProjections) -> float:
 
 
 def _curves(
-    record: RecordBuilder, layer: Layer, found: LabelProjections, permuted: list[LabelProjections]
+    record: RecordBuilder, layer: Layer, found: LabelProjections, null: LabelProjections | None
 ) -> None:
     curve = representation.curve_from_projections(found)
     arrays = {"x": curve.thresholds, "y": curve.values}
-    if permuted:
-        arrays["chance"] = representation.curve_from_projections(_mean(permuted)).values
+    if null is not None:
+        arrays["chance"] = representation.curve_from_projections(null).values
     labels = {"x": "threshold / √n", "y": "share of the label mass", "chance": "shuffled labels"}
     record.curve(layer, "representation", "alignment_curve", arrays, **labels)
     energy = found.energy.sum()

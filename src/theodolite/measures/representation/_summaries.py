@@ -95,8 +95,11 @@ def alignment_area(
 @array_function
 def area_from_projections(
     projections: LabelProjections, *, normalized: bool = True
-) -> Float[Tensor, ""]:
+) -> Float[Tensor, "*m"]:
     """Area of projections that were found elsewhere, e.g. from streamed sums.
+
+    Coefficients (r, c, m) and residuals (c, m) are those of m sets of targets, such as permuted
+    ones, side by side: one number for each.
 
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
@@ -112,7 +115,7 @@ def area_from_projections(
         [imani2022], Eq. (2).
     """
     area = _area(projections)
-    energy = double(projections.energy).sum()
+    energy = double(projections.energy).sum(0)
     return ratio_or_nan(area, projections.count**0.5 * energy) if normalized else area
 
 
@@ -223,8 +226,10 @@ def top_share(
 
 
 @array_function
-def top_share_from_projections(projections: LabelProjections, count: int) -> Float[Tensor, ""]:
+def top_share_from_projections(projections: LabelProjections, count: int) -> Float[Tensor, "*m"]:
     """Share of the leading directions, of projections that were found elsewhere.
+
+    Of several sets of targets side by side, see :func:`area_from_projections`, one for each.
 
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
@@ -246,11 +251,11 @@ def top_share_from_projections(projections: LabelProjections, count: int) -> Flo
     sigma, size = double(projections.singular_values), projections.count
     rtol = tie_tolerance(eps_of(projections.singular_values))
     mass = _mass(projections, _top_filter(sigma, min(count, size), size, rtol))
-    return ratio_or_nan(mass, double(projections.energy).sum())
+    return ratio_or_nan(mass, double(projections.energy).sum(0))
 
 
 def _mass(projections: LabelProjections, top: Filter) -> Tensor:
-    inside, outside = double(projections.mass).sum(1), double(projections.residual).sum()
+    inside, outside = double(projections.mass).sum(1), double(projections.residual).sum(0)
     return (top.weights @ inside + top.null * outside).squeeze(0)
 
 
