@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.gpu [--device cuda] [--only WORD,...] [--write] [--profile]``, or
 ``make bench-gpu``. One run gives every row; ``--write`` puts the table into benchmarks/README.md
-with the machine and the commit. A row is the best of a few calls after a warm-up; a survey and a
-monitor are timed once, as users meet them, algorithms of cuDNN that are chosen on the way included.
+with the machine and the commit. A row is the best of a few calls after a warm-up, with algorithms of
+cuDNN that were chosen by timing in it (``torch.backends.cudnn.benchmark``); a survey and a monitor
+are timed once, with PyTorch's defaults, as users meet them.
 ``--small`` runs every row with few examples, to try the script where there is no GPU.
 """
 
@@ -241,7 +242,9 @@ def released(device: str) -> None:
 
 def result(row: Row, device: str, small: bool, profile: bool, beside: bool) -> Result:
     released(device)
+    torch.backends.cudnn.benchmark = False
     case = row.case(device, small)
+    torch.backends.cudnn.benchmark = not case.once
     if case.once:
         call = partial(timed, case.ours, device)
         seconds, found = profiled(call) if profile else call()

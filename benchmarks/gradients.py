@@ -121,8 +121,9 @@ def check(model: nn.Module, device: str) -> None:
 
 
 def no_tf32(device: str) -> None:
-    """Plain float32 everywhere, for peers as for us."""
+    """Plain float32 everywhere, and algorithms of cuDNN by timing, for peers as for us."""
     if device.startswith("cuda"):
+        torch.backends.cudnn.benchmark = True
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         torch.backends.cudnn.conv.fp32_precision = "ieee"
 

@@ -130,27 +130,24 @@ def generator_states(device: torch.device) -> list[Tensor]:
 
 @contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
-    """Full float32 products and convolution algorithms chosen by timing, on this device only."""
-    if device.type != "cuda":
+    """Full float32 products, on this device only."""
+    with _fp32_precision("ieee", device):
         yield
-        return
-    cudnn: Any = torch.backends.cudnn
-    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
-    saved = [backend.fp32_precision for backend in backends], cudnn.benchmark
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        cudnn.benchmark = True
-        yield
-    finally:
-        for backend, precision in zip(backends, saved[0], strict=True):
-            backend.fp32_precision = precision
-        cudnn.benchmark = saved[1]
 
 
 @contextmanager
 def coarse_arithmetic(device: torch.device) -> Iterator[None]:
     """Float32 products on tensor cores (TF32), where their rounding, 5e-4, does not show."""
+    with _fp32_precision("tf32", device):
+        yield
+
+
+@contextmanager
+def _fp32_precision(wanted: str, device: torch.device) -> Iterator[None]:
+    """Algorithms of convolutions stay the user's choice (``torch.backends.cudnn.benchmark``).
+
+    A search takes as long as some hundred passes that it makes a tenth faster.
+    """
     if device.type != "cuda":
         yield
         return
@@ -159,7 +156,7 @@ def coarse_arithmetic(device: torch.device) -> Iterator[None]:
     saved = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:
-            backend.fp32_precision = "tf32"
+            backend.fp32_precision = wanted
         yield
     finally:
         for backend, precision in zip(backends, saved, strict=True):
