@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.gpu [--device cuda] [--only WORD,...] [--write] [--profile]``, or
 ``make bench-gpu``. One run gives every row; ``--write`` puts the table into benchmarks/README.md
-with the machine and the commit. A row is the best of a few calls after a warm-up, with algorithms of
-cuDNN that were chosen by timing in it (``torch.backends.cudnn.benchmark``); a survey and a monitor
+with the machine and the commit. A row is the best of a few calls after a warm-up, with algorithms
+of cuDNN chosen by timing in it (``torch.backends.cudnn.benchmark``); a survey and a monitor
 are timed once, with PyTorch's defaults, as users meet them.
 ``--small`` runs every row with few examples, to try the script where there is no GPU.
 """

@@ -44,7 +44,8 @@ class LabelProjections:
 
     With :math:`\Phi = U\Sigma V^\top` of rank :math:`r` and targets :math:`y`: the positive
     :math:`\sigma_i`, largest first, :math:`c_i = u_i^\top y` per target column, and the mass
-    :math:`\|y\|^2 - \sum_i c_i^2` that lies outside the range of the features.
+    :math:`\|y\|^2 - \sum_i c_i^2` that lies outside the range of the features. Several sets of
+    targets, such as permutations of one, lie side by side along a last axis.
 
     ``route`` says how they were obtained. A Gram matrix squares the condition number: what lies
     below ``resolved_above`` is lost in its rounding, and its mass counts to the residual. Zero
@@ -52,19 +53,19 @@ class LabelProjections:
     """
 
     singular_values: Float[Tensor, " r"]
-    coefficients: Float[Tensor, "r c"]
-    residual: Float[Tensor, " c"]
+    coefficients: Float[Tensor, "r c *sets"]
+    residual: Float[Tensor, "c *sets"]
     count: int  # examples
     route: Route = "svd"
     resolved_above: float = 0.0
 
     @property
-    def mass(self) -> Float[Tensor, "r c"]:
+    def mass(self) -> Float[Tensor, "r c *sets"]:
         """Squared coefficients: the label mass on each direction, per target column."""
         return self.coefficients**2  # NumPy arrays too, which know no .square()
 
     @property
-    def energy(self) -> Float[Tensor, " c"]:
+    def energy(self) -> Float[Tensor, "c *sets"]:
         """Squared norm of each target column: all of its mass, inside the range and outside."""
         return self.mass.sum(0) + self.residual
 

@@ -86,7 +86,7 @@ class SurveyOptions:
         most_layers: with more layers than this, blocks stand for the layers inside them.
         memory_limit: bytes that buffers may take, or a size such as "4GB".
         device: where the inputs should lie; None for that of the model.
-        batch_size: examples in one pass.
+        batch_size: examples in one pass at most; None for 256, on a GPU for 1,000.
         batch_fn: turns an item of the data into a batch.
         seed: of the probe, permutations and random bases.
         generator: the same, as a generator.
@@ -127,7 +127,7 @@ class SurveyOptions:
     most_layers: int = 40
     memory_limit: int | str | None = None
     device: torch.device | str | None = None
-    batch_size: int = 256
+    batch_size: int | None = None
     batch_fn: Callable[[Any], Batch] | None = None
     seed: int = 0
     generator: torch.Generator | None = None
@@ -158,7 +158,7 @@ class SurveyOptions:
         if self.unit is not None:
             require_choice(("token", "sequence"), unit=self.unit)
         require_count(3, sketch_vectors=self.sketch_vectors)
-        require_count(1, batch_size=self.batch_size)
+        require_count(1, batch_size=1 if self.batch_size is None else self.batch_size)
         if self.examples is not None:
             require_count(2, examples=self.examples)
         require_count(0, permutations=self.permutations, half_samples=self.half_samples)

@@ -36,6 +36,7 @@ _SHARE = 8  # one part of so many is for the gradients of one pass
 _GRAPHS = 4  # one part of so many is for what a backward pass goes back through
 _BACKWARD = 5  # results of a backward pass that exist at a time
 _FEWEST = 4
+_BATCHES = {"cuda": 1000}  # examples in one pass; elsewhere 256
 _KERNELS = 24 * 2**30  # bytes for kernels of long sequences, where the user sets no limit
 _UNLIMITED = 2 * 2**30  # free bytes before anything was planned
 
@@ -89,7 +90,8 @@ class SurveyPlan:
                 f" bytes ({probe_bytes:,} for the probe, {2 * single:,} for passes of one example),"
                 f" got {limit:,}; choose fewer examples (sizes=) or layers"
             )
-        batch = max(1, min(options.batch_size, free // (_STAYING * single)))
+        wanted = options.batch_size or _BATCHES.get(_place(probe).type, 256)
+        batch = max(1, min(wanted, free // (_STAYING * single)))
         most = _most_examples(options, layout, probe, free // _STAYING)
         sizes, notes = dict(options.sizes), {}
         plan = replace(self, sizes=sizes)
@@ -129,9 +131,13 @@ def _inputs(probe: Probe) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _default_limit(probe: Probe) -> int:
+def _place(probe: Probe) -> torch.device:
     tensors = _inputs(probe)
-    place = tensors[0].device if tensors else torch.device("cpu")
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _default_limit(probe: Probe) -> int:
+    place = _place(probe)
     half = available_bytes(place) // 2
     return half if place.type == "cuda" else min(_MOST, half)
 

@@ -95,11 +95,10 @@ def alignment_area(
 @array_function
 def area_from_projections(
     projections: LabelProjections, *, normalized: bool = True
-) -> Float[Tensor, "*m"]:
+) -> Float[Tensor, "*sets"]:
     """Area of projections that were found elsewhere, e.g. from streamed sums.
 
-    Coefficients (r, c, m) and residuals (c, m) are those of m sets of targets, such as permuted
-    ones, side by side: one number for each.
+    Of several sets of targets side by side, such as permutations of one, a number for each.
 
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
@@ -226,7 +225,7 @@ def top_share(
 
 
 @array_function
-def top_share_from_projections(projections: LabelProjections, count: int) -> Float[Tensor, "*m"]:
+def top_share_from_projections(projections: LabelProjections, count: int) -> Float[Tensor, "*sets"]:
     """Share of the leading directions, of projections that were found elsewhere.
 
     Of several sets of targets side by side, see :func:`area_from_projections`, one for each.
