@@ -112,7 +112,7 @@ def _path_norm(network: Network, model: nn.Module, task: Task) -> float:
                 assert module.running_var is not None
                 module.running_mean.zero_()
                 module.running_var.add_(module.eps).square_()
-                module.eps = 0.0
+                module.eps = 1e-300
         for parameter in squared.parameters():
             parameter.square_()
         total = squared.eval()(torch.ones(1, *shape, dtype=torch.float64)).sum()
@@ -120,7 +120,7 @@ def _path_norm(network: Network, model: nn.Module, task: Task) -> float:
 
 
 def _top_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
-    """Largest eigenvalue of the Hessian of the loss, by power iteration."""
+    """Eigenvalue of the Hessian of the loss that is largest in size, by power iteration."""
     parameters = list(model.parameters())
     loss = cross_entropy(model(x), y)
     grads = torch.autograd.grad(loss, parameters, create_graph=True)

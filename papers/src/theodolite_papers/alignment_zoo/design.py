@@ -210,7 +210,7 @@ def _levels(family: str) -> dict[str, Sequence[Any]]:
 
 
 def _draw(generator: np.random.Generator, levels: Sequence[Any]) -> Any:
-    return levels[generator.integers(len(levels))]
+    return levels[int(generator.integers(len(levels)))]
 
 
 def _field(factor: str) -> str:

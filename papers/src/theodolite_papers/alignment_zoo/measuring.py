@@ -295,7 +295,7 @@ def _frozen(
     model: nn.Module, data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 ) -> dict[str, float]:
     """Test accuracy of a linear read-out of frozen features; that of neighbours, one left out."""
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import RidgeClassifierCV
 
     with torch.no_grad():
         features, others = (
@@ -303,7 +303,8 @@ def _frozen(
             for x in (data[0], test[0])
         )
     spread = features.std() + 1e-12
-    readout = LogisticRegression(max_iter=200).fit((features / spread).numpy(), data[1].numpy())
+    readout = RidgeClassifierCV([10.0**power for power in range(-3, 4)])
+    readout.fit((features / spread).numpy(), data[1].numpy())
     return {
         "neighbour_accuracy": neighbour_accuracy(features, data[1]).item(),
         "frozen_accuracy": float(readout.score((others / spread).numpy(), test[1].numpy())),

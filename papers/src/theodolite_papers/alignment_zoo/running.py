@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from theodolite.errors import RecordError
-from theodolite.sweeps import Failure, Report, run_in_processes
+from theodolite.sweeps import Failure, RayResources, Report, run_in_processes, run_on_ray
 from theodolite_papers.alignment_zoo.design import Network
 from theodolite_papers.alignment_zoo.measuring import Measured, measure_network
 from theodolite_papers.alignment_zoo.tables import Zoo, load, merge, save
@@ -45,6 +45,7 @@ def run_networks(
     shards: str | os.PathLike[str],
     *,
     workers: int = 1,
+    ray: RayResources | None = None,
     limit: int = LIMIT,
     seconds: float = float("inf"),
     report: Callable[[float, str], None] = lambda _share, _text: None,
@@ -55,6 +56,7 @@ def run_networks(
         networks: in the order in which they are begun.
         shards: folder of one folder per network.
         workers: processes of one thread each.
+        ray: run the networks as trials of Ray instead.
         limit: training steps at most.
         seconds: after so many no network is begun.
         report: called with the share that is done, and a text.
@@ -70,6 +72,8 @@ def run_networks(
         save(Zoo(**tables), folder / network.name)
 
     work = _Work(limit, time.time() + seconds)
+    if ray is not None:
+        return run_on_ray(work, waiting, keep, resources=ray, report=report) if waiting else []
     return run_in_processes(work, waiting, keep, workers=workers, report=report)
 
 

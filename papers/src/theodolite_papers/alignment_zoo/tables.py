@@ -24,42 +24,20 @@ import pandas as pd
 
 from theodolite.errors import RecordError
 
-__all__ = ["COLUMNS", "RECORDS", "Zoo", "load", "merge", "save"]
+__all__ = ["RECORDS", "Zoo", "load", "merge", "save"]
 
 RECORDS = Path(__file__).parents[3] / "records" / "alignment_zoo"
 _FILE = "zoo.npz"
 
-# Table -> column -> what it holds. A table may have more columns than these.
-COLUMNS = {
-    "networks": {
-        "network": "name of the network, the key of the other tables",
-        "half": "pilot (hypotheses are chosen on it) or judged",
-        "group": "networks of a group differ from their base in one factor each",
-        "changed": "that factor, or base",
-        "data": "name of the data set",
-        "family": "mlp, cnn, resnet or transformer",
-        "noise": "share of the training labels that were redrawn at random",
-    },
-    "measurements": {
-        "network": "name of the network",
-        "moment": "init, early, tenth, third, level or final",
-        "step": "of training",
-        "probe": "train (labels as given) or held_out (true labels)",
-        "layer": "0 is the first; -1 the whole network",
-        "family": "of alignment, or baseline",
-        "measure": "name, as in a survey",
-        "value": "nan where it is undefined",
-    },
-    "curves": {
-        "network": "name of the network",
-        "step": "of training",
-        "test_accuracy": "on true labels; no rule sees it",
-    },
-    "transfers": {
-        "network": "the source",
-        "target": "data set that it is transferred to",
-    },
-}
+# Columns without which a table makes no sense; ``schema`` describes all of them.
+_KEYS = {
+    "networks": ("network", "half", "group", "changed", "data", "family", "noise"),
+    "measurements": (
+        "network", "moment", "step", "probe", "layer", "family", "measure", "value",
+    ),
+    "curves": ("network", "step", "test_accuracy"),
+    "transfers": ("network", "target"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,7 +48,7 @@ class Zoo:
         networks: one row per network: factors and outcomes.
         measurements: one row per network, moment, probe, layer and measure.
         curves: one row per network and checked step; a column for every quantity.
-        transfers: one row per source, target and measure.
+        transfers: one row per source and target.
     """
 
     networks: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -104,9 +82,9 @@ def save(zoo: Zoo, folder: str | os.PathLike[str]) -> Path:
     """
     arrays: dict[str, np.ndarray] = {}
     for name, table in zoo._tables().items():
-        missing = [] if table.empty else [c for c in COLUMNS[name] if c not in table]
+        missing = [] if table.empty else [c for c in _KEYS[name] if c not in table]
         if missing:
-            raise RecordError(f"{name}: expected the columns {list(COLUMNS[name])}, no {missing}")
+            raise RecordError(f"{name}: expected the columns {list(_KEYS[name])}, no {missing}")
         for column in table:
             arrays |= _packed(f"{name}/{column}", table[column], exact=name == "networks")
     target = Path(folder) / _FILE

@@ -132,7 +132,7 @@ def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) ->
             run.reached = values["train_loss"] <= TARGET
             if run.reached and step >= min(_FEWEST, limit):
                 break
-        model.train()
+            model.train()
         if place + network.batch > len(order):
             order, place = torch.randperm(len(task.x), generator=generator), 0
         rows = order[place : place + network.batch]

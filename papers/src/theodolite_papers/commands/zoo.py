@@ -18,6 +18,9 @@ def run(
     half: Annotated[str, typer.Argument(help="pilot or judged.")],
     shards: Shards = _SHARDS,
     workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    ray: Annotated[
+        str | None, typer.Option(help="Ray cluster, such as auto or ray://HOST:10001.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Begin no network after so many.")] = float("inf"),
     groups: Annotated[
         int | None, typer.Option(min=1, help="Only so many groups of networks. [default: all]")
@@ -30,6 +33,7 @@ def run(
     import time
 
     from theodolite.checks import require_choice
+    from theodolite.sweeps import RayResources
     from theodolite_papers.alignment_zoo.design import HALVES, networks
     from theodolite_papers.alignment_zoo.running import run_networks
     from theodolite_papers.alignment_zoo.training import LIMIT
@@ -42,8 +46,9 @@ def run(
         typer.echo(f"{time.monotonic() - began:7.1f} s {share:6.1%} {text}")
 
     failures = run_networks(
-        chosen, shards, workers=workers, limit=limit or LIMIT, seconds=seconds, report=report
-    )
+        chosen, shards, workers=workers, ray=None if ray is None else RayResources(address=ray),
+        limit=limit or LIMIT, seconds=seconds, report=report,
+    )  # fmt: skip
     for failure in failures:
         typer.echo(f"{failure.job.name}: {failure.reason}", err=True)
     typer.echo(f"{len(chosen) - len(failures)} of {len(chosen)} networks in {shards}")
@@ -58,7 +63,9 @@ def gather_shards(
 ) -> None:
     """Put what was measured of all networks into one file of tables."""
     from theodolite_papers.alignment_zoo.running import gather
+    from theodolite_papers.alignment_zoo.schema import write_schema
     from theodolite_papers.alignment_zoo.tables import save
 
     found = gather(shards)
     typer.echo(f"{len(found.networks)} networks in {save(found, output)}")
+    typer.echo(f"what the columns hold in {write_schema(output)}")
