@@ -85,7 +85,8 @@ def made_zoo(groups=4, seed=0):
                     truth = 0.9 - 0.3 * noise + 0.02 * rng.normal()
                     transfers.append({
                         "network": name, "target": target, "fine_tuned_accuracy": truth,
-                        "scratch_accuracy": 0.5, "frozen_accuracy": truth - 0.05, "best_layer": "fc1",
+                        "scratch_accuracy": 0.5, "frozen_accuracy": truth - 0.05,
+                        "best_layer": "fc1",
                         "tangent_accuracy": truth + 0.05 * rng.normal(),
                         "noise_score": rng.normal(),
                     })  # fmt: skip

@@ -13,6 +13,7 @@ from theodolite_papers.alignment_zoo.judging import (
     rank_table,
 )
 from theodolite_papers.alignment_zoo.predictors import Predictor, Predictors
+from theodolite_papers.alignment_zoo.tables import Zoo
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,18 @@ def test_a_place_is_a_layer_or_their_mean(zoo, place, layers):
     rows = rows[(rows["network"] == name) & (rows["moment"] == "early")]
     rows = rows[(rows["measure"] == "cka_target") & rows["layer"].isin(layers)]
     assert value == pytest.approx(-rows["value"].mean())
+
+
+def test_the_excess_over_chance_is_a_number_of_its_own(zoo):
+    rows = zoo.measurements.assign(null_mean=np.nan)
+    rows.loc[rows["measure"] == "cka_target", "null_mean"] = 0.25
+    found = Predictors(Zoo(zoo.networks, rows))
+    plain, above = found.values([
+        Predictor("cka_target", "first", "final"),
+        Predictor("cka_target above chance", "first", "final"),
+    ]).T  # fmt: skip
+    np.testing.assert_allclose(above, plain - 0.25)
+    assert ("margin above chance", "whole") not in found.at("final")
 
 
 def test_a_measure_that_was_not_taken_is_undefined(zoo):

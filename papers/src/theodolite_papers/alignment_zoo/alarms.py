@@ -17,7 +17,9 @@ import pandas as pd
 __all__ = ["HARM", "AlarmRule", "chosen_rules", "quantities", "stopped"]
 
 _LARGE = 1e9  # in place of infinity: a sum of it and others is still a number
-HARM = 0.02  # test accuracy lost by training to the end, from which on memorising did harm
+# Test accuracy lost by training to the end, from which on memorising did harm. The best of twenty
+# looks is some 0.03 above the others by chance, with 500 test examples.
+HARM = 0.05
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def stopped(curves: pd.DataFrame, rules: Mapping[str, AlarmRule]) -> pd.DataFram
 def chosen_rules(
     curves: pd.DataFrame,
     rules: Mapping[str, Sequence[AlarmRule]],
-    patiences: Sequence[int] = (1, 2, 3, 5),
+    patiences: Sequence[int] = (1, 2, 3, 4, 6, 8),
     smoothings: Sequence[int] = (1, 3),
 ) -> dict[str, AlarmRule]:
     """Of each rule's forms the one that loses least test accuracy on these runs, on average."""

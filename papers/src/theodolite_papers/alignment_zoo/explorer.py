@@ -81,7 +81,7 @@ def _payload(zoo: Zoo) -> dict[str, Any]:
         table = found.at(moment)
         for measure, place in map(tuple, table.columns):
             numbers = table[measure, place].to_numpy(np.float64)
-            if np.isfinite(numbers).any():
+            if measure in family and np.isfinite(numbers).any():
                 entry = measures.setdefault(measure, {"family": family[measure], "values": {}})
                 entry["values"][f"{place} {moment}"] = carried(numbers, _DIGITS)
     ordered = dict(sorted(measures.items(), key=lambda item: (item[1]["family"], item[0])))

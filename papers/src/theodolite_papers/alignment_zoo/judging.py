@@ -11,6 +11,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from scipy.stats import kendalltau
 
 from theodolite_papers.alignment_zoo.alarms import HARM
 from theodolite_papers.alignment_zoo.predictors import FACTORS, factor_codes
@@ -114,18 +115,23 @@ def context(networks: pd.DataFrame) -> np.ndarray:
 # Statistics that hypotheses are about: (sample, column) -> number. Every sample has its outcome in
 # the column "outcome"; predictors are signed so that more foretells more.
 Statistic = Callable[[Sample, str], float]
-# Test accuracies differ by chance: two standard errors with 2,000 test examples.
-NOISE = 0.02
+# Test accuracies differ by chance: two standard errors with 500 test examples.
+NOISE = 0.04
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float] | np.ndarray) -> float:
     """Mean of those that are defined."""
-    known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else float("nan")
+    known = np.asarray(values, np.float64)
+    known = known[np.isfinite(known)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def _tau(sample: Sample, name: str) -> float:
-    return float(kendall_tau(sample[name], sample["outcome"]))
+    x, y = sample[name], sample["outcome"]
+    keep = np.isfinite(x) & np.isfinite(y)
+    if keep.sum() < 50:
+        return float(kendall_tau(x, y))
+    return float(kendalltau(x[keep], y[keep], method="asymptotic").statistic)  # n log n
 
 
 def _tau_clean(sample: Sample, name: str) -> float:
@@ -161,7 +167,7 @@ def _area_within_data(sample: Sample, name: str) -> float:
 
 
 def _lost(sample: Sample, rule: str) -> float:
-    return _mean(list(sample["best"] - sample[f"kept:{rule}"]))
+    return _mean(sample["best"] - sample[f"kept:{rule}"])
 
 
 def _lost_harmed(sample: Sample, rule: str) -> float:
@@ -170,7 +176,7 @@ def _lost_harmed(sample: Sample, rule: str) -> float:
 
 def _false_alarms(sample: Sample, rule: str) -> float:
     unharmed = sample.where(sample["best"] - sample["end"] <= HARM)
-    return _mean(list(unharmed[f"alarm:{rule}"]))
+    return _mean(unharmed[f"alarm:{rule}"])
 
 
 # Of the verdict: columns "answer" and "truth" as codes of ANSWERS and TRUTHS.
@@ -178,12 +184,12 @@ def _false_alarms(sample: Sample, rule: str) -> float:
 
 def _wrong_learning(sample: Sample, _: str) -> float:
     said = sample.where(sample["answer"] == ANSWERS.index("learning"))
-    return _mean(list(said["truth"] == TRUTHS.index("memorised")))
+    return _mean(said["truth"] == TRUTHS.index("memorised"))
 
 
 def _wrong_memorising(sample: Sample, _: str) -> float:
     said = sample.where(sample["answer"] == ANSWERS.index("memorising"))
-    return _mean(list(said["truth"] == TRUTHS.index("learned")))
+    return _mean(said["truth"] == TRUTHS.index("learned"))
 
 
 def _undecided(sample: Sample, _: str) -> float:

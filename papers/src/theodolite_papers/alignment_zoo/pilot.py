@@ -17,7 +17,13 @@ import pandas as pd
 
 from theodolite_papers.alignment_zoo.alarms import AlarmRule, chosen_rules
 from theodolite_papers.alignment_zoo.judging import CONTEXT, DATA, STATISTICS, Sample, context
-from theodolite_papers.alignment_zoo.predictors import Predictor, Predictors, with_sources
+from theodolite_papers.alignment_zoo.predictors import (
+    ABOVE_CHANCE,
+    Predictor,
+    Predictors,
+    has_fitted,
+    with_sources,
+)
 from theodolite_papers.alignment_zoo.tables import Zoo, load
 
 __all__ = ["chosen_predictors", "chosen_table", "chosen_text"]
@@ -37,7 +43,7 @@ _NO_SCORES = (
 def chosen_predictors(
     zoo: Zoo, outcome: np.ndarray, moments: Sequence[str], statistics: Sequence[str], half: float
 ) -> list[Predictor]:
-    """One predictor for each measure and moment: the place with the strongest statistics.
+    """One predictor for each measure and moment: where, or above chance, it is strongest.
 
     Args:
         zoo: the networks to choose on.
@@ -60,7 +66,7 @@ def chosen_predictors(
             continue
         strengths = [STATISTICS[name](sample, one.key) - half for name in statistics]
         signed = float(np.mean([value for value in strengths if np.isfinite(value)] or [np.nan]))
-        key = (one.measure, one.moment)
+        key = (one.measure.removesuffix(ABOVE_CHANCE), one.moment)
         if np.isfinite(signed) and (key not in best or abs(signed) > best[key][0]):
             chosen = Predictor(one.measure, one.place, one.moment, bool(signed > 0), one.baseline)
             best[key] = (float(abs(signed)), chosen)
@@ -70,14 +76,14 @@ def chosen_predictors(
 
 def _generalisation(zoo: Zoo) -> list[Predictor]:
     networks = zoo.networks
-    gap = np.where(networks["reached"], networks["gap"], np.nan).astype(np.float64)
+    gap = np.where(has_fitted(networks), networks["gap"].to_numpy(np.float64), np.nan)
     return chosen_predictors(zoo, gap, ["final"], ["tau", "granulated"], 0.0)
 
 
 def _labels(zoo: Zoo) -> list[Predictor]:
     networks = zoo.networks
     noisy = (networks["noise"].to_numpy(np.float64) > 0).astype(np.float64)
-    noisy[networks["outcome"].astype(str).isin(["not fitted", "diverged"])] = np.nan
+    noisy[~has_fitted(networks)] = np.nan
     return chosen_predictors(zoo, noisy, ["final"], ["area", "area_within_data"], 0.5)
 
 
@@ -104,6 +110,7 @@ def _rules(curves: pd.DataFrame) -> dict[str, AlarmRule]:
         "prediction changes": [AlarmRule("prediction_changes", False)],
         "gradient noise scale": both("gradient_noise_scale"),
         "training loss": [AlarmRule("train_loss", False)],
+        "train to the end": [AlarmRule("step", True)],
     }
     forms |= {
         name: both(f"{name}_first", f"{name}_last", f"{name}_last - {name}_first") for name in ours

@@ -10,18 +10,21 @@ import pandas as pd
 from theodolite_papers.alignment_zoo.tables import Zoo
 
 __all__ = [
+    "ABOVE_CHANCE",
     "FACTORS",
     "MOMENTS",
     "PLACES",
     "Predictor",
     "Predictors",
     "factor_codes",
+    "has_fitted",
     "with_sources",
 ]
 
 MOMENTS = ("init", "early", "tenth", "third", "level", "final")
 # The first layer, the last hidden one, the outputs, the mean over layers; one number of a network.
 PLACES = ("first", "hidden", "output", "mean", "whole")
+ABOVE_CHANCE = " above chance"  # behind the name of a measure: its value less its chance level
 FACTORS = (
     "depth", "width", "activation", "normalisation", "optimiser", "rate", "batch", "decay", "noise",
     "examples", "scale",
@@ -33,7 +36,7 @@ class Predictor:
     """A number of a network that may foretell an outcome.
 
     Args:
-        measure: its name in the tables.
+        measure: its name in the tables; with ``ABOVE_CHANCE`` its excess over chance.
         place: one of ``PLACES``.
         moment: one of ``MOMENTS``.
         rises: whether a larger number foretells a larger outcome, as the pilot half has it.
@@ -88,11 +91,19 @@ class Predictors:
         return {str(m): part for m, part in rows.groupby("moment", observed=True)}
 
     def at(self, moment: str) -> pd.DataFrame:
-        """Networks by (measure, place), in the order of ``zoo.networks``."""
+        """Networks by (measure, place), in the order of ``zoo.networks``.
+
+        A measure with a chance level stands there twice, also as its excess over it.
+        """
         names = self.zoo.networks["network"].astype(str)
         if moment not in self._moments:
             return pd.DataFrame(index=names)
         rows = self._moments[moment].astype({"network": str, "measure": str})
+        if "null_mean" in rows:
+            known = rows[rows["null_mean"].notna()]
+            excess = known["value"] - known["null_mean"]
+            known = known.assign(value=excess, measure=known["measure"] + ABOVE_CHANCE)
+            rows = pd.concat([rows, known])
         whole, layered = rows[rows["layer"] < 0], rows[rows["layer"] >= 0]
         top = layered.groupby("network")["layer"].transform("max")
         parts = {
@@ -121,15 +132,18 @@ class Predictors:
         return np.array(columns).reshape(len(predictors), -1).T
 
     def candidates(self, moments: Sequence[str]) -> list[Predictor]:
-        """Every measure at every place and moment that most networks have."""
+        """Every measure at every place and moment that a fifth of the networks have."""
         family = self.zoo.measurements.astype({"measure": str, "family": str})
         baselines = set(family[family["family"] == "baseline"]["measure"]) | set(_READ_OUTS)
         return [
-            Predictor(measure, place, moment, baseline=measure in baselines)
+            Predictor(
+                measure, place, moment, baseline=measure.removesuffix(ABOVE_CHANCE) in baselines
+            )
             for moment in moments
             for table in (self.at(moment),)
             for measure, place in map(tuple, table.columns)
-            if measure not in _NOT_JUDGED and table[measure, place].notna().mean() > 0.5
+            if measure.removesuffix(ABOVE_CHANCE) not in _NOT_JUDGED
+            and table[measure, place].notna().mean() > 0.2
         ]
 
 
@@ -147,6 +161,11 @@ def factor_codes(networks: pd.DataFrame) -> dict[str, np.ndarray]:
         name: np.unique(networks[column].astype(str).to_numpy().astype(str), return_inverse=True)[1]
         for name, column in columns.items()
     }
+
+
+def has_fitted(networks: pd.DataFrame) -> np.ndarray:
+    """Which networks went most of the way from guessing to all right on their training set."""
+    return ~networks["outcome"].astype(str).isin(["not fitted", "diverged"]).to_numpy()
 
 
 def with_sources(zoo: Zoo) -> pd.DataFrame:

@@ -124,13 +124,19 @@ def ledger(
     ] = None,
 ) -> None:
     """Write the ledger: every claim of every paper, what was measured, and what became of it."""
+    from theodolite_papers import alignment_zoo
+    from theodolite_papers.alignment_zoo.explorer import write_explorer
     from theodolite_papers.ledger import write_ledger, write_site
 
     require_folder(results)
     if site is None:
         typer.echo(f"ledger {write_ledger(results, output)}")
     else:
-        typer.echo(f"{len(write_site(results, site))} pages in {site}")
+        pages = [
+            *write_site(results, site),
+            write_explorer(alignment_zoo.load(), site / "zoo.html"),
+        ]
+        typer.echo(f"{len(pages)} pages in {site}")
 
 
 def study_at(name: str, size: str | None) -> tuple["Study", str]:

@@ -69,6 +69,7 @@ PAPERS: Mapping[str, Paper] = {
             "lou2022", "tangent", "Feature Learning and Signal Propagation in Deep Neural Networks"
         ),
         Paper("mehta2021", "gradient", "Extreme Memorization via Scale of Initialization"),
+        Paper("alignment_zoo", "", "The alignment zoo: which number to trust for what", own=True),
     )
 }
 

@@ -1,0 +1,472 @@
+"""The page "Which number to trust for what": tables and figures from the tables of the zoo.
+
+.. code-block:: sh
+
+    python -m theodolite_papers.alignment_zoo.pages docs
+
+writes ``docs/which-number.md`` and the figures in ``docs/images/zoo``. The words around the tables
+are those of ``templates/which-number.md.j2``; every number comes from the judged half.
+"""
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from theodolite_papers.alignment_zoo import generalisation, memorising, trainability, transfer
+from theodolite_papers.alignment_zoo.alarms import HARM, AlarmRule
+from theodolite_papers.alignment_zoo.explorer import file_text
+from theodolite_papers.alignment_zoo.judging import (
+    ANSWERS,
+    NOISE,
+    STATISTICS,
+    TRUTHS,
+    Sample,
+    area_table,
+    rank_table,
+)
+from theodolite_papers.alignment_zoo.predictors import Predictor, factor_codes, has_fitted
+from theodolite_papers.alignment_zoo.registration import registered
+from theodolite_papers.alignment_zoo.statistics import interval, smallest_information
+from theodolite_papers.alignment_zoo.tables import Zoo, load
+from theodolite_papers.ledger import find_study, judge_study, load_results
+
+__all__ = ["figure", "page_values", "write_page"]
+
+_QUESTIONS = ("generalisation", "labels", "verdict", "alarm", "transfer", "trainability")
+_RECORDS = Path(__file__).parents[3] / "records"
+
+
+def write_page(zoo: Zoo, docs: str | os.PathLike[str]) -> Path:
+    """Write the page and its figures into the folder of the documentation.
+
+    Returns:
+        The path of the page.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    values, figures = page_values(zoo)
+    folder = Path(docs)
+    images = folder / "images" / "zoo"
+    images.mkdir(parents=True, exist_ok=True)
+    for name, text in figures.items():
+        (images / f"{name}.svg").write_text(text, encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    text = environment.from_string(file_text("templates/which-number.md.j2")).render(**values)
+    target = folder / "which-number.md"
+    target.write_text(text.rstrip() + "\n", encoding="utf-8")
+    return target
+
+
+def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the template shows, and the figures by name."""
+    judged = zoo.of_half("judged")
+    networks = judged.networks
+    rank = {
+        "generalisation": _ranked(
+            generalisation.fitted(generalisation.sample(judged)),
+            registered("generalisation").predictors,
+            networks[has_fitted(networks)],
+        ),
+        "trainability": _ranked(
+            trainability.sample(judged), registered("trainability").predictors, networks
+        ),
+    }
+    labels = memorising.fitted(memorising.label_sample(judged))
+    areas = area_table(labels, registered("labels").keys).sort_values("area", ascending=False)
+    verdict = memorising.verdict_sample(judged)
+    alarm, transfers = _alarm_table(judged), _transfer_table(judged)
+    values = {
+        "counts": _counts(zoo),
+        "hypotheses": {name: _hypotheses(name) for name in _QUESTIONS},
+        "generalisation": _rank_markdown(rank["generalisation"], "generalisation"),
+        "trainability": _rank_markdown(rank["trainability"], "trainability"),
+        "chance": _chance(judged),
+        "labels": _area_markdown(areas),
+        "verdict": _confusion_markdown(verdict),
+        "verdict_counts": _verdict_counts(verdict),
+        "alarm": _markdown(alarm),
+        "harmed": _harmed(judged),
+        "transfer": _markdown(transfers),
+    }
+    coverage, error = memorising.abstention(verdict)
+    figures = {
+        "generalisation": _forest(rank["generalisation"], "generalisation", "Kendall's tau"),
+        "trainability": _forest(rank["trainability"], "trainability", "Kendall's tau"),
+        "labels": _forest(areas, "labels", "area under the curve", "area", 0.5),
+        "abstention": _curve(coverage, error, _rule_point(verdict)),
+        "alarm": figure(
+            [(name, row["lost"], math.nan, math.nan, bool(row["needs"] != "training"))
+             for name, row in _sorted_numbers(judged).items()],
+            "test accuracy lost against the best stop", 0.0,
+            marks=("training data alone", "validation data"),
+        ),
+        "transfer": figure(
+            [(name, *row, not name.endswith("*")) for name, row in _transfer_rows(judged).items()],
+            "Kendall's tau within a target", 0.0, marks=("th.transfer", "other"),
+        ),
+    }  # fmt: skip
+    return values, figures
+
+
+# Tables.
+
+
+def _number(value: float, digits: int = 2) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    lines = ["| " + " | ".join(map(str, table.columns)) + " |"]
+    lines += ["|---" * len(table.columns) + "|"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in table.itertuples(index=False)]
+    return "\n".join(lines)
+
+
+def _ranked(
+    sample: Sample, predictors: Sequence[Predictor], networks: pd.DataFrame
+) -> pd.DataFrame:
+    table = rank_table(sample, [one.key for one in predictors], networks)
+    return table.sort_values("tau", ascending=False)
+
+
+def _named(question: str) -> Mapping[str, Predictor]:
+    return {one.key: one for one in registered(question).predictors}
+
+
+def _label(one: Predictor) -> str:
+    name = f"*{one.name}*" if one.baseline else f"**{one.name}**"
+    return name if one.moment == "final" else f"{name}, {_MOMENTS[one.moment]}"
+
+
+_MOMENTS = {"init": "step 0", "early": "1 %", "final": ""}
+
+
+def _rank_markdown(table: pd.DataFrame, question: str) -> str:
+    names = _named(question)
+    rows = [
+        {
+            "number": _label(names[str(key)]),
+            "tau": f"{_number(row['tau'])} ({_number(row['low'])} to {_number(row['high'])})",
+            "true labels": _number(row["tau_clean"]),
+            "one data set": _number(row["within_data"]),
+            "one factor": _number(row["granulated"]),
+            "information": f"{_number(row['information'], 3)} ({row['given'] or 'nothing given'})",
+            "worst error": f"{_number(row['worst'])} ({row['worst_in']})",
+        }
+        for key, row in table.iterrows()
+    ]
+    return _markdown(pd.DataFrame(rows))
+
+
+def _area_markdown(table: pd.DataFrame) -> str:
+    names = _named("labels")
+    rows = [
+        {
+            "number": _label(names[str(key)]),
+            "AUC": f"{_number(row['area'])} ({_number(row['low'])} to {_number(row['high'])})",
+            "one data set": _number(row["within_data"]),
+            "worst": f"{_number(row['worst'])} ({row['worst_in']})",
+        }
+        for key, row in table.iterrows()
+    ]
+    return _markdown(pd.DataFrame(rows))
+
+
+def _confusion_markdown(found: Sample) -> str:
+    table = memorising.confusion(found)
+    rows = [
+        {"what the network did": name, "called learning": row.learning,
+         "called memorising": row.memorising, "no verdict": row.undecided}
+        for name, row in zip(table.index, table.itertuples(), strict=True)
+    ]  # fmt: skip
+    return _markdown(pd.DataFrame(rows))
+
+
+def _verdict_counts(found: Sample) -> dict[str, int]:
+    answers = {name: int((found["answer"] == k).sum()) for k, name in enumerate(ANSWERS)}
+    said = {name: found.where(found["answer"] == k) for k, name in enumerate(ANSWERS)}
+    return answers | {
+        "wrong_learning": int((said["learning"]["truth"] == TRUTHS.index("memorised")).sum()),
+        "wrong_memorising": int((said["memorising"]["truth"] == TRUTHS.index("learned")).sum()),
+        "all": len(found),
+    }
+
+
+def _rule_point(found: Sample) -> tuple[float, float]:
+    kept = memorising.fitted(found)
+    said = kept.where(kept["answer"] != ANSWERS.index("undecided"))
+    counts = _verdict_counts(kept)
+    wrong = counts["wrong_learning"] + counts["wrong_memorising"]
+    return len(said) / max(len(kept), 1), wrong / max(len(said), 1)
+
+
+def _sorted_numbers(zoo: Zoo) -> dict[str, dict[str, Any]]:
+    """Rule -> its numbers, those that lose least first."""
+    sample = memorising.alarm_sample(zoo)
+    rules = registered("alarm").rules
+    rows: dict[str, dict[str, Any]] = {}
+    for name, rule in rules.items():
+        low, high = interval(
+            lambda w, n=name: w @ (sample["best"] - sample[f"kept:{n}"]) / w.sum(-1),  # type: ignore[misc]
+            sample.weights,
+        )
+        rows[name] = {
+            "lost": STATISTICS["lost"](sample, name), "low": low, "high": high,
+            "harmed": STATISTICS["lost_harmed"](sample, name),
+            "false": STATISTICS["false_alarms"](sample, name), "needs": rule.needs,
+            "watches": _watched(rule),
+        }  # fmt: skip
+    return dict(sorted(rows.items(), key=lambda item: item[1]["lost"]))
+
+
+def _watched(rule: AlarmRule) -> str:
+    if rule.quantity == "step":
+        return "never"
+    worse = "falls" if rule.rises else "rises"
+    times = {1: "once", 2: "twice"}.get(rule.patience, f"{rule.patience} times")
+    looks = "look" if rule.patience == 1 else "looks"
+    how = f"{worse} {times}" if rule.counts else f"{worse} for {rule.patience} {looks}"
+    smoothed = f", mean of {rule.smoothing} looks" if rule.smoothing > 1 else ""
+    return f"{rule.quantity} {how}{smoothed}"
+
+
+def _alarm_table(zoo: Zoo) -> pd.DataFrame:
+    rows = [
+        {
+            "rule": name,
+            "alarm when": row["watches"],
+            "lost": f"{_number(row['lost'], 3)} ({_number(row['low'], 3)} to "
+            f"{_number(row['high'], 3)})",
+            "lost where memorising harms": _number(row["harmed"], 3),
+            "false alarms": f"{100 * row['false']:.0f} %",
+        }
+        for name, row in _sorted_numbers(zoo).items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _harmed(zoo: Zoo) -> dict[str, int]:
+    sample = memorising.alarm_sample(zoo)
+    harmed = sample["best"] - sample["end"] > HARM
+    return {"harmed": int(harmed.sum()), "all": len(sample)}
+
+
+def _transfer_rows(zoo: Zoo) -> dict[str, tuple[float, float, float]]:
+    sample = transfer.sample(zoo)
+    rows = {}
+    for name in registered("transfer").scores:
+        draws = [
+            STATISTICS["tau_within_data"](_drawn(sample, w), name) for w in sample.weights[:100]
+        ]
+        low, high = np.nanquantile(draws, [0.025, 0.975])
+        rows[name] = (STATISTICS["tau_within_data"](sample, name), float(low), float(high))
+    return dict(sorted(rows.items(), key=lambda item: -item[1][0]))
+
+
+def _drawn(sample: Sample, weights: np.ndarray) -> Sample:
+    return sample.where(np.repeat(np.arange(len(sample)), weights.astype(int)))
+
+
+def _transfer_table(zoo: Zoo) -> pd.DataFrame:
+    sample = transfer.sample(zoo)
+    rows = [
+        {
+            "score": name,
+            "tau within a target": f"{_number(tau)} ({_number(low)} to {_number(high)})",
+            "true labels": _number(
+                STATISTICS["tau_within_data"](sample.where(sample["noise"] == 0), name)
+            ),
+            "accuracy lost by its choice": _number(STATISTICS["regret"](sample, name), 3),
+        }
+        for name, (tau, low, high) in _transfer_rows(zoo).items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _counts(zoo: Zoo) -> dict[str, Any]:
+    networks = zoo.networks
+    halves = networks["half"].astype(str).value_counts()
+    return {
+        "networks": len(networks),
+        "pilot": int(halves.get("pilot", 0)),
+        "judged": int(halves.get("judged", 0)),
+        "rows": f"{len(zoo.measurements):,}",
+        "fitted": int(has_fitted(networks[networks["half"] == "judged"]).sum()),
+        "transfers": len(zoo.transfers),
+        "noise": NOISE,
+        "truths": TRUTHS,
+    }
+
+
+def _chance(zoo: Zoo) -> str:
+    """Conditional information of numbers drawn at random, about the gap: what chance gives."""
+    networks = zoo.networks[has_fitted(zoo.networks)]
+    codes, generator = factor_codes(networks), np.random.default_rng(0)
+    outcome = networks["gap"].to_numpy(np.float64)
+    found = [
+        smallest_information(generator.normal(size=len(networks)), outcome, codes)[0]
+        for _ in range(10)
+    ]
+    return _number(float(np.mean(found)), 3)
+
+
+def _hypotheses(question: str) -> str:
+    study = find_study(f"alignment_zoo.{question}")
+    verdicts = judge_study(study, "reduced", load_results(_RECORDS, study, "reduced"))
+    rows = []
+    for verdict in verdicts:
+        numbers = [n for one in verdict.outcomes.values() for n in one.numbers.items()]
+        rows.append(
+            {
+                "hypothesis": f"{verdict.claim.text} `{verdict.claim.id}`",
+                "measured": ", ".join(f"{name} {_number(value, 3)}" for name, value in numbers),
+                "verdict": f"**{verdict.status}**"
+                + ("" if verdict.resampled is None else f" ({100 * verdict.resampled:.0f} %)"),
+            }
+        )
+    return _markdown(pd.DataFrame(rows))
+
+
+# Figures: plain SVG, which a browser and a repository's page show alike.
+
+_OURS, _OTHER, _INK, _GRID = "#0b62ab", "#a85f00", "#1b1f24", "#d5d6d8"
+_ROW, _LEFT, _WIDTH = 18, 300, 760
+
+
+def _forest(
+    table: pd.DataFrame, question: str, axis: str, column: str = "tau", zero: float = 0.0
+) -> str:
+    names = _named(question)
+    rows = []
+    for key, row in table.iterrows():
+        one = names[str(key)]
+        moment = _MOMENTS[one.moment]
+        label = f"{one.name}, {moment}" if moment else one.name
+        rows.append(
+            (label, float(row[column]), float(row["low"]), float(row["high"]), one.baseline)
+        )
+    return figure(rows, axis, zero)
+
+
+def figure(
+    rows: Sequence[tuple[str, float, float, float, bool]],
+    axis: str,
+    zero: float,
+    marks: tuple[str, str] = ("alignment", "baseline"),
+) -> str:
+    """A value with its interval for each row, as SVG.
+
+    Args:
+        rows: label, value, low, high (nan for none), and whether it is of the second kind.
+        axis: what the values are.
+        zero: where a line marks nothing.
+        marks: names of the two kinds.
+    """
+    ends = [v for _, value, low, high, _ in rows for v in (value, low, high) if math.isfinite(v)]
+    least, most = min([zero, *ends]), max([zero, *ends])
+    step = _tick(most - least)
+    first, last = math.floor(least / step), math.ceil(most / step)
+
+    def at(value: float) -> float:
+        share = (value - first * step) / ((last - first) * step)
+        return _LEFT + share * (_WIDTH - _LEFT - 20)
+
+    height = 44 + _ROW * len(rows) + 34
+    bottom = 40 + _ROW * len(rows)
+    parts = []
+    for tick in range(first, last + 1):
+        x = at(tick * step)
+        strong = abs(tick * step - zero) < 1e-9
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="34" y2="{bottom}" '
+            f'stroke="{_INK if strong else _GRID}"/>'
+        )
+        parts.append(_text(x, bottom + 14, f"{tick * step:g}", "middle"))
+    for place, (label, value, low, high, second) in enumerate(rows):
+        y, color = 46 + _ROW * place, _OTHER if second else _OURS
+        parts.append(_text(_LEFT - 10, y + 4, label, "end"))
+        if math.isfinite(low) and math.isfinite(high):
+            parts.append(
+                f'<line x1="{at(low):.1f}" x2="{at(high):.1f}" y1="{y}" y2="{y}" '
+                f'stroke="{color}" stroke-width="2" opacity="0.55"/>'
+            )
+        if math.isfinite(value):
+            parts.append(f'<circle cx="{at(value):.1f}" cy="{y}" r="4" fill="{color}"/>')
+    for k, (name, color) in enumerate(zip(marks, (_OURS, _OTHER), strict=True)):
+        parts.append(f'<circle cx="{_LEFT + 150 * k + 5}" cy="16" r="4" fill="{color}"/>')
+        parts.append(_text(_LEFT + 150 * k + 14, 20, name, "start"))
+    parts.append(_text((_LEFT + _WIDTH) / 2, bottom + 30, axis, "middle"))
+    return _svg(_WIDTH, height, parts, axis)
+
+
+def _curve(x: np.ndarray, y: np.ndarray, point: tuple[float, float]) -> str:
+    """Errors against coverage, with the point where the rule stands."""
+    width, height, left, bottom = 520, 300, 60, 250
+    top = max(0.1, math.ceil(10 * float(max([*y, point[1]]))) / 10)
+
+    def at(a: float, b: float) -> str:
+        return f"{left + a * (width - left - 20):.1f},{bottom - b / top * (bottom - 30):.1f}"
+
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        px, py = at(share, share * top).split(",")
+        parts.append(f'<line x1="{px}" x2="{px}" y1="30" y2="{bottom}" stroke="{_GRID}"/>')
+        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{py}" y2="{py}" stroke="{_GRID}"/>')
+        parts.append(_text(float(px), bottom + 16, f"{share:g}", "middle"))
+        parts.append(_text(left - 8, float(py) + 4, f"{share * top:.3g}", "end"))
+    line = " ".join(at(a, b) for a, b in zip(x, y, strict=True))
+    parts.append(f'<polyline points="{line}" fill="none" stroke="{_OTHER}" stroke-width="2"/>')
+    px, py = at(*point).split(",")
+    parts.append(f'<circle cx="{px}" cy="{py}" r="6" fill="{_OURS}"/>')
+    parts.append(f'<circle cx="{left + 5}" cy="14" r="5" fill="{_OURS}"/>')
+    parts.append(_text(left + 14, 18, "the instrument's rule", "start"))
+    parts.append(f'<line x1="{left + 170}" x2="{left + 190}" y1="14" y2="14" stroke="{_OTHER}"/>')
+    parts.append(_text(left + 196, 18, "share of the fit in the inputs, alone", "start"))
+    parts.append(_text(width / 2, bottom + 36, "share of fitted networks with an answer", "middle"))
+    title = "share of wrong answers"
+    parts.append(
+        f'<text x="14" y="{(30 + bottom) / 2}" text-anchor="middle" '
+        f'transform="rotate(-90 14 {(30 + bottom) / 2})">{title}</text>'
+    )
+    return _svg(width, height, parts, f"{title} against coverage")
+
+
+def _tick(span: float) -> float:
+    """A step of 1, 2 or 5 times a power of ten, four to nine of them in the span."""
+    raw = max(span, 1e-9) / 6
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= raw)
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(width: int, height: int, parts: Sequence[str], title: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'font-family="system-ui, sans-serif" font-size="12" fill="{_INK}" role="img">'
+        f'<title>{escape(title)}</title><rect width="{width}" height="{height}" fill="#ffffff"/>'
+        + "".join(parts)
+        + "</svg>\n"
+    )
+
+
+def main(load_zoo: Callable[[], Zoo] = load) -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description="Write the page on which number to trust.")
+    parser.add_argument("docs", nargs="?", default="docs", type=Path)
+    print(write_page(load_zoo(), parser.parse_args().docs))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What was fixed before the judged half was run: predictors, rules, hypotheses and thresholds.
+
+``chosen.toml`` says which measure is read at which place and moment and in which direction, and how
+patient each rule is: chosen on the pilot half alone, by
+:mod:`theodolite_papers.alignment_zoo.pilot`. ``registered.toml`` holds the hypotheses with their
+thresholds, written by hand after a look at the pilot half. A claim of the ledger is one hypothesis,
+and its digest covers the sentence with its threshold.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from theodolite_papers.alignment_zoo.alarms import AlarmRule
+from theodolite_papers.alignment_zoo.judging import STATISTICS, Sample
+from theodolite_papers.alignment_zoo.predictors import Predictor
+from theodolite_papers.ledger import Outcome, outcome
+
+__all__ = ["Hypothesis", "Registered", "registered"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A statement about the judged half that can fail.
+
+    Args:
+        name: short.
+        text: the sentence, with its threshold.
+        statistic: a key of ``STATISTICS``.
+        of: column or rule that it is about.
+        at_least: threshold, where the statistic should be large.
+        at_most: threshold, where it should be small.
+        than: columns or rules that it should be better than, as well.
+        beside: columns or rules whose statistic is shown with it.
+    """
+
+    name: str
+    text: str
+    statistic: str
+    of: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    than: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+    def check(self, sample: Sample) -> Outcome:
+        """Whether it holds on a sample, with the numbers that decide; None where undefined."""
+        measure = STATISTICS[self.statistic]
+        value = measure(sample, self.of)
+        others = {name: measure(sample, name) for name in self.than}
+        shown = others | {name: measure(sample, name) for name in self.beside}
+        numbers = {self.of or self.statistic: value, **shown}
+        if value != value:
+            return outcome(None, **numbers)
+        holds = True
+        if self.at_least is not None:
+            holds = value >= self.at_least and all(value > o for o in others.values() if o == o)
+        if self.at_most is not None:
+            holds = value <= self.at_most and all(value < o for o in others.values() if o == o)
+        return outcome(holds, **numbers)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One question: what is compared, and what was expected.
+
+    Args:
+        outcome: column of the table that is foretold.
+        predictors: what may foretell it.
+        hypotheses: what was expected.
+        rules: of the alarm question.
+        scores: columns of the transfers, for the question about transfer.
+    """
+
+    outcome: str
+    predictors: tuple[Predictor, ...]
+    hypotheses: tuple[Hypothesis, ...]
+    rules: Mapping[str, AlarmRule]
+    scores: Mapping[str, bool]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns of the predictors in a sample."""
+        return tuple(predictor.key for predictor in self.predictors)
+
+
+@cache
+def registered(question: str) -> Registered:
+    """What was registered about a question.
+
+    Example:
+        >>> registered("generalisation").outcome
+        'gap'
+    """
+    here = resources.files("theodolite_papers.alignment_zoo")
+    chosen, written = (
+        tomllib.loads(here.joinpath(name).read_text(encoding="utf-8")).get(question, {})
+        for name in ("chosen.toml", "registered.toml")
+    )
+    scores = chosen.get("scores", {}) | written.get("scores", {})
+    return from_table(chosen | written | {"scores": scores})
+
+
+def from_table(table: Mapping[str, Any]) -> Registered:
+    """What a table of the file says."""
+    entries: list[dict[str, Any]] = [
+        {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}
+        for one in table.get("hypotheses", [])
+    ]
+    return Registered(
+        table.get("outcome", ""),
+        tuple(Predictor(**one) for one in table.get("predictors", [])),
+        tuple(Hypothesis(**one) for one in entries),
+        {name: AlarmRule(**one) for name, one in table.get("rules", {}).items()},
+        dict(table.get("scores", {})),
+    )

@@ -1,0 +1,68 @@
+"""What was registered can be checked, and the committed records say what the table says."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import theodolite_papers.alignment_zoo as package
+from theodolite_papers.alignment_zoo import load
+from theodolite_papers.alignment_zoo.judging import CONTEXT, STATISTICS, Sample
+from theodolite_papers.alignment_zoo.pilot import chosen_table
+from theodolite_papers.alignment_zoo.registration import Hypothesis, registered
+
+QUESTIONS = ("generalisation", "labels", "verdict", "alarm", "transfer", "trainability")
+HYPOTHESES = [(q, one) for q in QUESTIONS for one in registered(q).hypotheses]
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    return load()
+
+
+def sample_of(values, outcome):
+    names = (*CONTEXT, "outcome", "ours", "other")
+    table = np.zeros((len(outcome), len(names)))
+    table[:, -3], table[:, -2], table[:, -1] = outcome, values, -np.asarray(values)
+    return Sample(names, table)
+
+
+class TestHypothesis:
+    rising = sample_of([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 5.0])
+
+    @pytest.mark.parametrize(
+        ("limits", "holds"),
+        [
+            ({"at_least": 0.9}, True),
+            ({"at_least": 1.1}, False),
+            ({"at_most": 1.0}, True),
+            ({"at_most": 0.5}, False),
+            ({"at_least": 0.5, "than": ("other",)}, True),
+            ({"at_most": 1.5, "than": ("other",)}, False),
+        ],
+        ids=str,
+    )
+    def test_thresholds_and_rivals_decide(self, limits, holds):
+        found = Hypothesis("h", "text", "tau", "ours", **limits).check(self.rising)
+        assert found.holds is holds
+        assert found.numbers["ours"] == 1.0
+
+    def test_an_undefined_statistic_decides_nothing(self):
+        flat = sample_of([1.0, 1.0], [1.0, 2.0])
+        assert Hypothesis("h", "text", "tau", "ours", at_least=0.1).check(flat).holds is None
+
+
+@pytest.mark.parametrize(("question", "one"), HYPOTHESES, ids=lambda v: getattr(v, "name", v))
+def test_a_hypothesis_is_about_registered_numbers_and_states_its_threshold(question, one):
+    known = {*registered(question).keys, *registered(question).rules, *registered(question).scores}
+    assert one.statistic in STATISTICS
+    assert {one.of, *one.than, *one.beside} - {""} <= known
+    (limit,) = [x for x in (one.at_least, one.at_most) if x is not None]
+    assert any(text in one.text for text in (f"{limit:g}", f"{100 * limit:g} %"))
+
+
+@pytest.mark.parametrize("question", ["labels", "transfer"])
+def test_what_was_chosen_is_what_the_pilot_half_gives(zoo, question):
+    text = (Path(package.__file__).parent / "chosen.toml").read_text()
+    assert tomllib.loads(text)[question] == chosen_table(zoo.of_half("pilot"), question)
