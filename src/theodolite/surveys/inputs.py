@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from theodolite._distributed import Processes
 from theodolite.engine import (
     Batch,
     Cast,
@@ -23,9 +24,9 @@ from theodolite.errors import DomainError, DtypeError, NotFiniteError
 from theodolite.surveys.fit import loss_of_maps
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.positions import PositionTask, find_task
-from theodolite.surveys.probe import Probe
+from theodolite.surveys.probe import Probe, draw_probe
 
-__all__ = ["Converted", "Fit", "fit_inputs"]
+__all__ = ["Converted", "Fit", "draw_fitting", "fit_inputs"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,40 @@ class Fit:
     def data(self, data: Any, batch_fn: Callable[[Any], Batch] | None) -> Any:
         """All the data as the model takes them."""
         return data if self.cast is None else Converted(data, self.cast, batch_fn)
+
+
+def draw_fitting(
+    model: nn.Module,
+    data: Any,
+    options: SurveyOptions,
+    processes: Processes,
+    *,
+    held_out: Any = None,
+    targets: Any = None,
+    truth: Any = None,
+    groups: Any = None,
+) -> tuple[Probe, Probe | None, Fit]:
+    """The probe, held-out examples if there are some, and how data are made to fit the model.
+
+    Args:
+        model: unwrapped.
+        data: what examples are drawn from.
+        options: what the user chose.
+        processes: those that take part.
+        held_out: examples that the model was not trained on.
+        targets: of the same examples, where the data holds none.
+        truth: true labels, where the targets are others.
+        groups: of the examples.
+    """
+    place = options.device or model_device(model)
+    drawn = draw_probe(
+        data, options, processes, targets=targets, device=place, truth=truth, groups=groups
+    )
+    fit = fit_inputs(model, drawn, options)
+    others = None
+    if held_out is not None:
+        others = fit.probe(draw_probe(held_out, options, processes, device=place), options)
+    return fit.probe(drawn, options), others, fit
 
 
 def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:

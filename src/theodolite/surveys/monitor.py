@@ -21,7 +21,6 @@ from theodolite.engine import (
     Parameters,
     Read,
     Readout,
-    model_device,
     require_device,
     require_model,
     untouched,
@@ -29,10 +28,9 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES, Record, Run, save_run, save_step
-from theodolite.surveys.inputs import fit_inputs
+from theodolite.surveys.inputs import draw_fitting
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
-from theodolite.surveys.probe import draw_probe
 from theodolite.surveys.results import History, Survey, unused_folder
 from theodolite.surveys.run import measure_model, versions
 
@@ -167,17 +165,16 @@ class Monitor:
             self._cadence = Cadence.of(cadence, every, self._options.families)
             self._options.require_common(self._processes, call="Monitor", **self._schedule())
             require_device(self._options.device, model)
-            place = self._options.device or model_device(unwrap(model))
-            drawn = draw_probe(
-                probe, self._options, self._processes, device=place, truth=truth, groups=groups
+            drawn, self._held_out, _ = draw_fitting(
+                unwrap(model),
+                probe,
+                self._options,
+                self._processes,
+                held_out=held_out,
+                truth=truth,
+                groups=groups,
             )
-            fit = fit_inputs(unwrap(model), drawn, self._options)
-            drawn = fit.probe(drawn, self._options)
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
-            self._held_out = None
-            if held_out is not None:
-                others = draw_probe(held_out, self._options, self._processes, device=place)
-                self._held_out = fit.probe(others, self._options)
 
     def step(self, step: int) -> Survey | None:
         """Call after every training step; measures where one is due.

@@ -22,7 +22,6 @@ from theodolite.engine import (
     Parameters,
     Read,
     Readout,
-    model_device,
     only_trainable,
     require_device,
     require_model,
@@ -46,7 +45,7 @@ from theodolite.surveys.covariance import (
 )
 from theodolite.surveys.fit import measure_fit, measure_loss, require_example_loss
 from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
-from theodolite.surveys.inputs import fit_inputs
+from theodolite.surveys.inputs import draw_fitting
 from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
 from theodolite.surveys.options import (
@@ -55,7 +54,7 @@ from theodolite.surveys.options import (
     group_of,
 )
 from theodolite.surveys.plan import SurveyPlan, trim_memory
-from theodolite.surveys.probe import Probe, draw_probe, require_order, reusable
+from theodolite.surveys.probe import Probe, require_order, reusable
 from theodolite.surveys.progress import Progress, ProgressBar, shown_progress, stage_costs
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.representation import measure_representation
@@ -181,28 +180,20 @@ def survey(
         inner = unwrap(model)
         with untouched(inner):
             require_order(data, truth)
-            everything, place = (
-                reusable(data, chosen, targets, empty=not processes.alone),
-                chosen.device or model_device(inner),
-            )
-            drawn = draw_probe(
+            everything = reusable(data, chosen, targets, empty=not processes.alone)
+            probe, others, fit = draw_fitting(
+                inner,
                 everything,
                 chosen,
                 processes,
+                held_out=held_out,
                 targets=targets if chosen.examples is None else None,
-                device=place,
                 truth=truth,
                 groups=groups,
             )
-            fit = fit_inputs(inner, drawn, chosen)
-            probe, everything = fit.probe(drawn, chosen), fit.data(everything, chosen.batch_fn)
-            others = None
-            if held_out is not None:
-                others = draw_probe(held_out, chosen, processes, device=place)
-                others = fit.probe(others, chosen)
             record = measure_model(
                 inner,
-                everything,
+                fit.data(everything, chosen.batch_fn),
                 probe,
                 chosen,
                 held_out=others,
