@@ -3,6 +3,7 @@
 import functools
 import gc
 import weakref
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import torch
 from torch import nn
 
 import theodolite as th
-from theodolite.engine import Batch
+from theodolite.engine import Batch, untouched
 from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.measures import kernel
 from theodolite.records import Record, load_record, save_record
-from theodolite.surveys.heads import Body, WithHead, find_head
+from theodolite.surveys.heads import Body, WithHead, find_head, pretrained_body
+from theodolite.surveys.transfer_sources import identity
 
 
 def task(n=120, seed=0):
@@ -403,6 +405,79 @@ def test_rows_are_means_over_the_positions_of_the_head(head, shape, axes):
     torch.testing.assert_close(Body(model, "head")(inputs), inputs.mean(axes))
 
 
+class Moved(nn.Module):
+    """A convolution whose maps are returned with features last."""
+
+    def __init__(self, *after):
+        super().__init__()
+        self.first, self.after = nn.Conv2d(2, 5, 1), nn.Sequential(*after)
+
+    def forward(self, x):
+        return self.after(self.first(x).permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "axes"),
+    [
+        (Moved(nn.LayerNorm(5)), (1, 2)),
+        (Moved(nn.Linear(5, 5), nn.Tanh()), (1, 2)),
+        (nn.Sequential(nn.Conv2d(2, 5, 1), nn.BatchNorm2d(5), nn.ReLU()), (2, 3)),
+        (nn.Sequential(nn.Conv2d(2, 5, 1), nn.Flatten(2), nn.BatchNorm1d(5)), 2),
+    ],
+    ids=["normalised last", "linear", "channels first", "steps, channels first"],
+)
+def test_features_without_a_head_are_means_over_positions(model, axes):
+    model.eval()
+    inputs = torch.randn(3, 2, 4, 6)
+    found = pretrained_body(model, Batch((inputs,)), None)
+    torch.testing.assert_close(found(inputs), model(inputs).mean(axes))
+
+
+def test_an_error_while_layers_are_looked_for_is_told(monkeypatch):
+    """A model that is a head alone has no layers; that is the only reason for none."""
+
+    def fails(*_args, **_kwargs):
+        raise DomainError("layers: something else")
+
+    monkeypatch.setattr("theodolite.surveys.transfers.survey_layers", fails)
+    with pytest.raises(DomainError, match="something else"):
+        th.transfer(good(), task(40), tangent=False)
+
+
+def test_a_device_that_is_full_costs_the_tangent_kernel_alone(monkeypatch):
+    def full(*_args, **_kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB. And much more.")
+
+    monkeypatch.setattr("theodolite.surveys.transfers.tangent_kernels", full)
+    found = th.transfer(good(), task(40))
+    model = found.record.contents["models"][0]
+    assert model["tangent"] is None
+    assert model["notes"] == [
+        "The tangent kernel was not measured, features alone are judged: CUDA out of memory"
+    ]
+
+
+def test_the_random_state_is_noted_where_the_model_is_measured(monkeypatch):
+    """That of another device is known only once the model lies there."""
+    order, plain = [], nn.Module.to
+
+    def moves(module, *args, **kwargs):
+        order.extend(["moved"] if isinstance(module, Informed) else [])
+        return plain(module, *args, **kwargs)
+
+    @contextmanager
+    def notes(model):
+        order.append("noted")
+        with untouched(model):
+            yield
+        order.append("restored")
+
+    monkeypatch.setattr(nn.Module, "to", moves)
+    monkeypatch.setattr("theodolite.surveys.transfers.untouched", notes)
+    th.transfer(good(), task(40), tangent=False, device="cpu:0")
+    assert order == ["moved", "noted", "restored", "moved"]
+
+
 def test_a_model_is_brought_back_from_the_device(monkeypatch):
     """Here there is one device alone: what is asked of the model is watched."""
     asked = []
@@ -474,6 +549,33 @@ def test_what_has_changed_is_measured_again(tmp_path):
     assert found(f"{file}:net")["error"] == pytest.approx(first["error"])
     file.write_text("from tests.survey.test_transfer import poor as net\n")
     assert found(f"{file}:net")["error"] > first["error"] + 0.1
+
+
+def test_functions_are_told_apart_by_what_they_do(tmp_path):
+    """All lambdas have one name; what they say and what they close over may differ."""
+
+    def seconds(build, prepare=None):
+        run = th.transfer(
+            {"a": build}, task(60), folder=tmp_path / "run", tangent=False, prepare=prepare
+        )
+        return run.record.contents["models"][0]["seconds"]
+
+    def built(outputs):
+        return lambda: Informed(slice(0, 2), outputs)
+
+    first = seconds(built(5))
+    assert seconds(built(5)) == first  # read, not measured
+    assert seconds(built(6)) != first
+    first = seconds(good, lambda inputs: inputs + 0)
+    assert seconds(good, lambda inputs: inputs + 0) == first
+    assert seconds(good, lambda inputs: inputs + 1) != first
+
+
+def test_a_function_that_calls_itself_has_an_identity():
+    def build(times=2):
+        return build(times - 1) if times else good()
+
+    assert identity(build) == identity(build)
 
 
 def test_entries_for_models_that_are_not_there_are_said():

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from theodolite.engine import Batch, first_tensor, untouched
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 
-__all__ = ["Body", "WithHead", "find_head"]
+__all__ = ["Body", "WithHead", "find_head", "pretrained_body"]
 
 _POINTWISE = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CHANNELS_FIRST = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
 
 
 class _ReachedError(Exception):
@@ -38,18 +39,24 @@ class Body(nn.Module):
         head: name of the layer whose input is read, so that it does not run; None reads what the
             model returns. Tokens are averaged where the mask counts them, maps over positions:
             those that a linear head takes last, or the axes after the channels of a convolution.
+        channels_last: without a head, whether the model returns maps with features in the last
+            axis; None takes three axes for tokens and more for maps with channels first.
     """
 
-    def __init__(self, model: nn.Module, head: str | None) -> None:
+    def __init__(
+        self, model: nn.Module, head: str | None, channels_last: bool | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.head = head
+        self.channels_last = channels_last
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Features (n, d)."""
         mask = kwargs.get("attention_mask")
         if self.head is None:
-            return _rows(first_tensor(self.model(*args, **kwargs), "output of the model"), mask)
+            returned = first_tensor(self.model(*args, **kwargs), "output of the model")
+            return _rows(returned, mask, channels_last=self.channels_last)
 
         def stop(_module: nn.Module, given: Any, named: Mapping[str, Any]) -> None:
             raise _ReachedError(first_tensor([*given, *named.values()], "input of the head"))
@@ -110,6 +117,37 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
         if head is not None and head not in named:
             raise UnknownNameError("head", head, named)
         return head
+    name, result, returned = _last_layer(model, batch)
+    if name is None or result is None:
+        return None
+    module = named[name]
+    if isinstance(module, nn.Linear) and result.shape == returned.shape:
+        return name
+    single = isinstance(module, _POINTWISE) and set(module.kernel_size) == {1}
+    return name if single and returned.shape[:2] == result.shape[:2] else None
+
+
+def pretrained_body(model: nn.Module, batch: Batch, head: str | None = "auto") -> Body:
+    """The model up to its head; one without a head says itself where its features are.
+
+    Args:
+        model: any module, unwrapped.
+        batch: a few examples.
+        head: as for :func:`find_head`.
+
+    Raises:
+        UnknownNameError: If there is no layer of this name.
+    """
+    found = find_head(model, batch, head)
+    if found is not None:
+        return Body(model, found)
+    name, result, returned = _last_layer(model, batch)
+    same = name is not None and result is not None and result.shape == returned.shape
+    return Body(model, None, _channels_last(model.get_submodule(name)) if same and name else None)
+
+
+def _last_layer(model: nn.Module, batch: Batch) -> tuple[str | None, Tensor | None, Tensor]:
+    """The last layer with parameters that runs, what it returns, and what the model returns."""
     last: list[tuple[str, Tensor]] = []
 
     def watch(name: str) -> Any:
@@ -119,12 +157,11 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
 
         return hook
 
-    owners = [
-        (name, module)
-        for name, module in named.items()
+    handles = [
+        module.register_forward_hook(watch(name))
+        for name, module in model.named_modules()
         if next(module.parameters(recurse=False), None) is not None
     ]
-    handles = [module.register_forward_hook(watch(name)) for name, module in owners]
     try:
         with untouched(model), torch.no_grad():
             model.eval()
@@ -132,21 +169,17 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
     finally:
         for handle in handles:
             handle.remove()
-    if not last:
-        return None
-    name, result = last[-1]
-    module = named[name]
-    if isinstance(module, nn.Linear) and result.shape == returned.shape:
-        return name
-    single = isinstance(module, _POINTWISE) and set(module.kernel_size) == {1}
-    return name if single and returned.shape[:2] == result.shape[:2] else None
+    name, result = last[-1] if last else (None, None)
+    return name, result, returned
 
 
-def _channels_last(head: nn.Module) -> bool | None:
-    """Whether a head takes features in the last axis; None where it does not say."""
-    if isinstance(head, nn.Linear):
+def _channels_last(layer: nn.Module) -> bool | None:
+    """Whether a layer has features in the last axis; None where it does not say."""
+    if isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
+        return True if len(layer.normalized_shape) == 1 else None
+    if isinstance(layer, nn.Linear):
         return True
-    return False if isinstance(head, _POINTWISE) else None
+    return False if isinstance(layer, (*_POINTWISE, *_CHANNELS_FIRST)) else None
 
 
 def _rows(values: Tensor, mask: Any, *, channels_last: bool | None = None) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -83,8 +84,9 @@ def built_model(name: str, source: Source) -> nn.Module:
 def identity(source: Any) -> str:
     """What tells a model, or what prepares its inputs, from another of the same name.
 
-    The weights of a module, the text of a file, the arguments of a ``partial`` and the fields of a
-    dataclass; of other functions only the name is known.
+    The weights of a module, the text of a file, the arguments of a ``partial``, the fields of a
+    dataclass; of a function its instructions, defaults and what it closes over, but neither the
+    functions that it calls nor lists and dictionaries, which may change as it runs.
     """
     if isinstance(source, nn.Module):
         weights = {key: value for key, value in source.state_dict().items() if _is_plain(value)}
@@ -95,7 +97,40 @@ def identity(source: Any) -> str:
         return f"{source} {hashlib.sha256(text).hexdigest()}"
     if isinstance(source, partial):
         return f"{identity(source.func)} {source.args} {source.keywords}"
+    if isinstance(source, FunctionType):
+        cells = [cell.cell_contents for cell in source.__closure__ or () if _is_filled(cell)]
+        held = [*cells, *(source.__defaults__ or ()), *(source.__kwdefaults__ or {}).values()]
+        text = repr([_instructions(source.__code__), *map(_held, held)])
+        return f"{own_name(source)} {hashlib.sha256(text.encode()).hexdigest()}"
     return repr(source) if is_dataclass(source) else own_name(source)
+
+
+def _instructions(code: CodeType) -> list[Any]:
+    """What a function does, without where it is written."""
+    constants = [
+        _instructions(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts
+    ]
+    return [code.co_code, code.co_names, constants]
+
+
+def _held(value: Any) -> str:
+    """Of what a function keeps beside its instructions, as far as it stays as it is."""
+    if isinstance(value, Tensor):
+        return probe_digest(Batch((value,))) if _is_plain(value) else "tensor"
+    if value is None or isinstance(value, (bool, int, float, complex, bytes)):
+        return repr(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_held, value))})"
+    # A function that it calls may call it in turn: no further than its instructions.
+    is_function = isinstance(value, FunctionType)
+    return repr(_instructions(value.__code__)) if is_function else identity(value)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a function that mentions itself, while it is being made
+        return False
 
 
 def _is_plain(value: Any) -> bool:

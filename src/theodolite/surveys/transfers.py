@@ -43,7 +43,7 @@ from theodolite.errors import (
 from theodolite.linalg import LeaveOneOut, double, expected_accuracy, regression_targets
 from theodolite.measures import kernel, representation
 from theodolite.records import Record, load_record, save_record
-from theodolite.surveys.heads import Body, WithHead, find_head
+from theodolite.surveys.heads import Body, WithHead, pretrained_body
 from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
@@ -361,7 +361,7 @@ def _measured(
     notes: list[str] = []
     require_device(options.device, model)
     place = options.device or model_device(model)
-    with untouched(model), _moved(model, options.device):
+    with _moved(model, options.device), untouched(model):
         model.eval()
         examples = _Prepared(probe.batch.to(place), prepare, options.batch_size)
         few = replace(probe, batch=examples.part(slice(0, 2)), notes={}, suspect=None)
@@ -370,10 +370,9 @@ def _measured(
         wanted = (
             options.head.get(name, "auto") if isinstance(options.head, Mapping) else options.head
         )
-        head = find_head(model, examples.part(slice(0, 3)), wanted)
-        body = Body(model, head)
+        body = pretrained_body(model, examples.part(slice(0, 3)), wanted)
         began = time.perf_counter()
-        shown = _layers(body, examples.part(slice(0, 3)), options, head)
+        shown = _layers(body, examples.part(slice(0, 3)), options)
         rows, outputs = _features(body, examples, shown, options.pool)
         seconds["features"] = time.perf_counter() - began
         report(0.3, f"{name}: features")
@@ -386,7 +385,9 @@ def _measured(
         judged = _judged(body, outputs, examples, answers, options, notes)
         seconds["tangent"] = time.perf_counter() - began
     curve = _curve(judged, outputs, answers, options.labels)
-    return _model_record(name, model, head, layers, plain, judged, curve, probe, seconds, notes)
+    return _model_record(
+        name, model, body.head, layers, plain, judged, curve, probe, seconds, notes
+    )
 
 
 @contextmanager
@@ -436,15 +437,13 @@ def _gain(judged: "_Judged", answers: Tensor) -> float:
     return min(wrong[0] / wrong[1], 1.0)
 
 
-def _layers(body: Body, few: Batch, options: TransferOptions, head: str | None) -> list[Layer]:
+def _layers(body: Body, few: Batch, options: TransferOptions) -> list[Layer]:
     """The layers below the head; none where the head is all that the model has."""
-    try:
-        layout = survey_layers(body, few, options.layers)
-    except DomainError:
-        if options.layers is not None:
-            raise
+    below = [name for name, _ in body.named_parameters() if not _is_head(name, body.head)]
+    if not below and options.layers is None:
         return []
-    return [layer for layer in layout.with_features() if not _is_head(layer.name, head)]
+    layout = survey_layers(body, few, options.layers)
+    return [layer for layer in layout.with_features() if not _is_head(layer.name, body.head)]
 
 
 def _features(
@@ -560,8 +559,10 @@ def _body_kernel(
             params=trained,
             batch_size=options.batch_size,
         )
-    except TheodoliteError as error:
-        notes.append(f"The tangent kernel was not measured, features alone are judged: {error}")
+    except (TheodoliteError, torch.OutOfMemoryError) as error:
+        full = isinstance(error, torch.OutOfMemoryError)  # whose message goes on about settings
+        reason = str(error).partition(". ")[0] if full else error
+        notes.append(f"The tangent kernel was not measured, features alone are judged: {reason}")
         return None
     return double(found.total)
 
