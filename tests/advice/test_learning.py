@@ -37,9 +37,10 @@ def test_two_hundred_examples_predict_the_error_of_two_thousand(generator):
             found.append((gaps.square().mean() / y[n:].var()).item())
         measured[n] = np.mean(found)
     mean = torch.stack(predicted).mean(0)
-    # Without the theory 2000 labels would be told 45 % worse than they are.
+    # Without the theory 2000 labels would be told 45 % worse than they are; the limit on degrees of
+    # freedom, which real features need, leaves 13 % of it here.
     for value, n in zip(mean.tolist(), (100, 200, 2000), strict=True):
-        assert value == pytest.approx(measured[n], rel=0.1)
+        assert value == pytest.approx(measured[n], rel=0.15)
 
 
 def classes(n, generator):

@@ -129,6 +129,7 @@ NAN = torch.full((4, 2), torch.nan)
             DomainError,
             r"largest_share: expected a number in \[0.0, 1.0\], got 2.0",
         ),
+        (lambda: kernel.mean_gram([]), ShapeError, "grams: expected at least one, got none"),
     ],
 )
 def test_bad_input_is_named_with_what_to_do(call, error, message):

@@ -13,7 +13,7 @@ from torch import nn
 import theodolite as th
 from theodolite.engine import Batch, untouched
 from theodolite.errors import DomainError, RecordError, UnknownNameError
-from theodolite.measures import kernel
+from theodolite.measures import kernel, representation
 from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, WithHead, find_head, pretrained_body
 from theodolite.surveys.transfer_sources import identity
@@ -448,7 +448,7 @@ def test_a_device_that_is_full_costs_the_tangent_kernel_alone(monkeypatch):
     def full(*_args, **_kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB. And much more.")
 
-    monkeypatch.setattr("theodolite.surveys.transfers.tangent_kernels", full)
+    monkeypatch.setattr("theodolite.surveys.transfer_regressions.tangent_kernels", full)
     found = th.transfer(good(), task(40))
     model = found.record.contents["models"][0]
     assert model["tangent"] is None
@@ -601,6 +601,36 @@ def test_no_wrong_answer_among_few_does_not_promise_all():
     assert curve.examples == 200
     low, high = curve.accuracy_interval[:, -1].tolist()
     assert low < curve.accuracy[-1] < high < 1.0
+
+
+def test_more_labels_are_ranked_by_all_layers_and_the_gain_of_the_kernel():
+    """The error of all layers with all labels, times what the tangent kernel gains on its own."""
+    model, (x, y) = good(), task(150)
+    found = th.transfer(model, (x, y), tangent_examples=40).record.contents["models"][0]
+    rows = model.body(x).relu().detach()
+    every = representation.leave_one_out_readout(rows, y).error
+    few = representation.leave_one_out_readout(rows[:40], y[:40]).error
+    expected = found["tangent"]["error"] * (every / few).item()
+    # The unit of the ridge is that of all examples, also among the few.
+    assert found["error"] == pytest.approx(expected, rel=0.02)
+
+
+def test_the_chance_in_the_gain_widens_intervals():
+    """The fewer examples the tangent kernel has seen, the less is known of what it adds."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    x, _ = task(400, seed=3)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    widths, ends = [], []
+    for count in (40, 320):
+        found = th.transfer(model, (x, y), tangent_examples=count)
+        value, low, _ = found.forecast()
+        curve = found.curve()
+        wrong = 1 - curve.accuracy_interval[:, -1]
+        widths.append((value - low) / (1 - value))
+        ends.append((wrong[0] / wrong[1]).log().item())
+    assert widths[0] > 1.2 * widths[1]
+    assert ends[0] > 1.05 * ends[1]
 
 
 def test_the_page_says_nothing_beyond_the_labels_of_the_curve(tmp_path):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,7 +28,7 @@ __all__ = [
     "NORMAL_QUANTILE",
     "RIDGES",
     "LeaveOneOut",
-    "expected_accuracy",
+    "expected_right",
     "leave_one_out",
     "leave_one_out_blocks",
     "regression_targets",
@@ -86,10 +86,10 @@ def regression_targets(
     return double(targets).reshape(len(targets), -1), None
 
 
-def expected_accuracy(
+def expected_right(
     predictions: Float[Tensor, "n c"], columns: Float[Tensor, "n c"]
-) -> Float[Tensor, ""]:
-    """Accuracy on new examples, whose class is no rarer than before: that of one left out is.
+) -> Bool[Tensor, " n"]:
+    """Which examples would be right if they were new, and their class no rarer than before.
 
     Args:
         predictions: for each example from all the others.
@@ -97,7 +97,7 @@ def expected_accuracy(
     """
     others = (columns.sum(0) - columns) / (len(columns) - 1)
     guesses = (double(predictions) - others + columns.mean(0)).argmax(1)
-    return (guesses == columns.argmax(1)).double().mean()
+    return guesses == columns.argmax(1)
 
 
 def leave_one_out(

@@ -16,14 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.advice import (
-    SMALL_ERROR,
-    Candidate,
-    LearningCurve,
-    choosing_notes,
-    learning_curve,
-    ranked,
-)
+from theodolite.advice import Candidate, LearningCurve, choosing_notes, ranked
 from theodolite.checks import require_count, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -32,24 +25,26 @@ from theodolite.engine import (
     model_device,
     require_device,
     require_pool,
-    tangent_kernels,
     untouched,
 )
-from theodolite.errors import (
-    DomainError,
-    RecordError,
-    TheodoliteError,
-)
-from theodolite.linalg import LeaveOneOut, double, expected_accuracy, regression_targets
-from theodolite.measures import kernel, representation
+from theodolite.errors import DomainError, RecordError
+from theodolite.linalg import LeaveOneOut, regression_targets
+from theodolite.measures import representation
 from theodolite.records import Record, load_record, save_record
-from theodolite.surveys.heads import Body, WithHead, pretrained_body
+from theodolite.surveys.heads import Body, pretrained_body
 from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.probe import Probe, draw_probe
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
+from theodolite.surveys.transfer_regressions import (
+    Judged,
+    body_kernel,
+    forecast,
+    judged,
+    predicted_curve,
+)
 from theodolite.surveys.transfer_results import Transfer
 from theodolite.surveys.transfer_sources import (
     Source,
@@ -65,12 +60,7 @@ __all__ = ["TransferOptions", "transfer"]
 
 Prepare = Callable[[Any], Any]
 
-_ROWS = 10  # of the fresh head: the body's kernel is their mean
 _READOUT = 500  # examples of the read-out of a layer
-# Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
-# interval where the error is small, and how much higher networks come out where it is not.
-_FINE_TUNING = 0.04
-_NEW_FEATURES = 0.47
 
 
 @dataclass(frozen=True)
@@ -139,8 +129,10 @@ def transfer(
     """Rank models for a new task, with forecasts of fine-tuning and of more labels.
 
     Each model is judged by the leave-one-out error of regression with its exact tangent kernel, a
-    fresh head attached: features and body together, weighted as the error itself prefers. Layers
-    are judged by read-outs of their features. Nothing is trained, and no held-out data is needed.
+    fresh head attached: features and body together, weighted as the error itself prefers; with more
+    labels than that kernel has seen, by the features of all layers and what the kernel gained over
+    them. Layers are judged by read-outs of their features. Nothing is trained, and no held-out data
+    is needed.
 
     Args:
         models: modules, callables that build them, or names as on the command line
@@ -382,11 +374,28 @@ def _measured(
         seconds["readouts"] = time.perf_counter() - began - seconds["features"]
         report(0.5, f"{name}: read-outs")
         began = time.perf_counter()
-        judged = _judged(body, outputs, examples, answers, options, notes)
+        of_body = _body_kernel(body, outputs, examples, options, notes)
+        found = judged(outputs, [rows[layer.name] for layer in shown], of_body, answers)
         seconds["tangent"] = time.perf_counter() - began
-    curve = _curve(judged, outputs, answers, options.labels)
-    return _model_record(
-        name, model, body.head, layers, plain, judged, curve, probe, seconds, notes
+    curve = predicted_curve(found, answers, options.labels)
+    return _model_record(name, model, body.head, layers, plain, found, curve, probe, seconds, notes)
+
+
+def _body_kernel(
+    body: Body, rows: Tensor, examples: _Prepared, options: TransferOptions, notes: list[str]
+) -> Tensor | None:
+    """The tangent kernel below the head, between as many examples as are allowed."""
+    if not options.tangent:
+        return None
+    return body_kernel(
+        body,
+        rows,
+        examples.first(options.tangent_examples),
+        lambda name: _is_head(name, body.head),
+        notes,
+        seed=options.seed,
+        memory_limit=options.memory_limit,
+        batch_size=options.batch_size,
     )
 
 
@@ -402,39 +411,6 @@ def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None
         yield
     finally:
         model.to(home)
-
-
-def _curve(
-    judged: "_Judged", rows: Tensor, answers: Tensor, labels: Sequence[int] | None
-) -> LearningCurve:
-    """Over the number of labels, anchored at all that are at hand.
-
-    With more labels than the kernel has seen it is the curve of the features, with what the body
-    gained on the examples of the kernel.
-    """
-    n = len(answers)
-    counts = labels or [round(n * 10 ** (step / 8)) for step in range(-4, 9)]
-    if n <= judged.count:
-        return learning_curve(judged.kernel, answers, counts, kernel=True)
-    found = learning_curve(rows, answers, counts, kernel=False)
-    gain, less = _gain(judged, answers), float(judged.best.error / judged.plain.error)
-    return replace(
-        found,
-        error=found.error * less,
-        error_interval=found.error_interval * less,
-        accuracy=1 - (1 - found.accuracy) * gain,
-        accuracy_interval=1 - (1 - found.accuracy_interval) * gain,
-    )
-
-
-def _gain(judged: "_Judged", answers: Tensor) -> float:
-    """Wrong answers with the body over those of the features, on the examples of the kernel.
-
-    As in the learning curve, half a wrong answer more: none among these does not mean none ever.
-    """
-    shares = [1 - _expected_accuracy(found, answers) for found in (judged.best, judged.plain)]
-    wrong = [share * judged.count + 0.5 for share in shares]
-    return min(wrong[0] / wrong[1], 1.0)
 
 
 def _layers(body: Body, few: Batch, options: TransferOptions) -> list[Layer]:
@@ -500,90 +476,22 @@ def _numbers(found: LeaveOneOut) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """Regression with the kernel of head and body, and with the features alone, on equal terms."""
-
-    kernel: Tensor
-    best: LeaveOneOut
-    plain: LeaveOneOut
-    share: float
-    tangent: bool
-    count: int
-
-
-def _judged(
-    body: Body,
-    rows: Tensor,
-    examples: _Prepared,
-    answers: Tensor,
-    options: TransferOptions,
-    notes: list[str],
-) -> _Judged:
-    count = min(len(rows), options.tangent_examples) if options.tangent else len(rows)
-    of_head = double(rows[:count]) @ double(rows[:count]).mT
-    of_body = _body_kernel(body, rows, examples.first(count), options, notes)
-    if of_body is None:
-        plain = kernel.leave_one_out_regression(of_head, answers[:count])
-        return _Judged(of_head, plain, plain, 0.0, False, count)
-    found = kernel.mixed_regression(of_head, of_body, answers[:count])
-    return _Judged(found.gram, found.best, found.first, found.share, True, count)
-
-
-def _body_kernel(
-    body: Body, rows: Tensor, examples: _Prepared, options: TransferOptions, notes: list[str]
-) -> Tensor | None:
-    """The exact tangent kernel of all that is trainable below a fresh head; None with a note."""
-    if not options.tangent:
-        return None
-    fresh = WithHead(body, rows.shape[1], _ROWS, options.seed, rows).eval()
-    trained = [
-        name
-        for name, parameter in fresh.named_parameters()
-        if parameter.requires_grad
-        and not _is_head(name.removeprefix("body."), body.head)
-        and not name.startswith("head.")
-    ]
-    if not trained:
-        notes.append(
-            "Nothing below the head is trainable: fine-tuning is a read-out of the features, and "
-            "the forecast is that of the read-out."
-        )
-        return None
-    try:
-        found = tangent_kernels(
-            fresh,
-            list(examples),
-            outputs="trace",
-            memory_limit=options.memory_limit,
-            params=trained,
-            batch_size=options.batch_size,
-        )
-    except (TheodoliteError, torch.OutOfMemoryError) as error:
-        full = isinstance(error, torch.OutOfMemoryError)  # whose message goes on about settings
-        reason = str(error).partition(". ")[0] if full else error
-        notes.append(f"The tangent kernel was not measured, features alone are judged: {reason}")
-        return None
-    return double(found.total)
-
-
 def _model_record(
     name: str,
     model: nn.Module,
     head: str | None,
     layers: list[dict[str, Any]],
     plain: LeaveOneOut,
-    judged: _Judged,
-    curve: Any,
+    found: Judged,
+    curve: LearningCurve,
     probe: Probe,
     seconds: dict[str, float],
     notes: list[str],
 ) -> Record:
-    classes = probe.targets.labels is not None
     best = min(layers, key=lambda entry: entry["error"], default=None)
     answers = _answers(probe, torch.device("cpu"))
-    columns, _ = regression_targets(answers[: judged.count])
-    misses = (columns - judged.best.predictions.cpu().double()).square().sum(1)
+    columns, _ = regression_targets(answers[: found.count])
+    misses = (columns - found.best.predictions.cpu().double()).square().sum(1)
     contents = {
         "kind": "transfer-model",
         "name": name,
@@ -592,12 +500,12 @@ def _model_record(
         "head": head,
         "width": int(layers[-1]["width"]) if layers else 0,
         "examples": len(probe),
-        "error": float(judged.best.error),
-        "forecast": _forecast(judged, plain, answers, classes),
+        "error": found.error,
+        "forecast": forecast(found, answers),
         "features": {"n": len(probe), **_numbers(plain)},
-        "features_beside": {"n": judged.count, **_numbers(judged.plain)},
-        "tangent": {"n": judged.count, "share": judged.share, **_numbers(judged.best)}
-        if judged.tangent
+        "features_beside": {"n": found.count, **_numbers(found.plain)},
+        "tangent": {"n": found.count, "share": found.share, **_numbers(found.best)}
+        if found.tangent
         else None,
         "layers": layers,
         "best_layer": None if best is None else best["name"],
@@ -612,32 +520,6 @@ def _model_record(
         },
     }
     return Record(contents, arrays)
-
-
-def _forecast(
-    judged: _Judged, plain: LeaveOneOut, answers: Tensor, classes: bool
-) -> dict[str, Any]:
-    """Of the fine-tuned network, with the labels at hand: value and 95 % interval."""
-    origin = "tangent kernel" if judged.tangent else "features"
-    if classes:
-        n, error = len(answers), float(judged.best.error)
-        value, ends = _expected_accuracy(judged.best, answers), judged.best.accuracy_interval
-        if n > judged.count:  # more labels than the kernel has seen
-            value = 1 - (1 - _expected_accuracy(plain, answers)) * _gain(judged, answers)
-            ends, error = plain.accuracy_interval, float(plain.error)
-        half = float(ends[1] - ends[0]) / 2
-        wide = (half**2 + _FINE_TUNING**2) ** 0.5
-        above = max(wide, _NEW_FEATURES) if error > SMALL_ERROR else wide
-        low, high = max(value - wide, 0.0), min(value + above, 1.0)
-    else:
-        value, low, high = (float(judged.best.error), *map(float, judged.best.error_interval))
-    measure = "accuracy" if classes else "error"
-    return {"measure": measure, "value": value, "low": low, "high": high, "from": origin}
-
-
-def _expected_accuracy(found: LeaveOneOut, answers: Tensor) -> float:
-    columns, _ = regression_targets(answers[: len(found.predictions)].to(found.predictions.device))
-    return float(expected_accuracy(found.predictions, columns))
 
 
 def _joined(

@@ -35,6 +35,7 @@ from theodolite.measures.kernel._linear import (
 from theodolite.measures.kernel._regression import (
     MixedRegression,
     leave_one_out_regression,
+    mean_gram,
     mixed_regression,
     regression_accuracy,
     regression_error,
@@ -81,6 +82,7 @@ __all__ = [
     "linear_hsic",
     "linear_kta",
     "linear_spectrum",
+    "mean_gram",
     "mixed_regression",
     "modes_to_reach",
     "optimal_kernel",

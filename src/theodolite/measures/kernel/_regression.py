@@ -205,6 +205,35 @@ def mixed_regression(
     return min(answers, key=lambda answer: float(answer.best.error.nan_to_num(torch.inf)))
 
 
+@array_function
+def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
+    r"""Kernels in equal shares, each brought to a mean eigenvalue of one after centring.
+
+    .. math:: K = \frac1m \sum_{i=1}^m \frac{K_i}{\bar\lambda_i}
+
+    Args:
+        grams: kernels between the same examples, symmetric.
+
+    Raises:
+        ShapeError: If there is none, or they are not of one size.
+        DomainError: If one is not symmetric.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+        >>> torch.allclose(mean_gram([x @ x.T, 9 * x @ x.T]), mean_gram([x @ x.T]))
+        True
+
+    References:
+        Ours; the unit is that of :func:`mixed_regression`.
+    """
+    if len(grams) == 0:
+        raise ShapeError("grams: expected at least one, got none")
+    for place, gram in enumerate(grams):
+        require_symmetric(**{f"grams[{place}]": gram})
+        require_same_shape(**{"grams[0]": grams[0], f"grams[{place}]": gram})
+    return torch.stack([_unit(gram) for gram in grams]).mean(0)
+
+
 def _unit(gram: Tensor) -> Tensor:
     """The kernel with a mean eigenvalue of one after centring."""
     wide = double(gram.detach())

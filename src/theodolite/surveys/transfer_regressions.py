@@ -1,0 +1,230 @@
+"""How good fine-tuning of a model will be, from regressions that leave one example out.
+
+Two kernels say what a model can learn from: the features that its head receives, and the exact
+tangent kernel of all that is trainable below a fresh head. They are mixed in the share of least
+error. Where there are more labels than the tangent kernel can be measured on, the features of all
+layers stand in for it: their error with all labels, times what the kernel gained on those that it
+has seen. benchmarks/transfer has what else was tried.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from theodolite.advice import SMALL_ERROR, LearningCurve, learning_curve
+from theodolite.engine import Batch, tangent_kernels
+from theodolite.errors import TheodoliteError
+from theodolite.linalg import (
+    NORMAL_QUANTILE,
+    LeaveOneOut,
+    double,
+    expected_right,
+    regression_targets,
+)
+from theodolite.measures import kernel
+from theodolite.surveys.heads import Body, WithHead
+
+__all__ = ["Judged", "body_kernel", "forecast", "judged", "predicted_curve"]
+
+_ROWS = 10  # of the fresh head: the body's kernel is their mean
+# Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
+# interval where the error is small, and how much higher networks come out where it is not.
+_FINE_TUNING = 0.04
+_NEW_FEATURES = 0.47
+
+
+@dataclass(frozen=True)
+class AllLayers:
+    """Regression with the features of all layers, in equal shares.
+
+    Args:
+        kernel: between all examples.
+        few: regression on the examples of the tangent kernel.
+        every: regression on all examples.
+    """
+
+    kernel: Tensor
+    few: LeaveOneOut
+    every: LeaveOneOut
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Regression with the kernel of head and body, and with the features of the head alone.
+
+    Args:
+        kernel: of head and body in the share of least error.
+        best: regression with it.
+        plain: regression with the features that the head receives.
+        share: of the body.
+        tangent: whether the tangent kernel was measured.
+        beyond: where there are more labels than the tangent kernel has seen.
+    """
+
+    kernel: Tensor
+    best: LeaveOneOut
+    plain: LeaveOneOut
+    share: float = 0.0
+    tangent: bool = False
+    beyond: AllLayers | None = None
+
+    @property
+    def count(self) -> int:
+        """Examples of the kernel."""
+        return len(self.kernel)
+
+    @property
+    def less(self) -> float:
+        """Error with all labels over that with those of the kernel."""
+        if self.beyond is None:
+            return 1.0
+        return float(self.beyond.every.error / self.beyond.few.error)
+
+    @property
+    def error(self) -> float:
+        """Leave-one-out error with all labels, by which models are ranked."""
+        return float(self.best.error) * self.less
+
+
+def judged(
+    outputs: Tensor, layers: Sequence[Tensor], of_body: Tensor | None, answers: Tensor
+) -> Judged:
+    """Leave-one-out regressions with the kernels of head and body, and beyond that of layers.
+
+    Args:
+        outputs: what the head receives, (n, d).
+        layers: features of every layer, n rows each; none where the head is all there is.
+        of_body: tangent kernel of the body between the first of these examples, or none.
+        answers: labels or columns of targets.
+    """
+    if of_body is None:
+        of_head = _gram(outputs)
+        plain = kernel.leave_one_out_regression(of_head, answers)
+        return Judged(of_head, plain, plain)
+    count, beyond = len(of_body), None
+    found = kernel.mixed_regression(_gram(outputs[:count]), of_body, answers[:count])
+    if count < len(answers):
+        whole = kernel.mean_gram([_gram(rows) for rows in layers or [outputs]])
+        beyond = AllLayers(
+            whole,
+            kernel.leave_one_out_regression(whole[:count, :count], answers[:count]),
+            kernel.leave_one_out_regression(whole, answers),
+        )
+    return Judged(found.gram, found.best, found.first, found.share, True, beyond)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    wide = double(rows)
+    return wide @ wide.mT
+
+
+def body_kernel(
+    body: Body,
+    rows: Tensor,
+    examples: Iterable[Batch],
+    is_head: Callable[[str], bool],
+    notes: list[str],
+    **options: Any,
+) -> Tensor | None:
+    """The exact tangent kernel of all that is trainable below a fresh head; None with a note.
+
+    Args:
+        body: the model up to its head.
+        rows: what the head receives, for width, device and dtype.
+        examples: batches.
+        is_head: whether a parameter of the body belongs to the old head.
+        notes: why there is none is added here.
+        **options: ``seed`` of the fresh head; the others as for the engine.
+    """
+    fresh = WithHead(body, rows.shape[1], _ROWS, options.pop("seed"), rows).eval()
+    trained = [
+        name
+        for name, parameter in fresh.named_parameters()
+        if parameter.requires_grad
+        and not is_head(name.removeprefix("body."))
+        and not name.startswith("head.")
+    ]
+    if not trained:
+        notes.append(
+            "Nothing below the head is trainable: fine-tuning is a read-out of the features, and "
+            "the forecast is that of the read-out."
+        )
+        return None
+    try:
+        found = tangent_kernels(fresh, list(examples), outputs="trace", params=trained, **options)
+    except (TheodoliteError, torch.OutOfMemoryError) as error:
+        full = isinstance(error, torch.OutOfMemoryError)  # whose message goes on about settings
+        reason = str(error).partition(". ")[0] if full else error
+        notes.append(f"The tangent kernel was not measured, features alone are judged: {reason}")
+        return None
+    return double(found.total)
+
+
+def predicted_curve(found: Judged, answers: Tensor, labels: Sequence[int] | None) -> LearningCurve:
+    """Over the number of labels, anchored at all that are at hand.
+
+    With more labels than the tangent kernel has seen it is the curve of the features of all layers,
+    with what the kernel gained on the examples that it has seen.
+    """
+    counts = labels or [round(len(answers) * 10 ** (step / 8)) for step in range(-4, 9)]
+    if found.beyond is None:
+        return learning_curve(found.kernel, answers, counts, kernel=True)
+    curve = learning_curve(found.beyond.kernel, answers, counts, kernel=True)
+    less = float(found.best.error / found.beyond.few.error)
+    curve = replace(curve, error=curve.error * less, error_interval=curve.error_interval * less)
+    if answers.is_floating_point():
+        return curve
+    gain, chance = _gain(found.best, found.beyond.few, answers)
+    middle = 1 - curve.accuracy
+    # Intervals are of the logarithm of the wrong answers; the chance in the gain comes on top.
+    widths = ((1 - curve.accuracy_interval) / middle).log()
+    wider = widths.sign() * (widths.square() + (NORMAL_QUANTILE * chance) ** 2).sqrt()
+    return replace(
+        curve,
+        accuracy=1 - middle * gain,
+        accuracy_interval=1 - (middle * gain * wider.exp()).clamp_max(1.0),
+    )
+
+
+def _gain(best: LeaveOneOut, layers: LeaveOneOut, answers: Tensor) -> tuple[float, float]:
+    """Wrong answers with the kernel over those of the layers, and the s.e. of its logarithm.
+
+    On the examples of the kernel. As in the learning curve, half a wrong answer more: none among
+    these does not mean none ever. The two err on the same examples, so that only those on which
+    one alone errs add chance.
+    """
+    wrong = [_wrong(regression, answers) for regression in (best, layers)]
+    counts = [float(each.sum()) + 0.5 for each in wrong]
+    apart = float((wrong[0] != wrong[1]).sum()) + 0.5
+    return min(counts[0] / counts[1], 1.0), (apart / (counts[0] * counts[1])) ** 0.5
+
+
+def _wrong(found: LeaveOneOut, answers: Tensor) -> Tensor:
+    """Which examples are taken for another class, at the shares of the classes among them all."""
+    columns, _ = regression_targets(answers[: len(found.predictions)].to(found.predictions.device))
+    return ~expected_right(found.predictions, columns)
+
+
+def forecast(found: Judged, answers: Tensor) -> dict[str, Any]:
+    """Of the fine-tuned network, with the labels at hand: value and 95 % interval.
+
+    Args:
+        found: regressions with the kernels.
+        answers: labels or columns of targets, of all examples.
+    """
+    origin = "tangent kernel" if found.tangent else "features"
+    best, gain, chance = found.best, 1.0, 0.0
+    if answers.is_floating_point():
+        low, high = (found.less * float(end) for end in best.error_interval)
+        return {"measure": "error", "value": found.error, "low": low, "high": high, "from": origin}
+    if found.beyond is not None:
+        best, (gain, chance) = found.beyond.every, _gain(best, found.beyond.few, answers)
+    value = 1 - float(_wrong(best, answers).double().mean()) * gain
+    half = float(best.accuracy_interval[1] - best.accuracy_interval[0]) / 2
+    wide = (half**2 + (NORMAL_QUANTILE * chance * (1 - value)) ** 2 + _FINE_TUNING**2) ** 0.5
+    above = max(wide, _NEW_FEATURES) if found.error > SMALL_ERROR else wide
+    low, high = max(value - wide, 0.0), min(value + above, 1.0)
+    return {"measure": "accuracy", "value": value, "low": low, "high": high, "from": origin}
