@@ -12,9 +12,9 @@ import pandas
 import torch
 from torch import Tensor
 
-from benchmarks.transfer import groups, surgical
+from benchmarks.transfer import groups, joint, surgical
 from benchmarks.transfer.data import TARGETS, Images, network_input, pack
-from benchmarks.transfer.scores import score_all
+from benchmarks.transfer.scores import score_all, score_on_device
 from benchmarks.transfer.stacked import Stack
 from benchmarks.transfer.table import collect, print_tables
 from benchmarks.transfer.tuning import (
@@ -127,7 +127,7 @@ def truth(given: argparse.Namespace) -> None:
             given.folder,
             given.device,
             architecture=architecture,
-            targets=list(TARGETS),
+            targets=given.targets,
             budget=budget,
             seeds=given.seeds,
             steps_factor=given.steps_factor,
@@ -138,8 +138,20 @@ def truth(given: argparse.Namespace) -> None:
 def scores(given: argparse.Namespace) -> None:
     images = Images(given.images)
     for name in given.architectures:
-        tables = score_all(images, given.folder, given.device, given.workers, [name])
+        if given.on_device:
+            tables = score_on_device(images, given.folder, given.device, name, given.targets)
+        else:
+            tables = score_all(
+                images, given.folder, given.device, given.workers, [name], given.targets
+            )
         append(tables, given.folder / f"scores-{name.replace(' ', '_')}.csv")
+
+
+def joint_scores(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    for name in given.architectures:
+        tables = joint.score_all(images, given.folder, given.device, name, given.targets)
+        append(tables, given.folder / f"joint-{name.replace(' ', '_')}.csv")
 
 
 def surgical_truth(given: argparse.Namespace) -> None:
@@ -179,6 +191,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "pilot": pilot,
     "truth": truth,
     "scores": scores,
+    "joint": joint_scores,
     "surgical": surgical_truth,
     "rules": surgical_rules,
     "groups": similarity_groups,
@@ -194,6 +207,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("transfer-zoo"), help="of the sources")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--architectures", nargs="+", default=list(ARCHITECTURES))
+    parser.add_argument("--on-device", action="store_true", help="scores that need no CPU alone")
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--budgets", nargs="+", type=int, default=[400, 100, 1_600])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--workers", type=int, default=1, help="processes for scores")

@@ -107,7 +107,9 @@ def probe(pair: Pair) -> float:
     ridge = float(representation.leave_one_out_readout(pair.last, pair.labels).ridge)
     x, y = pair.centred.double(), nn.functional.one_hot(pair.labels).double()
     gram = x.T @ x
-    shrunk = gram + ridge * gram.trace() / len(x) * torch.eye(len(gram), dtype=gram.dtype)
+    shrunk = gram + ridge * gram.trace() / len(x) * torch.eye(
+        len(gram), dtype=gram.dtype, device=gram.device
+    )
     weights = torch.linalg.solve(shrunk, x.T @ (y - y.mean(0)))
     features, labels = pair.held_out
     guesses = (features - pair.last.mean(0)).double() @ weights + y.mean(0)
@@ -171,11 +173,31 @@ class Job:
     pairs: dict[int, Pair]
 
 
+# Those that take no CPU to speak of, for a machine whose cores are busy.
+ON_DEVICE = (
+    "list by size",
+    "held-out probe",
+    "LogME",
+    "regularised H-score",
+    "TransRate",
+    "GBC",
+    "kNN",
+    "read-out, last block",
+    "read-out, all blocks",
+    "tangent, half and half",
+    "tangent, best share",
+)
+
+
 def scored(pickled: bytes) -> pandas.DataFrame:
     """All scores of one job, with the time each took."""
     torch.set_num_threads(1)
     # Bytes, because tensors would travel as open files; they come from the parent process.
-    job: Job = pickle.loads(pickled)  # noqa: S301
+    return score_job(pickle.loads(pickled))  # noqa: S301
+
+
+def score_job(job: Job, methods: Sequence[str] | None = None) -> pandas.DataFrame:
+    """Scores of one job, all or some, with the time each took."""
     rows: list[dict[str, object]] = []
     for budget, pair in sorted(job.pairs.items()):
         more = budget > KERNEL_EXAMPLES  # the kernel and its scores are those of fewer labels
@@ -190,6 +212,8 @@ def scored(pickled: bytes) -> pandas.DataFrame:
             if (name == "tangent, all outputs" and pair.full is None) or (
                 more and name.startswith("tangent")
             ):
+                continue
+            if methods is not None and name not in methods:
                 continue
             start = time.perf_counter()
             try:
@@ -232,9 +256,16 @@ def renormalised(network: Network, x: Tensor) -> Network:
 
 
 def pairs_of(
-    network: Network, x: Tensor, labels: Tensor, test: tuple[Tensor, Tensor], *, given: bool
+    network: Network,
+    x: Tensor,
+    labels: Tensor,
+    test: tuple[Tensor, Tensor],
+    *,
+    given: bool,
+    place: str = "cpu",
 ) -> dict[int, Pair]:
-    """Features and kernels of one network on one target, for all budgets."""
+    """Features and kernels of one network on one target, for all budgets, on a device."""
+    labels, test = labels.to(place), (test[0], test[1].to(place))
     classes = int(labels.max()) + 1
     parameters = sum(value.numel() for value in network.parameters())
     parameters -= sum(value.numel() for value in network.head.parameters())
@@ -242,17 +273,17 @@ def pairs_of(
     used = with_fresh_head(network if given else renormalised(network, few), classes)
     # The kernel of fewer examples is a part of that of more.
     traced = tangent_kernels(used, few, outputs="trace", check=False)
-    head, body = (one.cpu() / classes for one in traced.split("head"))
+    head, body = (one.to(place) / classes for one in traced.split("head"))
     body = 3 * body  # nn.Linear draws weights of variance 1 / (3 d)
     full = None
-    if given:
+    if given and place == "cpu":
         full = tangent_kernels(used, x[:FULL_EXAMPLES], outputs="full", check=False).total.cpu()
     answer = {}
     for budget in BUDGETS:
         used = network if given else renormalised(network, x[:budget])
         with torch.no_grad():
-            features = {name: value.cpu() for name, value in used.features(x[:budget]).items()}
-            held_out = list(used.features(test[0]).values())[-1].cpu()
+            features = {name: value.to(place) for name, value in used.features(x[:budget]).items()}
+            held_out = list(used.features(test[0]).values())[-1].to(place)
         answer[budget] = Pair(
             parameters,
             labels[:budget],
@@ -275,23 +306,29 @@ def with_fresh_head(network: Network, classes: int) -> Network:
     return copy.to(network.stem.weight.device).eval()
 
 
+def target_data(
+    images: Images, target: str, device: str
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Labelled images as networks take them and their labels; the same of the test."""
+    pool, test = images.target(target, "pool"), images.target(target, "test")
+    rows = labelled_rows(pool, seed=0)[: max(BUDGETS)]
+    channels_first = [
+        network_input(pixels).permute(0, 3, 1, 2).contiguous().to(device)
+        for pixels in (pool.images[rows], test.images)
+    ]
+    return channels_first[0], pool.labels[rows], (channels_first[1], test.labels)
+
+
 def score_all(
     images: Images,
     folder: Path,
     device: str,
     workers: int,
     architectures: Sequence[str] = tuple(ARCHITECTURES),
+    targets: Sequence[str] = tuple(TARGETS),
 ) -> Iterator[pandas.DataFrame]:
     """Scores of all pairs: networks on the device, scores on worker processes."""
-    data = {}
-    for target in TARGETS:
-        pool, test = images.target(target, "pool"), images.target(target, "test")
-        rows = labelled_rows(pool, seed=0)[: max(BUDGETS)]
-        channels_first = [
-            network_input(pixels).permute(0, 3, 1, 2).contiguous().to(device)
-            for pixels in (pool.images[rows], test.images)
-        ]
-        data[target] = (channels_first[0], pool.labels[rows], (channels_first[1], test.labels))
+    data = {target: target_data(images, target, device) for target in targets}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as executor:
         running: set[Future[pandas.DataFrame]] = set()
         for name in architectures:
@@ -314,3 +351,22 @@ def score_all(
                 f"{name}: features and kernels in {time.perf_counter() - start:.1f} s", flush=True
             )
         yield from (future.result() for future in as_completed(running))
+
+
+def score_on_device(
+    images: Images, folder: Path, device: str, architecture: str, targets: Sequence[str]
+) -> Iterator[pandas.DataFrame]:
+    """The scores of ``ON_DEVICE``, target by target."""
+    states = load_states(folder, architecture)
+    for target in targets:
+        start = time.perf_counter()
+        x, labels, test = target_data(images, target, device)
+        tables = []
+        for source in (source for source in SOURCES if source.architecture == architecture):
+            network = Network(ARCHITECTURES[architecture])
+            network.load_state_dict(states[str(source)])
+            network.to(device).eval()
+            pairs = pairs_of(network, x, labels, test, given=True, place=device)
+            tables.append(score_job(Job(str(source), target, pairs), ON_DEVICE))
+        print(f"{architecture}, {target}: {time.perf_counter() - start:.1f} s", flush=True)
+        yield pandas.concat(tables)
