@@ -100,8 +100,8 @@ def identity(source: Any) -> str:
     if isinstance(source, FunctionType):
         cells = [cell.cell_contents for cell in source.__closure__ or () if _is_filled(cell)]
         held = [*cells, *(source.__defaults__ or ()), *(source.__kwdefaults__ or {}).values()]
-        text = repr([_instructions(source.__code__), *map(_held, held)])
-        return f"{own_name(source)} {hashlib.sha256(text.encode()).hexdigest()}"
+        parts = repr([_instructions(source.__code__), *map(_held, held)])
+        return f"{own_name(source)} {hashlib.sha256(parts.encode()).hexdigest()}"
     return repr(source) if is_dataclass(source) else own_name(source)
 
 
