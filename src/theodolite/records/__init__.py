@@ -1,18 +1,24 @@
 """Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
 
-from theodolite.records._families import FAMILIES, READOUTS, Family
 from theodolite.records._files import SCHEMA, Estimate, Record, load_record, save_record
-from theodolite.records._folders import free_folder, holds_run
-from theodolite.records._latest import Latest, latest_numbers
 from theodolite.records._layout import require_transfer
-from theodolite.records._runs import Run, load_run, save_run, save_step
+from theodolite.records._runs import (
+    Latest,
+    Run,
+    free_folder,
+    holds_run,
+    latest_numbers,
+    load_run,
+    save_run,
+    save_step,
+)
 from theodolite.records._tables import (
     differences_text,
     frame_of,
     summary_text,
     unreadable_layers,
 )
-from theodolite.records._words import Answer, listed
+from theodolite.records._words import FAMILIES, READOUTS, Answer, Family, listed
 
 __all__ = [
     "FAMILIES",

@@ -1,15 +1,61 @@
-"""Runs: a survey is one record, a history a record for its head and one for every step."""
+"""Runs on disk, a survey or a history with its steps; folders that are free; the newest numbers."""
 
+import itertools
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from theodolite.errors import RecordError
 from theodolite.records._files import Record, load_record, save_record
 from theodolite.records._layout import require_history_head, require_survey
 
-__all__ = ["Run", "load_run", "save_run", "save_step"]
+__all__ = [
+    "Latest",
+    "Run",
+    "free_folder",
+    "holds_run",
+    "latest_numbers",
+    "load_run",
+    "save_run",
+    "save_step",
+]
+
+
+def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
+    """Whether a record, or a step of a history, was written there; or in a folder right below."""
+    path = Path(folder)
+    if (path / "record.json").exists() or any(path.glob("steps/*/record.json")):
+        return True
+    return below and any(holds_run(other) for other in path.glob("*/"))
+
+
+def free_folder(
+    folder: str | os.PathLike[str], *, overwrite: bool = False, below: bool = False
+) -> Path:
+    """The folder itself where it holds no run, else the first of ``name-2``, ``name-3``, ...
+
+    Args:
+        folder: where somebody wants to write a run.
+        overwrite: take it in any case.
+        below: whether runs in folders right below it count, too.
+
+    Example:
+        >>> import tempfile
+        >>> from theodolite.records import Record, save_record
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     _ = save_record(Record({}), free_folder(f"{place}/run"))
+        ...     free_folder(f"{place}/run").name
+        'run-2'
+    """
+    path = Path(folder)
+    if overwrite or not holds_run(path, below=below):
+        return path
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(other for other in numbered if not holds_run(other, below=below))
+
 
 _KINDS = ("survey", "history")
 
@@ -108,3 +154,80 @@ def _in_todays_words(record: Record) -> Record:
         if isinstance(fields, dict):
             contents[section] = {names.get(key, key): value for key, value in fields.items()}
     return replace(record, contents=contents)
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The last step of a run, completed by what steps before it measured and it did not.
+
+    Args:
+        record: the last step, with rows and warnings of the families that it left out.
+        steps: family -> the step that its numbers are from.
+    """
+
+    record: Record
+    steps: Mapping[str, int | None]
+
+    @property
+    def earlier(self) -> dict[int | None, list[str]]:
+        """Steps before the last -> the families that are from there."""
+        found: dict[int | None, list[str]] = {}
+        for family, step in self.steps.items():
+            if step != self.record.contents["step"]:
+                found.setdefault(step, []).append(family)
+        return found
+
+
+def latest_numbers(run: Run) -> Latest:
+    """Of every family the numbers of the last step that took it.
+
+    A family that no step took is left out, with the reason that the first step gives: later ones
+    may say that it was not its turn. Of a run that was closed, and of a survey, this is the last
+    step itself.
+
+    Args:
+        run: with at least one step.
+    """
+    last = run.steps[-1].contents
+    families = dict.fromkeys(row["family"] for step in run.steps for row in step.contents["rows"])
+    sources = {family: _source(run, family) for family in families}
+    found = {family: contents for family, contents in sources.items() if contents is not None}
+    parts = {
+        "rows": _joined(found, last, "rows"),
+        "warnings": _joined(found, last, "warnings"),
+        "skipped": {
+            family: run.steps[0].contents["skipped"].get(family, why)
+            for family, why in last["skipped"].items()
+            if family not in found
+        },
+    }
+    steps = {family: contents["step"] for family, contents in found.items()}
+    return Latest(replace(run.steps[-1], contents={**last, **parts}), steps)
+
+
+def _source(run: Run, family: str) -> Mapping[str, Any] | None:
+    """The last step that took a family."""
+    taken = (r.contents for r in reversed(run.steps) if family not in r.contents["skipped"])
+    return next(taken, None)
+
+
+def _joined(
+    found: Mapping[str, Mapping[str, Any]], last: Mapping[str, Any], part: str
+) -> list[Mapping[str, Any]]:
+    """Entries of the last step, and those of other steps that it has no newer ones for."""
+    entries = list(last[part])
+    known = {_name(entry) for entry in entries}
+    for family, contents in found.items():
+        if contents is not last:
+            entries += _of(contents[part], family, known)
+    return entries
+
+
+def _of(
+    entries: Iterable[Mapping[str, Any]], family: str, known: set[tuple[Any, ...]]
+) -> list[Mapping[str, Any]]:
+    return [e for e in entries if e.get("family") == family and _name(e) not in known]
+
+
+def _name(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(entry.get(key) for key in ("layer", "family", "measure"))

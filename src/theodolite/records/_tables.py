@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records._families import FAMILIES, READOUTS
 from theodolite.records._files import Estimate, Record
 from theodolite.records._runs import Run
-from theodolite.records._words import listed
+from theodolite.records._words import FAMILIES, READOUTS, listed
 
 if TYPE_CHECKING:
     import pandas as pd
