@@ -71,7 +71,7 @@ def test_watch_fine_tuning(tmp_path, capsys):
     history = watched(tmp_path / "other", task="classifier", steps=2, **small)
     last = history.run.steps[-1].contents
     assert {"held_out_accuracy", "omega_contrast"} <= {row["measure"] for row in last["rows"]}
-    assert "share of the run spent on measuring" in capsys.readouterr().out
+    assert "share of this run spent on measuring" in capsys.readouterr().out
     assert (tmp_path / "history" / "report.html").exists()
 
 

@@ -67,7 +67,8 @@ class Monitor:
             families; with all families at a number of steps 8 for representation, tangent and
             gradient (the loss and Omega of features are always taken) and 16 for curves.
         held_out: examples that the model is not trained on: each measurement with curves then says
-            what is learned and what is memorised.
+            what is learned and what is memorised. Where labels come per position, each measurement
+            has their loss, and how much of what was gained on the probe they share.
         truth: true labels of the probe's examples in the order given, where the probe has others,
             such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
         groups: a number or a name for each of the probe's examples, such as its document or
