@@ -96,8 +96,8 @@ def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> La
         scale = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
         unit = features.gram * scale * scale.unsqueeze(1)
         found = projections_from_kernel(unit, flat.to(unit.device), features.width, features.eps)
-    coefficients, residual = found.coefficients.unflatten(1, (c, m)), found.residual.view(c, m)
-    return replace(found, coefficients=coefficients, residual=residual)
+    coefficients = found.coefficients.reshape(len(found.coefficients), c, m)
+    return replace(found, coefficients=coefficients, residual=found.residual.view(c, m))
 
 
 def _mean(every: LabelProjections) -> LabelProjections:
