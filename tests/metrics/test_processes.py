@@ -1,3 +1,5 @@
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from tests.metrics.streams import CASES, make_data
 def values(tmp_path_factory):
     """Values of all cases from three gloo processes, started once: (rank) -> case -> value."""
     folder = str(tmp_path_factory.mktemp("gloo"))
-    mp.spawn(workers.run, args=(folder,), nprocs=workers.WORLD, join=True)
+    # Modules are imported once, not by every process.
+    multiprocessing.set_forkserver_preload([workers.__name__])
+    mp.start_processes(workers.run, args=(folder,), nprocs=workers.WORLD, start_method="forkserver")
     return [
         torch.load(f"{folder}/values-{rank}.pt", weights_only=False)
         for rank in range(workers.WORLD)
