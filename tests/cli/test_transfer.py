@@ -54,6 +54,17 @@ def test_ranks_and_writes(folder):
     assert "net.py:wide" in shown.output
 
 
+def test_labelled_examples_are_enough(folder):
+    """Nobody who wants to know which model to start from has a test set to hand over."""
+    with np.load("data.npz") as stored:
+        np.savez("own.npz", x_train=stored["x_train"], y_train=stored["y_train"])
+    answer = run("own.npz", "net.py:small", "--no-tangent", "-o", "out")
+    assert answer.exit_code == 0, answer.output
+    assert "60 labelled examples" in answer.output
+    answer = run("own.npz", "net.py:small", "--split", "test")
+    assert "with the arrays x_test, y_test, but x_test, y_test are missing" in answer.output
+
+
 def test_overwrite_replaces_the_run(folder):
     """With other options too: what is told is what lies in the folder."""
     for count in (30, 60):

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -95,11 +95,15 @@ def load_examples(source: DataSource, model: nn.Module) -> Examples:
 
 
 def _loaded(source: DataSource) -> Dataset:
-    if not source.as_is:
-        return load_data(source.word, torch.Generator().manual_seed(source.seed))
-    if not source.word.endswith(".npz"):
+    """Of a file, the split that is asked for, and no other: there may be none."""
+    is_file = source.word.endswith(".npz")
+    if source.as_is and not is_file:
         raise CommandError(f"--as-is: expected DATA as an .npz file, got {source.word!r}")
-    return load_npz(source.word, layout="as_is")
+    if is_file and Path(source.word).is_file():
+        layout: Literal[image, as_is] = "as_is" if source.as_is else "image"
+        split: Literal[train, test] = "test" if source.split == "test" else "train"
+        return load_npz(source.word, layout=layout, split=split)
+    return load_data(source.word, torch.Generator().manual_seed(source.seed))
 
 
 def _require_as_they_are(source: DataSource) -> None:

@@ -1,6 +1,6 @@
 """Data from files: ``.npz``, folders of images, and one word for any data."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -37,6 +37,7 @@ def load_npz(
     name: str | None = None,
     classes: tuple[str, ...] = (),
     layout: Literal["image", "as_is"] = "image",
+    split: Literal["train", "test"] | None = None,
 ) -> Dataset:
     """Read a data set; nothing in the file is ever executed.
 
@@ -49,6 +50,7 @@ def load_npz(
         classes: names of the classes.
         layout: ``"image"`` makes ``(n, h, w)`` and ``(n, h, w, c)`` channels first;
             ``"as_is"`` leaves the axes alone.
+        split: ``"train"`` or ``"test"`` reads that one alone, which then stands for both.
 
     Raises:
         DataError: If the file is missing, damaged, or holds something else. The message says
@@ -64,8 +66,10 @@ def load_npz(
     """
     require_choice(("image", "as_is"), layout=layout)
     file = Path(path)
-    arrays = _arrays(file)
-    x_train, y_train, x_test, y_test = (npz_tensor(file, key, arrays[key]) for key in _KEYS)
+    splits = ("train", "test") if split is None else (split, split)
+    keys = [f"{part}_{each}" for each in splits for part in "xy"]
+    arrays = _arrays(file, keys)
+    x_train, y_train, x_test, y_test = (npz_tensor(file, key, arrays[key]) for key in keys)
     peak = 255 if x_train.dtype == x_test.dtype == torch.uint8 else None
     try:
         if layout == "image":
@@ -78,9 +82,9 @@ def load_npz(
         raise DataError(f"{file}: {error}") from error
 
 
-def _arrays(file: Path) -> dict[str, np.ndarray]:
+def _arrays(file: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     with opened_npz(file) as archive:
-        return _members(file, archive)
+        return _members(file, archive, keys)
 
 
 @contextmanager
@@ -103,15 +107,16 @@ def opened_npz(file: Path) -> Iterator[Any]:
         ) from error
 
 
-def _members(file: Path, archive: Any) -> dict[str, np.ndarray]:
-    missing = [key for key in _KEYS if key not in archive]
+def _members(file: Path, archive: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    missing = [key for key in dict.fromkeys(keys) if key not in archive]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         found = ", ".join(archive.files) or "none"
+        wanted = f"an .npz file with the arrays {', '.join(dict.fromkeys(keys))}"
         raise DataError(
-            f"{file}: expected {_WANTED}, but {', '.join(missing)} {verb} missing; found {found}"
+            f"{file}: expected {wanted}, but {', '.join(missing)} {verb} missing; found {found}"
         )
-    return {key: archive[key] for key in _KEYS}
+    return {key: archive[key] for key in keys}
 
 
 def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
