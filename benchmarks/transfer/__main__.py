@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.transfer import groups, joint, surgical
-from benchmarks.transfer.data import TARGETS, Images, network_input, pack
+from benchmarks.transfer.data import FRESH, TARGETS, Images, network_input, pack
 from benchmarks.transfer.scores import score_all, score_on_device
 from benchmarks.transfer.stacked import Stack
-from benchmarks.transfer.table import collect, print_tables
+from benchmarks.transfer.table import UNSEEN, collect, print_tables
 from benchmarks.transfer.tuning import (
     SEEDS,
     fine_tune,
@@ -174,7 +174,11 @@ def similarity_groups(given: argparse.Namespace) -> None:
 
 
 def gather(given: argparse.Namespace) -> None:
-    collect(sorted(given.folder.glob("truth*.csv")), sorted(given.folder.glob("scores*.csv")))
+    runs, scores = (sorted(given.folder.glob(f"{kind}-*.csv")) for kind in ("truth", "scores"))
+    if set(given.targets) <= set(FRESH):
+        collect(runs, scores, UNSEEN)
+        return
+    collect(runs, scores)
     surgical.collect(given.folder)
     copyfile(given.folder / "groups.csv", groups.RESULTS)
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from benchmarks.transfer.data import TARGETS, Images, network_input
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
+from theodolite.advice import learning_curve
 from theodolite.engine import tangent_kernels
 from theodolite.measures import kernel, representation, tangent
 
@@ -353,6 +354,32 @@ def score_all(
         yield from (future.result() for future in as_completed(running))
 
 
+def curves(job: Job) -> pandas.DataFrame:
+    """Accuracies with more labels than those of the kernel, with both ends of the interval."""
+    rows = []
+    for count in (budget for budget in BUDGETS if budget <= KERNEL_EXAMPLES):
+        pair = job.pairs[count]
+        gram = kernel.mixed_regression(pair.head, pair.body, pair.labels).gram
+        counts = [budget for budget in BUDGETS if budget >= count]
+        found = learning_curve(gram.cpu(), pair.labels.cpu(), counts, kernel=True)
+        told = [found.accuracy, *found.accuracy_interval]
+        for name, values in zip(("", ", low", ", high"), told, strict=True):
+            rows += [
+                {
+                    "source": job.source,
+                    "target": job.target,
+                    "labels": labels,
+                    "statistics": "source",
+                    "method": f"curve from {count}{name}",
+                    "score": float("nan"),
+                    "forecast": value,
+                    "milliseconds": float("nan"),
+                }
+                for labels, value in zip(counts, values.tolist(), strict=True)
+            ]
+    return pandas.DataFrame(rows)
+
+
 def score_on_device(
     images: Images, folder: Path, device: str, architecture: str, targets: Sequence[str]
 ) -> Iterator[pandas.DataFrame]:
@@ -368,5 +395,6 @@ def score_on_device(
             network.to(device).eval()
             pairs = pairs_of(network, x, labels, test, given=True, place=device)
             tables.append(score_job(Job(str(source), target, pairs), ON_DEVICE))
+            tables.append(curves(Job(str(source), target, pairs)))
         print(f"{architecture}, {target}: {time.perf_counter() - start:.1f} s", flush=True)
         yield pandas.concat(tables)

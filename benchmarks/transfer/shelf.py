@@ -3,12 +3,11 @@
     python -m benchmarks.transfer.shelf pack  --weights FOLDER --states shelf.pt --images shelf.npz
     python -m benchmarks.transfer.shelf tune  --states shelf.pt --images shelf.npz --device cuda
     python -m benchmarks.transfer.shelf probe --weights FOLDER --images shelf.npz
-    python -m benchmarks.transfer.shelf text  --weights FOLDER
+    python -m benchmarks.transfer.shelf table
 
 ``tune`` fine-tunes AlexNet, MobileNetV2 and EfficientNet-Lite0, published and untrained; ``probe``
-adds VGG16 and ResNet-152, whose truth is a read-out judged on held-out images; ``text`` does the
-same with MiniLM, MiniLM untrained and SmolLM2. FOLDER holds the unpacked packages that README.md
-names.
+adds VGG16 and ResNet-152, whose truth is a read-out judged on held-out images; ``table`` prints
+what shelf-tuned.csv and shelf-probed.csv hold. FOLDER holds the packages of README.md, unpacked.
 """
 
 import argparse
@@ -23,11 +22,13 @@ from typing import Any
 import numpy as np
 import pandas
 import torch
+from scipy.stats import kendalltau
 from torch import Tensor, nn
 from torch.nn import functional
 
 import theodolite as th
 from benchmarks.transfer.data import balanced_order, seeded
+from benchmarks.transfer.table import regret
 from theodolite.measures import representation
 from theodolite_papers.lab.data import load_image_set
 from theodolite_papers.lab.models import efficientnet_lite0, mobilenet_v2, pretrained_keys
@@ -329,9 +330,31 @@ def probe(given: argparse.Namespace) -> Iterator[pandas.DataFrame]:
             yield pandas.DataFrame([row])
 
 
+def table(_given: argparse.Namespace) -> None:
+    """Forecasts beside fine-tuned accuracies; ranks of all five by scores beside read-outs."""
+    runs = pandas.read_csv(Path(__file__).with_name("shelf-tuned.csv"))
+    best = runs.loc[runs.groupby(["target", "model"])["validation"].idxmax()]
+    best = best.assign(gap=100 * (best["test"] - best["forecast"]))
+    columns = ["target", "model", "error", "forecast", "low", "high", "rate", "test", "gap"]
+    print(best[columns].to_string(index=False, float_format="%.3f"))
+    print(f"median distance {best['gap'].abs().median():.1f} points\n")
+    probed = pandas.read_csv(Path(__file__).with_name("shelf-probed.csv"))
+    probed["th.transfer, features"] = -probed["error"]
+    scores = ["parameters", "LogME", "GBC", "kNN", "N-LEEP", "regularised H-score"]
+    for target, own in probed.groupby("target"):
+        print(own[["model", "error", "forecast", "test"]].to_string(index=False), target)
+    for score in [*scores, "th.transfer, features"]:
+        rows = [
+            (kendalltau(own[score], own["test"]).statistic, regret(own[score], own["test"]))
+            for _, own in probed.groupby("target")
+        ]
+        tau, lost = np.mean(rows, 0)
+        print(f"{score}: tau {tau:.2f}, regret {lost:.1f} points")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("command", choices=["pack", "tune", "probe"])
+    parser.add_argument("command", choices=["pack", "tune", "probe", "table"])
     parser.add_argument("--weights", type=Path, help="folder of the unpacked packages")
     parser.add_argument("--states", type=Path, default=Path("shelf.pt"))
     parser.add_argument("--images", type=Path, default=Path("shelf.npz"))
@@ -342,11 +365,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--models", nargs="+", help="by default all")
     given = parser.parse_args(arguments)
-    if given.command == "pack":
-        pack(given)
+    if given.command in ("pack", "table"):
+        {"pack": pack, "table": table}[given.command](given)
         return
-    for table in {"tune": tune, "probe": probe}[given.command](given):
-        table.to_csv(given.out, mode="a", header=not given.out.exists(), index=False)
+    for found in {"tune": tune, "probe": probe}[given.command](given):
+        found.to_csv(given.out, mode="a", header=not given.out.exists(), index=False)
 
 
 if __name__ == "__main__":

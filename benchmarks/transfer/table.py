@@ -1,6 +1,7 @@
 """From fine-tunings and scores to the tables of README.md.
 
-The default score is chosen on the targets of ``SELECTION`` and reported on those of ``REPORTED``.
+The default score is chosen on the targets of ``SELECTION``, reported on those of ``REPORTED``,
+which had been seen when it last changed, and judged on those of ``FRESH``, which had not.
 """
 
 from collections.abc import Sequence
@@ -11,9 +12,12 @@ import numpy as np
 import pandas
 from scipy.stats import kendalltau, weightedtau
 
-from benchmarks.transfer.data import REPORTED, SELECTION
+from benchmarks.transfer.data import FRESH, REPORTED, SELECTION
 
 RESULTS = Path(__file__).with_name("results.npz")
+UNSEEN = Path(__file__).with_name("fresh.npz")
+DEFAULT = "th.transfer: error"
+KERNEL_EXAMPLES = 400
 KEYS = ["source", "target", "labels"]
 PEERS = (
     "LogME",
@@ -84,7 +88,27 @@ class Results:
             }
             cost = pandas.DataFrame(arrays["cost/milliseconds"], arrays["cost/methods"])
             cost.columns = sorted(index.unique("labels"))
+        beyond_the_kernel(parts["score"], parts["forecast"])
         return cls(parts["truth"], parts["score"], parts["forecast"], cost)
+
+
+def beyond_the_kernel(scores: pandas.DataFrame, forecasts: pandas.DataFrame) -> None:
+    """Add what ``th.transfer`` says: that of the kernel, and beyond its examples all blocks.
+
+    With more labels than the kernel has seen, error and wrong answers are those of the features of
+    all blocks, times what the kernel gained over them on its own examples.
+    """
+    for table, kind, gained in ((scores, "error", np.inf), (forecasts, "accuracy", 1.0)):
+        kernel, blocks = (
+            (-table[f"{name}: error"] if kind == "error" else 1 - table[f"{name}: accuracy"])
+            for name in ("tangent, best share", "read-out, all blocks")
+        )
+        kernel, blocks = kernel.unstack("labels"), blocks.unstack("labels")
+        most = max(count for count in kernel if count <= KERNEL_EXAMPLES)
+        for count in (count for count in kernel if count > most):
+            kernel[count] = blocks[count] * (kernel[most] / blocks[most]).clip(upper=gained)
+        told = kernel.stack().reindex(table.index)
+        table[f"th.transfer: {kind}"] = -told if kind == "error" else 1 - told
 
 
 def regret(score: np.ndarray, truth: np.ndarray) -> float:
@@ -243,8 +267,9 @@ def print_tables(path: Path = RESULTS) -> None:
     results = Results.load(path)
     default = chosen(results)
     first = ["list by size", *PEERS, "held-out probe"]
-    rest = [name for name in results.scores if "(target's)" not in name and name not in first]
-    methods = [*first, *rest, *([] if default in rest else [default]), "one fine-tuning"]
+    own = [name for name in results.scores if name not in first]
+    rest = [name for name in own if "(target's)" not in name and name != default]
+    methods = [*first, *rest, default, "one fine-tuning"]
     print(f"chosen on {', '.join(SELECTION)}: {default}\n")
     print(f"Reported: {', '.join(REPORTED)}\n")
     print(markdown(summary(results, methods, REPORTED)))
@@ -260,3 +285,50 @@ def print_tables(path: Path = RESULTS) -> None:
     moved = [name for name in results.scores if "(target's)" in name and "size" not in name]
     print("\nBatch normalisation with the target's statistics, reported half\n")
     print(markdown(summary(results, moved, REPORTED)))
+    if UNSEEN.exists():
+        print_unseen(Results.load(UNSEEN), default)
+
+
+def print_unseen(results: Results, default: str) -> None:
+    """Targets that nobody had seen when the default was chosen, and learning curves."""
+    methods = [name for name in results.scores if name not in (default, "list by size")]
+    print(f"\nFresh: {', '.join(results.truth.index.unique('target'))}\n")
+    columns = ["list by size", *methods, default, "one fine-tuning"]
+    print(markdown(summary(results, columns, FRESH).drop(columns="ms")))
+    print("\nAccuracy with more labels, predicted from fewer, beside fine-tuning\n")
+    print(markdown(curve_misses(results, default)))
+
+
+def curve_misses(results: Results, default: str) -> pandas.DataFrame:
+    """Points between predicted and fine-tuned accuracy, and the share that intervals hold.
+
+    Beside it the power law through fine-tunings with 100 and 400 labels, which a user would have to
+    run, and no growth at all.
+    """
+    told, truth = results.forecasts, results.truth["truth"].unstack("labels")
+    error = -results.scores[default].unstack("labels")
+    rows = {}
+    for count, wanted in ((100, 400), (100, 1_600), (400, 1_600)):
+        value, low, high = (
+            told[f"curve from {count}{end}"].unstack("labels")[wanted]
+            for end in ("", ", low", ", high")
+        )
+        reached = truth[wanted]
+        ways = {
+            "learning curve": value,
+            "no growth": told["th.transfer: accuracy"].unstack()[count],
+        }
+        if count == 400:
+            wrong = 1 - truth
+            ways["power law through fine-tunings"] = 1 - wrong[400] ** 2 / wrong[100]
+        for part, chosen in (("all", error[count] > 0), ("error up to 0.7", error[count] <= 0.7)):
+            for way, guess in ways.items():
+                gap = 100 * (guess - reached)[chosen].dropna()
+                held = ((reached >= low) & (reached <= high))[chosen].mean()
+                rows[f"{count} to {wanted} labels, {part}: {way}"] = {
+                    "count": len(gap),
+                    "50%": gap.median(),
+                    "median size": gap.abs().median(),
+                    "held": held if way == "learning curve" else np.nan,
+                }
+    return pandas.DataFrame.from_dict(rows, orient="index")

@@ -202,7 +202,7 @@ def _rows(models: Sequence[Mapping[str, Any]], classes: bool) -> list[dict[str, 
     measure = "accuracy" if classes else "error"
     rows = []
     for index, model in enumerate(models):
-        told, tangent = model["forecast"], model["tangent"]
+        told = model["forecast"]
         rows.append(
             {
                 "place": index + 1,
@@ -215,7 +215,7 @@ def _rows(models: Sequence[Mapping[str, Any]], classes: bool) -> list[dict[str, 
                 "high": axis(told["high"]),
                 "plain": axis(model["features"][measure]),
                 "features": _told(model["features"][measure], classes),
-                "share": "–" if tangent is None else f"{100 * tangent['share']:.0f} %",
+                "error": _told(model["error"], False),
                 "layer": short(model["best_layer"] or "(inputs)", 26),
                 "size": _size(model["parameters"]),
                 "seconds": f"{sum(model['seconds'].values()):.1f} s",

@@ -123,6 +123,7 @@ class Transfer:
             [
                 "",
                 "model",
+                "error",
                 f"forecast {measure}",
                 "interval",
                 "features",
@@ -137,6 +138,7 @@ class Transfer:
                 [
                     str(place),
                     model["name"],
+                    _number(model["error"]),
                     _number(told["value"]),
                     f"{_number(told['low'])} to {_number(told['high'])}",
                     _number(model["features"][measure]),
