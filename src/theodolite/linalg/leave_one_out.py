@@ -120,11 +120,13 @@ def leave_one_out(
     n, centred = len(columns), unit_peak(columns - columns.mean(0))
     parts = vectors.mT @ centred
 
-    def residuals(ridge: Tensor) -> Tensor:
-        kept = eigenvalues / (eigenvalues + ridge).clamp_min(1e-300)
-        left = 1 - (vectors.square() * kept).sum(1) - 1 / n
-        missed = centred - vectors @ (kept.unsqueeze(1) * parts)
-        return missed / left.clamp_min(_LEAST).unsqueeze(1)
+    def residuals(chosen: Tensor) -> Tensor:
+        wide = eigenvalues.unsqueeze(1)
+        kept = wide / (wide + chosen).clamp_min(1e-300)  # (r, k)
+        left = 1 - vectors.square() @ kept - 1 / n
+        told = vectors @ (kept.unsqueeze(2) * parts.unsqueeze(1)).flatten(1)
+        missed = centred.unsqueeze(1) - told.unflatten(1, (len(chosen), -1))
+        return (missed / left.clamp_min(_LEAST).unsqueeze(2)).transpose(0, 1)
 
     return _best(residuals, ridges, eigenvalues.sum() / n, columns, names)
 
@@ -167,12 +169,15 @@ def leave_one_out_blocks(
     parts = vectors.mT @ unit_peak(columns - columns.mean(0)).flatten()
     blocks = vectors.reshape(n, c, -1)
 
-    def residuals(ridge: Tensor) -> Tensor:
+    def residual(ridge: Tensor) -> Tensor:
         lost = ridge / (values + ridge).clamp_min(1e-300)
         missed = (vectors @ (lost * parts)).reshape(n, c)
         own, turn = torch.linalg.eigh((blocks * lost) @ blocks.mT)
         turned = (turn.mT @ missed.unsqueeze(2)) / own.clamp_min(_LEAST).unsqueeze(2)
         return (turn @ turned).squeeze(2)
+
+    def residuals(chosen: Tensor) -> Tensor:
+        return torch.stack([residual(ridge) for ridge in chosen])
 
     return _best(residuals, ridges, unit, columns, names)
 
@@ -184,14 +189,14 @@ def _best(
     columns: Tensor,
     names: Tensor | None,
 ) -> LeaveOneOut:
-    """The ridge of least error, and what it comes to."""
+    """The ridge of least error, and what it comes to; residuals are (k, n, c) for k ridges."""
     if len(ridges) == 0:
         raise ShapeError("ridges: expected at least one, got none")
     require_positive(**{f"ridges[{place}]": ridge for place, ridge in enumerate(ridges)})
     n, peak = len(columns), (columns - columns.mean(0)).abs().max()
     # Features that are all alike predict the mean of the others, whatever the ridge.
-    missed = [residuals(ridge * torch.where(unit > 0, unit, 1.0)) for ridge in ridges]
-    best = int(torch.stack([gap.square().sum() for gap in missed]).argmin())
+    missed = residuals(columns.new_tensor(list(ridges)) * torch.where(unit > 0, unit, 1.0))
+    best = int(missed.square().sum((1, 2)).argmin())
     own = missed[best].square().sum(1)
     plain = (unit_peak(columns - columns.mean(0)) * (n / (n - 1))).square().sum(1)
     error = ratio_or_nan(own.mean(), plain.mean())

@@ -76,7 +76,7 @@ def _layer_rows(
     record.row(layer, "representation", "top_share", estimate, n=n)
     if not context.plan.curves:
         return
-    found = replace(every, coefficients=every.coefficients[..., 0], residual=every.residual[..., 0])
+    found = _alone(every, every.coefficients[..., 0], every.residual[..., 0])
     record.row(layer, "representation", "predicted_steps", Estimate(_steps(found)), n=n)
     _curves(record, layer, found, _mean(every) if len(shuffled) else None)
 
@@ -103,8 +103,18 @@ def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> La
 def _mean(every: LabelProjections) -> LabelProjections:
     """The projections if every direction had its mean mass over permutations."""
     coefficients = every.mass.sum(1)[:, 1:].mean(1).sqrt().unsqueeze(1)
-    residual = every.residual.sum(0)[1:].mean().reshape(1)
-    return replace(every, coefficients=coefficients, residual=residual)
+    return _alone(every, coefficients, every.residual.sum(0)[1:].mean().reshape(1))
+
+
+def _alone(every: LabelProjections, coefficients: Tensor, residual: Tensor) -> LabelProjections:
+    """One set of targets, on the CPU: what follows are many small steps."""
+    values = every.singular_values.cpu()
+    return replace(
+        every,
+        singular_values=values,
+        coefficients=coefficients.cpu(),
+        residual=residual.cpu(),
+    )
 
 
 def _error(context: SurveyContext, features: LayerFeatures, columns: Tensor) -> float | None:

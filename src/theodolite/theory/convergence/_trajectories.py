@@ -24,6 +24,7 @@ from theodolite.theory.convergence._setting import (
     StartingPoint,
     Steps,
     initial_mass,
+    log_contraction,
     one_minus_power,
     power,
     progress,
@@ -301,12 +302,14 @@ def first_step(rate: Tensor, mass: Tensor, goal: Tensor) -> Tensor:
     ``rate`` and ``mass`` carry directions on their last axis and broadcast against ``goal`` in the
     others. A goal equal to the whole mass is reached only if one step removes everything.
     """
-    mass = torch.where((rate > 0) & (rate < 2), mass, torch.zeros_like(mass))
-    whole = mass.sum(-1)
+    inside = (rate > 0) & (rate < 2)
+    mass = torch.where(inside, mass, torch.zeros_like(mass))
+    whole, least = mass.sum(-1), goal * (1 - _SLACK)
+    # Once: what follows is asked for dozens of times. Even powers have no sign.
+    log = torch.where(inside, 2 * log_contraction(rate), -torch.ones_like(rate))
 
     def reached(steps: Tensor) -> Tensor:
-        gained = times(one_minus_power(rate, 2 * steps.unsqueeze(-1)), mass).sum(-1)
-        return gained >= goal * (1 - _SLACK)
+        return -(torch.expm1(steps.unsqueeze(-1) * log) * mass).sum(-1) >= least
 
     high = torch.ones_like(goal)
     for _ in range(_DOUBLINGS):
