@@ -206,6 +206,9 @@ def test_the_probe_is_the_same_at_every_step():
 def test_the_record_says_how_the_tangent_family_was_measured():
     monitor = th.Monitor(mlp(), blobs(), every=1)
     route = monitor.step(0).record.contents["routes"]["tangent"]
+    assert (route["method"], route["n"]) == ("exact", 16)
+    few = th.Monitor(mlp(), blobs(), every=1, options={"tangent": "sketch"})
+    route = few.step(0).record.contents["routes"]["tangent"]
     assert (route["method"], route["n"], route["sketch_vectors"]) == ("sketch", 16, 16)
 
 

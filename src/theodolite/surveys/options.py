@@ -14,7 +14,6 @@ from theodolite.records import FAMILIES
 
 __all__ = [
     "FEATURE_READERS",
-    "MANY_OUTPUTS",
     "MONITOR_SIZES",
     "SIZES",
     "SurveyOptions",
@@ -22,7 +21,7 @@ __all__ = [
 ]
 
 FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read features
-MANY_OUTPUTS = 32  # with more, tangent kernels are sketched
+_MANY_OUTPUTS = 32  # with more, tangent kernels are sketched
 
 # Largest number of examples of each family; None takes all the data that was given.
 SIZES: Mapping[str, int | None] = {
@@ -78,7 +77,9 @@ class SurveyOptions:
             large models), 200 for tangent, all the data for covariances.
         permutations: of the labels, behind every chance level; 0 for none.
         half_samples: behind every standard error; 0 for none.
-        tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs.
+        tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs, and up to
+            ``sketch_vectors``, since a kernel takes a pass for each output and a sketch for each
+            vector.
         sketch_vectors: random vectors of the sketch; few make its numbers noisy, often too high.
         deep_covariance: covariances of all layers, not of the first alone.
         stiffness: whether to add up gradients of unit length too.
@@ -166,18 +167,22 @@ class SurveyOptions:
             require_pool(self.pool)
         object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
 
+    def sketches(self, outputs: int) -> bool:
+        """Whether tangent kernels of so many outputs are sketched."""
+        many = outputs > min(_MANY_OUTPUTS, self.sketch_vectors)
+        return self.tangent == "sketch" or (self.tangent == "auto" and many)
+
     @classmethod
     def monitor(cls, **changes: Any) -> "SurveyOptions":
-        """The lighter defaults of a monitor: fewer examples and layers, a sketch, no chance levels.
+        """The lighter defaults of a monitor: fewer examples and layers, no chance levels.
 
         100 examples for representation, covariance and kernel, 50 for gradient, 16 for tangent, no
-        pairs of gradients; 16 vectors of the sketch (with 4, alignments of a trained CNN were a
-        third too high); the first layer's covariance.
+        pairs of gradients; where there are more than 16 outputs a sketch with 16 vectors (with 4,
+        alignments of a trained CNN were a third too high); the first layer's covariance.
         """
         sizes = {**MONITOR_SIZES, **dict(changes.pop("sizes", {}))}
         light: dict[str, Any] = {
             "permutations": 0,
-            "tangent": "sketch",
             "sketch_vectors": 16,
             "deep_covariance": False,
             "stiffness": False,

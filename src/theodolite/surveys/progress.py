@@ -13,7 +13,7 @@ from torch import nn
 
 from theodolite.engine import ContractionSizes, contraction_costs
 from theodolite.surveys.layers import Layer, Layout
-from theodolite.surveys.options import FEATURE_READERS, MANY_OUTPUTS, SurveyOptions
+from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import Probe
 
@@ -117,7 +117,7 @@ def stage_costs(
     if "kernel" in n:
         costs["kernel"] = ((), 2 * decomposed(n["kernel"]))
     if "tangent" in n:
-        few, exact = n["tangent"], options.tangent != "sketch" and outputs <= MANY_OUTPUTS
+        few, exact = n["tangent"], not options.sketches(outputs)
         columns = outputs if exact else options.sketch_vectors
         passes = few * single * (2 + columns) + (kernels(few, outputs) if exact else 0.0)
         spectra = len(matrices) * (_EIGEN + 1) * min(few * outputs, 512) * (few * outputs) ** 2

@@ -18,7 +18,6 @@ from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.options import MANY_OUTPUTS
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -26,6 +25,7 @@ __all__ = ["measure_tangent"]
 
 _WORK = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
+_SMALL = 512  # rows of a kernel: the CPU is faster with fewer
 _PICTURED = 40  # examples of the heat maps of forward and backward kernels
 _GRADIENTS = 4  # copies of the output gradients behind them
 _PICTURES = 8  # layers with heat maps
@@ -55,10 +55,9 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
 def _exact_count(context: SurveyContext, layers: int) -> int | None:
     """How many examples' kernels fit into memory; None where a sketch is due."""
     outputs = context.layout.outputs or 1
-    choice = context.options.tangent
     if context.task is not None and context.task.unit == "sequence":
-        choice, outputs = "exact", context.probe.targets.num_classes or 1
-    if choice == "sketch" or (choice == "auto" and outputs > MANY_OUTPUTS):
+        outputs = context.probe.targets.num_classes or 1
+    elif context.options.sketches(outputs):
         return None
     count = context.count("tangent")
     fitting = math.isqrt(context.plan.free_bytes // (4 * (layers + _WORK))) // outputs
@@ -80,6 +79,8 @@ def _exact(
         if layer.name in kernels:
             with context.step("tangent", layer):
                 kernel = kernels[layer.name]
+                if kernel.shape[0] * kernel.shape[1] <= _SMALL:  # many small steps follow
+                    kernel = kernel.cpu()
                 if of_losses:  # one function of an example, beside several groups
                     own = torch.eye(targets.shape[1]).to(kernel)
                     kernel = torch.einsum("iajb,cd->icjd", kernel, own)
