@@ -243,15 +243,20 @@ def _block_krylov(matrix: Float[Tensor, "d d"], count: int, tolerance: float) ->
 def _fresh_block(
     basis: Float[Tensor, "d m"], block: Float[Tensor, "d b"], draws: torch.Generator
 ) -> Float[Tensor, "d b"]:
-    """Orthonormal columns that span a block, orthogonal to the basis."""
+    """Orthonormal columns that span a block, orthogonal to the basis.
+
+    Reflections are exact and slow on a GPU. They are taken once: from then on columns are nearly
+    orthonormal, and the Cholesky factor of their products does the same.
+    """
     before = torch.linalg.vector_norm(block, dim=0)
-    for again in range(3):
+    block, triangle = torch.linalg.qr(block - basis @ (basis.mT @ block))
+    lost = triangle.diagonal().abs() <= 1e-12 * before.max()
+    random = torch.empty_like(block).normal_(generator=draws)
+    block = torch.where(lost, random / len(block) ** 0.5, block)
+    for _ in range(2):
         block = block - basis @ (basis.mT @ block)
-        block, triangle = torch.linalg.qr(block)
-        if again == 0:
-            lost = triangle.diagonal().abs() <= 1e-12 * before.max()
-            random = torch.empty_like(block).normal_(generator=draws)
-            block = torch.where(lost, random / len(block) ** 0.5, block)
+        factor = torch.linalg.cholesky_ex(block.mT @ block).L
+        block = torch.linalg.solve_triangular(factor.mT, block, upper=True, left=False)
     return block
 
 
