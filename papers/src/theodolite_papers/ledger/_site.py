@@ -163,15 +163,19 @@ def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
     """Seeds, runs, resamples, ratios and stand-in of a verdict, in a few words."""
     study, made = entry.study, len(sized.results)
     planned = len(study.seeds_at(sized.size))
-    parts = [counted(planned, study.repeat)]
-    if verdict.seeds != planned:
-        parts = [f"{verdict.seeds} of {parts[0]}"]
+    seeds = counted(planned, study.repeat)
+    found = differences(study, sized.size, sized.results)
+    printed = [f" (paper {one.paper})" for one in found if one.name == "seeds"]
+    parts = ["".join([f"{verdict.seeds} of " if verdict.seeds != planned else "", seeds, *printed])]
     if made * planned != verdict.seeds * sized.planned:
         parts.append(f"{made} of {sized.planned} runs")
     if verdict.resampled is not None:
         parts.append(f"{100 * verdict.resampled:.0f} % of resamples")
-    found = differences(study, sized.size, sized.results)
-    parts += [f"{one.name} x{one.ratio:.2g}" for one in found if one.ratio is not None]
+    parts += [
+        f"{one.name} x{one.ratio:.2g}"
+        for one in found
+        if one.ratio is not None and one.name != "seeds"
+    ]
     parts += [f"stand-in: {sized.stand_in}"] if sized.stand_in else []
     return "; ".join(parts)
 
