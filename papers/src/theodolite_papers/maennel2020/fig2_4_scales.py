@@ -358,7 +358,8 @@ STUDY = Study(
         "reduced": "5,000 images of the first 10,000, so that random labels are learned; the "
         "scales, rates and the batch of 64 are ours (in a pilot at the printed rate 0.01 and scale "
         "0.3 the loss stayed at chance for 200 steps), and runs end at a loss of 0.01; products in "
-        "TF32 on an accelerator"
+        "TF32 on an accelerator. Seeds 103 and 104 were begun once before and cut off by a time "
+        "limit without a record"
     },
     not_run={
         "published": "a control of ours; maennel2020.fig2-4 has the printed settings",
