@@ -100,8 +100,8 @@ def _loaded(source: DataSource) -> Dataset:
     if source.as_is and not is_file:
         raise CommandError(f"--as-is: expected DATA as an .npz file, got {source.word!r}")
     if is_file and Path(source.word).is_file():
-        layout: Literal[image, as_is] = "as_is" if source.as_is else "image"
-        split: Literal[train, test] = "test" if source.split == "test" else "train"
+        layout: Literal["image", "as_is"] = "as_is" if source.as_is else "image"
+        split: Literal["train", "test"] = "test" if source.split == "test" else "train"
         return load_npz(source.word, layout=layout, split=split)
     return load_data(source.word, torch.Generator().manual_seed(source.seed))
 

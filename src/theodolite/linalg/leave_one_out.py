@@ -125,7 +125,7 @@ def leave_one_out(
         kept = wide / (wide + chosen).clamp_min(1e-300)  # (r, k)
         left = 1 - vectors.square() @ kept - 1 / n
         told = vectors @ (kept.unsqueeze(2) * parts.unsqueeze(1)).flatten(1)
-        missed = centred.unsqueeze(1) - told.unflatten(1, (len(chosen), -1))
+        missed = centred.unsqueeze(1) - told.reshape(n, len(chosen), -1)
         return (missed / left.clamp_min(_LEAST).unsqueeze(2)).transpose(0, 1)
 
     return _best(residuals, ridges, eigenvalues.sum() / n, columns, names)

@@ -63,8 +63,8 @@ def baselines(
 def gradient_noise(model: nn.Module, task: Task, generator: torch.Generator) -> dict[str, float]:
     r"""How mini-batches disagree.
 
-    Gradient disparity is the mean distance between the gradients of two batches [chatzi2021]. The
-    simple noise scale is :math:`\operatorname{tr} \Sigma / \|g\|^2`, from the unbiased
+    Gradient disparity is the mean distance between the gradients of two batches [forouzesh2021].
+    The simple noise scale is :math:`\operatorname{tr} \Sigma / \|g\|^2`, from the unbiased
     estimates that the mean and the spread of the batches give [mccandlish2018].
     """
     rows = torch.randint(len(task.x), (_BATCHES, _BATCH), generator=generator)

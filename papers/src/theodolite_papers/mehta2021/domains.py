@@ -139,7 +139,7 @@ def gradient_scores(
         signs = 1 - 2 * torch.randint(0, 2, rows.shape[1:], generator=generator, dtype=torch.int8)
         rows = rows * signs.to(rows.device)
         rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % projections))
-        sketches += rows.unflatten(1, (-1, projections)).sum(1).double().cpu()
+        sketches += rows.reshape(len(rows), -1, projections).sum(1).double().cpu()
     units = torch.nn.functional.normalize(sketches)
     return {"signed": signed.numpy(), "projected": (units @ units.mT).numpy()}
 
@@ -214,12 +214,14 @@ def measure(config: Domains, trial: Trial) -> Measured:
     reader = language_model(config.model, trial.generator())
     reader.model.to(trial.device)
     generator, count = trial.generator(1), config.sequences
-    probes, batches, held_out = [], [], []
+    probes: list[Tensor] = []
+    batches: list[Tensor] = []
+    held_out: list[Tensor] = []
     for name in config.domains:
         tokens = reader.tokens(domain_text(name))
         drawn = token_windows(tokens, 3 * count, config.length, generator).to(trial.device)
-        for kind, part in zip((probes, batches, held_out), drawn.split(count), strict=True):
-            kind.append(part)
+        for parts, part in zip((probes, batches, held_out), torch.split(drawn, count), strict=True):
+            parts.append(part)
     labels = torch.arange(len(config.domains)).repeat_interleave(count)
     scores = alignment_scores(block_grams(reader, torch.cat(probes)), labels)
     trial.report(0.2, "alignments")

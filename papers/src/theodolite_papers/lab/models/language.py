@@ -71,7 +71,7 @@ def _letters(generator: torch.Generator) -> LanguageModel:
         max_position_embeddings=64,
         tie_word_embeddings=True,
     )
-    model = LlamaForCausalLM(sizes)
+    model: nn.Module = LlamaForCausalLM(sizes)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -90,7 +90,9 @@ def _smollm2() -> LanguageModel:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     named: dict[str, Any] = {"gguf_file": file.name}
-    model = AutoModelForCausalLM.from_pretrained(file.parent, **named, dtype=torch.float32)
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(
+        file.parent, **named, dtype=torch.float32
+    )
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **named)
     tokenizer.model_max_length = 10**9  # texts are cut afterwards
     return LanguageModel(model.eval(), lambda text: torch.tensor(tokenizer(text)["input_ids"]))
