@@ -82,6 +82,12 @@ def llama(tiny: bool) -> nn.Module:
     return LlamaForCausalLM(LlamaConfig(**sizes))
 
 
+def made(build: Callable[[bool], nn.Module], chosen: argparse.Namespace) -> nn.Module:
+    """A model with random weights, drawn where they stay."""
+    with torch.device(chosen.device):
+        return build(chosen.tiny)
+
+
 def sequences(model: nn.Module, count: int, length: int, device: str) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.config.vocab_size
@@ -181,7 +187,7 @@ def gradients(table: Table, case: str, model: nn.Module, batch: dict[str, Tensor
 def of_gpt2(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]) -> None:
     """Gradients of 16 sequences, tangent kernels of 64."""
     device, length = chosen.device, LENGTHS[chosen.tiny]
-    model = gpt2(chosen.tiny).to(device).eval()
+    model = made(gpt2, chosen).eval()
     if due("gpt2"):
         batch, case = sequences(model, 16, length, device), f"GPT-2 16 x {length}"
         gradients(table, case, model, batch)
@@ -199,7 +205,7 @@ def of_gpt2(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]
 def of_llama(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]) -> None:
     """Gradients of all weights and of thin matrices alone, and a survey of all families."""
     device, length = chosen.device, LENGTHS[chosen.tiny]
-    model = llama(chosen.tiny).to(device, torch.bfloat16).eval()
+    model = made(llama, chosen).to(torch.bfloat16).eval()
     batch = sequences(model, 32, length, device)
     few = {name: part[:16] for name, part in batch.items()}
     if due("llama"):
@@ -215,6 +221,7 @@ def of_llama(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool
             print(len(contents["rows"]), "rows", flush=True)
     if due("lora"):
         gradients(table, f"Llama LoRA 16 x {length}", with_low_rank(model), few)
+        profile(chosen.profile, "lora", grouped(model, few), device)
 
 
 def main() -> None:
@@ -270,6 +277,7 @@ def profile(folder: Path | None, name: str, call: Callable[[], Any], device: str
     key = "self_cuda_time_total" if device.startswith("cuda") else "self_cpu_time_total"
     averages = found.key_averages(group_by_input_shape=True)
     text = averages.table(sort_by=key, row_limit=40, max_shapes_column_width=90)
+    text += found.key_averages().table(sort_by="self_cpu_time_total", row_limit=40)
     (folder / f"{name}.txt").write_text(text)
 
 

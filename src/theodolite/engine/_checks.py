@@ -375,16 +375,17 @@ class GradientCheck:
         """Note how far vectors are from what they should be.
 
         Args:
-            found: Parameter -> vector; a number is compared with the norm of the vector expected.
+            found: Parameter -> vector, which is overwritten; a number is compared with the norm
+                of the vector expected.
             expected: Parameter -> vector; not there means zero.
             norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
         """
         names = tuple(dict.fromkeys([*found, *expected]))
         zero = next(iter(norms.values())).new_zeros(()).double()
-        sizes, lengths, spreads = (_norms(vectors) for vectors in (expected, found, norms))
         both = [name for name in names if name in expected and name in found and found[name].dim()]
-        pairs = [found[name] for name in both], [expected[name] for name in both]
-        gaps = _norms(dict(zip(both, torch._foreach_sub(*pairs), strict=True)) if both else {})
+        sizes, spreads = _norms(expected), _norms(norms)
+        lengths = _norms({name: value for name, value in found.items() if name not in both})
+        gaps = _norms({name: found[name].sub_(expected[name]) for name in both})
         size, length, spread = (
             torch.stack([known.get(name, zero) for name in names])
             for known in (sizes, lengths, spreads)

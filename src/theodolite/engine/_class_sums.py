@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite._distributed import Processes
-from theodolite.engine._example_gradients import Segment
+from theodolite.engine._example_gradients import Segment, row_norms
 from theodolite.linalg import SetSums, mean_over_classes, ratio_or_nan
 
 K = TypeVar("K", bound=Hashable)
@@ -49,7 +49,7 @@ class ClassTally:
 
     def settle(self) -> None:
         """Keep numbers in the place of sums: no further vector comes."""
-        self._settled = self.total_square, self.scaled_square
+        self._settled = self.total_norm, self.scaled_norm
         self._total = self._scaled = None
 
     def add(self, parts: Sequence[Segment], sums: Float[Tensor, "s p"]) -> None:
@@ -67,40 +67,35 @@ class ClassTally:
             self._open = sums[-1].to(self._dtype, copy=True)
 
     def _close(self, labels: tuple[int, ...], sums: Tensor) -> None:
-        self.closed.append((labels, self._squares(sums)))
+        self.closed.append((labels, self._norms(sums)))
+        # In the precision of the products: wider sums do not find again what these have lost.
+        total = sums[0] if len(sums) == 1 else sums.sum(0)
         if self._total is None:
-            self._total = sums.sum(0, dtype=self._dtype)
-        elif len(sums) == 1:
-            self._total += sums[0]
+            self._total = total
         else:
-            self._total += sums.sum(0, dtype=self._dtype)
+            self._total = self._total.to(self._dtype).add_(total)
         if self._scales is not None:
             factors = self._scales[_index(labels, sums.device)]
             scaled = factors @ sums.double()
             self._scaled = scaled if self._scaled is None else self._scaled.add_(scaled)
 
-    def _squares(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s m"]:
+    def _norms(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s m"]:
         if self._groups is None:
-            norms = torch.linalg.vector_norm(sums, dim=1, keepdim=True, dtype=self._dtype)
-            return norms.double().square()
-        return sums.double().square() @ self._groups
+            return row_norms(sums).unsqueeze(1)
+        return (sums.double().square() @ self._groups).sqrt()
 
-    def _square(self, vector: Tensor | None) -> Float[Tensor, " m"] | None:
-        return None if vector is None else self._squares(vector.unsqueeze(0)).squeeze(0)
-
-    @property
-    def total_square(self) -> Float[Tensor, " m"] | None:
-        """Squared norm of the sum over all classes; None if there was none."""
-        if self._settled is not None:
-            return self._settled[0]
-        return self._square(self._total)
+    def _norm(self, vector: Tensor | None) -> Float[Tensor, " m"] | None:
+        return None if vector is None else self._norms(vector.unsqueeze(0)).squeeze(0)
 
     @property
-    def scaled_square(self) -> Float[Tensor, " m"] | None:
-        """Squared norm of the sum of scaled class sums; None if there was none."""
-        if self._settled is not None:
-            return self._settled[1]
-        return self._square(self._scaled)
+    def total_norm(self) -> Float[Tensor, " m"] | None:
+        """Norm of the sum over all classes; None if there was none."""
+        return self._norm(self._total) if self._settled is None else self._settled[0]
+
+    @property
+    def scaled_norm(self) -> Float[Tensor, " m"] | None:
+        """Norm of the sum of scaled class sums; None if there was none."""
+        return self._norm(self._scaled) if self._settled is None else self._settled[1]
 
     def outline(self) -> tuple[int, bool, Tensor | None]:
         """Length of the vectors, whether scaled sums are kept, and the vectors' parts."""
@@ -111,9 +106,9 @@ class ClassTally:
 
     def add_up(self, processes: Processes, zeros: Tensor, scaled: bool) -> None:
         """Sums over the classes of all processes, each of which has other classes."""
-        own = [(labels, squares.cpu()) for labels, squares in self.closed]
+        own = [(labels, norms.cpu()) for labels, norms in self.closed]
         closed = [item for part in processes.gather(own) for item in part]
-        self.closed = [(labels, squares.to(zeros)) for labels, squares in closed]
+        self.closed = [(labels, norms.to(zeros)) for labels, norms in closed]
         self._total = processes.sum(zeros if self._total is None else self._total.to(zeros))
         if scaled:
             self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
@@ -150,7 +145,7 @@ def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, 
         first += tally.parts
     if rows:
         flat = [values.flatten() for tally in tallies for _, values in tally.closed]
-        squares[rows, columns] = torch.cat(flat).cpu()
+        squares[rows, columns] = torch.cat(flat).cpu().square()
     return squares
 
 

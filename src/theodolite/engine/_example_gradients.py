@@ -35,12 +35,14 @@ __all__ = [
     "column_groups",
     "example_gradients",
     "is_tied_table",
+    "row_norms",
 ]
 
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
 # An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
 _PRODUCTS_PER_ENTRY = 32
 _HALVES_PER_ENTRY = 512  # of half precision on a GPU
+_LONG_ROW = 2**16  # entries
 _SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
 
 
@@ -72,13 +74,13 @@ class ExampleGradients(ABC):
 
     @abstractmethod
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
     ) -> None:
-        """Sums of segments with a weight per example go to the sink."""
+        """Sums of segments, with a weight per example if any, go to the sink."""
 
-    def arrange(self, gradient: Tensor) -> Float[Tensor, " p"]:
-        """A gradient of the tensor in the order of the entries of sums."""
-        return gradient.flatten()
+    def arrangement(self) -> Callable[[Tensor], Float[Tensor, " p"]]:
+        """From a gradient of the tensor to the order of the entries of sums; holds no data."""
+        return torch.flatten
 
 
 @final
@@ -94,10 +96,10 @@ class DenseGradients(ExampleGradients):
         return _squared_norms(self.rows)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
     ) -> None:
         """Weighted sums of rows."""
-        self.sums(segments, weights.to(self.rows), sink)
+        self.sums(segments, None if weights is None else weights.to(self.rows), sink)
 
     def sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
         """One product with the matrix that says who belongs to which segment."""
@@ -122,6 +124,11 @@ class LookupGradients(ExampleGradients):
         output_grads = torch.cat(_output_grads(structures, gradients, scale), dim=2)
         self._output_grads = output_grads.transpose(1, 2)
 
+    @property
+    def width(self) -> int:
+        """Entries of a row."""
+        return self._output_grads.shape[2]
+
     def factors(self) -> tuple[Tensor, Float[Tensor, "n t d"]]:
         """Tokens and output gradients at all positions."""
         return self._tokens, self._output_grads
@@ -138,19 +145,28 @@ class LookupGradients(ExampleGradients):
             norms.append(
                 (output_grads @ output_grads.mT).where(same, 0.0).sum((1, 2), dtype=torch.float64)
             )
-        self.weighted_sums(segments, self._output_grads.new_ones(len(self._tokens)), sink)
+        self.weighted_sums(segments, None, sink)
         return torch.cat(norms)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
     ) -> None:
         """Output gradients added into the rows of their tokens."""
-        output_grads = self._output_grads * weights.to(self._output_grads).view(-1, 1, 1)
         for part in segments:
+            sink([part], self.sum_of(part, weights))
+
+    def sum_of(
+        self, part: Segment, weights: Float[Tensor, " n"] | None, table: Tensor | None = None
+    ) -> Float[Tensor, "1 p"]:
+        """The sum of a segment, added to a table of all rows if there is one."""
+        output_grads = self._output_grads[part.start : part.stop]
+        if weights is not None:
+            own = weights[part.start : part.stop].to(output_grads)
+            output_grads = output_grads * own.view(-1, 1, 1)
+        if table is None:
             table = output_grads.new_zeros(self._rows, output_grads.shape[2])
-            picked = self._tokens[part.start : part.stop].flatten()
-            table.index_add_(0, picked, output_grads[part.start : part.stop].flatten(0, 1))
-            sink([part], table.view(1, -1))
+        picked = self._tokens[part.start : part.stop].flatten()
+        return table.index_add_(0, picked, output_grads.flatten(0, 1)).view(1, -1)
 
 
 @final
@@ -186,7 +202,7 @@ class OuterGradients(ExampleGradients):
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """By the factors or by gradients of a few examples, whichever is cheaper."""
         norms: list[Tensor] = []
-        for rows in self._chunks():
+        for rows in self._chunks(range(self._count)):
             output_grads, parts = self._output_grad(rows), _cut(segments, rows)
             if self._by_factors:
                 inputs = self._inputs(rows)
@@ -201,22 +217,23 @@ class OuterGradients(ExampleGradients):
         return torch.cat(norms)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
     ) -> None:
         """One product per segment, whatever the route of the norms."""
-        for rows in self._chunks():
-            scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
-            inputs = self._inputs(rows).to(self._dtype)
-            output_grads = self._output_grad(rows).to(self._dtype) * scale
-            self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
+        for span in _spans(segments):
+            for rows in self._chunks(span):
+                inputs, output_grads = self._inputs(rows), self._output_grad(rows)
+                if weights is not None:
+                    inputs = inputs.to(self._dtype)
+                    scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
+                    output_grads = output_grads.to(self._dtype) * scale
+                self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
 
-    def arrange(self, gradient: Tensor) -> Float[Tensor, " p"]:
+    def arrangement(self) -> Callable[[Tensor], Float[Tensor, " p"]]:
         """Rows before columns, kernel offsets before channels."""
         if self._structures[0].transposed:
-            return gradient.T.flatten()
-        if self._offsets_first:
-            return gradient.flatten(2).transpose(1, 2).flatten()
-        return gradient.flatten()
+            return _columns_first
+        return _offsets_before_channels if self._offsets_first else torch.flatten
 
     def _gradients(self, rows: range, output_grads: Tensor) -> Float[Tensor, "m c d"]:
         """Gradients of a few examples; strips serve several kernel offsets without a copy."""
@@ -237,15 +254,14 @@ class OuterGradients(ExampleGradients):
         """The sum of a segment is one product over all of its examples and positions."""
         columns = output_grads.transpose(0, 1)
         for group in _groups(parts, self._size * _SUM_BYTES, self._device):
-            shape = len(group), output_grads.shape[1], inputs.shape[2]
-            sums = output_grads.new_empty(shape, dtype=self._dtype)
-            alike = len({part.stop - part.start for part in group}) == 1 < len(group)
-            if alike and output_grads.dtype == self._dtype:  # one product for all of them
+            if len({part.stop - part.start for part in group}) == 1:  # one product for all
                 whole = slice(group[0].start - rows.start, group[-1].stop - rows.start)
                 left = torch.unflatten(columns[:, whole], 1, (len(group), -1)).transpose(0, 1)
                 right = torch.unflatten(inputs[whole], 0, (len(group), -1)).flatten(1, 2)
-                sink(group, torch.bmm(left.flatten(2), right, out=sums).flatten(1))
+                sink(group, _wide_product(left.flatten(2), right).flatten(1))
                 continue
+            shape = len(group), output_grads.shape[1], inputs.shape[2]
+            sums = output_grads.new_empty(shape, dtype=self._dtype)
             for index, part in enumerate(group):
                 span = slice(part.start - rows.start, part.stop - rows.start)
                 left, right = columns[:, span].flatten(1), inputs[span].flatten(0, 1)
@@ -255,17 +271,21 @@ class OuterGradients(ExampleGradients):
                     sums[index] = torch.mm(left, right, out_dtype=self._dtype)
             sink(group, sums.flatten(1))
 
-    def _chunks(self) -> Iterator[range]:
+    def _chunks(self, span: range) -> Iterator[range]:
         structure = self._structures[0]
         entries = self._positions * structure.columns if structure.geometry else 0
         if self._by_factors:
             entries += self._positions * (2 * self._positions + structure.rows)
         else:
             entries += self._size
-        yield from _ranges(self._count, entries * self._dtype.itemsize, self._device)
+        for rows in _ranges(len(span), entries * self._dtype.itemsize, self._device):
+            yield range(span.start + rows.start, span.start + rows.stop)
 
     def _inputs(self, rows: range) -> Tensor:
         """``(n, T, D)``, a strided view; of patches, kernel offsets before channels."""
+        first, *others = self._structures
+        if first.geometry is None and not others and len(rows) == self._count:
+            return first.inputs if first.inputs.dtype == self._kept else first.inputs.to(self._kept)
         parts = []
         for structure in self._structures:
             chosen = replace(
@@ -281,6 +301,25 @@ class OuterGradients(ExampleGradients):
     def _output_grad(self, rows: range) -> Tensor:
         parts = [output_grad[rows.start : rows.stop] for output_grad in self._output_grads]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def _columns_first(gradient: Tensor) -> Float[Tensor, " p"]:
+    return gradient.T.flatten()
+
+
+def _offsets_before_channels(gradient: Tensor) -> Float[Tensor, " p"]:
+    return gradient.flatten(2).transpose(1, 2).flatten()
+
+
+def _spans(segments: Sequence[Segment]) -> list[range]:
+    """Ranges of examples without gaps between the segments."""
+    spans: list[range] = []
+    for part in segments:
+        if spans and spans[-1].stop == part.start:
+            spans[-1] = range(spans[-1].start, part.stop)
+        else:
+            spans.append(range(part.start, part.stop))
+    return spans
 
 
 def prefers_factors(
@@ -394,7 +433,15 @@ def _squared_norms(rows: Tensor) -> Tensor:
             return rows.square().sum(axes).double()
         unit = 2.0 ** -round(log2(largest))
         return (rows * unit).square().sum(axes).double() / unit**2
-    return torch.linalg.vector_norm(rows, dim=axes, dtype=torch.float64).square()
+    return row_norms(rows).square()
+
+
+def row_norms(rows: Tensor) -> Float[Tensor, " n"]:
+    """Norm of each row in float64; of long ones on a GPU without a copy of them in float64."""
+    long = rows.numel() >= _LONG_ROW * len(rows) and rows.dtype != torch.float64
+    if long and rows.device.type == "cuda":
+        return torch.stack(torch._foreach_norm(list(rows.unbind(0)), 2, torch.float64))
+    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
 
 
 def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
@@ -438,18 +485,18 @@ class TiedGradients(ExampleGradients):
         inputs, outputs = self.outer.factors()  # (n, U, D), (n, rows, U)
         picked = outputs.gather(1, tokens.unsqueeze(2).expand(-1, -1, outputs.shape[2]))
         cross = ((output_grads @ inputs.mT) * picked).sum((1, 2), dtype=torch.float64)
-        self.weighted_sums(segments, output_grads.new_ones(len(output_grads)), sink)
+        self.weighted_sums(segments, None, sink)
         return (squares + 2 * cross).clamp_(min=0.0)
 
     def weighted_sums(
-        self, segments: Sequence[Segment], weights: Float[Tensor, " n"], sink: Sink
+        self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
     ) -> None:
         """Both sums of a segment, added before they are handed over."""
         for part in segments:
-            table, product = SegmentTotal(), SegmentTotal()
-            self.lookup.weighted_sums([part], weights, table.add)
+            product = SegmentTotal()
             self.outer.weighted_sums([part], weights, product.add)
-            sink([part], table.value + product.value)
+            table = product.value.view(-1, self.lookup.width)
+            sink([part], self.lookup.sum_of(part, weights, table))
 
 
 class SegmentTotal:
@@ -459,7 +506,7 @@ class SegmentTotal:
 
     def add(self, _parts: list[Segment], sums: Tensor) -> None:
         """One more part."""
-        self.value = self.value + sums if hasattr(self, "value") else sums
+        self.value = self.value.add_(sums) if hasattr(self, "value") else sums
 
 
 _SMALL = 2**14  # entries of a tensor whose cost is that of the calls, not of the numbers
@@ -567,7 +614,8 @@ def _of_group(
         if group.bias is not None:
             pairs = zip(outer, gradients, strict=True)
             biases = [structure.output_grads(gradient).sum(2) for structure, gradient in pairs]
-            yield group.bias, DenseGradients(torch.stack(biases).sum(0))
+            total = biases[0] if len(biases) == 1 else torch.stack(biases).sum(0)
+            yield group.bias, DenseGradients(total)
     elif group.kind == "lookup":
         lookups = [structure for structure in structures if isinstance(structure, Lookup)]
         yield group.parameter, LookupGradients(lookups, gradients, scale)

@@ -21,10 +21,11 @@ from theodolite.engine.state import evaluating
 from theodolite.errors import CaptureError, DtypeError, TheodoliteError
 
 __all__ = [
+    "BRANCHES",
     "PassWatch",
-    "branch_outcome",
     "can_be_followed_alone",
     "movement",
+    "moves_examples",
     "output_differences",
     "recomposed",
     "require_alike_alone",
@@ -48,9 +49,19 @@ _BY_VALUES = frozenset({"cummax", "cummin", "cumprod", "cumsum", "logcumsumexp",
 _INDEXED = frozenset({"__getitem__", "__setitem__", "index_put", "index_put_"})
 _LAST_AXIS = frozenset({"sort", "topk"})  # where no axis is given
 # Calls that hand a number to Python, which may decide by it.
-_BRANCHES = frozenset({"__bool__", "__float__", "__index__", "__int__", "item", "is_nonzero"})
+BRANCHES = frozenset({"__bool__", "__float__", "__index__", "__int__", "item", "is_nonzero"})
 
 Depends = Callable[[Tensor], bool]
+
+
+def moves_examples(name: str) -> bool:
+    """Whether a function of this name can move examples along their axis by what they contain."""
+    return name in _INDEXED | _ALWAYS | {"where"} or _without_underscore(name) in _ALONG
+
+
+def _without_underscore(name: str) -> str:
+    """The name of the function that does the same out of place."""
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def movement(
@@ -78,7 +89,7 @@ def movement(
         return len(args) == 1 and not kwargs and depends(args[0])
     if name in _ALWAYS:
         return any(depends(tensor) for tensor in tensors_in((args, kwargs)))
-    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    plain = _without_underscore(name)
     if plain not in _ALONG or not args or not isinstance(args[0], Tensor):
         return False
     others = tensors_in((args[1:], kwargs))
@@ -133,11 +144,6 @@ def _indexes_examples(tensor: Tensor, index: Any, depends: Depends, examples: in
 def _width(part: Any) -> int:
     """Axes that one part of an index takes."""
     return part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1
-
-
-def branch_outcome(function: Callable[..., Any], result: Any) -> Any:
-    """What Python got to decide by, if the call hands over a number; None otherwise."""
-    return result if function_name(function) in _BRANCHES else None
 
 
 class PassWatch(TorchFunctionMode):

@@ -1,12 +1,12 @@
 """Norms and class sums of per-example gradients while batches in class order go by."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -24,21 +24,16 @@ from theodolite.engine._example_gradients import (
     DenseGradients,
     ExampleGradients,
     Segment,
-    SegmentTotal,
     bundled,
     column_groups,
     example_gradients,
 )
-from theodolite.engine._examples import (
-    output_differences,
-    recomposed,
-    require_independent,
-    tolerance_of,
-)
-from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, as_real, plain_gradients
+from theodolite.engine._examples import require_independent, tolerance_of
+from theodolite.engine._gradient_samples import LOGITS, BatchLoss, GradientSample, in_background
+from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, plain_gradients
 from theodolite.engine.batches import Batch, even_spans
 from theodolite.engine.calls import NotFollowedError, tensors_in
-from theodolite.engine.state import SideStream, model_device
+from theodolite.engine.state import model_device
 from theodolite.linalg import SetSums, target_columns
 
 __all__ = [
@@ -47,32 +42,8 @@ __all__ = [
     "GradientAccumulation",
 ]
 
-# Two sets beside the layers; names of modules have no spaces.
-LOGITS = "all logits"
+# All parameters together, beside the layers; names of modules have no spaces.
 TOTAL = "all parameters"
-
-_LARGE = 2**24  # bytes of the results of all calls for one example
-
-BatchLoss = Callable[[Tensor, Batch], Tensor]
-
-
-@dataclass(frozen=True)
-class _Unchecked:
-    """A batch that took a way through the model of its own, some examples of which run again.
-
-    Args:
-        start: Place of its first example.
-        parts: Places in the batch, of examples that are to run together.
-        outputs: Of the whole batch.
-        batch: The batch.
-        decisions: Numbers that the model's code decided by.
-    """
-
-    start: int
-    parts: list[list[int]]
-    outputs: Tensor
-    batch: Batch
-    decisions: tuple[Any, ...] = ()
 
 
 class GradientAccumulation:
@@ -116,7 +87,6 @@ class GradientAccumulation:
         self._check = GradientCheck(recorder)
         self._alone = alone
         self._kinds: set[tuple[Any, ...]] = set()  # ways through the model that were taken
-        self._unchecked: list[_Unchecked] = []
         self._differences: list[tuple[Tensor, Batch]] = []
         if stiffness:
             self._groups = target_columns(self._labels, self._classes).to(device)
@@ -138,41 +108,26 @@ class GradientAccumulation:
     def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
         """The batches of this process; some examples run again and are compared with autograd.
 
-        They do while the device works on the batch that follows; the verdict is read one later.
-
         Raises:
             NotFollowedError: If the examples cannot be followed together.
         """
         own, device = self._own(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
         ordered = data.take(self._order) if on_device and device.type != "cpu" else None
-
-        def take(places: slice | list[int]) -> Batch:
-            if ordered is not None:  # slices; picking by index would wait for the device
-                return ordered.take(places).to(device)
-            return data.take(self._order[places]).to(device)
-
-        side_stream = SideStream(device)
-        judging: tuple[SideStream, Tensor] | None = None
         for part in even_spans(own.stop - own.start, 1 if self._alone else batch_size):
             start = own.start + part.start
             span = slice(start, own.start + part.stop)
-            waiting, self._unchecked = self._unchecked, []
-            if self._alone:
-                self._add_alone(take(span), start)
+            if ordered is not None:  # slices; picking by index would wait for the device
+                batch = ordered.take(span).to(device)
             else:
-                self._add(take(span), start, check)
-            if judging is not None:
-                with judging[0].work():
-                    self._judge(judging[1])
-                judging = None
-            if waiting:
-                self._run_again(waiting, take, side_stream)
-                judging = SideStream(device), torch.cat(self._losses)
+                batch = data.take(self._order[span]).to(device)
+            if self._alone:
+                self._add_alone(batch, start)
+            else:
+                self._add(batch, start, check)
             if self.progress is not None:
                 share = span.stop / len(self._labels)
                 self.progress(share, f"examples {span.start} to {span.stop - 1}")
-        self._run_again(self._unchecked, take, side_stream)
         if self._losses:
             self._judge(torch.cat(self._losses))
 
@@ -221,72 +176,48 @@ class GradientAccumulation:
         self._check.require_agreement(self._losses[0].dtype)
 
     def _add(self, batch: Batch, start: int, check: bool) -> None:
-        """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
+        """One batch: a recorded forward pass, a backward pass to all uses, and the reductions.
+
+        Batches that take another way through the model than those before are checked; Python
+        launches the forward pass of some examples while autograd launches the backward pass, and
+        the reductions while it launches that of these examples.
+        """
         segments = self._segments(start, start + len(batch))
         run = self._recorder.run(batch)
         losses = self._loss(run.outputs, batch)
         self._losses.append(losses.detach())
-        # Batches that take another way through the model than those before are compared too.
+        sample = None
         if check and (run.draws or run.kind not in self._kinds):
             self._kinds.add(run.kind)
-            large = run.result_bytes > _LARGE * len(batch)
-            parts = recomposed(len(batch), every=bool(run.decisions) and not large, large=large)
-            outputs = run.outputs.detach()
-            self._unchecked.append(_Unchecked(start, parts, outputs, batch, run.decisions))
-        found = torch.autograd.grad(losses.sum(), self._inputs(run), allow_unused=True)
-        del losses
-        arrived: list[Tensor | None] = list(found)
+            sample = GradientSample(self._recorder, self._loss, run, batch)
+        backward = partial(torch.autograd.grad, losses.sum(), self._inputs(run), allow_unused=True)
+        begun = in_background(losses.device, backward)
+        del losses, backward
+        try:
+            if sample is not None:
+                sample.run_again()
+        finally:
+            arrived: list[Tensor | None] = list(begun())
+            del begun
+        if sample is not None:
+            assert arrived[0] is not None
+            sample.weigh(self._check.draw(arrived[0]))
         span = slice(start, start + len(batch))
-        self._reduce(bundled(self._gradients(run, arrived)), segments, span)
-        if self._stiffness:
-            self._add_units(self._gradients(run, arrived), segments, span)
+        kept = list(arrived) if self._stiffness else None
+        self._reduce(bundled(self._gradients(run, arrived)), segments, span, sample)
+        if kept is not None:
+            self._add_units(self._gradients(run, kept), segments, span)
+        del run, arrived, kept
+        if sample is not None:
+            self._differences += sample.compare(self._check, partial(self._norms, span))
 
-    def _run_again(
-        self,
-        unchecked: list[_Unchecked],
-        take: Callable[[list[int]], Batch],
-        side_stream: SideStream,
-    ) -> None:
-        """Some examples in other company, with a random weight for the loss of each of them."""
-        waiting = list(unchecked)
-        while waiting:
-            one = waiting.pop(0)
-            for places in one.parts:
-                with side_stream.work():  # passes of few examples leave the device almost idle
-                    part = take([one.start + place for place in places])
-                    run = self._recorder.run(part)
-                    every = recomposed(len(one.batch), every=True)
-                    if run.decisions != one.decisions and one.parts != every:
-                        waiting.append(replace(one, parts=every))
-                        break
-                    losses = self._loss(run.outputs, part)
-                    edge = get_gradient_edge(run.outputs)
-                    (slopes,) = torch.autograd.grad(losses.sum(), [edge], retain_graph=True)
-                    weights = self._check.draw(slopes)
-                    arrived, plain = self._weighted_gradients(run, losses, weights)
-                    index = torch.tensor(places).to(weights.device)
-                # In the stream of the pass, after the batch itself: backward passes of single
-                # calls cannot change streams under vmap, and memory is given back there.
-                side_stream = SideStream(weights.device)
-                with side_stream.work():
-                    differences = output_differences(one.outputs[index], run.outputs)
-                    self._differences.append((differences, one.batch))
-                    self._compare(run, arrived, plain, weights, one.start + index)
-
-    def _weighted_gradients(
-        self, run: ForwardRun, losses: Tensor, weights: Float[Tensor, " n"]
-    ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Gradients of weighted losses at all uses, and those of the parameters by autograd."""
-        derived = any(use.origin.tensor.grad_fn is not None for use in run.uses)
-        parameters = self._recorder.ownership.parameters
-        total = (weights.to(losses.dtype) * losses).sum()
-        uses = self._inputs(run)
-        wanted: list[Any] = [*uses, *parameters.values()]  # edges and tensors
-        found = torch.autograd.grad(total, wanted, retain_graph=derived, allow_unused=True)
-        plain = zip(parameters, found[len(uses) :], strict=True)
-        return list(found[: len(uses)]), {
-            name: as_real(gradient) for name, gradient in plain if gradient is not None
-        }
+    def _norms(self, span: slice, names: Sequence[str]) -> Float[Tensor, "m n"]:
+        """Norms of some tensors' gradients for the examples of a batch."""
+        rows = [self._rows[name] for name in names]
+        first = rows[0]
+        if rows == list(range(first, first + len(rows))):
+            return self._squares[first : first + len(rows), span].sqrt()
+        return torch.stack([self._squares[row, span] for row in rows]).sqrt()
 
     def _add_alone(self, batch: Batch, start: int) -> None:
         """One example, by plain autograd."""
@@ -305,51 +236,14 @@ class GradientAccumulation:
         if self._stiffness:
             self._add_units(iter(gradients.items()), segments, span)
 
-    def _compare(
+    def _reduce(
         self,
-        run: ForwardRun,
-        arrived: list[Tensor | None],
-        plain: dict[str, Tensor],
-        weights: Float[Tensor, " n"],
-        examples: Int[Tensor, " n"],
+        bundles: Iterator[Bundle],
+        segments: list[Segment],
+        span: slice,
+        sample: GradientSample | None = None,
     ) -> None:
-        """Note how far the gradients of weighted losses are from what they must be.
-
-        Each example's is what it was before times its weight, and they add up to autograd's.
-        """
-        derived = {
-            root
-            for use in run.uses
-            if use.origin.tensor.grad_fn is not None
-            for root in use.origin.roots
-        }
-        whole = [Segment(0, 0, len(weights), closes=True)]
-        sums: dict[str, Tensor] = {}
-        norms: list[Tensor] = []
-        expected = {name: value.flatten() for name, value in plain.items()}
-        for bundle in bundled(self._gradients(run, arrived)):
-            total = SegmentTotal()
-            squares = bundle.reduce(whole, total.add)
-            parts = total.value.flatten()
-            pieces = torch.split(parts, list(bundle.widths)) if bundle.widths else [parts]
-            norms.append(squares)
-            for name, piece in zip(bundle.names, pieces, strict=True):
-                sums[name] = piece
-                if name in derived:  # parts of a parameter, in an order of their own
-                    sums[name] = torch.linalg.vector_norm(piece)
-                elif name in plain:
-                    expected[name] = bundle.gradients.arrange(plain[name])
-        if any(name not in self._rows for name in sums):
-            raise NotFollowedError("some parameters take part in some batches only")
-        table = self._squares[:, examples]
-        own = weights * torch.stack([table[self._rows[name]] for name in sums]).sqrt()
-        self._check.compare_rows(tuple(sums), torch.cat(norms).sqrt(), own)
-        spreads = dict(zip(sums, own, strict=True))
-        sums.pop(LOGITS)
-        self._check.compare(sums, expected, spreads)
-
-    def _reduce(self, bundles: Iterator[Bundle], segments: list[Segment], span: slice) -> None:
-        """Norms into the table, sums into the tallies."""
+        """Norms into the table, sums into the tallies, gradients of some examples to a sample."""
         norms: list[Tensor] = []
         rows: list[int] = []
         for bundle in bundles:
@@ -362,6 +256,8 @@ class GradientAccumulation:
                     groups=groups if bundle.widths else None, dtype=dtype
                 )
             norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
+            if sample is not None:
+                sample.take(bundle)
             if span.stop == len(self._labels) and self._processes.alone:
                 self._tallies[bundle.names].settle()
             rows += [self._rows.setdefault(name, len(self._rows)) for name in bundle.names]
@@ -445,7 +341,7 @@ class GradientAccumulation:
         order = [names.index(name) for name in self._rows]
         tallies = list(self._tallies.values())
         by_class = class_squares(tallies, self._classes)
-        whole = _gathered(tallies, "total_square")
+        whole = _gathered(tallies, "total_norm").square()
         return by_class[order], whole[order]
 
     def _weight_norms(self) -> Float[Tensor, " layers"]:
@@ -466,8 +362,8 @@ class GradientAccumulation:
         ]
         squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
         total, mean = (
-            torch.stack([_gathered(tallies, name).sum() for tallies in by_layer])
-            for name in ("total_square", "scaled_square")
+            torch.stack([_gathered(tallies, name).square().sum() for tallies in by_layer])
+            for name in ("total_norm", "scaled_norm")
         )
         return UnitSums(nonzero.double() @ groups, torch.stack(squares), total, mean)
 

@@ -19,7 +19,7 @@ from theodolite.engine._examples import can_be_followed_alone, require_alike_alo
 from theodolite.engine._gradient_accumulation import GradientAccumulation
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
-from theodolite.engine.calls import DisagreementError
+from theodolite.engine.calls import DisagreementError, NotFollowedError
 from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import (
@@ -186,7 +186,12 @@ def gradient_sums(
         reason = None
         try:
             require_real(owned)
-            work = accumulate(False, check)
+            try:
+                work = accumulate(False, check)
+            except NotFollowedError:
+                if not recorder.forget():  # an earlier call has told where examples lie
+                    raise
+                work = accumulate(False, check)
         except Exception as error:
             if not can_be_followed_alone(error):
                 raise

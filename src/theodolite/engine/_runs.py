@@ -142,12 +142,13 @@ class ModelRecorder:
         ownership: Its parameters.
         readout: From its outputs to (n, c).
         choice: Which functions of those.
-        trusted: Whether an earlier run has been checked: where examples lie in its tensors is then
-            remembered instead of looked up with one example alone.
+        trusted: Whether nothing is checked.
 
     Attributes:
         dtypes: In which numbers the results of all runs so far were rounded.
         branches: Whether the model's Python code has decided by what examples contain.
+        remembers: Whether an earlier call has told where examples lie, instead of a pass of one
+            example alone.
     """
 
     model: nn.Module
@@ -157,6 +158,7 @@ class ModelRecorder:
     trusted: bool = False
     dtypes: set[torch.dtype] = field(default_factory=set)
     branches: bool = False
+    remembers: bool = False
     _kinds: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
 
@@ -194,13 +196,21 @@ class ModelRecorder:
 
     def _reference(self, batch: Batch) -> list[CallTensors]:
         key = _key(batch)
-        if key not in self._references and self.trusted:
+        if key not in self._references:
             remembered = _REMEMBERED.get(self.model, {}).get(self._memory_key(batch))
             if remembered is not None:
                 self._references[key] = remembered
+                self.remembers = True
         if key not in self._references:
             self.run_alone(batch.take(slice(0, 1)))
         return self._references[key]
+
+    def forget(self) -> bool:
+        """Look up again where examples lie; whether it had been remembered from earlier calls."""
+        _REMEMBERED.pop(self.model, None)
+        self._references.clear()
+        remembered, self.remembers = self.remembers, False
+        return remembered
 
     def _memory_key(self, batch: Batch) -> _MemoryKey:
         return tuple(self.ownership.parameters), _key(batch)

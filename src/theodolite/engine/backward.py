@@ -17,6 +17,7 @@ from torch.nn import functional
 from theodolite.engine.patches import per_axis
 
 __all__ = [
+    "CHEAPER",
     "fixed_batch_norm",
     "flipped_kernel_convolution",
 ]
@@ -121,6 +122,7 @@ _CONVOLUTIONS: tuple[Callable[..., Any], ...] = (
     functional.conv2d,
     functional.conv3d,
 )
+CHEAPER = frozenset({functional.batch_norm, *_CONVOLUTIONS})  # whose calls are worth a look
 _CONV_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _CONV_DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 

@@ -115,10 +115,10 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
     for value in values:
-        if type(value) in _PLAIN:  # most arguments: thousands of calls are looked at
-            continue
         if isinstance(value, Tensor):
             found.append(value)
+        elif type(value) in _PLAIN:  # most others: thousands of calls are looked at
+            continue
         elif isinstance(value, (list, tuple)):
             _gather(value, found)
         elif isinstance(value, dict):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import Any
 from warnings import warn
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from theodolite.engine.batches import Batch
+from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
 from theodolite.engine.state import evaluating, model_device, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
@@ -148,7 +150,7 @@ def fitted_batches(
         if fitted is None:
             plain = unwrap(model)
             few = batch.take(slice(0, 2)).to(model_device(plain)) if tried else batch
-            fitted = fit_batch(plain, few) if tried else _named(plain, few)
+            fitted = _remembered_fit(plain, few) if tried else _named(plain, few)
             for note in fitted.notes.values():
                 warn(note, stacklevel=4)
         yield batch if fitted.cast is None else fitted.cast(batch)
@@ -161,6 +163,23 @@ def _named(model: nn.Module, batch: Batch) -> FittedBatch:
     return FittedBatch(
         None, convert if decode is None else _both(convert, decode), notes, tried=False
     )
+
+
+# Model -> kinds of inputs that it has taken as they are: a forward pass tells nothing new.
+_TAKEN: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
+
+
+def _remembered_fit(model: nn.Module, few: Batch) -> FittedBatch:
+    tensors = tensors_in((few.args, dict(few.kwargs), few.targets))
+    shapes = ((t.dtype, t.is_nested or t.shape[1:], t.device) for t in tensors)
+    weight = next(model.parameters(), None)
+    kind = (*few.kwargs, None if weight is None else weight.dtype, *shapes)
+    if kind in _TAKEN.get(model, ()):
+        return FittedBatch()
+    fitted = fit_batch(model, few)
+    if fitted.tried and fitted.cast is None and not fitted.notes:
+        _TAKEN.setdefault(model, set()).add(kind)
+    return fitted
 
 
 def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:

@@ -176,7 +176,12 @@ def _owned(
             if layers == "*"
             else dict.fromkeys(select_layers(model, layers))
         )
-        owned = {layer: tuple(name for name in chosen if _below(name, layer)) for layer in owners}
+        below: dict[str, list[str]] = {layer: [] for layer in owners}
+        for name in chosen:
+            for layer in _ancestors(name):
+                if layer in below:
+                    below[layer].append(name)
+        owned = {layer: tuple(names) for layer, names in below.items()}
     kept = {layer: names for layer, names in owned.items() if names}
     if not kept:
         raise DomainError(
@@ -190,6 +195,14 @@ def _owner(parameter: str) -> str:
     """The layer of a parameter; the originals of a re-parametrised weight belong to its layer."""
     module = parameter.rpartition(".")[0]
     return module.partition("parametrizations.")[0].rstrip(".")
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """All modules that a name lies in, from the model itself."""
+    yield ""
+    for place, letter in enumerate(name):
+        if letter == ".":
+            yield name[:place]
 
 
 def _below(name: str, layer: str) -> bool:

@@ -9,6 +9,7 @@ graph of autograd then tells whether every use was seen.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -21,8 +22,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from theodolite.engine._examples import branch_outcome, movement
-from theodolite.engine.backward import fixed_batch_norm, flipped_kernel_convolution
+from theodolite.engine._examples import BRANCHES, movement, moves_examples
+from theodolite.engine.backward import CHEAPER, fixed_batch_norm, flipped_kernel_convolution
 from theodolite.engine.calls import (
     Axis,
     Call,
@@ -275,25 +276,40 @@ class UseRecorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call the function; keep what is needed where a parameter takes part."""
+        traits = _traits(func)
+        if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
+            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
-        given = tensors_in((args, kwargs))
-        sources = {id(tensor): self.origins[id(tensor)] for tensor in given if self._made(tensor)}
+        given = tensors_in((args, kwargs)) if kwargs else tensors_in(args)
+        sources: dict[int, Origin] = {}
+        depends = False
+        for tensor in given:
+            origin = self.origins.get(id(tensor))
+            if origin is not None and origin.tensor is tensor:
+                sources[id(tensor)] = origin
+            elif not depends:
+                depends = tensor.requires_grad or tensor in self._of_examples
         if sources and func in OPENED:
             with self:
                 return _opened(func)(*args, **kwargs)
-        if sources and _overwrites(func):
+        if sources and traits.overwrites:
             kept = (args[0].clone() if isinstance(args[0], Tensor) else args[0], *args[1:])
         else:
             kept = args
-        start = _get_sequence_nr()
-        result = self._result(func, args, kwargs, followed=bool(sources))
-        returned = tensors_in(result)
-        depends = any(self._depends(tensor) for tensor in given)
+        start = _get_sequence_nr() if sources else 0
+        result = (
+            self._result(func, args, kwargs, followed=bool(sources))
+            if traits.may_be_cheaper
+            else func(*args, **kwargs)
+        )
+        returned = [result] if isinstance(result, Tensor) else tensors_in(result)
         if depends and self.in_model and self._examples > 1:
-            self._watch(func, args, kwargs, result)
+            self._watch(func, traits, args, kwargs, result)
         self._mark(returned, depends)
+        if not sources:
+            return result
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
-        if sources and results:
+        if results:
             if depends and len(results) > 1 and type(result) is tuple:
                 # One result may be made of another, as those of LSTM cells: names of their own.
                 result = tuple(_renamed(part) for part in result)
@@ -320,35 +336,37 @@ class UseRecorder(TorchFunctionMode):
                 cheaper = fixed_batch_norm(func, args, kwargs, followed=followed)
         return func(*args, **kwargs) if cheaper is None else cheaper
 
-    def _made(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a parameter or made of parameters only."""
-        origin = self.origins.get(id(tensor))
-        return origin is not None and origin.tensor is tensor
-
     def _depends(self, tensor: Tensor) -> bool:
         """Whether a tensor depends on the examples."""
-        if self._made(tensor):
+        origin = self.origins.get(id(tensor))
+        if origin is not None and origin.tensor is tensor:  # made of parameters only
             return False
         return tensor.requires_grad or tensor in self._of_examples
 
     def _mark(self, returned: list[Tensor], depends: bool) -> None:
         for tensor in returned:
-            if depends and not tensor.requires_grad:
-                self._of_examples[tensor] = True
-            if depends and tensor.dtype not in self.dtypes and tensor.dtype not in _COUNTS:
-                self.dtypes.add(tensor.dtype)
+            if depends:
+                if not tensor.requires_grad:
+                    self._of_examples[tensor] = True
+                if tensor.dtype not in self.dtypes and tensor.dtype not in _COUNTS:
+                    self.dtypes.add(tensor.dtype)
             if not tensor._is_view():
                 self.result_bytes += tensor.numel() * tensor.element_size()
 
     def _watch(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        func: Callable[..., Any],
+        traits: "_Traits",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
     ) -> None:
         """Note whether a call moves examples about, or lets Python decide by what they contain."""
-        if self.moved is None and movement(func, args, kwargs, self._depends, self._examples):
-            self.moved = function_name(func)
-        outcome = branch_outcome(func, result)
-        if outcome is not None:
-            self.decisions.append(outcome)
+        suspect = traits.moves and self.moved is None
+        if suspect and movement(func, args, kwargs, self._depends, self._examples):
+            self.moved = traits.name
+        if traits.branches:
+            self.decisions.append(result)
 
     def _note_interval(self, sources: dict[int, Origin], interval: Interval) -> None:
         for key in sources:
@@ -442,10 +460,10 @@ def _replaced(value: Any, detached: dict[int, Tensor]) -> Any:
     """Nested arguments with every tensor replaced by its detached twin."""
     if isinstance(value, Tensor):
         return detached[id(value)]
+    if type(value) in (list, tuple):
+        return type(value)([_replaced(item, detached) for item in value])
     if isinstance(value, dict):
         return {key: _replaced(item, detached) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_replaced(item, detached) for item in value)
     return value
 
 
@@ -459,10 +477,40 @@ def _needs(structure: Structure) -> tuple[Tensor, ...]:
     return (structure.tokens,) if isinstance(structure, Lookup) else structure.needs
 
 
-def _overwrites(func: Callable[..., Any]) -> bool:
+# Calls and properties that tell about a tensor without its numbers.
+_ABOUT_SHAPES = frozenset({
+    "device", "dim", "dtype", "element_size", "is_complex", "is_contiguous", "is_cuda",
+    "is_floating_point", "is_leaf", "is_nested", "itemsize", "layout", "nbytes", "ndim", "numel",
+    "requires_grad", "shape", "size", "stride",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What must be known about a function whenever it is called."""
+
+    name: str
+    reads_shape: bool
+    overwrites: bool
+    moves: bool
+    branches: bool
+    may_be_cheaper: bool
+
+
+@lru_cache(maxsize=4096)
+def _traits(func: Callable[..., Any]) -> _Traits:
+    """The name of a function decides most of them; looked up once per function."""
     name = function_name(func)
-    return (name.endswith("_") and not name.endswith("__")) or (
+    overwrites = (name.endswith("_") and not name.endswith("__")) or (
         name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
+    )
+    return _Traits(
+        name,
+        name in _ABOUT_SHAPES,
+        overwrites,
+        moves_examples(name),
+        name in BRANCHES,
+        func in CHEAPER,
     )
 
 

@@ -1,0 +1,246 @@
+"""A few examples of a batch once more, by plain autograd and beside other examples than before.
+
+Their weighted losses have gradients that autograd alone has computed. Those that were found for
+the same examples inside the batch must add up to them: an example that was taken for another, left
+out or mixed with others shows, for every parameter.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from theodolite.engine._checks import GradientCheck
+from theodolite.engine._example_gradients import Bundle, Segment, column_groups, row_norms
+from theodolite.engine._examples import BRANCHES, output_differences
+from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
+from theodolite.engine.batches import Batch
+from theodolite.engine.calls import function_name
+
+__all__ = [
+    "LOGITS",
+    "GradientSample",
+    "in_background",
+    "sampled",
+]
+
+LOGITS = "all logits"  # beside the parameters; names of modules have no spaces
+
+_LARGE = 2**24  # bytes of the results of all calls for one example
+_ALL = 32  # so few examples all run again, in two parts
+_ENDS = 8  # of many, these from each end of the batch
+_LARGE_ENDS = 1  # of whole sequences and pictures
+
+BatchLoss = Callable[[Tensor, Batch], Tensor]
+Result = TypeVar("Result")
+
+
+def sampled(count: int, *, every: bool = False, large: bool = False) -> list[list[range]]:
+    """Places in a batch of the examples that run again: parts, each of one or several ranges.
+
+    Args:
+        count: Examples in the batch.
+        every: Whether all of them must run.
+        large: Whether a single one is a whole sequence or picture, of which fewer must do.
+    """
+    ends = _LARGE_ENDS if large else _ENDS
+    if every or count <= (2 * ends if large else _ALL):
+        half = count // 2
+        return [[part] for part in (range(half, count), range(half)) if len(part)]
+    return [[range(ends), range(count - ends, count)]]
+
+
+def in_background(device: torch.device, compute: Callable[[], Result]) -> Callable[[], Result]:
+    """Begin a backward pass on a GPU while Python goes on; what is returned waits for its result.
+
+    Launching a thousand small kernels takes longer than their work, and autograd launches them
+    without Python. Elsewhere than on a GPU the pass is done at once.
+    """
+    if device.type != "cuda":
+        result = compute()
+        return lambda: result
+    stream = torch.cuda.current_stream(device)
+
+    def work() -> Result:
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            return compute()
+
+    return _executor().submit(work).result
+
+
+@lru_cache(maxsize=1)
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="theodolite-backward")
+
+
+class _Decisions(TorchFunctionMode):
+    """Numbers that Python gets to decide by while the block runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call the function and keep such a number."""
+        result = func(*args, **(kwargs or {}))
+        if _is_branch(func):
+            self.found.append(result)
+        return result
+
+
+@lru_cache(maxsize=4096)
+def _is_branch(func: Callable[..., Any]) -> bool:
+    return function_name(func) in BRANCHES
+
+
+class _Part:
+    """Examples that run together.
+
+    Args:
+        ranges: Their places in the batch, which run in the opposite order.
+        device: Of the batch.
+    """
+
+    losses: Tensor
+    differences: Float[Tensor, "2"]
+    weights: Float[Tensor, " n"]
+    plain: Callable[[], dict[str, Tensor]]
+
+    def __init__(self, ranges: Sequence[range], device: torch.device) -> None:
+        self.segments = [Segment(0, part.start, part.stop, closes=True) for part in ranges]
+        backward = [torch.arange(p.stop - 1, p.start - 1, -1, device=device) for p in ranges]
+        self.places = torch.cat(backward)
+        self.single = all(len(part) == 1 for part in ranges)
+        self.sums: dict[str, Tensor] = {}
+        self.norms: list[Tensor] = []
+        self.arranged: dict[str, Callable[[Tensor], Tensor]] = {}
+
+    def weighted_sum(self, bundle: Bundle) -> Float[Tensor, " p"]:
+        """Sum of the gradients; the norm of each is kept where each is a segment of its own."""
+        sums: list[Tensor] = []
+        given = None if self.single else self.weights
+        bundle.gradients.weighted_sums(self.segments, given, lambda _, part: sums.append(part))
+        rows = sums[0] if len(sums) == 1 else torch.cat(sums)
+        if not self.single:
+            return rows.sum(0)
+        if bundle.widths:
+            squares = rows.double().square() @ column_groups(bundle.widths, rows.device)
+            self.norms.append(squares.sqrt().mT)
+        else:
+            self.norms.append(row_norms(rows).unsqueeze(0))
+        return self.own.to(rows.dtype) @ rows
+
+    def weigh(self, weights: Float[Tensor, " n"]) -> None:
+        """Weights of all examples of the batch, and of these."""
+        self.weights, self.own = weights, weights[self.places]
+
+
+class GradientSample:
+    """Examples of one batch, from their forward pass to the comparison.
+
+    Args:
+        recorder: The model and its parameters.
+        loss: One number per example.
+        run: The pass of the whole batch.
+        batch: The batch, on its device.
+    """
+
+    def __init__(
+        self, recorder: ModelRecorder, loss: BatchLoss, run: ForwardRun, batch: Batch
+    ) -> None:
+        self._recorder, self._loss, self._run, self._batch = recorder, loss, run, batch
+        self._device = run.outputs.device
+        self._parts: list[_Part] = []
+        self._derived = {
+            root
+            for use in run.uses
+            if use.origin.tensor.grad_fn is not None
+            for root in use.origin.roots
+        }
+
+    def run_again(self) -> None:
+        """Forward passes in other company; all examples if Python decides otherwise there."""
+        large = self._run.result_bytes > _LARGE * len(self._batch)
+        decided = self._run.decisions
+        every = sampled(len(self._batch), every=True)
+        chosen = sampled(len(self._batch), every=bool(decided) and not large, large=large)
+        alike = self._run_parts(chosen, decided)
+        if not alike and chosen != every:
+            self._run_parts(every, decided)
+
+    def _run_parts(self, parts: list[list[range]], decided: tuple[Any, ...]) -> bool:
+        """Whether Python has decided as it did for the whole batch."""
+        self._parts = []
+        for ranges in parts:
+            part = _Part(ranges, self._device)
+            batch = self._batch.take(part.places)
+            watch = _Decisions()
+            if decided:
+                with watch:
+                    outputs = self._recorder.outputs(batch)
+            else:
+                outputs = self._recorder.outputs(batch)
+            part.losses = self._loss(outputs, batch)
+            part.differences = output_differences(self._run.outputs[part.places], outputs)
+            self._parts.append(part)
+            if tuple(watch.found) != decided:
+                return False
+        return True
+
+    def weigh(self, weights: Float[Tensor, " n"]) -> None:
+        """Give every example of the batch its weight; autograd begins."""
+        parameters = self._recorder.ownership.parameters
+        for part in self._parts:
+            part.weigh(weights)
+            own = part.own.to(part.losses.dtype)
+            compute = partial(plain_gradients, part.losses, parameters, own)
+            part.plain = in_background(self._device, compute)
+            del part.losses
+
+    def take(self, bundle: Bundle) -> None:
+        """Add up the gradients of the same examples as they were found in the batch."""
+        for part in self._parts:
+            total = part.weighted_sum(bundle)
+            pieces = torch.split(total, list(bundle.widths)) if bundle.widths else [total]
+            arranged = bundle.gradients.arrangement()
+            for name, piece in zip(bundle.names, pieces, strict=True):
+                if name in self._derived:  # parts of a parameter, in an order of their own
+                    part.sums[name] = torch.linalg.vector_norm(piece)
+                else:
+                    part.sums[name], part.arranged[name] = piece, arranged
+
+    def compare(
+        self, check: GradientCheck, norms: Callable[[Sequence[str]], Float[Tensor, "m n"]]
+    ) -> Iterator[tuple[Float[Tensor, "2"], Batch]]:
+        """Wait for autograd and note how far gradients are from its own, and outputs from before.
+
+        Args:
+            check: Where it is noted.
+            norms: From names of parameters to the norms of the examples' gradients.
+        """
+        for part in self._parts:
+            names = tuple(part.sums)
+            own = norms(names)[:, part.places]
+            spreads = dict(zip(names, own * part.own, strict=True))
+            plain = part.plain()
+            part.plain = dict
+            expected = {
+                name: part.arranged.get(name, torch.flatten)(value) for name, value in plain.items()
+            }
+            del plain
+            part.sums.pop(LOGITS, None)
+            check.compare(part.sums, expected, spreads)
+            if part.single:
+                check.compare_rows(names, torch.cat(part.norms), own)
+            yield part.differences, self._batch
