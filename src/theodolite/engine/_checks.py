@@ -8,7 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine._examples import output_differences, require_independent, tolerance_of
+from theodolite.engine._examples import (
+    LARGE,
+    output_differences,
+    require_independent,
+    tolerance_of,
+)
 from theodolite.engine._kernel_engine import BatchList, KernelEngine, weighted_gradients
 from theodolite.engine._runs import ModelRecorder
 from theodolite.engine.calls import DisagreementError
@@ -92,6 +97,7 @@ FullKernels = Callable[[KernelEngine, BatchList, BatchList | None], Any]
 
 _MANY = 16  # examples that are checked
 _FEW = 2  # for the trace, which takes their full kernel
+_SOME_LARGE = 4  # whole sequences and pictures
 
 
 class KernelCheck:
@@ -123,11 +129,15 @@ class KernelCheck:
         self._traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
         self._again: Tensor | None = None
+        self._all = False
 
     def launch(self) -> None:
         """Launch all that needs no kernel, concurrently with what the device is doing."""
-        count = _FEW if self._traced else _MANY
-        if self._engine.recorder.branches:  # examples may have taken different ways: all of them
+        engine, count = self._engine, _FEW if self._traced else _MANY
+        if engine.alone.result_bytes > LARGE:
+            count = min(count, _SOME_LARGE)
+        self._all = engine.recorder.branches
+        if self._all:  # examples may have taken different ways
             count = len(self._data)
         draws = torch.Generator().manual_seed(0)
         other, device = self._other, self._engine.device
@@ -157,6 +167,8 @@ class KernelCheck:
             full_kernels: Computes and checks full kernels of an engine.
         """
         engine = self._engine
+        if engine.recorder.branches and not self._all:  # a later batch has shown it
+            self.launch()
         exact = self._traces(full_kernels) if self._traced else self._exact
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
         forms = {layer: self._form(part) for layer, part in parts.items()}

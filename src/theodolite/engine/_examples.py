@@ -22,6 +22,7 @@ from theodolite.errors import CaptureError, DtypeError, TheodoliteError
 
 __all__ = [
     "BRANCHES",
+    "LARGE",
     "PassWatch",
     "can_be_followed_alone",
     "movement",
@@ -219,26 +220,20 @@ def tolerance_of(dtypes: set[torch.dtype]) -> float:
 _TOGETHER = 64  # examples of a batch with which single examples are compared
 _SOME = 16  # examples that are run beside others than before
 _FEW = 32  # so few are all run
-_SOME_LARGE = 4  # of large examples
+LARGE = 2**24  # bytes of the results of all calls for one example: whole sequences and pictures
 
 
-def recomposed(count: int, *, every: bool = False, large: bool = False) -> list[list[int]]:
+def recomposed(count: int) -> list[list[int]]:
     """Examples of a batch to run again, in other batches and in another order.
 
     Of few examples all, in two parts; of many some, spread over the batch.
-
-    Args:
-        count: Examples in the batch.
-        every: Whether all of them must run.
-        large: Whether a single one is a whole sequence or picture, of which fewer must do.
     """
-    some, few = (_SOME_LARGE, _SOME_LARGE) if large else (_SOME, _FEW)
-    if every or count <= few:
+    if count <= _FEW:
         half = -(-count // 2)
         parts = [range(count - 1, half - 1, -1), range(half - 1, -1, -1)]
         return [list(part) for part in parts if len(part)]
-    step = (count - 1) / (some - 1)
-    places = [round(step * k) for k in range(some)]
+    step = (count - 1) / (_SOME - 1)
+    places = [round(step * k) for k in range(_SOME)]
     return [places[1::2][::-1] + places[0::2][::-1]]
 
 

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from theodolite.engine._checks import GradientCheck
 from theodolite.engine._example_gradients import Bundle, Segment, column_groups, row_norms
-from theodolite.engine._examples import BRANCHES, output_differences
+from theodolite.engine._examples import BRANCHES, LARGE, output_differences
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import function_name
@@ -31,7 +31,6 @@ __all__ = [
 
 LOGITS = "all logits"  # beside the parameters; names of modules have no spaces
 
-_LARGE = 2**24  # bytes of the results of all calls for one example
 _ALL = 32  # so few examples all run again, in two parts
 _ENDS = 8  # of many, these from each end of the batch
 _LARGE_ENDS = 1  # of whole sequences and pictures
@@ -171,7 +170,7 @@ class GradientSample:
 
     def run_again(self) -> None:
         """Forward passes in other company; all examples if Python decides otherwise there."""
-        large = self._run.result_bytes > _LARGE * len(self._batch)
+        large = self._run.result_bytes > LARGE * len(self._batch)
         decided = self._run.decisions
         every = sampled(len(self._batch), every=True)
         chosen = sampled(len(self._batch), every=bool(decided) and not large, large=large)

@@ -242,6 +242,7 @@ def choose_order(problem: ContractionSizes) -> Order:
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
+_FILLING = 16  # examples in a pass of a GPU that has room
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 
 
@@ -401,6 +402,8 @@ def pass_size(
     if options.batch_size is not None:
         return min(options.batch_size, examples)
     wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])
+    if device.type == "cuda":  # a pass of few long sequences is launched as slowly as one of many
+        wanted = max(wanted, min(_FILLING * graph, free // 8))
     size = max(1, min(wanted, free // 2) // max(1, graph))
     passes = -(-examples // min(size, examples))
     return -(-examples // passes)  # passes of equal size

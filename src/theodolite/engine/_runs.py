@@ -146,7 +146,7 @@ class ModelRecorder:
 
     Attributes:
         dtypes: In which numbers the results of all runs so far were rounded.
-        branches: Whether the model's Python code has decided by what examples contain.
+        decided: Numbers that the model's Python code decided by, of all runs so far.
         remembers: Whether an earlier call has told where examples lie, instead of a pass of one
             example alone.
     """
@@ -157,7 +157,7 @@ class ModelRecorder:
     choice: OutputChoice
     trusted: bool = False
     dtypes: set[torch.dtype] = field(default_factory=set)
-    branches: bool = False
+    decided: set[tuple[Any, ...]] = field(default_factory=set)
     remembers: bool = False
     _kinds: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
@@ -248,8 +248,13 @@ class ModelRecorder:
             partial(require_complete, values, recorded),
         )
         self.dtypes |= run.dtypes
-        self.branches |= bool(run.decisions)
+        self.decided.add(run.decisions)
         return run, recorded
+
+    @property
+    def branches(self) -> bool:
+        """Whether the model's Python code has decided in one way for some examples only."""
+        return len(self.decided) > 1
 
     @property
     def rounding(self) -> set[torch.dtype]:
