@@ -1,4 +1,4 @@
-"""Shards of a model and of its data: refused before anything runs, or the numbers of one process."""
+"""Shards of a model and its data: refused before anything runs, or the numbers of one process."""
 
 import pytest
 import torch

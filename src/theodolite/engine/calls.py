@@ -127,11 +127,11 @@ def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
 
 def function_name(function: Callable[..., Any]) -> str:
     """Name of a torch function, method or property."""
-    name = getattr(function, "__name__", repr(function))
+    name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
     if name == "__get__" and owner is not None:
         return str(getattr(owner, "__name__", name))
-    return str(name)
+    return repr(function) if name is None else str(name)
 
 
 @dataclass(frozen=True)

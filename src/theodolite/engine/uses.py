@@ -280,45 +280,66 @@ class UseRecorder(TorchFunctionMode):
         if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
             return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
-        given = tensors_in((args, kwargs)) if kwargs else tensors_in(args)
-        sources: dict[int, Origin] = {}
-        depends = False
-        for tensor in given:
-            origin = self.origins.get(id(tensor))
-            if origin is not None and origin.tensor is tensor:
-                sources[id(tensor)] = origin
-            elif not depends:
-                depends = tensor.requires_grad or tensor in self._of_examples
-        if sources and func in OPENED:
-            with self:
-                return _opened(func)(*args, **kwargs)
-        if sources and traits.overwrites:
-            kept = (args[0].clone() if isinstance(args[0], Tensor) else args[0], *args[1:])
-        else:
-            kept = args
-        start = _get_sequence_nr() if sources else 0
-        result = (
-            self._result(func, args, kwargs, followed=bool(sources))
-            if traits.may_be_cheaper
-            else func(*args, **kwargs)
-        )
+        given = tensors_in(args) if not kwargs else tensors_in((args, kwargs))
+        sources, depends = self._sources(given)
+        if sources:
+            return self._follow(func, traits, args, kwargs, sources, depends)
+        result = self._result(func, args, kwargs) if traits.cheaper else func(*args, **kwargs)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
         if depends and self.in_model and self._examples > 1:
             self._watch(func, traits, args, kwargs, result)
         self._mark(returned, depends)
-        if not sources:
-            return result
+        return result
+
+    def _sources(self, given: list[Tensor]) -> tuple[dict[int, Origin], bool]:
+        """Arguments made of parameters alone; whether others depend on the examples."""
+        sources: dict[int, Origin] = {}
+        depends, origins = False, self.origins
+        for tensor in given:
+            origin = origins.get(id(tensor))
+            if origin is not None and origin.tensor is tensor:
+                sources[id(tensor)] = origin
+            elif not depends:
+                depends = tensor.requires_grad or tensor in self._of_examples
+        return sources, depends
+
+    def _follow(
+        self,
+        func: Callable[..., Any],
+        traits: "_Traits",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sources: dict[int, Origin],
+        depends: bool,
+    ) -> Any:
+        """A call that received a parameter."""
+        if func in OPENED:
+            with self:
+                return _opened(func)(*args, **kwargs)
+        kept = args
+        if traits.overwrites and isinstance(args[0], Tensor):
+            kept = (args[0].clone(), *args[1:])
+        start = _get_sequence_nr()
+        if traits.cheaper:
+            result = self._result(func, args, kwargs, followed=True)
+        else:
+            result = func(*args, **kwargs)
+        returned = [result] if isinstance(result, Tensor) else tensors_in(result)
+        if depends and self.in_model and self._examples > 1:
+            self._watch(func, traits, args, kwargs, result)
+        self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
-        if results:
-            if depends and len(results) > 1 and type(result) is tuple:
-                # One result may be made of another, as those of LSTM cells: names of their own.
-                result = tuple(_renamed(part) for part in result)
-                returned = tensors_in(result)
-            self._note_interval(sources, (start, _get_sequence_nr()))
-            if depends:
-                self._record(func, kept, kwargs, list(sources.values()), returned)
-            else:
-                self._derive(func, args, kwargs, list(sources.values()), results)
+        if not results:
+            return result
+        if depends and len(results) > 1 and type(result) is tuple:
+            # One result may be made of another, as those of LSTM cells: names of their own.
+            result = tuple(_renamed(part) for part in result)
+            returned = tensors_in(result)
+        self._note_interval(sources, (start, _get_sequence_nr()))
+        if depends:
+            self._record(func, traits.name, kept, kwargs, list(sources.values()), returned)
+        else:
+            self._derive(func, args, kwargs, list(sources.values()), results)
         return result
 
     def _result(
@@ -326,7 +347,7 @@ class UseRecorder(TorchFunctionMode):
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        followed: bool,
+        followed: bool = False,
     ) -> Any:
         """What the function returns, where many examples follow with a cheaper way back."""
         cheaper: Tensor | None = None
@@ -351,7 +372,7 @@ class UseRecorder(TorchFunctionMode):
                 if tensor.dtype not in self.dtypes and tensor.dtype not in _COUNTS:
                     self.dtypes.add(tensor.dtype)
             if not tensor._is_view():
-                self.result_bytes += tensor.numel() * tensor.element_size()
+                self.result_bytes += tensor.nbytes
 
     def _watch(
         self,
@@ -386,6 +407,7 @@ class UseRecorder(TorchFunctionMode):
     def _record(
         self,
         func: Callable[..., Any],
+        name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         sources: list[Origin],
@@ -397,8 +419,8 @@ class UseRecorder(TorchFunctionMode):
         if self._examples == 1:
             kept = tuple(detached[id(tensor)] for tensor in given)
             after = tuple(tensor.detach().clone() for tensor in returned)
-            self.calls.append(CallTensors(function_name(func), kept, after))
-        found = self._axes(function_name(func), given, sources, returned)
+            self.calls.append(CallTensors(name, kept, after))
+        found = self._axes(name, given, sources, returned)
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
         args, kwargs = _replaced((args, kwargs), detached)
@@ -406,11 +428,12 @@ class UseRecorder(TorchFunctionMode):
         for origin in sources:
             source = detached[id(origin.tensor)]
             call = Call(func, args, kwargs, source, self._examples, axes, result_axes)
-            self._add(call, origin, edges, returned)
+            self._add(call, name, origin, edges, returned)
 
     def _add(
         self,
         call: Call,
+        name: str,
         origin: Origin,
         edges: tuple[GradientEdge, ...],
         returned: list[Tensor],
@@ -423,7 +446,6 @@ class UseRecorder(TorchFunctionMode):
         if structure is None:
             structure = replay(call, keep)
         watched = tuple((tensor, tensor._version) for tensor in _needs(structure))
-        name = function_name(call.function)
         self.uses.append(
             Use(origin, structure, edges, results, name, self._count, by_rule, watched)
         )
@@ -494,7 +516,7 @@ class _Traits:
     overwrites: bool
     moves: bool
     branches: bool
-    may_be_cheaper: bool
+    cheaper: bool
 
 
 @lru_cache(maxsize=4096)
