@@ -205,23 +205,31 @@ def of_gpt2(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]
 def of_llama(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]) -> None:
     """Gradients of all weights and of thin matrices alone, and a survey of all families."""
     device, length = chosen.device, LENGTHS[chosen.tiny]
-    model = made(llama, chosen).to(torch.bfloat16).eval()
-    batch = sequences(model, 32, length, device)
-    few = {name: part[:16] for name, part in batch.items()}
+
+    def half() -> nn.Module:
+        return made(llama, chosen).to(torch.bfloat16).eval()
+
     if due("llama"):
+        model = half()
+        few = sequences(model, 16, length, device)
         gradients(table, f"Llama 1.1B bf16 16 x {length}", model, few)
         profile(chosen.profile, "llama", grouped(model, few), device)
+        del model
+    if due("lora"):
+        model = with_low_rank(half())
+        few = sequences(model, 16, length, device)
+        gradients(table, f"Llama LoRA 16 x {length}", model, few)
+        profile(chosen.profile, "lora", grouped(model, few), device)
+        del model
     if due("survey"):
+        model = half()
+        batch = sequences(model, 32, length, device)
         table.plain, call = None, partial(survey, model, batch, groups=groups_of(32).tolist())
-        case = f"Llama 1.1B bf16 32 x {length}"
-        found = table.add(case, "survey, all families", call, 1)
+        found = table.add(f"Llama 1.1B bf16 32 x {length}", "survey, all families", call, 1)
         if found is not None:
             contents = found.record.contents
             print({k: round(v, 2) for k, v in contents["seconds"].items()}, contents["skipped"])
             print(len(contents["rows"]), "rows", flush=True)
-    if due("lora"):
-        gradients(table, f"Llama LoRA 16 x {length}", with_low_rank(model), few)
-        profile(chosen.profile, "lora", grouped(model, few), device)
 
 
 def main() -> None:

@@ -141,9 +141,9 @@ def test_progress_of_gradient_sums_rises_to_one():
         model, x, torch.arange(7) % 2, batch_size=3, progress=lambda *told: seen.append(told)
     )
     assert seen == [
-        (3 / 7, "examples 0 to 2"),
-        (6 / 7, "examples 3 to 5"),
-        (1.0, "examples 6 to 6"),
+        (2 / 7, "examples 0 to 1"),
+        (4 / 7, "examples 2 to 3"),
+        (1.0, "examples 4 to 6"),
     ]
 
 

@@ -342,11 +342,13 @@ def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
     return torch.stack(norms).square()
 
 
-def _norms(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Norms by name, in float64."""
-    if not vectors:
-        return {}
-    return dict(zip(vectors, squared_norms(list(vectors.values())).sqrt(), strict=True))
+def _gap(found: Tensor | None, expected: Tensor) -> Tensor:
+    """What is between two vectors, or between a norm and that of a vector."""
+    if found is None:
+        return expected
+    if found.dim():
+        return found.sub_(expected)
+    return (found - torch.linalg.vector_norm(expected)).unsqueeze(0)
 
 
 @dataclass(frozen=True)
@@ -393,18 +395,11 @@ class GradientCheck:
             norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
         """
         names = tuple(dict.fromkeys([*found, *expected]))
-        zero = next(iter(norms.values())).new_zeros(()).double()
-        both = [name for name in names if name in expected and name in found and found[name].dim()]
-        sizes, spreads = _norms(expected), _norms(norms)
-        lengths = _norms({name: value for name, value in found.items() if name not in both})
-        gaps = _norms({name: found[name].sub_(expected[name]) for name in both})
-        size, length, spread = (
-            torch.stack([known.get(name, zero) for name in names])
-            for known in (sizes, lengths, spreads)
-        )
-        lone = (length - size).abs()
-        distances = torch.stack([gaps.get(name, lone[k]) for k, name in enumerate(names)])
-        self._waiting.append(_Comparison(names, distances, torch.maximum(spread, size)))
+        nothing = next(iter(norms.values())).new_zeros(1)
+        gaps = [_gap(found.get(name), expected.get(name, nothing)) for name in names]
+        own = ([known.get(name, nothing) for name in names] for known in (expected, norms))
+        distances, sizes, spreads = (squared_norms(part).sqrt() for part in (gaps, *own))
+        self._waiting.append(_Comparison(names, distances, torch.maximum(spreads, sizes)))
 
     def compare_rows(
         self, names: tuple[str, ...], found: Float[Tensor, "m n"], expected: Float[Tensor, "m n"]

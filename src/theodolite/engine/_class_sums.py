@@ -81,7 +81,7 @@ class ClassTally:
 
     def _norms(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s m"]:
         if self._groups is None:
-            return row_norms(sums).unsqueeze(1)
+            return row_norms(sums, exact=self._dtype == torch.float64).unsqueeze(1)
         return (sums.double().square() @ self._groups).sqrt()
 
     def _norm(self, vector: Tensor | None) -> Float[Tensor, " m"] | None:

@@ -151,7 +151,7 @@ class GaussNewton(ParameterOperator):
                 allow_unused=True,
             )
             for name, grads in example_gradients(run.uses, arrived, self._owned, len(one.batch)):
-                yield name, grads.reduce((), _discard).sum()
+                yield name, grads.reduce((), _discard).clamp(min=0.0).sum()
 
 
 def _discard(_parts: list[Segment], _sums: Tensor) -> None:

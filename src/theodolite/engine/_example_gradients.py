@@ -66,7 +66,9 @@ class ExampleGradients(ABC):
 
     @abstractmethod
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
-        """Squared norm per example, in float64; sums of segments, ``(s, p)``, go to the sink.
+        """Squared norm per example; sums of segments, ``(s, p)``, go to the sink.
+
+        A norm that vanishes may come out below zero by rounding.
 
         A segment may be handed over in parts, in order; only the last part closes it. Entries of a
         sum come in an order of their own, the same in all batches: only norms are taken of them.
@@ -77,6 +79,10 @@ class ExampleGradients(ABC):
         self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
     ) -> None:
         """Sums of segments, with a weight per example if any, go to the sink."""
+
+    @abstractmethod
+    def singles(self, examples: slice) -> Float[Tensor, "m p"]:
+        """Gradients of a few examples, entries in the order of sums."""
 
     def arrangement(self) -> Callable[[Tensor], Float[Tensor, " p"]]:
         """From a gradient of the tensor to the order of the entries of sums; holds no data."""
@@ -100,6 +106,10 @@ class DenseGradients(ExampleGradients):
     ) -> None:
         """Weighted sums of rows."""
         self.sums(segments, None if weights is None else weights.to(self.rows), sink)
+
+    def singles(self, examples: slice) -> Float[Tensor, "m p"]:
+        """Some of the rows."""
+        return self.rows[examples]
 
     def sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
         """One product with the matrix that says who belongs to which segment."""
@@ -155,6 +165,10 @@ class LookupGradients(ExampleGradients):
         for part in segments:
             sink([part], self.sum_of(part, weights))
 
+    def singles(self, examples: slice) -> Float[Tensor, "m p"]:
+        """One table per example."""
+        return torch.cat([self.sum_of(part, None) for part in _alone(examples)])
+
     def sum_of(
         self, part: Segment, weights: Float[Tensor, " n"] | None, table: Tensor | None = None
     ) -> Float[Tensor, "1 p"]:
@@ -174,9 +188,16 @@ class OuterGradients(ExampleGradients):
     r"""Gradients :math:`\sum_t b_t a_t^\top`; several uses of one tensor join their positions."""
 
     def __init__(
-        self, structures: Sequence[Outer], gradients: Sequence[Tensor], scale: float
+        self,
+        structures: Sequence[Outer],
+        gradients: Sequence[Tensor],
+        scale: float,
+        grams: "SharedGrams | None" = None,
+        *,
+        norms_only: bool = False,
     ) -> None:
         self._structures = list(structures)
+        self._grams = grams or SharedGrams()
         half = scale == 1.0 and _multiplies_halves(structures, gradients)
         self._output_grads = _output_grads(structures, gradients, scale, exact=not half)
         self._offsets_first = len(structures) == 1 and structures[0].geometry is not None
@@ -193,6 +214,9 @@ class OuterGradients(ExampleGradients):
             structures[0].columns,
             _HALVES_PER_ENTRY if half else _PRODUCTS_PER_ENTRY,
         )
+        if norms_only:  # gradients serve no sums then: whichever takes fewer multiplications
+            both = structures[0].rows + structures[0].columns
+            self._by_factors |= self._positions * both < self._size
 
     def factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n c t"]]:
         """Inputs and output gradients at all positions."""
@@ -206,7 +230,7 @@ class OuterGradients(ExampleGradients):
             output_grads, parts = self._output_grad(rows), _cut(segments, rows)
             if self._by_factors:
                 inputs = self._inputs(rows)
-                norms.append(_norms_from_factors(inputs, output_grads))
+                norms.append(_norms_from_factors(inputs, output_grads, self._grams))
                 self._products(parts, rows, inputs, output_grads, sink)
                 continue
             gradients = self._gradients(rows, output_grads)
@@ -228,6 +252,15 @@ class OuterGradients(ExampleGradients):
                     scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
                     output_grads = output_grads.to(self._dtype) * scale
                 self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
+
+    def singles(self, examples: slice) -> Float[Tensor, "m p"]:
+        """One product for all of them, in half precision where factors are."""
+        if self._offsets_first or len(self._structures) > 1:
+            places = (range(part.start, part.stop) for part in _alone(examples))
+            parts = [self._gradients(rows, self._output_grad(rows)) for rows in places]
+            return torch.cat(parts).flatten(1)
+        inputs = self._inputs(range(self._count))[examples]
+        return _wide_product(self._output_grads[0][examples], inputs).flatten(1)
 
     def arrangement(self) -> Callable[[Tensor], Float[Tensor, " p"]]:
         """Rows before columns, kernel offsets before channels."""
@@ -255,10 +288,8 @@ class OuterGradients(ExampleGradients):
         columns = output_grads.transpose(0, 1)
         for group in _groups(parts, self._size * _SUM_BYTES, self._device):
             if len({part.stop - part.start for part in group}) == 1:  # one product for all
-                whole = slice(group[0].start - rows.start, group[-1].stop - rows.start)
-                left = torch.unflatten(columns[:, whole], 1, (len(group), -1)).transpose(0, 1)
-                right = torch.unflatten(inputs[whole], 0, (len(group), -1)).flatten(1, 2)
-                sink(group, _wide_product(left.flatten(2), right).flatten(1))
+                left, right = self._by_segment(group, rows, inputs, output_grads)
+                sink(group, _wide_product(left, right).flatten(1))
                 continue
             shape = len(group), output_grads.shape[1], inputs.shape[2]
             sums = output_grads.new_empty(shape, dtype=self._dtype)
@@ -270,6 +301,20 @@ class OuterGradients(ExampleGradients):
                 else:
                     sums[index] = torch.mm(left, right, out_dtype=self._dtype)
             sink(group, sums.flatten(1))
+
+    def _by_segment(
+        self, group: list[Segment], rows: range, inputs: Tensor, output_grads: Tensor
+    ) -> tuple[Float[Tensor, "s c m"], Float[Tensor, "s m d"]]:
+        """Factors of segments of one length, all examples and positions side by side; views."""
+        start, stop = group[0].start - rows.start, group[-1].stop - rows.start
+        if stop - start < len(rows):
+            inputs, output_grads = inputs[start:stop], output_grads[start:stop]
+        count = len(group)
+        if output_grads.stride(1) == 1:  # positions before rows, as in matrices of tokens
+            left = output_grads.mT.reshape(count, -1, output_grads.shape[1]).mT
+        else:
+            left = output_grads.unflatten(0, (count, -1)).transpose(1, 2).flatten(2)
+        return left, inputs.reshape(count, -1, inputs.shape[2])
 
     def _chunks(self, span: range) -> Iterator[range]:
         structure = self._structures[0]
@@ -309,6 +354,12 @@ def _columns_first(gradient: Tensor) -> Float[Tensor, " p"]:
 
 def _offsets_before_channels(gradient: Tensor) -> Float[Tensor, " p"]:
     return gradient.flatten(2).transpose(1, 2).flatten()
+
+
+def _alone(examples: slice) -> list[Segment]:
+    """Segments of one example each."""
+    places = range(examples.start, examples.stop, examples.step or 1)
+    return [Segment(0, place, place + 1, closes=True) for place in places]
 
 
 def _spans(segments: Sequence[Segment]) -> list[range]:
@@ -361,11 +412,30 @@ def _wide_product(left: Tensor, right: Tensor) -> Tensor:
     return left @ right if left.dtype == wide else torch.bmm(left, right, out_dtype=wide)
 
 
-def _norms_from_factors(inputs: Tensor, output_grads: Tensor) -> Tensor:
+class SharedGrams:
+    """Products of inputs with themselves; queries, keys and values have the same."""
+
+    def __init__(self) -> None:
+        self._inputs: Tensor | None = None  # held: its memory belongs to no other tensor meanwhile
+        self._gram: Tensor
+
+    def of(self, inputs: Float[Tensor, "n t d"]) -> Float[Tensor, "n t t"]:
+        """The product for each example, at least in float32; not to be overwritten."""
+        if self._inputs is None or _place(self._inputs) != _place(inputs):
+            self._inputs, self._gram = inputs, _wide_product(inputs, inputs.mT)
+        return self._gram
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _norms_from_factors(inputs: Tensor, output_grads: Tensor, grams: SharedGrams) -> Tensor:
     if inputs.shape[1] == 1:
         return _squared_norms(_working(inputs)) * _squared_norms(_working(output_grads))
-    products = _wide_product(inputs, inputs.mT).mul_(_wide_product(output_grads.mT, output_grads))
-    return products.sum((1, 2), dtype=torch.float64).clamp_(min=0.0)
+    products = _wide_product(output_grads.mT, output_grads).mul_(grams.of(inputs))
+    exact = products.dtype == output_grads.dtype
+    return products.sum((1, 2), dtype=torch.float64 if exact else None)
 
 
 def _cut(segments: Sequence[Segment], rows: range) -> list[Segment]:
@@ -436,8 +506,10 @@ def _squared_norms(rows: Tensor) -> Tensor:
     return row_norms(rows).square()
 
 
-def row_norms(rows: Tensor) -> Float[Tensor, " n"]:
-    """Norm of each row in float64; of long ones on a GPU without a copy of them in float64."""
+def row_norms(rows: Tensor, exact: bool = True) -> Float[Tensor, " n"]:
+    """Norm of each row; in float64, of long ones on a GPU without a copy, unless not exact."""
+    if not exact:
+        return torch.linalg.vector_norm(rows, dim=1)
     long = rows.numel() >= _LONG_ROW * len(rows) and rows.dtype != torch.float64
     if long and rows.device.type == "cuda":
         return torch.stack(torch._foreach_norm(list(rows.unbind(0)), 2, torch.float64))
@@ -476,7 +548,7 @@ class TiedGradients(ExampleGradients):
         looked_up = [value for structure, value in pairs if isinstance(structure, Lookup)]
         multiplied = [value for structure, value in pairs if isinstance(structure, Outer)]
         self.lookup = LookupGradients(lookups, looked_up, scale)
-        self.outer = OuterGradients(outers, multiplied, scale)
+        self.outer = OuterGradients(outers, multiplied, scale, norms_only=True)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """The two squared norms and twice the inner product, position by position."""
@@ -486,7 +558,7 @@ class TiedGradients(ExampleGradients):
         picked = outputs.gather(1, tokens.unsqueeze(2).expand(-1, -1, outputs.shape[2]))
         cross = ((output_grads @ inputs.mT) * picked).sum((1, 2), dtype=torch.float64)
         self.weighted_sums(segments, None, sink)
-        return (squares + 2 * cross).clamp_(min=0.0)
+        return squares + 2 * cross
 
     def weighted_sums(
         self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
@@ -497,6 +569,13 @@ class TiedGradients(ExampleGradients):
             self.outer.weighted_sums([part], weights, product.add)
             table = product.value.view(-1, self.lookup.width)
             sink([part], self.lookup.sum_of(part, weights, table))
+
+    def singles(self, examples: slice) -> Float[Tensor, "m p"]:
+        """Products, and the rows of tokens added."""
+        rows = self.outer.singles(examples)
+        for row, part in zip(rows, _alone(examples), strict=True):
+            self.lookup.sum_of(part, None, row.view(-1, self.lookup.width))
+        return rows
 
 
 class SegmentTotal:
@@ -576,6 +655,7 @@ def example_gradients(
         examples: number of examples.
     """
     grouped = _by_use(uses, arrived)
+    grams = SharedGrams()
     for group in group_parameters(list(uses), owned):
         chosen = [
             (uses[index], grouped[index])
@@ -586,7 +666,7 @@ def example_gradients(
             continue
         for use, _ in chosen:
             use.require_unchanged()
-        yield from _of_group(group, chosen, owned, examples)
+        yield from _of_group(group, chosen, owned, examples, grams)
 
 
 def _by_use(
@@ -604,13 +684,14 @@ def _of_group(
     chosen: list[tuple[Use, tuple[Tensor | None, ...]]],
     owned: Ownership,
     examples: int,
+    grams: SharedGrams,
 ) -> Iterator[tuple[str, ExampleGradients]]:
     structures = [use.structure for use, _ in chosen]
     gradients = [given[0] for _, given in chosen if given[0] is not None]
     scale = chosen[0][0].origin.scale or 1.0
     if group.kind == "outer":
         outer = [structure for structure in structures if isinstance(structure, Outer)]
-        yield group.parameter, OuterGradients(outer, gradients, scale)
+        yield group.parameter, OuterGradients(outer, gradients, scale, grams)
         if group.bias is not None:
             pairs = zip(outer, gradients, strict=True)
             biases = [structure.output_grads(gradient).sum(2) for structure, gradient in pairs]

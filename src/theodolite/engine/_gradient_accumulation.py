@@ -1,5 +1,6 @@
 """Norms and class sums of per-example gradients while batches in class order go by."""
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -261,7 +262,7 @@ class GradientAccumulation:
             if span.stop == len(self._labels) and self._processes.alone:
                 self._tallies[bundle.names].settle()
             rows += [self._rows.setdefault(name, len(self._rows)) for name in bundle.names]
-        table = torch.cat(norms)
+        table = torch.cat(norms).clamp_(min=0.0)
         if rows == list(range(len(rows))):  # always, unless parameters take part in some batches
             self._squares[: len(rows), span] = table
         else:
@@ -346,14 +347,13 @@ class GradientAccumulation:
 
     def _weight_norms(self) -> Float[Tensor, " layers"]:
         parameters = self._recorder.ownership.parameters
-        found = squared_norms([value.detach() for value in parameters.values()]).cpu()
-        by_name = dict(zip(parameters, found, strict=True))
-        by_layer = [
-            torch.stack([by_name[name] for name in names]).sum() if names != (LOGITS,) else None
+        found = squared_norms([value.detach() for value in parameters.values()]).tolist()
+        squares = dict(zip(parameters, found, strict=True))
+        norms = [
+            math.nan if names == (LOGITS,) else math.sqrt(sum(squares[name] for name in names))
             for names in self._layers.values()
         ]
-        nan = torch.tensor(torch.nan, dtype=torch.float64)
-        return torch.stack([nan if value is None else value.sqrt() for value in by_layer])
+        return torch.tensor(norms, dtype=torch.float64)
 
     def _unit_sums(self, nonzero: Tensor, groups: Float[Tensor, "n k"]) -> UnitSums:
         by_layer = [

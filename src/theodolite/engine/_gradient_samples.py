@@ -109,6 +109,7 @@ class _Part:
     Args:
         ranges: Their places in the batch, which run in the opposite order.
         device: Of the batch.
+        large: Whether a single one is a whole sequence or picture.
     """
 
     losses: Tensor
@@ -116,28 +117,32 @@ class _Part:
     weights: Float[Tensor, " n"]
     plain: Callable[[], dict[str, Tensor]]
 
-    def __init__(self, ranges: Sequence[range], device: torch.device) -> None:
+    def __init__(self, ranges: Sequence[range], device: torch.device, large: bool) -> None:
         self.segments = [Segment(0, part.start, part.stop, closes=True) for part in ranges]
         backward = [torch.arange(p.stop - 1, p.start - 1, -1, device=device) for p in ranges]
         self.places = torch.cat(backward)
-        self.single = all(len(part) == 1 for part in ranges)
+        first, last = self.segments[0].start, self.segments[-1].stop - 1
+        # One example, or two that a slice picks.
+        single = large and all(len(part) == 1 for part in ranges)
+        self.few = slice(first, last + 1, max(1, last - first)) if single else None
         self.sums: dict[str, Tensor] = {}
         self.norms: list[Tensor] = []
         self.arranged: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def weighted_sum(self, bundle: Bundle) -> Float[Tensor, " p"]:
-        """Sum of the gradients; the norm of each is kept where each is a segment of its own."""
-        sums: list[Tensor] = []
-        given = None if self.single else self.weights
-        bundle.gradients.weighted_sums(self.segments, given, lambda _, part: sums.append(part))
-        rows = sums[0] if len(sums) == 1 else torch.cat(sums)
-        if not self.single:
+        """Sum of the gradients; the norm of each is kept where they are few."""
+        if self.few is None:
+            sums: list[Tensor] = []
+            add = sums.append
+            bundle.gradients.weighted_sums(self.segments, self.weights, lambda _, part: add(part))
+            rows = sums[0] if len(sums) == 1 else torch.cat(sums)
             return rows.sum(0)
+        rows = bundle.gradients.singles(self.few)
         if bundle.widths:
             squares = rows.double().square() @ column_groups(bundle.widths, rows.device)
             self.norms.append(squares.sqrt().mT)
         else:
-            self.norms.append(row_norms(rows).unsqueeze(0))
+            self.norms.append(row_norms(rows, exact=not bundle.gradients.coarse).unsqueeze(0))
         return self.own.to(rows.dtype) @ rows
 
     def weigh(self, weights: Float[Tensor, " n"]) -> None:
@@ -160,6 +165,7 @@ class GradientSample:
     ) -> None:
         self._recorder, self._loss, self._run, self._batch = recorder, loss, run, batch
         self._device = run.outputs.device
+        self._large = run.result_bytes > LARGE * len(batch)
         self._parts: list[_Part] = []
         self._derived = {
             root
@@ -170,8 +176,7 @@ class GradientSample:
 
     def run_again(self) -> None:
         """Forward passes in other company; all examples if Python decides otherwise there."""
-        large = self._run.result_bytes > LARGE * len(self._batch)
-        decided = self._run.decisions
+        decided, large = self._run.decisions, self._large
         every = sampled(len(self._batch), every=True)
         chosen = sampled(len(self._batch), every=bool(decided) and not large, large=large)
         alike = self._run_parts(chosen, decided)
@@ -180,22 +185,17 @@ class GradientSample:
 
     def _run_parts(self, parts: list[list[range]], decided: tuple[Any, ...]) -> bool:
         """Whether Python has decided as it did for the whole batch."""
-        self._parts = []
+        self._parts, alike = [], True
         for ranges in parts:
-            part = _Part(ranges, self._device)
+            part = _Part(ranges, self._device, self._large)
             batch = self._batch.take(part.places)
             watch = _Decisions()
-            if decided:
-                with watch:
-                    outputs = self._recorder.outputs(batch)
-            else:
-                outputs = self._recorder.outputs(batch)
+            outputs = self._recorder.outputs(batch, watch if decided else None)
             part.losses = self._loss(outputs, batch)
             part.differences = output_differences(self._run.outputs[part.places], outputs)
             self._parts.append(part)
-            if tuple(watch.found) != decided:
-                return False
-        return True
+            alike &= tuple(watch.found) == decided
+        return alike
 
     def weigh(self, weights: Float[Tensor, " n"]) -> None:
         """Give every example of the batch its weight; autograd begins."""
@@ -240,6 +240,6 @@ class GradientSample:
             del plain
             part.sums.pop(LOGITS, None)
             check.compare(part.sums, expected, spreads)
-            if part.single:
+            if part.norms:
                 check.compare_rows(names, torch.cat(part.norms), own)
             yield part.differences, self._batch

@@ -1,6 +1,7 @@
 """Run a model on some examples with every use of its parameters recorded."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -189,10 +190,16 @@ class ModelRecorder:
         require_visible(outputs)
         return outputs
 
-    def outputs(self, batch: Batch) -> Tensor:
-        """Functions of the examples, (n, c), without recording anything."""
-        outputs = read_outputs(batch.run(self.model), batch, self.readout)
-        return self.choice.select(outputs, batch)
+    def outputs(self, batch: Batch, around: AbstractContextManager[Any] | None = None) -> Tensor:
+        """Functions of the examples, (n, c), without recording anything.
+
+        Args:
+            batch: The examples.
+            around: What the call of the model, and nothing else, is put into.
+        """
+        with around or nullcontext():
+            returned = batch.run(self.model)
+        return self.choice.select(read_outputs(returned, batch, self.readout), batch)
 
     def _reference(self, batch: Batch) -> list[CallTensors]:
         key = _key(batch)

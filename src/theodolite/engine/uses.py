@@ -286,8 +286,8 @@ class UseRecorder(TorchFunctionMode):
             return self._follow(func, traits, args, kwargs, sources, depends)
         result = self._result(func, args, kwargs) if traits.cheaper else func(*args, **kwargs)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        if depends and self.in_model and self._examples > 1:
-            self._watch(func, traits, args, kwargs, result)
+        if self.in_model and (traits.moves or traits.branches):
+            self._watch(func, traits, args, kwargs, result, depends)
         self._mark(returned, depends)
         return result
 
@@ -325,8 +325,8 @@ class UseRecorder(TorchFunctionMode):
         else:
             result = func(*args, **kwargs)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        if depends and self.in_model and self._examples > 1:
-            self._watch(func, traits, args, kwargs, result)
+        if self.in_model and (traits.moves or traits.branches):
+            self._watch(func, traits, args, kwargs, result, depends)
         self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
         if not results:
@@ -381,13 +381,14 @@ class UseRecorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
+        depends: bool,
     ) -> None:
-        """Note whether a call moves examples about, or lets Python decide by what they contain."""
-        suspect = traits.moves and self.moved is None
-        if suspect and movement(func, args, kwargs, self._depends, self._examples):
-            self.moved = traits.name
+        """Note whether a call moves examples about, or hands Python a number to decide by."""
         if traits.branches:
             self.decisions.append(result)
+        suspect = traits.moves and depends and self._examples > 1 and self.moved is None
+        if suspect and movement(func, args, kwargs, self._depends, self._examples):
+            self.moved = traits.name
 
     def _note_interval(self, sources: dict[int, Origin], interval: Interval) -> None:
         for key in sources:
