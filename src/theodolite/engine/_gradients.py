@@ -141,10 +141,10 @@ def gradient_sums(
         stiffness: also add up gradients divided by their norms, a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
-        check: run up to 32 examples of the first batch again, beside others than before and with
-            a random weight for each: every gradient must have grown by its weight, outputs must be
-            the same, and for every parameter the gradients must add up to what plain autograd
-            gives for the weighted losses. A GPU does this beside the work on the batches.
+        check: run some examples of the first batch again (up to 32, two of whole sequences), beside
+            others than before and by plain autograd alone, with a random weight for each: outputs
+            must be the same, and for every parameter the gradients that were found must add up to
+            autograd's. Where examples lie is remembered from earlier calls with the model.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
