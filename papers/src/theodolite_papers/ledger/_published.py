@@ -133,7 +133,8 @@ def settings_of(study: Study, size: str, runs: Results | None = None) -> list[Se
         runs: those that were made; without them, or where there are none, what is planned counts.
     """
     table = {**_table(study).get("settings", {})}
-    table.setdefault(f"{study.repeat}s", {"ours": "seeds"})
+    if all(entry.get("ours") != "seeds" for entry in table.values()):
+        table[f"{study.repeat}s"] = {"ours": "seeds"}
     points, seeds = study.points_at(size), len(study.seeds_at(size))
     if runs is not None and len(runs):
         made = {point_name(run.point) for run in runs}
