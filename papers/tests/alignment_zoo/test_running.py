@@ -49,6 +49,7 @@ def test_the_schema_names_every_column(shards):
 @pytest.mark.skipif(not (RECORDS / "zoo.npz").exists(), reason="only beside the records")
 def test_the_published_tables_are_those_of_the_schema_and_of_the_design():
     found = load()
+    assert json.loads((RECORDS / "schema.json").read_text()) == SCHEMA
     for table, columns in SCHEMA.items():
         assert set(getattr(found, table)) <= set(columns)
         assert len(set(columns) - set(getattr(found, table))) <= 2
