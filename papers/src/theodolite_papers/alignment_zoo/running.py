@@ -3,7 +3,7 @@
 .. code-block:: sh
 
     theodolite study zoo run pilot --workers 16 --shards zoo-shards
-    theodolite study zoo gather zoo-shards
+    theodolite study zoo gather --shards zoo-shards
 
 A run that is cut keeps the shards that are done; the same command goes on. Networks come group
 after group, so that what a cut run leaves is made of whole groups, but for the last ones.
