@@ -185,6 +185,7 @@ def gather(given: argparse.Namespace) -> None:
 
 def print_all(_given: argparse.Namespace) -> None:
     print_tables()
+    joint.print_tables()
     surgical.print_tables()
     groups.print_tables()
 

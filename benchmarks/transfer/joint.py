@@ -1,4 +1,4 @@
-"""Regression with several kernels in equal shares, on all labels: candidates for the default.
+"""Regression with several kernels in equal shares, on all labels: candidates that did not win.
 
 Three kernels, each brought to a mean eigenvalue of one after centring: of the features that the
 head receives, of the features of all blocks, and the tangent kernel of the body. All happens on
@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pandas
 import torch
+from scipy.stats import kendalltau
 from torch import Tensor
 from torch.nn import functional
 
-import theodolite as th
 from benchmarks.transfer.data import Images
 from benchmarks.transfer.scores import target_data, with_fresh_head
+from benchmarks.transfer.table import DEFAULT, KEYS, Results
 from benchmarks.transfer.tuning import BUDGETS, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.engine import tangent_kernels
 from theodolite.linalg import RIDGES
 
+RESULTS = Path(__file__).with_name("joint.csv.gz")
 ROWS = 16  # of the fresh head
 FEW = 400  # examples of the kernels that a user can afford without thinking
 
@@ -52,22 +54,6 @@ def left_out(gram: Tensor, labels: Tensor) -> tuple[float, float]:
             best, guesses = error, classes - missed
     accuracy = float((guesses.argmax(1) == labels).double().mean())
     return best / float((y * n / (n - 1)).square().sum()), accuracy
-
-
-def thirds(features: dict[str, Tensor], tangents: dict[str, Tensor]) -> Tensor:
-    """The kernel of what the head receives, of all blocks and of the body, in equal shares."""
-    grams = [centred(rows @ rows.mT) for rows in features.values()]
-    return (grams[-1] + centred(sum(grams)) + centred(sum(tangents.values()))) / 3
-
-
-def extrapolated(gram: Tensor, labels: Tensor) -> Iterator[tuple[object, ...]]:
-    """Labels, method, error, accuracy and its interval with more labels, and with these."""
-    counts = [budget for budget in BUDGETS if budget >= len(labels)]
-    curve = th.learning_curve(gram, labels, counts, kernel=True)
-    ends = curve.accuracy_interval.T.tolist()
-    told = zip(counts, curve.error.tolist(), curve.accuracy.tolist(), ends, strict=True)
-    for count, error, accuracy, (low, high) in told:
-        yield count, f"curve from {len(labels)}", error, accuracy, low, high
 
 
 def candidates(
@@ -122,9 +108,25 @@ def score_all(
                 below = {name: value[:budget, :budget] for name, value in tangents.items()}
                 found = candidates(own, below, labels[:budget])
                 rows += [(str(source), target, budget, *one) for one in found]
-                if budget <= FEW:
-                    curve = extrapolated(thirds(own, below).cpu(), labels[:budget].cpu())
-                    rows += [(str(source), target, *one) for one in curve]
-        names = ["source", "target", "labels", "method", "error", "accuracy", "low", "high"]
+        names = ["source", "target", "labels", "method", "error", "accuracy"]
         print(f"{architecture}, {target}: {time.perf_counter() - start:.1f} s", flush=True)
         yield pandas.DataFrame(rows, columns=names)
+
+
+def print_tables() -> None:
+    """Mean tau of the candidates on the targets of the selection that have all sources."""
+    results, found = Results.load(), pandas.read_csv(RESULTS)
+    scores = -found.pivot_table(index=KEYS, columns="method", values="error")
+    known = results.scores.loc[scores.index]
+    scores[["best share, 400 examples", DEFAULT]] = known[["tangent, best share: error", DEFAULT]]
+    rows: dict[str, dict[str, float]] = {}
+    for (target, labels), truth in results.truth["truth"].loc[scores.index].groupby(level=[1, 2]):
+        if len(truth) < len(SOURCES):
+            continue
+        for method in scores:
+            tau = kendalltau(scores.loc[truth.index, method], truth).statistic
+            rows.setdefault(f"{target}, {labels}", {})[method] = tau
+    table = pandas.DataFrame(rows).T
+    table["labels"] = [int(name.rpartition(" ")[2]) for name in table.index]
+    print("\nCandidates in equal shares, all labels; Kendall's tau\n")
+    print(table.groupby("labels").mean().T.round(3).to_string())

@@ -196,6 +196,8 @@ def images_of(path: Path, target: str, part: str, model: str) -> tuple[Tensor, T
     mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     if model.startswith("EfficientNet"):
         mean, deviation = (127 / 255,) * 3, (128 / 255,) * 3
+    if model == "ResNet-152":  # whose package takes pixels as they are
+        mean, deviation = (0.0,) * 3, (1.0,) * 3
     return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[:, None, None], y
 
 
