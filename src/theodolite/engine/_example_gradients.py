@@ -313,7 +313,8 @@ class OuterGradients(ExampleGradients):
         if output_grads.stride(1) == 1:  # positions before rows, as in matrices of tokens
             left = output_grads.mT.reshape(count, -1, output_grads.shape[1]).mT
         else:
-            left = output_grads.unflatten(0, (count, -1)).transpose(1, 2).flatten(2)
+            left = output_grads.reshape(count, -1, *output_grads.shape[1:])
+            left = left.transpose(1, 2).flatten(2)
         return left, inputs.reshape(count, -1, inputs.shape[2])
 
     def _chunks(self, span: range) -> Iterator[range]:
