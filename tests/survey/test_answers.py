@@ -271,8 +271,16 @@ def test_gains_that_carry_over_tell_learning_from_memorising(carried, says):
 def test_gains_within_their_error_are_not_judged():
     task, following = answers_of(watched(0.45))
     assert "cannot be told yet" in task["text"]
-    assert "Stop earlier" in following["text"]
+    assert "more held_out= sequences" in following["text"]
+    assert "Stop earlier" in answers_of(watched(0.1))[1]["text"]
     assert answers_of(watched(0.9, split="test")) == []
+
+
+def test_losses_that_have_not_fallen_are_said():
+    task, following = answers_of(watched(float("nan"), error=float("nan")))
+    assert "has not clearly lowered" in task["text"]
+    assert task["certainty"] == "open"
+    assert "Train on" in following["text"]
 
 
 def grouped(contrasts, chance=0.0, sd=0.01):
@@ -297,7 +305,7 @@ def test_groups_within_chance_do_not_pull_apart():
     assert "do not pull apart" in answers_of(grouped({"a": 0.02, "b": 0.01}))[0]["text"]
     (open_,) = answers_of(grouped({"a": 0.02}, chance=None, sd=None))
     assert open_["certainty"] == "open"
-    assert "permutations=" in open_["why"]
+    assert "chance was not measured" in open_["why"]
     ungrouped = grouped({"a": 0.2})
     del ungrouped["data"]["groups"]
     assert answers_of(ungrouped) == []

@@ -257,6 +257,22 @@ def test_batches_of_different_lengths_are_padded():
     assert value(found, "loss") == pytest.approx(float(losses.mean().detach()), rel=ROUNDING)
 
 
+def test_omega_is_measured_where_unit_vectors_do_not_fit(monkeypatch):
+    """The last measurement of a monitor takes everything; it must not lose what the others had."""
+    torch.manual_seed(0)
+    model, batch = llama(), tokens()
+    full = th.survey(model, batch, families="gradient", sizes={"pairs": 0})
+    monkeypatch.setattr("theodolite.surveys.context._SUMS", 10**9)
+    monkeypatch.setattr("theodolite.surveys.context._CHECKED", 10**9)
+    tight = {"memory_limit": "1GB"}
+    found = th.survey(model, batch, families="gradient", sizes={"pairs": 0}, options=tight)
+    contents = found.record.contents
+    assert contents["skipped"] == {}
+    assert value(found, "omega") == pytest.approx(value(full, "omega"), rel=1e-5)
+    assert "stiffness" in set(full.to_frame().measure) - set(found.to_frame().measure)
+    assert any("unit length" in warning["text"] for warning in contents["warnings"])
+
+
 def test_a_pretrained_language_model():
     weights = os.environ.get("THEODOLITE_WEIGHTS", "")
     folder = next(iter(Path(weights).rglob("SmolLM2-135M*.gguf")), None) if weights else None

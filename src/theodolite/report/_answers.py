@@ -6,7 +6,7 @@ missing there are computed from its numbers. Each says how sure it is and where 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from theodolite.records import FAMILIES, Answer, Run, listed
 from theodolite.report._reading import Group, RunView, groups_of
@@ -55,8 +55,11 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
     found = {a.question: a for a in (_task(group, step), _layer(group, step), _next(group, step))}
     if len(group.runs) == 1:
         run = group.runs[0]  # whose gradients may be measured less often than the rest
-        earlier = _recorded(run, run.holding(step, "gradient", "omega_contrast").step)
-        found |= {q: told for q, told in earlier.items() if q == "groups"} | _recorded(run, step)
+        then = run.holding(step, "gradient", "omega_contrast").step
+        grouped = _recorded(run, then).get("groups")
+        if grouped is not None:
+            found["groups"] = replace(grouped, why=f"measured at step {then}; {grouped.why}")
+        found |= _recorded(run, step)
     known = [(run, told) for run in group.runs if (told := _recorded(run, step).get("layer"))]
     if len(group.runs) > 1 and len(known) == 2:
         # The page of either run says the same of its layers; others are held-out examples.

@@ -90,27 +90,38 @@ def _verdict_of_gain(
 ) -> LabelVerdict | None:
     """Of a training that is watched: how much of what it gains on its sequences others share."""
     share = rows.get((None, "carried_over"))
-    if share is None or not isfinite(share["value"]) or data.get("split") not in _TRAINED_ON:
+    if share is None or data.get("split") not in _TRAINED_ON:
         return None
-    carried, spread = share["value"], 2 * share["error"]
     own, other = (rows[None, name] for name in ("loss", "held_out_loss"))
     because = (
         f"the loss is {own['value']:.3g} on {own['n']} sequences of the probe and "
         f"{other['value']:.3g} on {other['n']} held-out ones"
     )
+    if share["value"] is None or not isfinite(share["value"]):
+        return LabelVerdict(
+            "undecided",
+            "Training has not clearly lowered the loss of its sequences yet.",
+            because,
+            "no verdict: the change since the first measurement lies within its error",
+            "Train on, or put more sequences into the probe.",
+        )
+    carried, spread = share["value"], 2 * share["error"]
     sure = (
         f"measured on held-out sequences: {carried:.0%} ± {spread:.0%} of what the loss has fallen "
         "by since the first measurement carries over"
     )
     answer: Literal["learning", "memorising", "undecided"] = "undecided"
     text = "Training helps held-out sequences about half as much as its own, or cannot be told yet."
+    advice = "Pass more held_out= sequences, or train on: the share is too uncertain to act on."
     if carried - spread > _MOST:
         answer = "learning"
         text = "Training learns: most of what it gains on its sequences carries over to others."
     elif carried + spread < _MOST:
         answer = "memorising"
         text = "Training mostly memorises its sequences: most of its gain does not carry over."
-    advice = "Stop earlier, make fewer passes over the text, add text, or train fewer parameters."
+        advice = (
+            "Stop earlier, make fewer passes over the text, add text, or train fewer parameters."
+        )
     return LabelVerdict(answer, text, because, sure, advice, measured=True)
 
 
@@ -314,7 +325,7 @@ def _groups(
     level, spread = known[top]["null_mean"], known[top]["null_sd"]
     names = listed(map(str, data["groups"]), most=5)
     if level is None or spread is None:
-        certainty, why = "open", f"{why}; chance was not measured (permutations=)"
+        certainty, why = "open", f"{why}; chance was not measured, as th.survey does"
     else:
         chances = [row for row in known.values() if row["null_mean"] is not None]
         beyond = sum(r["value"] > r["null_mean"] + 3 * (r["null_sd"] or 0) for r in chances)

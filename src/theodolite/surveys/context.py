@@ -470,10 +470,17 @@ class SurveyContext:
     def gradient_sums(self, layers: Sequence[Layer], loss: Loss) -> GradientAlignment:
         """Sums of the gradients of single examples, within classes and overall.
 
+        Unit vectors, which take twice as much again, are left out where they do not fit.
+
         Raises:
             MemoryLimitError: If the sums alone, or one example, do not fit.
         """
         batch, targets = self.examples("gradient")
+        stiffness = self.options.stiffness
+        try:
+            rows = self._backward_batch(stiffness)
+        except MemoryLimitError:
+            stiffness, rows = False, self._backward_batch(False)
         return gradient_alignment(
             self.model,
             batch,
@@ -481,14 +488,14 @@ class SurveyContext:
             labels=targets.labels,
             layers={layer.name: layer.owned for layer in layers},
             readout=self._readout(of_loss=True),
-            stiffness=self.options.stiffness,
-            batch_size=self._backward_batch(),
+            stiffness=stiffness,
+            batch_size=rows,
             check=self.plan.check,
             progress=self._within,
             processes=self.processes,
         )
 
-    def _backward_batch(self) -> int:
+    def _backward_batch(self, stiffness: bool) -> int:
         """Examples in one backward pass, so that what it keeps stays within the memory limit."""
         sizes = [4 * p.numel() for p in self.model.parameters() if p.requires_grad]
         weights = sum(sizes)
@@ -503,7 +510,7 @@ class SurveyContext:
             each = _KEPT_RESULTS * passing.per_example(passing.total)
             if count * each + _CHECKED * weights <= free:
                 return count  # in a single batch no sums are kept
-            fixed = (_SUMS if self.options.stiffness else _PLAIN_SUMS) * weights
+            fixed = (_SUMS if stiffness else _PLAIN_SUMS) * weights
         if fixed + each > free:
             raise MemoryLimitError(
                 f"gradients: sums of the size of the parameters take {fixed:,} bytes and one "

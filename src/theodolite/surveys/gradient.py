@@ -120,6 +120,9 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     batch, targets = context.examples("gradient")
     with context.step("gradient"):
         found = context.gradient_sums(layers, example_loss(context))
+    if context.options.stiffness and found.total.stiffness is None:
+        text = "not measured: gradients of unit length do not fit into memory_limit"
+        record.warn(None, "gradient", "stiffness", text)
     pairs = _pairs(context, record, layers)
     record.section()
     for layer in context.own(layers):
