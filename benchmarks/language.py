@@ -12,6 +12,7 @@ import gc
 import json
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,32 @@ def vmapped(model: nn.Module, batch: dict[str, Tensor]) -> Callable[[], Any]:
     return lambda: single(trainable, batch["input_ids"])
 
 
+def ghost_norms(model: nn.Module, batch: dict[str, Tensor]) -> Callable[[], Tensor]:
+    """Norms of the gradients of single sequences by ghost clipping; the first call wraps a copy."""
+    wrapped: list[Any] = []
+
+    def call() -> Tensor:
+        if not wrapped:
+            from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+            options = {"loss_reduction": "sum", "use_ghost_clipping": True, "strict": False}
+            copied = deepcopy(model).train()  # its hooks see nothing in evaluation mode
+            wrapped.append(
+                GradSampleModuleFastGradientClipping(copied, max_grad_norm=1.0, **options)
+            )
+        (single,) = wrapped
+        single.zero_grad(set_to_none=True)
+        given = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        logits = single(**given).logits[:, :-1]
+        loss = nn.functional.cross_entropy(
+            logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none"
+        )
+        loss.mean(1).sum().backward()
+        return single.get_norm_sample()
+
+    return call
+
+
 class Table:
     """Rows of a table that is printed and kept while it grows."""
 
@@ -212,7 +239,10 @@ def of_llama(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool
     if due("llama"):
         model = half()
         few = sequences(model, 16, length, device)
-        gradients(table, f"Llama 1.1B bf16 16 x {length}", model, few)
+        case = f"Llama 1.1B bf16 16 x {length}"
+        gradients(table, case, model, few)
+        if chosen.peers:
+            table.add(case, "Opacus ghost norms", ghost_norms(model, few))
         profile(chosen.profile, "llama", grouped(model, few), device)
         del model
     if due("lora"):
@@ -241,7 +271,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=170.0, help="begin nothing later")
     parser.add_argument("--profile", type=Path, help="write profiles of the gradient passes")
-    parser.add_argument("--peers", action="store_true", help="per-sample gradients of torch too")
+    parser.add_argument(
+        "--peers", action="store_true", help="torch.func and Opacus too, where they run"
+    )
     parser.add_argument("cases", nargs="*", default=[])
     chosen = parser.parse_args()
     begun = time.perf_counter()
