@@ -4,9 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from tests.engine.hostile import CLASSES, WIDTH, Flips
 from tests.engine.single_gradients import cross_entropy, specimen
 from theodolite.engine import _example_gradients as engine
+from theodolite.engine import _gradient_accumulation as accumulation
+from theodolite.engine import _gradient_samples as samples
+from theodolite.engine import _runs as runs
 from theodolite.engine import gradient_alignment, gradient_sums
+from theodolite.engine.calls import Axis
 from theodolite.errors import CaptureError
 
 
@@ -163,3 +168,53 @@ def test_rounding_of_short_numbers_is_no_disagreement_where_the_loss_is_longer(a
             ),
         )
     assert set(found) == {"1", "3"}
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every example counts as a whole sequence: two of a batch run again."""
+    monkeypatch.setattr(samples, "LARGE", 0)
+
+
+def test_two_large_examples_show_a_batch_that_is_turned_round(large):
+    torch.manual_seed(0)
+    x = torch.randn(40, WIDTH, dtype=torch.float64)
+    found = gradient_sums(Flips().double(), x, torch.arange(40) % CLASSES)
+    assert found.measured.startswith("one by one: gradients with respect to 'inner.")
+
+
+def test_large_examples_are_compared_with_autograd(large, monkeypatch):
+    correct = engine._norms_from_factors
+    monkeypatch.setattr(engine, "_norms_from_factors", lambda *given: 1.1 * correct(*given))
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(CaptureError, match=r"'0.weight'.*autograd"):
+        gradient_sums(model, x, torch.arange(6) % 2)
+
+
+def test_backward_passes_in_a_thread_give_the_same(large, monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    here = gradient_sums(model, x, torch.arange(6) % 2)
+
+    def elsewhere(_device, compute):
+        return samples._executor().submit(compute).result
+
+    monkeypatch.setattr(samples, "in_background", elsewhere)
+    monkeypatch.setattr(accumulation, "in_background", elsewhere)
+    there = gradient_sums(model, x, torch.arange(6) % 2)
+    assert there.measured == here.measured == "in batches"
+    assert torch.equal(here.total.norms, there.total.norms)
+
+
+def test_places_that_were_remembered_wrongly_are_looked_up_again():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(6, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    options = {"readout": "mean", "labels": torch.arange(6) % 2}
+    expected = gradient_sums(model, x, torch.arange(6) % 2, **options)
+    (known,) = runs._REMEMBERED[model].values()
+    for call in known:
+        call.axes.update({place: Axis(1) for place, axis in call.axes.items() if axis is not None})
+    found = gradient_sums(model, x, torch.arange(6) % 2, **options)
+    assert found.measured == "in batches"
+    assert torch.equal(found.total.norms, expected.total.norms)
