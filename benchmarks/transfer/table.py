@@ -45,6 +45,7 @@ def collect(runs: Sequence[Path], scores: Sequence[Path], path: Path = RESULTS) 
     truth = truth_of(pandas.concat([pandas.read_csv(file) for file in runs]))
     long = pandas.concat([pandas.read_csv(file) for file in scores])
     long["method"] = long["method"] + np.where(long["statistics"] == "target", " (target's)", "")
+    truth = truth[truth.index.isin(pandas.MultiIndex.from_frame(long[KEYS]))]  # what has scores
     arrays = {"index": np.array(["\t".join(map(str, key)) for key in truth.index])}
     arrays |= {f"truth/{name}": truth[name].to_numpy("float32") for name in truth}
     for value in ("score", "forecast"):
@@ -143,7 +144,10 @@ def repeated(results: Results) -> pandas.DataFrame:
     """The ceiling: one fine-tuning of every source, against the mean of the other two."""
     rows = {}
     for key, truth in results.truth.groupby(level=["target", "labels"]):
-        once, rest = truth["seed 0"].to_numpy(), truth[["seed 1", "seed 2"]].mean(1).to_numpy()
+        others = [name for name in truth if name.startswith("seed") and name != "seed 0"]
+        once, rest = truth["seed 0"].to_numpy(), truth[others].mean(axis=1).to_numpy()
+        if not np.isfinite(rest).all():
+            continue
         rows[key] = {
             "tau": kendalltau(once, rest).statistic,
             "weighted tau": weightedtau(once, rest).statistic,
@@ -324,7 +328,8 @@ def curve_misses(results: Results, default: str) -> pandas.DataFrame:
         for part, chosen in (("all", error[count] > 0), ("error up to 0.7", error[count] <= 0.7)):
             for way, guess in ways.items():
                 gap = 100 * (guess - reached)[chosen].dropna()
-                held = ((reached >= low) & (reached <= high))[chosen].mean()
+                known = low[chosen & low.notna()].index
+                held = (reached[known].between(low[known], high[known])).mean()
                 rows[f"{count} to {wanted} labels, {part}: {way}"] = {
                     "count": len(gap),
                     "50%": gap.median(),
