@@ -9,7 +9,7 @@ import pytest
 import theodolite_papers.alignment_zoo as package
 from theodolite_papers.alignment_zoo import load
 from theodolite_papers.alignment_zoo.judging import CONTEXT, STATISTICS, Sample
-from theodolite_papers.alignment_zoo.pilot import chosen_table
+from theodolite_papers.alignment_zoo.pilot import chosen_table, pilot_half
 from theodolite_papers.alignment_zoo.registration import Hypothesis, registered
 
 QUESTIONS = ("generalisation", "labels", "verdict", "alarm", "transfer", "trainability")
@@ -65,4 +65,4 @@ def test_a_hypothesis_is_about_registered_numbers_and_states_its_threshold(quest
 @pytest.mark.parametrize("question", ["labels", "transfer"])
 def test_what_was_chosen_is_what_the_pilot_half_gives(zoo, question):
     text = (Path(package.__file__).parent / "chosen.toml").read_text()
-    assert tomllib.loads(text)[question] == chosen_table(zoo.of_half("pilot"), question)
+    assert tomllib.loads(text)[question] == chosen_table(pilot_half(zoo), question)

@@ -89,7 +89,10 @@ def _payload(zoo: Zoo) -> dict[str, Any]:
     return {
         "palettes": {"light": LIGHT, "dark": DARK},
         "networks": [str(name) for name in networks["network"]],
-        "factors": {name: _levels(networks[name]) for name in ("data", "family", *FACTORS, "half")},
+        "factors": {
+            name: _levels(networks[name])
+            for name in ("data", "family", *FACTORS, "outcome", "half")
+        },
         "outcomes": {
             name: carried(networks[name].to_numpy(np.float64), _DIGITS)
             for name in _OUTCOMES

@@ -80,13 +80,14 @@ class Sample:
     def stars(self) -> Mapping[str, Sequence[np.ndarray]]:
         """Factor -> sets of networks that differ in it alone: the base of a group and others."""
         found: dict[str, list[np.ndarray]] = {factor: [] for factor in FACTORS}
-        group, changed = self["group"], self["changed"]
-        for name in np.unique(group):
-            inside = np.flatnonzero(group == name)
-            for code, factor in enumerate(CHANGED[1:], start=1):
-                rows = inside[(changed[inside] == 0) | (changed[inside] == code)]
-                if (changed[rows] == 0).any() and (changed[rows] == code).any():
-                    found[factor].append(rows)
+        group, changed = self["group"], self["changed"].astype(int)
+        bases = dict(zip(group[changed == 0], np.flatnonzero(changed == 0), strict=True))
+        others: dict[tuple[float, int], list[int]] = {}
+        for row in np.flatnonzero(changed > 0):
+            others.setdefault((group[row], int(changed[row])), []).append(int(row))
+        for (name, code), rows in others.items():
+            if name in bases:
+                found[CHANGED[code]].append(np.array([bases[name], *rows]))
         return found
 
     @cached_property

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from theodolite.records import FAMILIES
 from theodolite_papers.alignment_zoo import generalisation, memorising, trainability, transfer
 from theodolite_papers.alignment_zoo.alarms import HARM, AlarmRule
 from theodolite_papers.alignment_zoo.explorer import file_text
@@ -31,7 +32,12 @@ from theodolite_papers.alignment_zoo.judging import (
     area_table,
     rank_table,
 )
-from theodolite_papers.alignment_zoo.predictors import Predictor, factor_codes, has_fitted
+from theodolite_papers.alignment_zoo.predictors import (
+    ABOVE_CHANCE,
+    Predictor,
+    factor_codes,
+    has_fitted,
+)
 from theodolite_papers.alignment_zoo.registration import registered
 from theodolite_papers.alignment_zoo.statistics import interval, smallest_information
 from theodolite_papers.alignment_zoo.tables import Zoo, load
@@ -85,10 +91,10 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
     values = {
         "counts": _counts(zoo),
         "hypotheses": {name: _hypotheses(name) for name in _QUESTIONS},
-        "generalisation": _rank_markdown(rank["generalisation"], "generalisation"),
-        "trainability": _rank_markdown(rank["trainability"], "trainability"),
+        "generalisation": _folded(rank["generalisation"], "generalisation", _rank_markdown),
+        "trainability": _folded(rank["trainability"], "trainability", _rank_markdown),
         "chance": _chance(judged),
-        "labels": _area_markdown(areas),
+        "labels": _folded(areas, "labels", _area_markdown),
         "verdict": _confusion_markdown(verdict),
         "verdict_counts": _verdict_counts(verdict),
         "alarm": _markdown(alarm),
@@ -167,8 +173,38 @@ def _rank_markdown(table: pd.DataFrame, question: str) -> str:
     return _markdown(pd.DataFrame(rows))
 
 
-def _area_markdown(table: pd.DataFrame) -> str:
-    names = _named("labels")
+# Rows that a table shows; the others are folded away. Headlines of the families, what a user has
+# anyway, and the best of all.
+_HEADLINES = {family.headline for family in FAMILIES.values()}
+_BASELINES = {
+    "train_loss", "margin", "weight_norm", "path_norm", "sharpness_hessian",
+    "gradient_noise_scale", "readout_accuracy", "neighbour_accuracy", "input_readout_accuracy",
+    "input_neighbour_accuracy",
+}  # fmt: skip
+_BEST = 5
+
+
+def _short(table: pd.DataFrame, question: str) -> pd.DataFrame:
+    names = _named(question)
+    shown = [
+        place < _BEST
+        or names[str(key)].measure.removesuffix(ABOVE_CHANCE) in _HEADLINES | _BASELINES
+        for place, key in enumerate(table.index)
+    ]
+    return table[shown]
+
+
+def _folded(
+    table: pd.DataFrame, question: str, markdown: Callable[[pd.DataFrame, str], str]
+) -> str:
+    return (
+        f"{markdown(_short(table, question), question)}\n\n<details markdown>\n"
+        f"<summary>All {len(table)} numbers</summary>\n\n{markdown(table, question)}\n\n</details>"
+    )
+
+
+def _area_markdown(table: pd.DataFrame, question: str) -> str:
+    names = _named(question)
     rows = [
         {
             "number": _label(names[str(key)]),
@@ -347,7 +383,7 @@ def _forest(
 ) -> str:
     names = _named(question)
     rows = []
-    for key, row in table.iterrows():
+    for key, row in _short(table, question).iterrows():
         one = names[str(key)]
         moment = _MOMENTS[one.moment]
         label = f"{one.name}, {moment}" if moment else one.name

@@ -99,16 +99,17 @@ def granulated_tau(
     """
     found = {}
     for factor, sets in stars.items():
-        values = np.array([_agreement(first[rows], second[rows]) for rows in sets])
-        values = values[np.isfinite(values)]
+        places = [(k, *pair) for k, rows in enumerate(sets) for pair in combinations(rows, 2)]
+        member, i, j = np.array(places, dtype=np.int64).reshape(-1, 3).T
+        s, t = np.sign(first[i] - first[j]), np.sign(second[i] - second[j])
+        known = np.isfinite(s) & np.isfinite(t)
+        agreement, pairs = (
+            np.bincount(member[known], weights[known], minlength=len(sets))
+            for weights in (s * t, t * t)
+        )
+        values = agreement[pairs > 0] / pairs[pairs > 0]
         found[factor] = float(values.mean()) if len(values) else float("nan")
     return found
-
-
-def _agreement(first: np.ndarray, second: np.ndarray) -> float:
-    keep = np.isfinite(first) & np.isfinite(second)
-    s, t = _signs(first[keep]), _signs(second[keep])
-    return float(_ratio((s * t).sum(), (t * t).sum()))
 
 
 def conditional_information(

@@ -74,7 +74,7 @@
         hovertemplate: "%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>", marker: { size: 8, opacity: 0.75, color: p[colors[j % colors.length]] } };
     }).filter((trace) => trace.x.length);
     const axis = (title, log) => ({ title: { text: escaped(title), font: { size: 13 } }, gridcolor: p.grid, linecolor: p.line, zeroline: false, automargin: true, nticks: 7, type: log ? "log" : "linear" });
-    Plotly.react(byId("plot"), traces, { margin: { l: 54, r: 12, t: 10, b: 46 }, paper_bgcolor: p.surface, plot_bgcolor: p.surface, font: { color: p.ink, size: 12 },
+    Plotly.react(byId("plot"), traces, { margin: { l: 54, r: 12, t: 10, b: 56 }, paper_bgcolor: p.surface, plot_bgcolor: p.surface, font: { color: p.ink, size: 12 },
       xaxis: axis(titleOf("across"), byId("across-log").checked), yaxis: axis(titleOf("up"), byId("up-log").checked),
       showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } }, hovermode: "closest", dragmode: false }, { displayModeBar: false, responsive: true });
     byId("count").textContent = rows.length;
