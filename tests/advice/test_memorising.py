@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from theodolite.advice import CALIBRATION, FitEvidence, HeldOut, judge_fit
+from theodolite.advice import CALIBRATION, ZOO, FitEvidence, HeldOut, judge_fit
 
 # Ten classes, 500 examples of 64 numbers, all right in training.
 LEARNED = FitEvidence(1.0, 0.1, 500, 64, 0.95, 0.9, 0.96)
@@ -87,3 +87,10 @@ def test_error_rates_are_those_of_the_calibration():
     assert CALIBRATION.domain in judge_fit(LEARNED).sure
     said, wrong = CALIBRATION.memorising
     assert f"wrong in {wrong} of {said} runs (at most 2.2%)" in judge_fit(MEMORISED).sure
+
+
+def test_error_rates_in_a_second_domain_are_told_as_well():
+    assert f"{ZOO.error('learning')} of the alignment zoo: {ZOO.domain}" in judge_fit(LEARNED).sure
+    assert f"{ZOO.error('memorising')} of the alignment zoo" in judge_fit(MEMORISED).sure
+    silent = judge_fit(FitEvidence(1.0, 0.1, 500, 64, 0.4, 0.4, 0.5)).sure
+    assert f"{ZOO.undecided} of {ZOO.runs} of the alignment zoo" in silent

@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 import theodolite_papers.alignment_zoo as package
+from theodolite.advice import ZOO
 from theodolite_papers.alignment_zoo import load
 from theodolite_papers.alignment_zoo.judging import CONTEXT, STATISTICS, Sample
+from theodolite_papers.alignment_zoo.memorising import confusion, verdict_sample
+from theodolite_papers.alignment_zoo.pages import alarm_table
 from theodolite_papers.alignment_zoo.pilot import chosen_table, pilot_half
 from theodolite_papers.alignment_zoo.registration import Hypothesis, registered
+from theodolite_papers.ledger import Trial, find_study, load_results
 
+ROOT = Path(package.__file__).parents[4]
+RECORDS = ROOT / "papers" / "records"
 QUESTIONS = ("generalisation", "labels", "verdict", "alarm", "transfer", "trainability")
 HYPOTHESES = [(q, one) for q in QUESTIONS for one in registered(q).hypotheses]
 
@@ -66,3 +72,36 @@ def test_a_hypothesis_is_about_registered_numbers_and_states_its_threshold(quest
 def test_what_was_chosen_is_what_the_pilot_half_gives(zoo, question):
     text = (Path(package.__file__).parent / "chosen.toml").read_text()
     assert tomllib.loads(text)[question] == chosen_table(pilot_half(zoo), question)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_records_hold_what_the_table_says(zoo, question):
+    study = find_study(f"alignment_zoo.{question}")
+    runs = load_results(RECORDS, study, "reduced")
+    assert {run.seed for run in runs} == set(zoo.of_half("judged").networks["group"])
+    again = study.measure(study.config_at("reduced"), Trial(runs.first.seed))
+    np.testing.assert_allclose(runs.first.arrays["table"], again.arrays["table"], rtol=1e-6)
+
+
+def test_the_printed_rates_of_the_verdict_are_those_of_the_judged_half(zoo):
+    table = confusion(verdict_sample(zoo.of_half("judged")))
+    for answer, wrong in (("learning", "memorised"), ("memorising", "learned")):
+        said = int(table[answer].sum())
+        assert getattr(ZOO, answer) == (said, int(table.loc[wrong, answer]))
+    assert int(table["undecided"].sum()) == ZOO.undecided
+
+
+def test_the_page_says_what_the_verdict_did(zoo):
+    table = confusion(verdict_sample(zoo.of_half("judged")))
+    text = (ROOT / "docs" / "questions" / "is-it-memorising.md").read_text()
+    zoo_part = text.split("alignment zoo")[1]
+    for name, row in table.iterrows():
+        assert f"| {name} | " + " | ".join(map(str, row)) + " |" in zoo_part
+
+
+def test_the_alarms_of_the_page_are_those_of_the_table(zoo):
+    text = (ROOT / "docs" / "which-number.md").read_text()
+    table = alarm_table(zoo.of_half("judged"))
+    assert len(table) == len(registered("alarm").rules)
+    for row in table.itertuples(index=False):
+        assert "| " + " | ".join(map(str, row)) + " |" in text

@@ -4,6 +4,7 @@ from theodolite.advice.choosing import SMALL_ERROR, Candidate, choosing_notes, r
 from theodolite.advice.learning import LearningCurve, learning_curve
 from theodolite.advice.memorising import (
     CALIBRATION,
+    ZOO,
     Calibration,
     FitEvidence,
     HeldOut,
@@ -14,6 +15,7 @@ from theodolite.advice.memorising import (
 __all__ = [
     "CALIBRATION",
     "SMALL_ERROR",
+    "ZOO",
     "Calibration",
     "Candidate",
     "FitEvidence",

@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from theodolite.errors import RecordError
 from theodolite_papers.alignment_zoo.judging import Sample
 from theodolite_papers.alignment_zoo.registration import Hypothesis, registered
 from theodolite_papers.alignment_zoo.tables import Zoo, load
@@ -26,7 +27,7 @@ from theodolite_papers.ledger import (
 
 __all__ = ["GROUPS", "Half", "question_study", "sample_from"]
 
-GROUPS = tuple(range(28))  # of the judged half
+GROUPS = tuple(range(28))  # of the judged half, as designed
 _SMOKE = "the pilot half: hypotheses were chosen on it, so nothing is judged there"
 _JUDGED = (
     "The judged half: other architectures than in the pilot half, and two data sets that it does "
@@ -88,6 +89,11 @@ def question_study(
     def measure(config: Half, trial: Trial) -> Measured:
         zoo = _half(config.half)
         networks = zoo.networks[zoo.networks["group"] == trial.seed]
+        if networks.empty:
+            raise RecordError(
+                f"{id_}: expected networks of group {trial.seed} of the {config.half} half in the "
+                "tables, there are none; 'theodolite study zoo run' trains them"
+            )
         part = sampler(zoo.of_networks(networks["network"]))
         return Measured({"networks": len(part)}, {"table": part.table.astype(np.float32)})
 

@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["coverage_figure", "figure"]
 
 _OURS, _OTHER, _INK, _GRID = "#0b62ab", "#a85f00", "#1b1f24", "#d5d6d8"
-_ROW, _LEFT, _WIDTH = 18, 300, 760
+_ROW, _LEFT, _WIDTH = 18, 350, 800
 
 
 def figure(

@@ -12,6 +12,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ from theodolite_papers.alignment_zoo.predictors import (
 from theodolite_papers.alignment_zoo.registration import registered
 from theodolite_papers.alignment_zoo.statistics import interval, smallest_information
 from theodolite_papers.alignment_zoo.tables import Zoo, load
-from theodolite_papers.ledger import find_study, judge_study, load_results
+from theodolite_papers.ledger import Verdict, find_study, judge_study, load_results
 
-__all__ = ["page_values", "write_page"]
+__all__ = ["alarm_table", "page_values", "write_page"]
 
 _QUESTIONS = ("generalisation", "labels", "verdict", "alarm", "transfer", "trainability")
 _RECORDS = Path(__file__).parents[3] / "records"
@@ -87,8 +88,18 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
     labels = memorising.fitted(memorising.label_sample(judged))
     areas = area_table(labels, registered("labels").keys).sort_values("area", ascending=False)
     verdict = memorising.verdict_sample(judged)
-    alarm, transfers = _alarm_table(judged), _transfer_table(judged)
+    alarm, transfers = alarm_table(judged), _transfer_table(judged)
+    rules, scores = _sorted_numbers(judged), _transfer_rows(judged)
+    found = {**rank, "labels": areas}
     values = {
+        "tau": lambda question, key: _number(found[question].loc[key, "tau"]),
+        "clean": lambda question, key: _number(found[question].loc[key, "tau_clean"]),
+        "one_factor": lambda question, key: _number(found[question].loc[key, "granulated"]),
+        "area": lambda key: _number(areas.loc[key, "area"]),
+        "within": lambda key: _number(areas.loc[key, "within_data"]),
+        "lost": lambda rule, column="lost": _number(rules[rule][column], 3),
+        "score": lambda name: _number(scores[name][0]),
+        "held": _held(),
         "counts": _counts(zoo),
         "hypotheses": {name: _hypotheses(name) for name in _QUESTIONS},
         "generalisation": _folded(rank["generalisation"], "generalisation", _rank_markdown),
@@ -108,7 +119,7 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
         "labels": _forest(areas, "labels", "area under the curve", "area", 0.5),
         "abstention": coverage_figure(coverage, error, _rule_point(verdict)),
         "alarm": figure(
-            [(name, row["lost"], math.nan, math.nan, bool(row["needs"] != "training"))
+            [(name, row["lost"], row["low"], row["high"], bool(row["needs"] != "training"))
              for name, row in _sorted_numbers(judged).items()],
             "test accuracy lost against the best stop", 0.0,
             marks=("training data alone", "validation data"),
@@ -290,7 +301,8 @@ def _watched(rule: AlarmRule) -> str:
     return f"{rule.quantity} {how}{smoothed}"
 
 
-def _alarm_table(zoo: Zoo) -> pd.DataFrame:
+def alarm_table(zoo: Zoo) -> pd.DataFrame:
+    """What every rule loses, as the page prints it."""
     rows = [
         {
             "rule": name,
@@ -374,11 +386,22 @@ def _chance(zoo: Zoo) -> str:
     return _number(float(np.mean(found)), 3)
 
 
-def _hypotheses(question: str) -> str:
+@cache
+def _verdicts(question: str) -> list[Verdict]:
     study = find_study(f"alignment_zoo.{question}")
-    verdicts = judge_study(study, "reduced", load_results(_RECORDS, study, "reduced"))
+    return judge_study(study, "reduced", load_results(_RECORDS, study, "reduced"))
+
+
+def _held() -> dict[str, int]:
+    """How many hypotheses there are, hold and fail."""
+    statuses = [verdict.status for question in _QUESTIONS for verdict in _verdicts(question)]
+    counts = {status: statuses.count(status) for status in ("holds", "fails", "undecided")}
+    return {"all": len(statuses), **counts}
+
+
+def _hypotheses(question: str) -> str:
     rows = []
-    for verdict in verdicts:
+    for verdict in _verdicts(question):
         numbers = [n for one in verdict.outcomes.values() for n in one.numbers.items()]
         rows.append(
             {
