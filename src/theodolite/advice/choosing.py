@@ -16,8 +16,8 @@ from theodolite.records import listed
 __all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked"]
 
 # Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
-# see: below it forecasts hold to a few points, above it networks come out higher by up to 47
-# (benchmarks/transfer).
+# see: below it forecasts hold to a few points on most targets, above it networks come out higher by
+# up to 47 (benchmarks/transfer).
 SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
 _SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
