@@ -92,11 +92,11 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
     rules, scores = _sorted_numbers(judged), _transfer_rows(judged)
     found = {**rank, "labels": areas}
     values = {
-        "tau": lambda question, key: _number(found[question].loc[key, "tau"]),
-        "clean": lambda question, key: _number(found[question].loc[key, "tau_clean"]),
-        "one_factor": lambda question, key: _number(found[question].loc[key, "granulated"]),
-        "area": lambda key: _number(areas.loc[key, "area"]),
-        "within": lambda key: _number(areas.loc[key, "within_data"]),
+        "tau": lambda question, key: _number(found[question].at[key, "tau"]),
+        "clean": lambda question, key: _number(found[question].at[key, "tau_clean"]),
+        "one_factor": lambda question, key: _number(found[question].at[key, "granulated"]),
+        "area": lambda key: _number(areas.at[key, "area"]),
+        "within": lambda key: _number(areas.at[key, "within_data"]),
         "lost": lambda rule, column="lost": _number(rules[rule][column], 3),
         "score": lambda name: _number(scores[name][0]),
         "held": _held(),
@@ -150,7 +150,7 @@ def _forest(
 # Tables.
 
 
-def _number(value: float, digits: int = 2) -> str:
+def _number(value: Any, digits: int = 2) -> str:
     if not math.isfinite(value):
         return "–"
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
