@@ -183,6 +183,35 @@ def test_two_large_examples_show_a_batch_that_is_turned_round(large):
     assert found.measured.startswith("one by one: gradients with respect to 'inner.")
 
 
+class SortsByProducts(nn.Module):
+    """Puts examples in order by a matrix of zeros and ones, and its outputs back."""
+
+    def __init__(self, *, einsum: bool) -> None:
+        super().__init__()
+        self.einsum = einsum
+        self.inner, self.head = nn.Linear(WIDTH, 7), nn.Linear(7, CLASSES)
+
+    def forward(self, x):
+        order = nn.functional.one_hot(x[:, 0].argsort(), len(x)).to(x)
+        if self.einsum:
+            hidden = self.inner(torch.einsum("ij,jd->id", order, x)).tanh()
+            return torch.einsum("ij,ic->jc", order, self.head(hidden))
+        return order.mT @ self.head(self.inner(order @ x).tanh())
+
+
+@pytest.mark.parametrize("einsum", [True, False])
+def test_products_that_sort_large_examples_are_seen(large, einsum):
+    torch.manual_seed(0)
+    model = SortsByProducts(einsum=einsum).double()
+    x, labels = torch.randn(40, WIDTH, dtype=torch.float64), torch.arange(40) % CLASSES
+    in_class_order = labels.argsort(stable=True)
+    x[in_class_order[0], 0], x[in_class_order[-1], 0] = -9.0, 9.0  # both stay where they are
+    found = gradient_sums(model, x, labels)
+    assert found.measured.startswith("one by one: ")
+    expected = gradient_sums(model, x, labels, batch_size=1)
+    assert torch.allclose(found.total.norms, expected.total.norms, rtol=1e-12)
+
+
 def test_large_examples_are_compared_with_autograd(large, monkeypatch):
     correct = engine._norms_from_factors
     monkeypatch.setattr(engine, "_norms_from_factors", lambda *given: 1.1 * correct(*given))

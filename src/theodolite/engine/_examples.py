@@ -49,6 +49,8 @@ _ALONG = frozenset({
 _BY_VALUES = frozenset({"cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "sort", "topk"})
 _INDEXED = frozenset({"__getitem__", "__setitem__", "index_put", "index_put_"})
 _LAST_AXIS = frozenset({"sort", "topk"})  # where no axis is given
+# Products, which a matrix of zeros and ones makes a permutation, if they sum over examples.
+_PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"})
 # Calls that hand a number to Python, which may decide by it.
 BRANCHES = frozenset({"__bool__", "__float__", "__index__", "__int__", "item", "is_nonzero"})
 
@@ -57,7 +59,8 @@ Depends = Callable[[Tensor], bool]
 
 def moves_examples(name: str) -> bool:
     """Whether a function of this name can move examples along their axis by what they contain."""
-    return name in _INDEXED | _ALWAYS | {"where"} or _without_underscore(name) in _ALONG
+    named = _INDEXED | _ALWAYS | _PRODUCTS | {"where"}
+    return name in named or _without_underscore(name) in _ALONG
 
 
 def _without_underscore(name: str) -> str:
@@ -90,12 +93,42 @@ def movement(
         return len(args) == 1 and not kwargs and depends(args[0])
     if name in _ALWAYS:
         return any(depends(tensor) for tensor in tensors_in((args, kwargs)))
+    if name in _PRODUCTS:
+        return any(
+            depends(tensor) and _sums_over_examples(tensor, axes, examples)
+            for tensor, axes in _summed_axes(name, args)
+        )
     plain = _without_underscore(name)
     if plain not in _ALONG or not args or not isinstance(args[0], Tensor):
         return False
     others = tensors_in((args[1:], kwargs))
     moved = depends(args[0]) if plain in _BY_VALUES else any(map(_is_index(depends), others))
     return moved and _axis(plain, args, kwargs) in (_example_axis(args[0], examples), None)
+
+
+def _summed_axes(name: str, args: tuple[Any, ...]) -> list[tuple[Tensor, tuple[int, ...]]]:
+    """Factors of a product, each with its axes over which is summed; none where they are hidden."""
+    if name != "einsum":
+        left, right = reversed(args[:2]) if name == "__rmatmul__" else args[:2]
+        tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
+        if not tensors or min(left.dim(), right.dim()) < 2:
+            return []
+        return [(left, (left.dim() - 1,)), (right, (right.dim() - 2,))]
+    if not args or not isinstance(args[0], str) or "." in args[0]:
+        return []
+    terms, _, result = args[0].replace(" ", "").partition("->")
+    kept = set(result) if "->" in args[0] else {k for k in terms if terms.count(k) == 1}
+    factors = tensors_in(args[1:])
+    return [
+        (factor, tuple(k for k, letter in enumerate(term) if letter not in kept))
+        for factor, term in zip(factors, terms.split(","), strict=False)
+    ]
+
+
+def _sums_over_examples(tensor: Tensor, axes: tuple[int, ...], examples: int) -> bool:
+    """Whether examples lie along one of these axes, and along no other as far as lengths tell."""
+    others = (size for k, size in enumerate(tensor.shape) if k not in axes)
+    return _example_axis(tensor, examples) in axes and examples not in others
 
 
 def _is_index(depends: Depends) -> Callable[[Tensor], bool]:
