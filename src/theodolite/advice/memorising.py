@@ -157,7 +157,8 @@ ZOO = Calibration(
     learning=(57, 0),
     memorising=(38, 0),
     undecided=235,
-    domain="small MLPs, CNNs, ResNets and transformers on images, tables, text and generated tasks",
+    domain="small MLPs, CNNs, ResNets and transformers on images, a table and text (no verdict on "
+    "generated tasks)",
 )
 
 

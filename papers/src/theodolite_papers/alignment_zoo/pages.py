@@ -26,6 +26,7 @@ from theodolite_papers.alignment_zoo.explorer import file_text
 from theodolite_papers.alignment_zoo.figures import coverage_figure, figure
 from theodolite_papers.alignment_zoo.judging import (
     ANSWERS,
+    DATA,
     NOISE,
     STATISTICS,
     TRUTHS,
@@ -101,6 +102,7 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
         "score": lambda name: _number(scores[name][0]),
         "held": _held(),
         "counts": _counts(zoo),
+        "true_labels": _with_true_labels(labels),
         "hypotheses": {name: _hypotheses(name) for name in _QUESTIONS},
         "generalisation": _folded(rank["generalisation"], "generalisation", _rank_markdown),
         "trainability": _folded(rank["trainability"], "trainability", _rank_markdown),
@@ -108,9 +110,11 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
         "labels": _folded(areas, "labels", _area_markdown),
         "verdict": _confusion_markdown(verdict),
         "verdict_counts": _verdict_counts(verdict),
+        "inputs_alone": _inputs_alone(verdict),
         "alarm": _markdown(alarm),
         "harmed": _harmed(judged),
         "transfer": _markdown(transfers),
+        "scratch": _scratch(judged),
     }
     coverage, error = memorising.abstention(verdict)
     figures = {
@@ -259,7 +263,22 @@ def _verdict_counts(found: Sample) -> dict[str, int]:
     return answers | {
         "wrong_learning": int((said["learning"]["truth"] == TRUTHS.index("memorised")).sum()),
         "wrong_memorising": int((said["memorising"]["truth"] == TRUTHS.index("learned")).sum()),
+        "groups": len(np.unique(found.where(found["answer"] > 0)["group"])),
         "all": len(found),
+    }
+
+
+def _inputs_alone(found: Sample) -> dict[str, int]:
+    """How often an answer for every network, from the inputs alone, is wrong."""
+    _, error = memorising.abstention(found)
+    return {"wrong": round(float(error[-1]) * len(error)), "all": len(error)}
+
+
+def _with_true_labels(found: Sample) -> dict[str, int]:
+    """Networks with true labels, of each data set and all together."""
+    codes = found["data"][found["noise"] == 0]
+    return {"all": len(codes)} | {
+        name: int((codes == code).sum()) for code, name in enumerate(DATA)
     }
 
 
@@ -359,6 +378,26 @@ def _transfer_table(zoo: Zoo) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _scratch(zoo: Zoo) -> dict[str, Any]:
+    """What sources add to training from scratch, and how much of the ranking that is."""
+    found, table = transfer.sample(zoo), zoo.transfers
+    scratch = table["scratch_accuracy"].to_numpy(np.float64)
+    gain = found["outcome"] - scratch
+    columns = np.column_stack([found["data"], found["outcome"], scratch])
+    architecture = Sample(("data", "outcome", "scratch"), columns)
+    columns = np.column_stack([found["data"], gain, found["tangent_error"]])
+    added = Sample(("data", "outcome", "tangent_error"), columns)
+    within = STATISTICS["tau_within_data"]
+    return {
+        "worse": int((gain < 0).sum()),
+        "much_worse": int((gain < -NOISE).sum()),
+        "much_better": int((gain > NOISE).sum()),
+        "all": len(gain),
+        "tau": _number(within(architecture, "scratch")),
+        "gain": _number(within(added, "tangent_error")),
+    }
+
+
 def _counts(zoo: Zoo) -> dict[str, Any]:
     networks = zoo.networks
     halves = networks["half"].astype(str).value_counts()
@@ -369,6 +408,7 @@ def _counts(zoo: Zoo) -> dict[str, Any]:
         "rows": f"{len(zoo.measurements):,}",
         "fitted": int(has_fitted(networks[networks["half"] == "judged"]).sum()),
         "transfers": len(zoo.transfers),
+        "never": int(networks[networks["half"] == "judged"]["steps_to_50"].isna().sum()),
         "noise": NOISE,
         "truths": TRUTHS,
     }

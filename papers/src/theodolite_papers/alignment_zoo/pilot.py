@@ -6,8 +6,8 @@
 
 Every measure, of ours or a baseline, gets the place where it foretells the outcome best on the
 pilot half, and its direction there; every rule that stops training gets the form that loses least.
-The judged half has no part in it. Networks with batch normalisation were not among those of the
-pilot half when the choices were made: they had failed, and were trained later.
+The judged half has no part in it. Networks with batch normalisation are not among those of the
+pilot half: they had failed when the choices were made.
 """
 
 from collections.abc import Mapping, Sequence
