@@ -10,7 +10,7 @@ from theodolite.engine import _example_gradients as engine
 from theodolite.engine import _gradient_accumulation as accumulation
 from theodolite.engine import _gradient_samples as samples
 from theodolite.engine import _runs as runs
-from theodolite.engine import gradient_alignment, gradient_sums
+from theodolite.engine import features, gradient_alignment, gradient_sums, tangent_kernels
 from theodolite.engine.calls import Axis
 from theodolite.errors import CaptureError
 
@@ -210,6 +210,40 @@ def test_products_that_sort_large_examples_are_seen(large, einsum):
     assert found.measured.startswith("one by one: ")
     expected = gradient_sums(model, x, labels, batch_size=1)
     assert torch.allclose(found.total.norms, expected.total.norms, rtol=1e-12)
+
+
+class SwapsTwo(nn.Module):
+    """Puts two examples in each other's place by sums that no call names, and back."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__()
+        self.places = first, second
+        self.inner, self.head = nn.Linear(WIDTH, 7), nn.Linear(7, CLASSES)
+
+    def swapped(self, rows):
+        order = list(range(len(rows)))
+        if max(self.places) < len(rows):
+            i, j = self.places
+            order[i], order[j] = j, i
+        return torch.stack([rows[k] for k in order])
+
+    def forward(self, x):
+        return self.head(self.swapped(self.inner(self.swapped(x)).tanh()))
+
+
+def test_every_example_is_checked_on_request():
+    torch.manual_seed(0)
+    model = SwapsTwo(20, 60).double()
+    x, labels = torch.randn(80, WIDTH, dtype=torch.float64), torch.zeros(80, dtype=torch.long)
+    expected = gradient_sums(model, x, labels, batch_size=1)
+    found = gradient_sums(model, x, labels, check="every")
+    assert found.measured.startswith("one by one: ")
+    assert torch.allclose(found.total.norms, expected.total.norms, rtol=1e-12)
+    rows = features(model, x, ["inner"], check="every")["inner"]
+    assert torch.allclose(rows, torch.tanh(model.inner(x)), rtol=1e-12)
+    kernels = tangent_kernels(model, x, outputs="trace", check="every")
+    alone = tangent_kernels(model, x, outputs="trace", batch_size=1)
+    assert torch.allclose(kernels.total, alone.total, rtol=1e-10)
 
 
 def test_large_examples_are_compared_with_autograd(large, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from theodolite.engine import tangent_alignments, tangent_kernels
+from theodolite.engine import features, gradient_sums, tangent_alignments, tangent_kernels
 from theodolite.errors import CaptureError, DomainError, MemoryLimitError, ShapeError
 
 
@@ -141,3 +141,9 @@ def test_alignments_need_targets_that_match():
         tangent_alignments(model, x, torch.randn(5, 2), method="guess")
     with pytest.raises(DomainError, match="at least 3"):
         tangent_alignments(model, x, torch.randn(5, 2), method="sketch", sketch_vectors=2)
+
+
+@pytest.mark.parametrize("call", [gradient_sums, tangent_kernels, features])
+def test_checks_are_of_three_kinds(call):
+    with pytest.raises(DomainError, match="check: expected True, False or 'every', got 'all'"):
+        call(nn.Linear(2, 2), torch.randn(4, 2), check="all")

@@ -100,6 +100,11 @@ _FEW = 2  # for the trace, which takes their full kernel
 _SOME_LARGE = 4  # whole sequences and pictures
 
 
+def _every(engine: KernelEngine) -> bool:
+    """Whether all examples are compared: on request, or as they may have taken different ways."""
+    return engine.options.check == "every" or engine.recorder.branches
+
+
 class KernelCheck:
     """Compare kernels with plain autograd on examples spread over the whole data.
 
@@ -136,8 +141,8 @@ class KernelCheck:
         engine, count = self._engine, _FEW if self._traced else _MANY
         if engine.alone.result_bytes > LARGE:
             count = min(count, _SOME_LARGE)
-        self._all = engine.recorder.branches
-        if self._all:  # examples may have taken different ways
+        self._all = _every(engine)
+        if self._all:
             count = len(self._data)
         draws = torch.Generator().manual_seed(0)
         other, device = self._other, self._engine.device
@@ -167,7 +172,7 @@ class KernelCheck:
             full_kernels: Computes and checks full kernels of an engine.
         """
         engine = self._engine
-        if engine.recorder.branches and not self._all:  # a later batch has shown it
+        if _every(engine) and not self._all:  # a later batch has shown that examples branch
             self.launch()
         exact = self._traces(full_kernels) if self._traced else self._exact
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
@@ -278,7 +283,7 @@ def check_features(
     Raises:
         CaptureError: If examples depend on each other, or the features disagree with autograd.
     """
-    side = _Side.of(data, len(data) if engine.recorder.branches else _MANY, engine.device)
+    side = _Side.of(data, len(data) if _every(engine) else _MANY, engine.device)
     draws = torch.Generator().manual_seed(0)
     weights = torch.randn(len(side.indices), engine.outputs, generator=draws).to(outputs)
     plain, again = side.gradients(engine, weights)

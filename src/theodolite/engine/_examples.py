@@ -7,7 +7,7 @@ others than before; outputs that change are the only reason to refuse a model.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -18,11 +18,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.calls import NotFollowedError, function_name, tensors_in
 from theodolite.engine.state import evaluating
-from theodolite.errors import CaptureError, DtypeError, TheodoliteError
+from theodolite.errors import CaptureError, DomainError, DtypeError, TheodoliteError
 
 __all__ = [
     "BRANCHES",
     "LARGE",
+    "Check",
     "PassWatch",
     "can_be_followed_alone",
     "movement",
@@ -30,6 +31,7 @@ __all__ = [
     "output_differences",
     "recomposed",
     "require_alike_alone",
+    "require_check",
     "require_independent",
     "tolerance_of",
 ]
@@ -55,6 +57,14 @@ _PRODUCTS = frozenset({"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "eins
 BRANCHES = frozenset({"__bool__", "__float__", "__index__", "__int__", "item", "is_nonzero"})
 
 Depends = Callable[[Tensor], bool]
+# Whether some examples are compared with plain autograd, none, or every one.
+Check = bool | Literal["every"]
+
+
+def require_check(check: Check) -> None:
+    """Refuse what is neither True, False nor ``"every"``."""
+    if not isinstance(check, bool) and check != "every":
+        raise DomainError(f"check: expected True, False or 'every', got {check!r}; choose one")
 
 
 def moves_examples(name: str) -> bool:
@@ -256,12 +266,12 @@ _FEW = 32  # so few are all run
 LARGE = 2**24  # bytes of the results of all calls for one example: whole sequences and pictures
 
 
-def recomposed(count: int) -> list[list[int]]:
+def recomposed(count: int, *, every: bool = False) -> list[list[int]]:
     """Examples of a batch to run again, in other batches and in another order.
 
-    Of few examples all, in two parts; of many some, spread over the batch.
+    Of few examples all, in two parts; of many some, spread over the batch, or every one.
     """
-    if count <= _FEW:
+    if every or count <= _FEW:
         half = -(-count // 2)
         parts = [range(count - 1, half - 1, -1), range(half - 1, -1, -1)]
         return [list(part) for part in parts if len(part)]

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from theodolite.checks import require_choice
 from theodolite.engine._examples import (
+    Check,
     PassWatch,
     output_differences,
     recomposed,
     require_alike_alone,
+    require_check,
     tolerance_of,
 )
 from theodolite.engine.batches import Batch, iterate_batches
@@ -243,9 +245,10 @@ class FeatureReader:
         layers: Layers,
         pool: Pool,
         read: Read | Mapping[str, ReadPoint] = "next",
-        check: bool = True,
+        check: Check = True,
     ) -> None:
         require_pool(pool)
+        require_check(check)
         if isinstance(read, str):
             require_choice(("next", "raw"), read=read)
         self.raw = read == "raw"
@@ -264,7 +267,7 @@ class FeatureReader:
         # Why examples are run one by one; if nothing is checked, what an earlier check has found.
         self.alone: str | None = None if check else _VERDICTS.get(self.model)
         self.drops = False  # whether layers that run for some examples only may be left out later
-        self._verified = not check
+        self._verified, self._every = not check, check == "every"
         self._takes_gradients = False  # inside its forward pass
         self._modules = dict(self.model.named_modules())
 
@@ -281,7 +284,7 @@ class FeatureReader:
             return self._one_by_one(batch)
         if len(batch) == 1 or self._verified:
             return self._settled(batch, self._pass(batch))
-        self._verified = True
+        self._verified = not self._every
         watch = PassWatch((batch.args, dict(batch.kwargs)), len(batch))
         with watch:
             found = self._pass(batch)
@@ -333,7 +336,7 @@ class FeatureReader:
 
     def _misplaced(self, batch: Batch, found: "_Pass", dtypes: set[torch.dtype]) -> str | None:
         """Why rows are not those of the examples; None if they are."""
-        for places in recomposed(len(batch)):
+        for places in recomposed(len(batch), every=self._every):
             again = self._pass(batch.take(places))
             for name, rows in found.rows.items():
                 if len(rows) != len(batch):
@@ -465,7 +468,7 @@ def feature_chunks(
     *,
     read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
-    check: bool = True,
+    check: Check = True,
     **options: Any,
 ) -> Iterator[FeatureChunk]:
     """Features batch by batch: what sums over examples are made of.
@@ -481,7 +484,7 @@ def feature_chunks(
         batch_size: split batches into parts of at most this many examples; None keeps them.
         check: run some examples of the first batch beside others too, at most 16 of them: rows
             that change are not those of the examples, as where a model sorts them inside, and
-            examples are then run one by one.
+            examples are then run one by one. ``"every"`` runs every example again.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
@@ -517,7 +520,7 @@ def features(
     read: Read | Mapping[str, ReadPoint] = "next",
     batch_size: int | None = _BATCH_SIZE,
     outputs: OutputReader | None = None,
-    check: bool = True,
+    check: Check = True,
     **options: Any,
 ) -> Features:
     """Features of layers for all the data, ``(n, d)`` each.

@@ -29,7 +29,7 @@ from theodolite.engine._example_gradients import (
     column_groups,
     example_gradients,
 )
-from theodolite.engine._examples import require_independent, tolerance_of
+from theodolite.engine._examples import Check, require_independent, tolerance_of
 from theodolite.engine._gradient_samples import LOGITS, BatchLoss, GradientSample, in_background
 from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, plain_gradients
 from theodolite.engine.batches import Batch, even_spans
@@ -106,7 +106,7 @@ class GradientAccumulation:
             members[index, [self._rows[name] for name in names if name in self._rows]] = 1.0
         return members
 
-    def run(self, data: Batch, batch_size: int, *, check: bool) -> None:
+    def run(self, data: Batch, batch_size: int, *, check: Check) -> None:
         """The batches of this process; some examples run again and are compared with autograd.
 
         Raises:
@@ -176,7 +176,7 @@ class GradientAccumulation:
         self._differences.clear()
         self._check.require_agreement(self._losses[0].dtype)
 
-    def _add(self, batch: Batch, start: int, check: bool) -> None:
+    def _add(self, batch: Batch, start: int, check: Check) -> None:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions.
 
         Batches that take another way through the model than those before are checked; Python
@@ -188,9 +188,10 @@ class GradientAccumulation:
         losses = self._loss(run.outputs, batch)
         self._losses.append(losses.detach())
         sample = None
-        if check and (run.draws or run.kind not in self._kinds):
+        every = check == "every"
+        if check and (every or run.draws or run.kind not in self._kinds):
             self._kinds.add(run.kind)
-            sample = GradientSample(self._recorder, self._loss, run, batch)
+            sample = GradientSample(self._recorder, self._loss, run, batch, every=every)
         backward = partial(torch.autograd.grad, losses.sum(), self._inputs(run), allow_unused=True)
         begun = in_background(losses.device, backward)
         del losses, backward

@@ -158,13 +158,21 @@ class GradientSample:
         loss: One number per example.
         run: The pass of the whole batch.
         batch: The batch, on its device.
+        every: Whether every example runs again.
     """
 
     def __init__(
-        self, recorder: ModelRecorder, loss: BatchLoss, run: ForwardRun, batch: Batch
+        self,
+        recorder: ModelRecorder,
+        loss: BatchLoss,
+        run: ForwardRun,
+        batch: Batch,
+        *,
+        every: bool = False,
     ) -> None:
         self._recorder, self._loss, self._run, self._batch = recorder, loss, run, batch
         self._device = run.outputs.device
+        self._every = every
         self._large = run.result_bytes > LARGE * len(batch)
         self._parts: list[_Part] = []
         self._derived = {
@@ -178,7 +186,8 @@ class GradientSample:
         """Forward passes in other company; all examples if Python decides otherwise there."""
         decided, large = self._run.decisions, self._large
         every = sampled(len(self._batch), every=True)
-        chosen = sampled(len(self._batch), every=bool(decided) and not large, large=large)
+        all_of_them = self._every or (bool(decided) and not large)
+        chosen = sampled(len(self._batch), every=all_of_them, large=large)
         alike = self._run_parts(chosen, decided)
         if not alike and chosen != every:
             self._run_parts(every, decided)

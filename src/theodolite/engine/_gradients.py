@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.engine._class_sums import LayerSums
-from theodolite.engine._examples import can_be_followed_alone, require_alike_alone
+from theodolite.engine._examples import (
+    Check,
+    can_be_followed_alone,
+    require_alike_alone,
+    require_check,
+)
 from theodolite.engine._gradient_accumulation import GradientAccumulation
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
@@ -111,7 +116,7 @@ def gradient_sums(
     stiffness: bool = False,
     batch_size: int | None = None,
     batch_fn: Callable[[Any], Batch] | None = None,
-    check: bool = True,
+    check: Check = True,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> GradientSums:
@@ -145,6 +150,7 @@ def gradient_sums(
             others than before and by plain autograd alone, with a random weight for each: outputs
             must be the same, and for every parameter the gradients that were found must add up to
             autograd's. Where examples lie is remembered from earlier calls with the model.
+            ``"every"`` runs every example of every batch again, for about another plain pass.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
@@ -164,6 +170,7 @@ def gradient_sums(
         [mehta2021], Eqs. (4) to (6).
     """
     require_count(1, batch_size=_BATCH_SIZE if batch_size is None else batch_size)
+    require_check(check)
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
@@ -175,7 +182,7 @@ def gradient_sums(
     device = model_device(plain)
     size = batch_size or _batch_size(device)
 
-    def accumulate(alone: bool, checked: bool) -> GradientAccumulation:
+    def accumulate(alone: bool, checked: Check) -> GradientAccumulation:
         arguments = recorder, per_example_loss(loss), classes, stiffness, processes
         work = GradientAccumulation(*arguments, alone=alone)
         work.progress = progress

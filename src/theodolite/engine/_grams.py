@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import size_in_bytes
+from theodolite.engine._examples import Check
 from theodolite.engine._features import FeatureReader, Pool, join_targets
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import Read, ReadPoint
@@ -61,7 +62,7 @@ def feature_grams(
     dtype: torch.dtype | None = None,
     batch_size: int | None = None,
     memory_limit: int | str | None = None,
-    check: bool = True,
+    check: Check = True,
     **options: Any,
 ) -> FeatureGrams:
     r"""Gram matrices :math:`K = F F^\top` of the features of layers over all the data.

@@ -28,6 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from theodolite.engine._examples import Check
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ForwardRun
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure
@@ -259,7 +260,7 @@ class EngineOptions:
         memory_limit: Bytes that may be used; None for nine tenths of what is free.
         batch_size: Examples per forward pass; None to choose.
         precision: Precision of products on CUDA.
-        check: Whether to compare with plain autograd.
+        check: Whether to compare with plain autograd: some examples, none, or every one.
         tile_bytes: Size of intermediate results; None to choose.
         order: Force one order of contraction.
         parts: Force the number of parts of a symmetric kernel.
@@ -274,7 +275,7 @@ class EngineOptions:
     memory_limit: int | None = None
     batch_size: int | None = None
     precision: Precision = "float32"
-    check: bool = True
+    check: Check = True
     tile_bytes: int | None = None
     order: Order | None = None
     parts: int | None = None

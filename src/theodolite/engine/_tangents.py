@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from theodolite.checks import size_in_bytes
 from theodolite.engine._checks import KernelCheck, check_features
 from theodolite.engine._contractions import KernelBlock
+from theodolite.engine._examples import Check, require_check
 from theodolite.engine._factors import DenseFactors, OuterFactors
 from theodolite.engine._kernel_engine import (
     BatchList,
@@ -157,7 +158,7 @@ def tangent_kernels(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     precision: Precision = "float32",
-    check: bool = True,
+    check: Check = True,
     progress: Progress | None = None,
 ) -> TangentKernels:
     r"""Tangent kernel of every layer, exact, in one pass over the data.
@@ -189,7 +190,8 @@ def tangent_kernels(
         dtype: Dtype of products and result; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
         precision: ``"3xtf32"`` for faster float32 products on CUDA.
-        check: Compare with plain autograd (one backward pass more).
+        check: Compare with plain autograd (one backward pass more for 16 examples or fewer);
+            ``"every"`` compares every example.
         progress: Called with the share that is done and what was done, after every block of
             examples and every layer of it.
 
@@ -211,6 +213,7 @@ def tangent_kernels(
         [lou2022], Eq. (2); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
     raise_trim_threshold()
+    require_check(check)
     options = EngineOptions(
         layers=layers,
         outputs=outputs,
