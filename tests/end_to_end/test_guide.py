@@ -284,6 +284,12 @@ def test_scale(tmp_path, monkeypatch):
     assert th.load(tmp_path / "runs" / "net").layers == ["0", "2"]
 
 
+def test_tables_of_the_zoo_load_as_the_page_says(tmp_path, monkeypatch):
+    pytest.importorskip("theodolite_papers")
+    names = run_page("which-number.md", tmp_path, monkeypatch)
+    assert f"{len(names['zoo'].measurements):,} measurements" in page("which-number.md")
+
+
 def test_every_page_with_code_is_run_here():
     with_code = {
         str(path.relative_to(ROOT / "docs"))

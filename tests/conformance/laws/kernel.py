@@ -205,6 +205,7 @@ HELPERS = {
     "gram_cka_matrix",
     "layer_profile",
     "leave_one_out_regression",
+    "mean_gram",
     "mixed_regression",
     "optimal_kernel",
     "target_gram",

@@ -14,7 +14,6 @@ from pydoc_data import topics
 
 import numpy as np
 import scipy
-import sklearn
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -75,6 +74,8 @@ def _sessions() -> Iterator[str]:
 
 
 def _tables() -> Iterator[str]:
+    import sklearn
+
     for file in sorted((Path(sklearn.__file__).parent / "datasets" / "data").glob("*.csv")):
         yield file.read_text(encoding="utf-8")
 
