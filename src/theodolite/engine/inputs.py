@@ -330,16 +330,16 @@ def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteErro
         )
     module = None if layer is None else model.get_submodule(layer)
     width = _width(module, inputs)
-    name = repr(layer) if layer else "the model"
+    name = f"layer {layer!r}" if layer else "the model"
     if width is not None:
         return ShapeError(
-            f"data: expected {width[0]} {width[2]} for layer {name} "
+            f"data: expected {width[0]} {width[2]} for {name} "
             f"({type(module).__name__}), got {width[1]} from inputs of shape "
             f"{', '.join(f'(n{_rest(t)})' for t in given)}; pass inputs as in training"
         )
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and _real(inputs):
         return DtypeError(
-            f"data: expected whole numbers, token ids, for layer {name} "
+            f"data: expected whole numbers, token ids, for {name} "
             f"({type(module).__name__}), got {shapes}; pass ids.long()"
         )
     return ShapeError(

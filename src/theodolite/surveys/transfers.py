@@ -238,7 +238,10 @@ def _require_task(probe: Probe) -> list[str]:
             "(inputs, targets) or targets="
         )
     if len(probe) < 20:
-        raise DomainError(f"data: expected at least 20 labelled examples, got {len(probe)}")
+        raise DomainError(
+            f"data: expected at least 20 labelled examples, got {len(probe)}; label more, or "
+            "fine-tune all models and compare them"
+        )
     if known.labels is None:
         return []
     counts = torch.bincount(known.labels)
