@@ -142,8 +142,9 @@ INPUTS = {
     "complex": (
         (X.to(torch.complex64), Y),
         ShapeError,
-        r"data: expected inputs that the model takes, got complex64 of shape \(n, 4\), at which layer "
-        "'0' fails with RuntimeError: .*; pass inputs as in training, or batch_fn= to convert them",
+        r"data: expected inputs that the model takes, got complex64 of shape \(n, 4\), at which "
+        "layer '0' fails with RuntimeError: .*; "
+        "pass inputs as in training, or batch_fn= to convert them",
     ),
     "other names": (
         {"a": X, "b": X, "labels": Y},
