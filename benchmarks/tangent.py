@@ -208,8 +208,9 @@ def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
 
 def routes(entry: Any, factors: Any, both: bool) -> list[str]:
     """The planned route, and the other one where there is a choice."""
-    other = {"formed gradients": "positions", "positions": "formed gradients"}
-    free = isinstance(factors, OuterFactors) and entry.route in other
+    other = {"gradients": "positions", "positions": "gradients"}
+    free = isinstance(factors, OuterFactors) and not factors.stores_gradients
+    free = free and entry.route in other
     return [entry.route, other[entry.route]] if both and free else [entry.route]
 
 
@@ -271,7 +272,7 @@ def counted(entry: Any, engine: Any, n: int) -> float:
     c, T, C, D = engine.outputs, structure.positions, structure.rows, structure.columns
     if T == 1:
         return n * n / 2 * (D + c * c * C)
-    if entry.order == "gradients":
+    if entry.route == "gradients":
         return n * c * T * C * D + n * n / 2 * c * c * C * D
     keeps = structure.geometry is not None and structure.geometry.keeps_size
     return (

@@ -15,7 +15,7 @@ from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares
 from tests.metrics import streams
 from tests.survey.subjects import mlp
 from theodolite._distributed import Processes
-from theodolite.engine import _processes
+from theodolite.engine import _tangents
 from theodolite.errors import MemoryLimitError
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -146,19 +146,19 @@ def _message(call) -> tuple[str, str]:
 
 def _skipped(x, y) -> dict:
     """One process lacks the memory for exact kernels: all fall back to the sketch."""
-    real = _processes.tangent_kernels
+    real = _tangents.tangent_kernels
 
     def refused(*args, **options):
         if RANK == SIZE - 1:
             raise MemoryLimitError("too little memory here")
         return real(*args, **options)
 
-    _processes.tangent_kernels = refused
+    _tangents.tangent_kernels = refused
     try:
         found = theodolite.survey(mlp().double(), (x, y), families=["tangent", "gradient"])
         return {"routes": found.record.contents["routes"], **numbers(found.record)}
     finally:
-        _processes.tangent_kernels = real
+        _tangents.tangent_kernels = real
 
 
 def absent() -> tuple[str, str]:

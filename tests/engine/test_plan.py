@@ -11,7 +11,7 @@ from theodolite.engine import _kernel_engine, _plan, tangent_kernels
 from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
 from theodolite.engine._kernel_engine import BatchList, ExampleBlock, prepare
-from theodolite.engine._plan import ContractionSizes, EngineOptions, choose_order, contraction_costs
+from theodolite.engine._plan import ContractionSizes, EngineOptions, choose_route, contraction_costs
 from theodolite.engine._products import Products, _leading
 from theodolite.engine._tangents import kernels_of
 from theodolite.engine.patches import PatchGeometry
@@ -33,7 +33,7 @@ MEASURED = {
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_route_is_the_one_that_was_fastest(name):
     sizes, fastest = MEASURED[name]
-    assert choose_order(ContractionSizes(256, 256, 10, **sizes)) == fastest
+    assert choose_route(ContractionSizes(256, 256, 10, **sizes)) == fastest
 
 
 def test_costs_count_multiply_adds_and_bytes():
@@ -201,7 +201,7 @@ def test_products_are_exact_where_the_model_runs_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         for route in ("gradients", "positions"):
             with untouched(model):
-                engine, data = engine_of(model.float(), x.float(), order=route)
+                engine, data = engine_of(model.float(), x.float(), route=route)
                 found.append(kernels_of(engine, data, None).total)
     assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
 
@@ -240,10 +240,15 @@ def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
 
 
-def test_the_check_is_asked_for_once_amid_the_kernels(monkeypatch):
+def test_the_check_is_launched_once_amid_the_kernels(monkeypatch):
     told = []
-    begin = KernelCheck.launch
-    monkeypatch.setattr(KernelCheck, "launch", lambda self: (told.append("check"), begin(self)))
+    begin = KernelCheck._from_gradients
+
+    def launched(self):
+        told.append("check")
+        return begin(self)
+
+    monkeypatch.setattr(KernelCheck, "_from_gradients", launched)
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))
     tangent_kernels(model, torch.randn(4, 3), progress=lambda share, what: told.append(what))
     assert told[1:] == ["layer 0", "layer 1", "check", "layer 2", "layer 3", "layer 4"]

@@ -10,8 +10,12 @@ from torch.nn import functional
 
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
-from theodolite.engine import backward_kernel, forward_kernel, tangent_kernels
-from theodolite.engine._tangents import traced_backward_kernel
+from theodolite.engine import (
+    backward_kernel,
+    forward_kernel,
+    tangent_kernels,
+    traced_backward_kernel,
+)
 from theodolite.measures.kernel import cka, kta, target_gram
 from theodolite.measures.tangent import tangent_alignment
 

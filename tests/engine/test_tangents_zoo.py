@@ -56,7 +56,7 @@ def test_kernels_equal_plain_autograd(name):
 def test_every_route_and_tile_size_gives_the_same(name, route):
     made = specimen(name)
     request = EngineOptions(
-        readout=made.readout, batch_size=3, tile_bytes=2**9, order=route, parts=2
+        readout=made.readout, batch_size=3, tile_bytes=2**9, route=route, parts=2
     )
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
@@ -71,7 +71,7 @@ def test_both_orders_of_the_route_by_positions_agree(name, at_once, monkeypatch)
         "theodolite.engine._contractions.pairs_at_once", lambda width, positions: at_once
     )
     made = specimen(name)
-    request = EngineOptions(readout=made.readout, order="positions")
+    request = EngineOptions(readout=made.readout, route="positions")
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)

@@ -6,12 +6,12 @@ packages need of the machinery (batches, layers, readouts, hooks, state) is expo
 """
 
 from theodolite.engine._alignments import TangentAlignment, TangentAlignments, tangent_alignments
-from theodolite.engine._class_sums import LayerSums, UnitSums
 from theodolite.engine._covariances import (
     PositionCovariance,
     input_moments,
     input_samples,
     patch_covariance,
+    shared_moments,
     weight_covariance,
 )
 from theodolite.engine._curvature import (
@@ -34,6 +34,7 @@ from theodolite.engine._features import (
     gives_channels_first,
     require_pool,
 )
+from theodolite.engine._gradient_accumulation import LayerSums, UnitSums
 from theodolite.engine._gradients import (
     GradientAlignment,
     GradientSums,
@@ -43,16 +44,18 @@ from theodolite.engine._gradients import (
 )
 from theodolite.engine._grams import FeatureGrams, feature_grams
 from theodolite.engine._plan import ContractionSizes, contraction_costs
-from theodolite.engine._processes import shared_moments, shared_tangent_kernels
-from theodolite.engine._tangents import (
-    Coverage,
+from theodolite.engine._tangent_features import (
     TangentFeatures,
-    TangentKernels,
     backward_kernel,
     forward_kernel,
     tangent_features,
-    tangent_kernels,
     traced_backward_kernel,
+)
+from theodolite.engine._tangents import (
+    Coverage,
+    TangentKernels,
+    shared_tangent_kernels,
+    tangent_kernels,
 )
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
 from theodolite.engine.calls import tensors_in

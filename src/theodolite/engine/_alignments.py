@@ -33,12 +33,11 @@ from theodolite.engine._kernel_engine import (
     BatchList,
     Collected,
     KernelEngine,
-    followed,
 )
 from theodolite.engine._plan import EngineOptions, Plan, pass_size
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import ModelRecorder, plain_gradients
-from theodolite.engine._tangents import kernels_of
+from theodolite.engine._tangents import followed
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.inputs import require_device, require_model
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
@@ -215,14 +214,7 @@ def tangent_alignments(
             weights = _sketch_vectors(labels, sketch_vectors, generator)
             return _sketched(engine, data, labels, weights, processes)
 
-        return followed(
-            inner,
-            data,
-            None,
-            options,
-            compute,
-            lambda engine, few: kernels_of(engine, few, None),
-        )
+        return followed(inner, data, options, compute)
 
 
 def centered_labels(data: BatchList, outputs: int) -> Tensor:

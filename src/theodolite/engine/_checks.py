@@ -1,8 +1,8 @@
 """Does what was computed agree with plain autograd? On by default; disagreement is an error."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -14,21 +14,22 @@ from theodolite.engine._examples import (
     require_independent,
     tolerance_of,
 )
+from theodolite.engine._gradient_samples import GradientCheck
 from theodolite.engine._kernel_engine import BatchList, KernelEngine, weighted_gradients
-from theodolite.engine._runs import ModelRecorder
 from theodolite.engine.calls import DisagreementError
 from theodolite.engine.readouts import OutputChoice
 from theodolite.engine.state import SideStream
 from theodolite.errors import CaptureError
 
+if TYPE_CHECKING:
+    from theodolite.engine._tangents import TangentKernels
+
 __all__ = [
-    "GradientCheck",
     "KernelCheck",
     "check_features",
     "check_independence",
     "check_quadratic_forms",
     "form_table",
-    "squared_norms",
     "tolerance",
 ]
 
@@ -93,8 +94,6 @@ def check_quadratic_forms(
     )
 
 
-FullKernels = Callable[[KernelEngine, BatchList, BatchList | None], Any]
-
 _MANY = 16  # examples that are checked
 _FEW = 2  # for the trace, which takes their full kernel
 _SOME_LARGE = 4  # whole sequences and pictures
@@ -110,8 +109,8 @@ class KernelCheck:
 
     One backward pass checks all layers: ``u^T K_l v`` against the inner product of the gradients of
     ``sum u f`` and ``sum v f``, with random weights u and v. The trace over outputs has no such
-    form; it is compared with the full kernel of two examples, which is checked in this way. The
-    examples are run beside others than before: outputs that change are an error.
+    form (``traced``); it is compared with the full kernel of two examples, which is checked in this
+    way. The examples are run beside others than before: outputs that change are an error.
 
     Made before the kernels are launched; :meth:`launch`, amid them, starts what needs none.
 
@@ -131,28 +130,33 @@ class KernelCheck:
     ) -> None:
         self._engine, self._data, self._other, self._side_stream = engine, data, other, side_stream
         self._mode = engine.recorder.choice.mode
-        self._traced = self._mode == "trace" and engine.outputs > 1
+        self.traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
         self._again: Tensor | None = None
-        self._all = False
+        self._compared = 0  # examples
 
     def launch(self) -> None:
-        """Launch all that needs no kernel, concurrently with what the device is doing."""
-        engine, count = self._engine, _FEW if self._traced else _MANY
+        """Launch all that needs no kernel, concurrently with what the device is doing.
+
+        A second call launches nothing, unless more examples must be compared by then.
+        """
+        engine, count = self._engine, _FEW if self.traced else _MANY
         if engine.alone.result_bytes > LARGE:
             count = min(count, _SOME_LARGE)
-        self._all = _every(engine)
-        if self._all:
+        if _every(engine):
             count = len(self._data)
+        if count <= self._compared:
+            return
+        self._compared = count
         draws = torch.Generator().manual_seed(0)
         other, device = self._other, self._engine.device
         with self._side_stream.work():
-            turned = not self._traced  # full kernels of few examples turn them in their own check
+            turned = not self.traced  # full kernels of few examples turn them in their own check
             self._left = _Side.of(self._data, count, device, turned)
             self._right = self._left if other is None else _Side.of(other, count, device, turned)
             self._u = self._draw(len(self._left.indices), draws)
             self._v = self._u if other is None else self._draw(len(self._right.indices), draws)
-        if not self._traced:
+        if not self.traced:
             self._exact = self._from_gradients()
 
     def _draw(self, examples: int, draws: torch.Generator) -> Tensor:
@@ -161,20 +165,28 @@ class KernelCheck:
             weights[:, 1:] = 0.0
         return weights.to(self._engine.device, self._engine.dtype)
 
+    @property
+    def full_kernels(self) -> tuple[KernelEngine, BatchList, BatchList | None]:
+        """Of which engine and examples a trace needs full kernels."""
+        recorder = replace(self._engine.recorder, choice=OutputChoice("full"))
+        right = None if self._other is None else self._right.data
+        return replace(self._engine, recorder=recorder), self._left.data, right
+
     def compare(
-        self, kernels: dict[str, Tensor], outputs: Tensor, full_kernels: FullKernels
+        self, kernels: Mapping[str, Tensor], outputs: Tensor, full: "TangentKernels | None"
     ) -> None:
         """Raise if the examples are not independent, or a kernel disagrees with autograd.
 
         Args:
             kernels: Layer -> kernel.
             outputs: Functions of the examples, (n, c).
-            full_kernels: Computes and checks full kernels of an engine.
+            full: Kernels of :attr:`full_kernels`, checked, where these are traces.
         """
-        engine = self._engine
-        if _every(engine) and not self._all:  # a later batch has shown that examples branch
-            self.launch()
-        exact = self._traces(full_kernels) if self._traced else self._exact
+        engine, exact = self._engine, self._exact
+        if full is not None:
+            self._again = full.outputs
+            traces = ((name, part.diagonal(dim1=1, dim2=3).sum(2)) for name, part in full.items())
+            exact = {layer: self._form(trace) for layer, trace in traces}
         parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
         forms = {layer: self._form(part) for layer, part in parts.items()}
         scales = {layer: part.norm() for layer, part in parts.items()}
@@ -190,22 +202,6 @@ class KernelCheck:
         if len(outputs) > 1:
             _require_alike(engine, self._data, numbers[:4].view(2, 2))
         check_quadratic_forms(engine, list(forms), numbers[4:].view_as(table), len(outputs))
-
-    def _traces(self, full_kernels: FullKernels) -> dict[str, Tensor]:
-        """Forms of the traces of small full kernels."""
-        small = full_kernels(self._full_engine(), self._left.data, self._right_data())
-        self._again = small.outputs
-        traces = (
-            (layer, kernel.diagonal(dim1=1, dim2=3).sum(2)) for layer, kernel in small.items()
-        )
-        return {layer: self._form(trace) for layer, trace in traces}
-
-    def _full_engine(self) -> KernelEngine:
-        recorder = replace(self._engine.recorder, choice=OutputChoice("full"))
-        return replace(self._engine, recorder=recorder)
-
-    def _right_data(self) -> BatchList | None:
-        return None if self._other is None else self._right.data
 
     def _part(self, kernel: Tensor) -> Tensor:
         """The entries of a kernel that are checked, as a matrix."""
@@ -332,110 +328,3 @@ class _Side:
 
     def gradients(self, engine: KernelEngine, weights: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         return weighted_gradients(engine.recorder, self.data.batches, weights)
-
-
-# Gradients that vanish (a shift before a normalisation) leave rounding of the others.
-_VANISHING = 1e3
-
-
-def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
-    """Squared norm of each tensor in float64, in one call where the device has one."""
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-    if real[0].device.type == "cuda":
-        return torch.stack(torch._foreach_norm(real, 2, torch.float64)).square()
-    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in real]
-    return torch.stack(norms).square()
-
-
-def _gap(found: Tensor | None, expected: Tensor) -> Tensor:
-    """What is between two vectors, or between a norm and that of a vector."""
-    if found is None:
-        return expected
-    if found.dim():
-        return found.sub_(expected)
-    return (found - torch.linalg.vector_norm(expected)).unsqueeze(0)
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """Distances from plain autograd and the size of what was compared, on the device."""
-
-    names: tuple[str, ...]
-    distances: Tensor
-    scales: Tensor
-
-
-class GradientCheck:
-    """Gradients of weighted losses against plain autograd; waits on the device for the verdict.
-
-    Every example has a random weight. Its gradient must grow by that weight, and all of them add
-    up to autograd's own gradient of the weighted losses: an example that was taken for another,
-    left out, or mixed with others shows, for every parameter.
-    """
-
-    def __init__(self, recorder: ModelRecorder) -> None:
-        self._recorder = recorder
-        self._waiting: list[_Comparison] = []
-
-    def draw(self, slopes: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-        """Random weights that bring all examples to one size, given their losses' slopes."""
-        draws = torch.Generator().manual_seed(len(slopes))
-        sizes = 0.5 + torch.rand(len(slopes), generator=draws, dtype=torch.float64)
-        norms = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64)
-        largest = norms.max().clamp(min=torch.finfo(torch.float32).tiny)
-        return sizes.to(norms.device) / norms.clamp(min=1e-6 * largest)
-
-    def compare(
-        self,
-        found: Mapping[str, Tensor],
-        expected: Mapping[str, Tensor],
-        norms: Mapping[str, Float[Tensor, " n"]],
-    ) -> None:
-        """Note how far vectors are from what they should be.
-
-        Args:
-            found: Parameter -> vector, which is overwritten; a number is compared with the norm
-                of the vector expected.
-            expected: Parameter -> vector; not there means zero.
-            norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
-        """
-        names = tuple(dict.fromkeys([*found, *expected]))
-        nothing = next(iter(norms.values())).new_zeros(1)
-        gaps = [_gap(found.get(name), expected.get(name, nothing)) for name in names]
-        own = ([known.get(name, nothing) for name in names] for known in (expected, norms))
-        distances, sizes, spreads = (squared_norms(part).sqrt() for part in (gaps, *own))
-        self._waiting.append(_Comparison(names, distances, torch.maximum(spreads, sizes)))
-
-    def compare_rows(
-        self, names: tuple[str, ...], found: Float[Tensor, "m n"], expected: Float[Tensor, "m n"]
-    ) -> None:
-        """Note how far one row per parameter is from what it should be."""
-        distances, scales = (
-            torch.linalg.vector_norm(rows, dim=1) for rows in (found - expected, expected)
-        )
-        self._waiting.append(_Comparison(names, distances, scales))
-
-    def require_agreement(self, dtype: torch.dtype) -> None:
-        """Judge what is waiting.
-
-        Args:
-            dtype: That of the losses; what took part in the passes may be coarser.
-
-        Raises:
-            DisagreementError: If sums differ by more than rounding explains.
-        """
-        kinds = {dtype} | self._recorder.rounding
-        allowed = tolerance_of(kinds)
-        eps = max(torch.finfo(kind).eps for kind in kinds)
-        for one in self._waiting:
-            distances, scales = torch.stack([one.distances, one.scales]).cpu()
-            vanishing = _VANISHING * eps * scales.square().sum().sqrt()
-            wrong = (~(distances <= allowed * scales + vanishing)).nonzero().flatten().tolist()
-            if wrong:
-                share = float(distances[wrong[0]] / scales[wrong[0]])
-                raise DisagreementError(
-                    f"gradients with respect to {one.names[wrong[0]]!r}: expected those of "
-                    f"weighted examples as autograd gives them, got a relative difference of "
-                    f"{share:.1e}"
-                )
-        self._waiting.clear()

@@ -20,7 +20,7 @@ from theodolite.engine._factors import (
     OuterFactors,
     crossed,
 )
-from theodolite.engine._plan import Route, pairs_at_once
+from theodolite.engine._plan import pairs_at_once
 from theodolite.engine._products import Products
 from theodolite.engine.batches import spans
 from theodolite.engine.patches import PatchGeometry
@@ -244,13 +244,16 @@ class Contraction:
         if isinstance(left, MixedFactors) and isinstance(right, MixedFactors):
             self._mixed(left, right, block, overwrite)
             return
-        routes: dict[Route, Callable[[Any, Any, KernelBlock, bool], None]] = {
-            "hadamard": self._hadamard,
-            "positions": self._positions,
-            "formed gradients": self._formed_gradients,
-            "stored gradients": self._stored_gradients,
-        }
-        routes[_route(left, right)](left, right, block, overwrite)
+        contract: Callable[[Any, Any, KernelBlock, bool], None]
+        if left.route == "gradients":
+            contract = self._stored_gradients if left.stores_gradients else self._formed_gradients
+        else:
+            assert isinstance(left, Positions)
+            assert isinstance(right, Positions)
+            # Sequences may be longer than that of the example for which the route was planned.
+            single = left.positions == right.positions == 1
+            contract = self._hadamard if single else self._positions
+        contract(left, right, block, overwrite)
 
     def symmetric(self, factors: Factors) -> bool:
         """Whether rounding has left a kernel of factors with themselves symmetric on a CPU."""
@@ -426,15 +429,6 @@ def _repeated(forward: Tensor, width: int) -> Tensor:
 def _by_position(output_grads: Tensor) -> Tensor:
     """Output gradients (n, width, C, T) as (n, T, width, C), in one copy."""
     return output_grads.permute(0, 3, 1, 2).contiguous()
-
-
-def _route(left: Factors, right: Factors) -> Route:
-    """The planned route; sequences may be longer than that of the example it was planned for."""
-    if left.route not in ("hadamard", "positions"):
-        return left.route
-    assert isinstance(left, Positions)
-    assert isinstance(right, Positions)
-    return "hadamard" if left.positions == right.positions == 1 else "positions"
 
 
 def _gradient_parts(

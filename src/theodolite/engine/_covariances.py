@@ -6,7 +6,7 @@ displacement only, up to the borders: products of the images with shifted copies
 all entries, at ``(2k-1)^2 / 2`` instead of ``k^4`` multiply-adds per position and pair of channels.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from theodolite._distributed import Processes
 from theodolite.checks import require_choice, require_finite
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
@@ -571,3 +572,48 @@ def _padded(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor
     if module.padding_mode == "zeros":
         return functional.pad(images, edges)
     return functional.pad(images, edges, mode=module.padding_mode)
+
+
+def shared_moments(
+    processes: Processes,
+    moments: Mapping[str, Moments],
+    owners: Mapping[str, int],
+    device: torch.device,
+) -> dict[str, Moments]:
+    """Moments of all examples, each layer's at the process that owns it.
+
+    Everybody moves the sums to the shift of the first process that has any, then they add up:
+    O(d²) numbers per layer and process, whatever the number of examples.
+
+    Args:
+        processes: those that take part.
+        moments: of this process's examples; empty if it has none.
+        owners: layer -> process that gets its moments; the same everywhere.
+        device: where the moments should lie.
+    """
+    if processes.alone:
+        return dict(moments)
+    seen: Sequence[list[str]] = processes.gather(list(moments))
+    first = next(rank for rank, names in enumerate(seen) if names)
+    shifts = {name: found.shift.cpu() for name, found in moments.items()}
+    common = processes.spread(shifts, first)
+    added = {
+        name: _added(processes, moments.get(name), common[name].to(device), owner)
+        for name, owner in owners.items()
+    }
+    return {name: total for name, total in added.items() if total is not None}
+
+
+def _added(processes: Processes, part: Moments | None, shift: Tensor, owner: int) -> Moments | None:
+    """Sums of everybody about one shift, at the owner."""
+    width = len(shift)
+    if part is None:
+        packed = shift.new_zeros(1 + width + width * width)
+    else:
+        moved = part.rebase(shift)
+        packed = torch.cat([moved.count.reshape(1), moved.total, moved.scatter.flatten()])
+    total = processes.sum(packed, owner)
+    if processes.rank != owner:
+        return None
+    count, sums, scatter = torch.split(total, [1, width, width * width])
+    return Moments(count.squeeze(0), shift, sums, scatter.reshape(width, width))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine._plan import ParameterGroup, Route
+from theodolite.engine._plan import GroupPlan, ParameterGroup, Route
 from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import quiet_vmap
@@ -25,6 +25,7 @@ __all__ = [
     "OuterFactors",
     "compact",
     "crossed",
+    "empty_factors",
 ]
 
 Gradients = tuple[Tensor | None, ...]
@@ -59,10 +60,18 @@ class Factors(ABC):
         group: The group.
         layout: Sizes.
         route: How the kernel will be contracted.
+        stores_gradients: Whether gradients are kept, and not what they are made of.
     """
 
-    def __init__(self, group: ParameterGroup, layout: FactorLayout, route: Route) -> None:
+    def __init__(
+        self,
+        group: ParameterGroup,
+        layout: FactorLayout,
+        route: Route,
+        stores_gradients: bool = False,
+    ) -> None:
         self.group, self.layout, self.route = group, layout, route
+        self.stores_gradients = stores_gradients
 
     @property
     @abstractmethod
@@ -195,17 +204,18 @@ class LookupFactors(_Positions):
 class OuterFactors(_Positions):
     """Inputs and output gradients of a matrix, or its gradients where these are stored."""
 
-    def __init__(self, group: ParameterGroup, layout: FactorLayout, route: Route) -> None:
-        super().__init__(group, layout, route)
+    def __init__(
+        self,
+        group: ParameterGroup,
+        layout: FactorLayout,
+        route: Route,
+        stores_gradients: bool = False,
+    ) -> None:
+        super().__init__(group, layout, route, stores_gradients)
         self.geometry: PatchGeometry | None = None
         self.inputs: Tensor | None = None
         self.gradients: list[Tensor] = []
         self._waiting: Tensor | None = None
-
-    @property
-    def stores_gradients(self) -> bool:
-        """Whether output gradients become gradients after every backward pass."""
-        return self.route == "stored gradients"
 
     @property
     def is_empty(self) -> bool:
@@ -353,7 +363,7 @@ class DenseFactors(Factors):
     def __init__(
         self, group: ParameterGroup, layout: FactorLayout, parameter: nn.Parameter
     ) -> None:
-        super().__init__(group, layout, "stored gradients")
+        super().__init__(group, layout, "gradients", stores_gradients=True)
         self._parameter = parameter
         self.gradients: list[Tensor] = []
 
@@ -495,6 +505,18 @@ class MixedFactors(Factors):
         """Forget everything."""
         self.outer.release()
         self.lookup.release()
+
+
+def empty_factors(plan: GroupPlan, layout: FactorLayout, parameter: nn.Parameter) -> Factors:
+    """Where the gradients of a group, of the planned kind and route, will be collected."""
+    group = plan.group
+    if group.kind == "lookup":
+        return LookupFactors(group, layout)
+    if group.kind == "mixed":
+        return MixedFactors(group, layout, plan.route)
+    if group.kind == "outer":
+        return OuterFactors(group, layout, plan.route, plan.stores_gradients)
+    return DenseFactors(group, layout, parameter)
 
 
 def crossed(outer: OuterFactors, lookup: LookupFactors) -> Tensor | None:

@@ -5,8 +5,9 @@ the same examples inside the batch must add up to them: an example that was take
 out or mixed with others shows, for every parameter.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -15,18 +16,19 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from theodolite.engine._checks import GradientCheck
 from theodolite.engine._example_gradients import Bundle, Segment, column_groups, row_norms
-from theodolite.engine._examples import BRANCHES, LARGE, output_differences
+from theodolite.engine._examples import BRANCHES, LARGE, output_differences, tolerance_of
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import function_name
+from theodolite.engine.calls import DisagreementError, function_name
 
 __all__ = [
     "LOGITS",
+    "GradientCheck",
     "GradientSample",
     "in_background",
     "sampled",
+    "squared_norms",
 ]
 
 LOGITS = "all logits"  # beside the parameters; names of modules have no spaces
@@ -148,6 +150,113 @@ class _Part:
     def weigh(self, weights: Float[Tensor, " n"]) -> None:
         """Weights of all examples of the batch, and of these."""
         self.weights, self.own = weights, weights[self.places]
+
+
+# Gradients that vanish (a shift before a normalisation) leave rounding of the others.
+_VANISHING = 1e3
+
+
+def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
+    """Squared norm of each tensor in float64, in one call where the device has one."""
+    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+    if real[0].device.type == "cuda":
+        return torch.stack(torch._foreach_norm(real, 2, torch.float64)).square()
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in real]
+    return torch.stack(norms).square()
+
+
+def _gap(found: Tensor | None, expected: Tensor) -> Tensor:
+    """What is between two vectors, or between a norm and that of a vector."""
+    if found is None:
+        return expected
+    if found.dim():
+        return found.sub_(expected)
+    return (found - torch.linalg.vector_norm(expected)).unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Distances from plain autograd and the size of what was compared, on the device."""
+
+    names: tuple[str, ...]
+    distances: Tensor
+    scales: Tensor
+
+
+class GradientCheck:
+    """Gradients of weighted losses against plain autograd; waits on the device for the verdict.
+
+    Every example has a random weight. Its gradient must grow by that weight, and all of them add
+    up to autograd's own gradient of the weighted losses: an example that was taken for another,
+    left out, or mixed with others shows, for every parameter.
+    """
+
+    def __init__(self, recorder: ModelRecorder) -> None:
+        self._recorder = recorder
+        self._waiting: list[_Comparison] = []
+
+    def draw(self, slopes: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+        """Random weights that bring all examples to one size, given their losses' slopes."""
+        draws = torch.Generator().manual_seed(len(slopes))
+        sizes = 0.5 + torch.rand(len(slopes), generator=draws, dtype=torch.float64)
+        norms = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64)
+        largest = norms.max().clamp(min=torch.finfo(torch.float32).tiny)
+        return sizes.to(norms.device) / norms.clamp(min=1e-6 * largest)
+
+    def compare(
+        self,
+        found: Mapping[str, Tensor],
+        expected: Mapping[str, Tensor],
+        norms: Mapping[str, Float[Tensor, " n"]],
+    ) -> None:
+        """Note how far vectors are from what they should be.
+
+        Args:
+            found: Parameter -> vector, which is overwritten; a number is compared with the norm
+                of the vector expected.
+            expected: Parameter -> vector; not there means zero.
+            norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
+        """
+        names = tuple(dict.fromkeys([*found, *expected]))
+        nothing = next(iter(norms.values())).new_zeros(1)
+        gaps = [_gap(found.get(name), expected.get(name, nothing)) for name in names]
+        own = ([known.get(name, nothing) for name in names] for known in (expected, norms))
+        distances, sizes, spreads = (squared_norms(part).sqrt() for part in (gaps, *own))
+        self._waiting.append(_Comparison(names, distances, torch.maximum(spreads, sizes)))
+
+    def compare_rows(
+        self, names: tuple[str, ...], found: Float[Tensor, "m n"], expected: Float[Tensor, "m n"]
+    ) -> None:
+        """Note how far one row per parameter is from what it should be."""
+        distances, scales = (
+            torch.linalg.vector_norm(rows, dim=1) for rows in (found - expected, expected)
+        )
+        self._waiting.append(_Comparison(names, distances, scales))
+
+    def require_agreement(self, dtype: torch.dtype) -> None:
+        """Judge what is waiting.
+
+        Args:
+            dtype: That of the losses; what took part in the passes may be coarser.
+
+        Raises:
+            DisagreementError: If sums differ by more than rounding explains.
+        """
+        kinds = {dtype} | self._recorder.rounding
+        allowed = tolerance_of(kinds)
+        eps = max(torch.finfo(kind).eps for kind in kinds)
+        for one in self._waiting:
+            distances, scales = torch.stack([one.distances, one.scales]).cpu()
+            vanishing = _VANISHING * eps * scales.square().sum().sqrt()
+            wrong = (~(distances <= allowed * scales + vanishing)).nonzero().flatten().tolist()
+            if wrong:
+                share = float(distances[wrong[0]] / scales[wrong[0]])
+                raise DisagreementError(
+                    f"gradients with respect to {one.names[wrong[0]]!r}: expected those of "
+                    f"weighted examples as autograd gives them, got a relative difference of "
+                    f"{share:.1e}"
+                )
+        self._waiting.clear()
 
 
 class GradientSample:

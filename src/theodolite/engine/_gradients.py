@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
-from theodolite.engine._class_sums import LayerSums
 from theodolite.engine._examples import (
     Check,
     can_be_followed_alone,
     require_alike_alone,
     require_check,
 )
-from theodolite.engine._gradient_accumulation import GradientAccumulation
+from theodolite.engine._gradient_accumulation import GradientAccumulation, LayerSums
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
 from theodolite.engine.calls import DisagreementError, NotFollowedError

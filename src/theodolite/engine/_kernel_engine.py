@@ -6,32 +6,30 @@ passes) and fills blocks of kernels with them (contractions).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 from warnings import warn
 
 import torch
 from torch import Tensor, nn
 
 from theodolite.engine._contractions import Contraction, KernelBlock
-from theodolite.engine._examples import can_be_followed_alone, require_alike_alone
 from theodolite.engine._factors import (
     DenseFactors,
     FactorLayout,
     Factors,
-    LookupFactors,
-    MixedFactors,
-    OuterFactors,
     compact,
+    empty_factors,
 )
 from theodolite.engine._plan import (
     EngineOptions,
     GroupPlan,
     KernelSizes,
-    Order,
     ParameterGroup,
     Plan,
+    Route,
     dense_groups,
     group_parameters,
     make_plan,
@@ -39,14 +37,11 @@ from theodolite.engine._plan import (
 from theodolite.engine._products import Products, on_one_thread
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch, iterate_batches
-from theodolite.engine.calls import DisagreementError, NotFollowedError
+from theodolite.engine.calls import NotFollowedError
 from theodolite.engine.inputs import fit_batch, fitted_batches
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.state import require_fixed_mode, without_autocast
-from theodolite.errors import TheodoliteError
-
-Answer = TypeVar("Answer")
 
 _HALF = (torch.float16, torch.bfloat16)
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
@@ -54,9 +49,9 @@ _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 _FILLING_EXAMPLES = 112
 _JOINT_EXAMPLES = 512
 _JOINT_BYTES = 2**30, 2**32  # at least, and at most: between them as much as the plan takes
-# Order of contraction -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one
+# Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one
 # (products must not be too narrow), and multiply-adds of a part (longer than it takes to launch).
-_PARTS: dict[Order, tuple[int, float]] = {
+_PARTS: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
     "positions": (120, 2e10),
@@ -64,7 +59,7 @@ _PARTS: dict[Order, tuple[int, float]] = {
 _SPLIT_ROWS = 1280  # rows of a part of split gradients: tensor cores want them taller
 _MOST_PARTS = 32
 _TILE_ROWS = 128  # rows of a product that a GPU handles as one
-_CPU_PARTS: dict[Order, tuple[int, float]] = {
+_CPU_PARTS: dict[Route, tuple[int, float]] = {
     "hadamard": (128, 3.3e7),
     "gradients": (128, 3.3e7),
     "positions": (1, 3.3e7),
@@ -212,7 +207,7 @@ class KernelEngine:
         """Rows of a kernel that belong to one example."""
         return self.outputs if self.mode == "full" else 1
 
-    @property
+    @cached_property
     def layers(self) -> list[str]:
         """Selected layers in order of execution; those that were not used come last."""
         order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
@@ -225,8 +220,16 @@ class KernelEngine:
 
     def groups_of(self, layer: str) -> list[int]:
         """Positions of the groups that a layer owns."""
-        owned = set(self.recorder.ownership.layers[layer])
-        return [index for index, group in enumerate(self.groups) if group.parameter in owned]
+        return self._owned_groups[layer]
+
+    @cached_property
+    def _owned_groups(self) -> dict[str, list[int]]:
+        place = {group.parameter: index for index, group in enumerate(self.groups)}
+        owned = self.recorder.ownership.layers
+        return {
+            layer: sorted(place[name] for name in set(names) if name in place)
+            for layer, names in owned.items()
+        }
 
     def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
         """Routes and sizes; raises where memory does not suffice."""
@@ -254,7 +257,10 @@ class KernelEngine:
         layout = FactorLayout(count, self.outputs, self.dtype, self.device)
         if self.one_by_one is not None:
             return self._collect_one_by_one(block, plan, layout, weights)
-        factors = [self._empty_factors(entry, layout) for entry in plan.groups]
+        parameters = self.recorder.ownership.parameters
+        factors = [
+            empty_factors(entry, layout, parameters[entry.group.parameter]) for entry in plan.groups
+        ]
         outputs: list[Tensor] = []
         total: dict[str, Tensor] = {}
         start = 0
@@ -298,16 +304,6 @@ class KernelEngine:
                 total[name] = torch.einsum("nc,ncp->p", weights.to(values), values)
         return Collected(block.rows, list(factors.values()), torch.cat(rows), total)
 
-    def _empty_factors(self, entry: GroupPlan, layout: FactorLayout) -> Factors:
-        group = entry.group
-        if group.kind == "lookup":
-            return LookupFactors(group, layout)
-        if group.kind == "mixed":
-            return MixedFactors(group, layout, entry.route)
-        if group.kind == "outer":
-            return OuterFactors(group, layout, entry.route)
-        return DenseFactors(group, layout, self.recorder.ownership.parameters[group.parameter])
-
     def fill(
         self, layer: str, left: Collected, right: Collected, block: KernelBlock, plan: Plan
     ) -> None:
@@ -343,8 +339,8 @@ class KernelEngine:
         if heaviest is None:
             return 1
         on_gpu = self.device.type == "cuda"
-        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[heaviest.order]
-        if on_gpu and heaviest.order == "gradients" and self.options.precision == "3xtf32":
+        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[heaviest.route]
+        if on_gpu and heaviest.route == "gradients" and self.options.precision == "3xtf32":
             least = _SPLIT_ROWS
         rows = examples * self._width
         return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
@@ -398,56 +394,6 @@ def prepare(
     dtype = torch.float32 if dtype in _HALF else dtype
     device = alone.outputs.device
     return KernelEngine(recorder, groups, alone, dtype, device, options, one_by_one)
-
-
-def followed(
-    model: nn.Module,
-    data: BatchList,
-    other: BatchList | None,
-    options: EngineOptions,
-    compute: Callable[[KernelEngine], Answer],
-    kernels: Callable[[KernelEngine, BatchList], Any],
-) -> Answer:
-    """What is computed with all examples together, or one by one where that cannot be followed.
-
-    Inputs that the model refuses are cast to what it takes, or explained: only then, since trying
-    them before would cost a pass in every call.
-
-    Args:
-        model: The model.
-        data: The examples.
-        other: Those of the second side, if there is one.
-        options: The user's choices.
-        compute: From the prepared engine to its result.
-        kernels: Kernels of a few examples, checked.
-
-    Raises:
-        CaptureError: If an example's outputs depend on the others, or on chance, or a rule is wrong
-            for a single example.
-    """
-    sides = [data] if other is None else [data, other]
-    try:
-        return compute(prepare(model, data, options))
-    except Exception as error:
-        refused = not isinstance(error, TheodoliteError)
-        if refused and any(side.fit(model) for side in sides):
-            return followed(model, data, other, options, compute, kernels)
-        if not can_be_followed_alone(error):
-            raise
-        reason = error
-    if isinstance(reason, DisagreementError):
-        for place in (0, len(data) - 1):  # raises if the rules are to blame, not the places
-            one = BatchList(data.rows(slice(place, place + 1)))
-            kernels(prepare(model, one, replace(options, outputs="full")), one)
-    engine = prepare(model, data, options, str(reason))
-    batches = [batch for side in sides for batch in side.batches]
-    require_alike_alone(engine.recorder.model, engine.recorder.model_outputs, batches)
-    try:
-        return compute(engine)
-    except RuntimeError as error:
-        if isinstance(error, TheodoliteError) or not isinstance(reason, NotFollowedError):
-            raise
-        raise reason from error  # plain autograd refuses too
 
 
 def _restricted(ownership: Ownership) -> Ownership:

@@ -4,20 +4,20 @@ Uses of parameters are grouped into parts of a model whose kernel is one contrac
 examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and output gradients b^i
 (T x C), every route computes ``K[xi, yj] = sum_ts (a_t . a'_s) (b^i_t . b'^j_s)``:
 
-=================  ====================================  =========================================
-route              formula                               method of ``_contractions.Contraction``
-=================  ====================================  =========================================
-hadamard           T = 1: ``(A A'^T) * (B B'^T)``        ``_hadamard``
-positions          ``G = A A'^T``, ``<B^i G, B'^j>``     ``_positions``: ``_carried`` or, where
-                                                         positions are few, ``_weighted``
-formed gradients   ``J = B^T A``, then ``J J'^T``        ``_formed_gradients``: some entries of J
-                                                         at a time, at the contraction
-stored gradients   the same                              ``_stored_gradients``: J is smaller than
-                                                         its factors and kept instead of them
-=================  ====================================  =========================================
+==========  ============================  =========================================================
+route       formula                       method of ``_contractions.Contraction``
+==========  ============================  =========================================================
+hadamard    ``(A A'^T) * (B B'^T)``       ``_hadamard``: the case T = 1
+positions   ``G = A A'^T``,               ``_positions``: ``_carried`` or, where positions are few,
+            ``<B^i G, B'^j>``             ``_weighted``
+gradients   ``J = B^T A``, ``J J'^T``     ``_formed_gradients``: some entries of J at a time, at the
+                                          contraction; ``_stored_gradients`` where J is smaller than
+                                          its factors and kept instead of them
+==========  ============================  =========================================================
 
-The route is chosen here, once. The cost model counts multiply-adds and bytes moved: on every
-machine some routes are bound by one and some by the other.
+The route of a group is chosen here, for the first example; longer sequences may turn ``hadamard``
+into ``positions`` later. The cost model counts multiply-adds and bytes moved: on every machine some
+routes are bound by one and some by the other.
 """
 
 from collections import defaultdict
@@ -150,8 +150,7 @@ def _same_layers(first: str, second: str, ownership: Ownership) -> bool:
     return all((first in names) == (second in names) for names in ownership.layers.values())
 
 
-Order = Literal["hadamard", "positions", "gradients"]
-Route = Literal["hadamard", "positions", "formed gradients", "stored gradients"]
+Route = Literal["hadamard", "positions", "gradients"]
 
 # Multiply-adds that run in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a
 # large GPU, 100 GFLOP/s and 15 GB/s on two CPU cores.
@@ -198,7 +197,7 @@ def _time(products: float, numbers: float | int, itemsize: int) -> float:
     return products + _PRODUCTS_PER_BYTE * numbers * itemsize
 
 
-def contraction_costs(problem: ContractionSizes) -> dict[Order, float]:
+def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
     """Predicted time of every route that applies, in multiply-adds."""
     p = problem
     c, T, C, D = p.outputs, p.positions, p.rows, p.columns
@@ -235,10 +234,10 @@ def scatter_cost(rows: int, columns: int) -> float:
     return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
 
 
-def choose_order(problem: ContractionSizes) -> Order:
-    """The order of contraction with the lowest predicted time."""
+def choose_route(problem: ContractionSizes) -> Route:
+    """The route with the lowest predicted time."""
     predicted = contraction_costs(problem)
-    return min(predicted, key=lambda order: predicted[order])
+    return min(predicted, key=lambda route: predicted[route])
 
 
 _GIB = 2**30
@@ -262,7 +261,7 @@ class EngineOptions:
         precision: Precision of products on CUDA.
         check: Whether to compare with plain autograd: some examples, none, or every one.
         tile_bytes: Size of intermediate results; None to choose.
-        order: Force one order of contraction.
+        route: Force one order of contraction.
         parts: Force the number of parts of a symmetric kernel.
         outputs_per_pass: Force the number of outputs that go through one backward pass.
     """
@@ -277,7 +276,7 @@ class EngineOptions:
     precision: Precision = "float32"
     check: Check = True
     tile_bytes: int | None = None
-    order: Order | None = None
+    route: Route | None = None
     parts: int | None = None
     outputs_per_pass: int | None = None
 
@@ -291,17 +290,14 @@ class GroupPlan:
         route: How its kernel is contracted, see the table above.
         numbers: Numbers that are kept per example.
         cost: Predicted time of the contraction, in multiply-adds.
+        stores_gradients: Whether output gradients become gradients after every backward pass.
     """
 
     group: ParameterGroup
     route: Route
     numbers: int
     cost: float
-
-    @property
-    def order(self) -> Order:
-        """The order of contraction behind the route."""
-        return self.route if self.route in ("hadamard", "positions") else "gradients"
+    stores_gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -438,18 +434,18 @@ def _group_plan(
             tensor = alone.uses[group.uses[0]].origin.tensor
         size = tensor.numel() * (2 if tensor.is_complex() else 1)
         cost = 0.5 * sizes.left * sizes.right * c * c * size
-        return GroupPlan(group, "stored gradients", c * size, cost)
+        return GroupPlan(group, "gradients", c * size, cost, stores_gradients=True)
     outer = [structure for structure in structures if isinstance(structure, Outer)]
     problem = _problem(outer, sizes)
-    order = options.order or choose_order(problem)
+    route = options.route or choose_route(problem)
     T, C, D = problem.positions, outer[0].rows, problem.columns
-    if order == "hadamard" and T > 1:
-        order = "positions"
-    cost = contraction_costs(problem).get(order, 0.0)
-    if order == "gradients" and D + (group.bias is not None) <= T:
-        return GroupPlan(group, "stored gradients", c * C * (D + 1), cost)
+    if route == "hadamard" and T > 1:
+        route = "positions"
+    cost = contraction_costs(problem).get(route, 0.0)
+    if route == "gradients" and D + (group.bias is not None) <= T:
+        return GroupPlan(group, route, c * C * (D + 1), cost, stores_gradients=True)
     numbers = c * C * T + sum(structure.inputs.numel() for structure in outer)
-    return GroupPlan(group, "formed gradients" if order == "gradients" else order, numbers, cost)
+    return GroupPlan(group, route, numbers, cost)
 
 
 def _table_plan(
@@ -469,10 +465,10 @@ def _table_plan(
     if not outer:
         return GroupPlan(group, "positions", numbers, cost)
     products = _problem(outer, sizes)
-    order = choose_order(products)
+    route = choose_route(products)
     numbers += c * rows * products.positions + sum(part.inputs.numel() for part in outer)
-    cost += contraction_costs(products)[order]
-    return GroupPlan(group, "formed gradients" if order == "gradients" else order, numbers, cost)
+    cost += contraction_costs(products)[route]
+    return GroupPlan(group, route, numbers, cost)
 
 
 def _problem(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:

@@ -1,30 +1,34 @@
-"""Exact tangent kernels of every layer in one pass over the data."""
+"""Exact tangent kernels of every layer in one pass over the data, by one process or several.
+
+:func:`tangent_kernels` reads its arguments, :func:`followed` prepares the engine and has
+:func:`kernels_of` fill the kernels block by block and check them; where examples cannot be followed
+together, the same with one example at a time.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from theodolite._distributed import Processes
 from theodolite.checks import size_in_bytes
-from theodolite.engine._checks import KernelCheck, check_features
+from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._examples import Check, require_check
-from theodolite.engine._factors import DenseFactors, OuterFactors
-from theodolite.engine._kernel_engine import (
-    BatchList,
-    Collected,
-    KernelEngine,
-    followed,
-    prepare,
+from theodolite.engine._examples import (
+    Check,
+    can_be_followed_alone,
+    require_alike_alone,
+    require_check,
 )
-from theodolite.engine._plan import EngineOptions, Plan, dense_groups
+from theodolite.engine._kernel_engine import BatchList, Collected, KernelEngine, prepare
+from theodolite.engine._plan import EngineOptions, Plan
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import Progress, ProgressCounter
 from theodolite.engine.batches import Batch
+from theodolite.engine.calls import DisagreementError, NotFollowedError
 from theodolite.engine.inputs import require_device, require_model
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
@@ -35,7 +39,9 @@ from theodolite.engine.state import (
     raise_trim_threshold,
     untouched,
 )
-from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
+from theodolite.errors import TheodoliteError, UnknownNameError
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -134,14 +140,6 @@ class TangentKernels(Mapping[str, Tensor]):
         return total
 
 
-class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
-    """Layer -> gradients of all outputs of all examples; shown by their shapes."""
-
-    def __repr__(self) -> str:
-        n, c = next(iter(self.values())).shape[:2]
-        return f"TangentFeatures({n} examples, {c} outputs, {layers_text(self)})"
-
-
 def tangent_kernels(
     model: nn.Module,
     inputs: Any,
@@ -234,14 +232,59 @@ def tangent_kernels(
         second = None
         if other is not None:
             second = BatchList.of(other, None, batch_fn, place, model=inner)
-        return followed(
-            inner,
-            data,
-            second,
-            options,
-            lambda engine: kernels_of(engine, data, second, progress),
-            lambda engine, few: kernels_of(engine, few, None),
-        )
+
+        def compute(engine: KernelEngine) -> TangentKernels:
+            return kernels_of(engine, data, second, progress)
+
+        return followed(inner, data, options, compute, second)
+
+
+def followed(
+    model: nn.Module,
+    data: BatchList,
+    options: EngineOptions,
+    compute: Callable[[KernelEngine], Answer],
+    other: BatchList | None = None,
+) -> Answer:
+    """What is computed with all examples together, or one by one where that cannot be followed.
+
+    Inputs that the model refuses are cast to what it takes, or explained: only then, since trying
+    them before would cost a pass in every call.
+
+    Args:
+        model: The model.
+        data: The examples.
+        options: The user's choices.
+        compute: From the prepared engine to its result.
+        other: Examples of the second side, if there is one.
+
+    Raises:
+        CaptureError: If an example's outputs depend on the others, or on chance, or a rule is wrong
+            for a single example.
+    """
+    sides = [data] if other is None else [data, other]
+    try:
+        return compute(prepare(model, data, options))
+    except Exception as error:
+        refused = not isinstance(error, TheodoliteError)
+        if refused and any(side.fit(model) for side in sides):
+            return followed(model, data, options, compute, other)
+        if not can_be_followed_alone(error):
+            raise
+        reason = error
+    if isinstance(reason, DisagreementError):
+        for place in (0, len(data) - 1):  # raises if the rules are to blame, not the places
+            one = BatchList(data.rows(slice(place, place + 1)))
+            kernels_of(prepare(model, one, replace(options, outputs="full")), one, None)
+    engine = prepare(model, data, options, str(reason))
+    batches = [batch for side in sides for batch in side.batches]
+    require_alike_alone(engine.recorder.model, engine.recorder.model_outputs, batches)
+    try:
+        return compute(engine)
+    except RuntimeError as error:
+        if isinstance(error, TheodoliteError) or not isinstance(reason, NotFollowedError):
+            raise
+        raise reason from error  # plain autograd refuses too
 
 
 def kernels_of(
@@ -280,7 +323,9 @@ def kernels_of(
                 store.mirror(left.rows, right.rows)
     values = torch.cat(outputs)
     if check is not None:
-        check.compare(store.kernels, values, kernels_of)
+        check.launch()  # again, for all examples, if a later batch has shown that they branch
+        full = kernels_of(*check.full_kernels) if check.traced else None
+        check.compare(store.kernels, values, full)
     coverage = coverage_of(engine, plan)
     return TangentKernels(store.kernels, coverage, values, plan.predicted_bytes, engine.measured)
 
@@ -298,8 +343,7 @@ class _KernelStore:
     """Kernels of all layers, filled block by block.
 
     A kernel is allocated when its first block is filled, after the passes have released their
-    memory. The check is launched once, when half of the kernels are allocated: a GPU has work for a
-    while by then.
+    memory.
     """
 
     def __init__(
@@ -311,16 +355,13 @@ class _KernelStore:
         check: KernelCheck | None,
     ) -> None:
         self._engine, self._plan, self._shape = engine, plan, shape
-        self._counter, self._unlaunched = counter, check
+        self._counter, self._check = counter, check
         self.kernels: dict[str, Tensor] = {}
 
     def _block(self, layer: str) -> KernelBlock:
         """The kernel of a layer, allocated if it is not there yet."""
         engine = self._engine
         if layer not in self.kernels:
-            if self._unlaunched is not None and 2 * len(self.kernels) >= len(engine.layers) - 1:
-                self._unlaunched.launch()
-                self._unlaunched = None
             empty = torch.empty(self._shape, dtype=engine.dtype, device=engine.device)
             self.kernels[layer] = empty
         return KernelBlock(self.kernels[layer], engine.mode)
@@ -328,6 +369,7 @@ class _KernelStore:
     def fill(self, left: Collected, right: Collected) -> None:
         """Fill one block of every kernel."""
         for layer in self._engine.layers:
+            self._launch_check()
             block = self._block(layer).part(left.rows, right.rows)
             self._engine.fill(layer, left, right, block, self._plan)
             self._counter.done(f"layer {layer}")
@@ -337,12 +379,18 @@ class _KernelStore:
         engine = self._engine
         waiting = Counter(index for layer in engine.layers for index in engine.groups_of(layer))
         for layer in engine.layers:
+            self._launch_check()
             engine.fill(layer, collected, collected, self._block(layer), self._plan)
             self._counter.done(f"layer {layer}")
             for index in engine.groups_of(layer):
                 waiting[index] -= 1
                 if waiting[index] == 0:
                     collected.factors[index].release()
+
+    def _launch_check(self) -> None:
+        """Once half of the kernels are on their way: a GPU has work for a while by then."""
+        if self._check is not None and 2 * len(self.kernels) >= len(self._engine.layers) - 1:
+            self._check.launch()
 
     def mirror(self, rows: slice, columns: slice) -> None:
         """Copy a block above the diagonal to its place below."""
@@ -364,7 +412,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
                 name,
                 tuple(use.function for use in uses),
                 all(use.by_rule for use in uses),
-                "one by one" if engine.one_by_one is not None else entry.order,
+                "one by one" if engine.one_by_one is not None else entry.route,
                 ownership.shared.get(name, ()),
             )
     return {
@@ -376,213 +424,101 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
     }
 
 
-def tangent_features(
+def shared_tangent_kernels(
     model: nn.Module,
-    inputs: Any,
-    layers: Layers = "*",
-    *,
-    readout: str | Readout | None = None,
-    params: Parameters = None,
-    batch_fn: Callable[[Any], Batch] | None = None,
-    batch_size: int | None = None,
-    memory_limit: int | str | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
-) -> "TangentFeatures":
-    r"""Gradients of all outputs of all examples, per layer, exact.
+    batch: Batch,
+    layers: Layers,
+    owners: Mapping[str, int],
+    processes: Processes,
+    **options: Any,
+) -> TangentKernels:
+    """Tangent kernels of all examples, each layer's at the process that owns it.
 
-    .. math:: \Psi_l[x, i] = \nabla_{\theta_l} f^i(x)
-
-    What tangent kernels are products of, for measures that need the features themselves, such as
-    ``measures.tangent.rank_one_model`` and the Fisher information. They take n x c x p numbers;
-    :func:`tangent_kernels` forms none of them.
+    Examples are dealt out in consecutive parts. A process computes the kernel of its part with
+    itself and with the parts of the processes that follow, half of the way around: every pair of
+    parts once. Tiles go to the owners of the layers, which put them together and mirror them.
 
     Args:
-        model: Any module, in evaluation mode; it is left as it was found.
-        inputs: Inputs, as for :func:`tangent_kernels`.
-        layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
-        readout: See :func:`tangent_kernels`.
-        params: Which trainable parameters count.
-        batch_fn: Turns an item of ``inputs`` into a batch.
-        batch_size: Examples per forward pass; None to choose. The result does not depend on it.
-        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
-        dtype: Dtype of the features; None for that of the outputs.
-        device: Where the inputs should lie; None for that of the parameters.
+        model: the same everywhere.
+        batch: all examples, the same everywhere.
+        layers: as for :func:`tangent_kernels`.
+        owners: layer -> process that gets its kernel; the same everywhere.
+        processes: those that take part.
+        options: of :func:`tangent_kernels`.
 
     Returns:
-        Layer -> (n, c, p), the entries of its parameters one after the other as
-        ``named_parameters`` lists them; a complex entry is two numbers.
-
-    Raises:
-        CaptureError: If examples depend on each other or on chance.
-        MemoryLimitError: If the features do not fit; the message has the numbers.
-
-    Example:
-        >>> model = torch.nn.Linear(2, 1).double()
-        >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
-        >>> tangent_features(model, x)[""].tolist()
-        [[[1.0, 0.0, 1.0]], [[1.0, 2.0, 1.0]]]
-
-    References:
-        [lou2022], Eq. (1).
+        The kernels of this process's layers; coverage is that of all layers, outputs are those of
+        its part of the examples.
     """
-    options = EngineOptions(
-        layers,
-        "full",
-        readout,
-        params,
-        dtype,
-        memory_limit=size_in_bytes(memory_limit),
-        batch_size=batch_size,
-    )
-    require_model(model)
-    inner = unwrap(model)
-    require_device(device, inner)
-    place = torch.device(device) if device is not None else model_device(inner)
-    with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, None, batch_fn, place, model=inner)
-        return followed(
-            inner,
-            data,
-            None,
-            options,
-            lambda engine: _features_of(engine, data),
-            lambda engine, few: kernels_of(engine, few, None),
-        )
-
-
-def _features_of(engine: KernelEngine, data: BatchList) -> "TangentFeatures":
-    """Features of a prepared computation, checked on some examples."""
-    parameters = engine.recorder.ownership.parameters
-    dense = replace(engine, groups=dense_groups(engine.alone.uses, parameters))
-    plan = dense.plan(len(data), len(data), True, 0)
-    if plan.block < len(data):
-        count = len(data) * engine.outputs * sum(p.numel() for p in parameters.values())
-        raise MemoryLimitError(
-            f"memory: expected features of all examples to fit, but {count:,} numbers do not; pass "
-            "fewer examples or layers, or a larger memory_limit; tangent_kernels needs none of them"
-        )
-    (block,) = data.blocks(plan.block, plan.batch_size)
-    collected = dense.collect(block, plan)
+    if processes.alone:
+        return tangent_kernels(model, batch, layers, **options)
+    ring = _Ring(processes, len(batch))
+    own = other = None
+    with processes.together():
+        if ring.own:
+            own = tangent_kernels(model, batch.take(ring.own), layers, **options)
+        if ring.own and ring.following:
+            second = batch.take(ring.following)
+            options |= {"check": False}  # the same passes were compared with autograd before
+            other = tangent_kernels(model, batch.take(ring.own), layers, other=second, **options)
+    known = processes.gather(None if own is None else (list(own), own.coverage))
+    names, coverage = next(entry for entry in known if entry is not None)
+    empty = next(model.parameters()).new_empty(0)
     found: dict[str, Tensor] = {}
-    for group, factors in zip(dense.groups, collected.factors, strict=True):
-        assert isinstance(factors, DenseFactors)
-        found[group.parameter] = factors.features()
-    if engine.one_by_one is None:
-        check_features(engine, data, found, collected.outputs)
-    owned = engine.recorder.ownership.layers
-    return TangentFeatures(
-        {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
-    )
+    for name in names:
+        diagonal = processes.collect(empty if own is None else own[name], owners[name])
+        following = processes.collect(empty if other is None else other[name], owners[name])
+        if owners[name] == processes.rank:
+            found[name] = ring.assemble(diagonal, following)
+    outputs = empty if own is None else own.outputs
+    return TangentKernels(found, coverage, outputs, 0 if own is None else own.predicted_bytes)
 
 
-def forward_kernel(
-    model: nn.Module,
-    inputs: Any,
-    layer: str,
-    *,
-    normalize: bool = True,
-    readout: str | Readout | None = None,
-) -> Float[Tensor, "n n"]:
-    r"""Inner products of what a linear layer receives.
+@dataclass(frozen=True)
+class _Ring:
+    """Which pairs of examples each process sees."""
 
-    .. math:: \mathrm{Fwd}_l(x, x') = \frac{a_{l-1}(x) \cdot a_{l-1}(x')}{N_{l-1}}
+    processes: Processes
+    count: int
 
-    Args:
-        model: Any module, in evaluation mode.
-        inputs: Inputs, as for :func:`tangent_kernels`.
-        layer: A layer with one matrix, applied once to one vector per example.
-        normalize: Whether to divide by the number of inputs of the layer.
-        readout: See :func:`tangent_kernels`.
+    @property
+    def own(self) -> list[int]:
+        return self._part(self.processes.rank)
 
-    Raises:
-        ShapeError: If the layer has no such matrix.
+    @property
+    def following(self) -> list[int]:
+        return self._following(self.processes.rank)
 
-    Example:
-        >>> model = torch.nn.Linear(2, 1, bias=False).double()
-        >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-        >>> forward_kernel(model, x, "").tolist()
-        [[0.5, 0.5], [0.5, 1.0]]
+    def _part(self, rank: int) -> list[int]:
+        part = self.processes.part(self.count, rank)
+        return list(range(part.start, part.stop))
 
-    References:
-        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
-        not both by the common one.
-    """
-    factors = _factors(model, inputs, layer, readout)
-    assert factors.inputs is not None
-    a = factors.inputs.flatten(1)
-    return a @ a.T / (a.shape[1] if normalize else 1)
+    def _following(self, rank: int) -> list[int]:
+        """Examples of the next half of the ring; of two opposite parts one looks at the other."""
+        size = self.processes.size
+        last = size // 2 if size % 2 or rank < size // 2 else size // 2 - 1
+        return [index for step in range(1, last + 1) for index in self._part((rank + step) % size)]
 
+    def assemble(self, diagonal: list[Tensor], following: list[Tensor]) -> Tensor:
+        """One kernel from everybody's tiles."""
+        tiles = [*self._placed(diagonal, following)]
+        shape = list(tiles[0][2].shape)
+        axis = len(shape) // 2  # (n, n) or (n, c, n, c)
+        shape[0] = shape[axis] = self.count
+        kernel = tiles[0][2].new_empty(shape)
+        for rows, columns, tile in tiles:
+            span, where = (rows[0], len(rows)), torch.tensor(columns, device=tile.device)
+            kernel.narrow(0, *span).index_copy_(axis, where, tile)
+            mirrored = tile.movedim(tuple(range(axis)), tuple(range(axis, 2 * axis)))
+            kernel.narrow(axis, *span).index_copy_(0, where, mirrored)
+        return kernel
 
-def backward_kernel(
-    model: nn.Module,
-    inputs: Any,
-    layer: str,
-    *,
-    normalize: bool = True,
-    readout: str | Readout | None = None,
-) -> Float[Tensor, "n c n c"]:
-    r"""Inner products of the gradients of the outputs with respect to what a linear layer gives.
-
-    .. math:: \mathrm{Bwd}_l[(x, i), (x', j)] =
-              \frac{\delta_l^i(x) \cdot \delta_l^j(x')}{N_l}
-
-    Args:
-        model: Any module, in evaluation mode.
-        inputs: Inputs, as for :func:`tangent_kernels`.
-        layer: A layer with one matrix, applied once to one vector per example.
-        normalize: Whether to divide by the number of outputs of the layer.
-        readout: See :func:`tangent_kernels`.
-
-    Raises:
-        ShapeError: If the layer has no such matrix.
-
-    Example:
-        >>> model = torch.nn.Linear(2, 2, bias=False).double()
-        >>> x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        >>> backward_kernel(model, x, "", normalize=False).tolist()
-        [[[[1.0, 0.0]], [[0.0, 1.0]]]]
-
-    References:
-        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
-        not both by the common one.
-    """
-    factors = _factors(model, inputs, layer, readout)
-    assert factors.output_grads is not None
-    n, c, width, _ = factors.output_grads.shape
-    flat = factors.output_grads.reshape(n * c, width)
-    return (flat @ flat.T / (width if normalize else 1)).view(n, c, n, c)
-
-
-def traced_backward_kernel(
-    model: nn.Module, inputs: Any, layer: str, *, readout: str | Readout | None = None
-) -> Float[Tensor, "n n"]:
-    """The mean of a backward kernel over pairs of equal outputs, without the other pairs.
-
-    Of a thousand outputs these are a thousandth, in time and in memory.
-    """
-    factors = _factors(model, inputs, layer, readout)
-    assert factors.output_grads is not None
-    flat = factors.output_grads.flatten(1)
-    return flat @ flat.T / flat.shape[1]
-
-
-def _factors(
-    model: nn.Module, inputs: Any, layer: str, readout: str | Readout | None
-) -> OuterFactors:
-    inner = unwrap(model)
-    place = model_device(inner)
-    with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, None, None, place)
-        options = EngineOptions(layers=layer, readout=readout, check=False)
-        engine = prepare(inner, data, options)
-        plan = engine.plan(len(data), len(data), True, 1)
-        (block,) = data.blocks(len(data), plan.batch_size)
-        collected = engine.collect(block, plan)
-    found = [part for part in collected.factors if isinstance(part, OuterFactors)]
-    if len(found) != 1 or found[0].output_grads is None or found[0].output_grads.shape[3] != 1:
-        raise ShapeError(
-            f"layer {layer!r}: expected one matrix applied once to one vector per example, got "
-            f"{len(found)} matrices or several positions; use tangent_kernels for other layers"
-        )
-    return found[0]
+    def _placed(
+        self, diagonal: list[Tensor], following: list[Tensor]
+    ) -> Iterator[tuple[list[int], list[int], Tensor]]:
+        for rank in range(self.processes.size):
+            rows, columns = self._part(rank), self._following(rank)
+            if rows:
+                yield rows, rows, diagonal[rank]
+            if rows and columns:
+                yield rows, columns, following[rank]
