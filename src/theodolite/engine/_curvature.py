@@ -2,9 +2,9 @@
 
 For the usual losses the Fisher information is the Gauss-Newton matrix. In output space it is a
 matrix over examples and outputs, from tangent kernels; in parameter space it is never formed, but
-given by its products with vectors (:class:`ParameterOperator`), two backward passes each. The Hessian
-of the loss in the outputs is analytic. What the Gauss-Newton matrix leaves of the loss Hessian is the
-curvature of the outputs themselves.
+given by its products with vectors (:class:`ParameterOperator`), two backward passes each. The
+Hessian of the loss in the outputs is analytic. What the Gauss-Newton matrix leaves of the loss
+Hessian is the curvature of the outputs themselves.
 """
 
 from abc import ABC, abstractmethod
