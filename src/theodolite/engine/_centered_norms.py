@@ -187,7 +187,7 @@ def _patch_numbers(factors: Factors) -> int:
 def _parts(factors: Factors, rows: slice) -> list[Tensor]:
     """Gradients of some examples, (n, c, ...), in parts side by side."""
     assert isinstance(factors, DenseFactors | OuterFactors)
-    if factors.stores_gradients:
+    if isinstance(factors, DenseFactors) or factors.stores_gradients:
         return [part[rows].flatten(2) for part in factors.gradients]
     if factors.output_grads is None or factors.inputs is None:
         return []

@@ -244,15 +244,13 @@ class Contraction:
         if isinstance(left, MixedFactors) and isinstance(right, MixedFactors):
             self._mixed(left, right, block, overwrite)
             return
-        contract: Callable[[Any, Any, KernelBlock, bool], None]
-        if left.route == "gradients":
-            contract = self._stored_gradients if left.stores_gradients else self._formed_gradients
-        else:
-            assert isinstance(left, Positions)
-            assert isinstance(right, Positions)
-            # Sequences may be longer than that of the example for which the route was planned.
-            single = left.positions == right.positions == 1
-            contract = self._hadamard if single else self._positions
+        contract: Callable[[Any, Any, KernelBlock, bool], None] = self._positions
+        if left.stores_gradients:
+            contract = self._stored_gradients
+        elif left.route == "gradients":
+            contract = self._formed_gradients
+        elif _single_position(left) and _single_position(right):
+            contract = self._hadamard
         contract(left, right, block, overwrite)
 
     def symmetric(self, factors: Factors) -> bool:
@@ -424,6 +422,11 @@ def _repeated(forward: Tensor, width: int) -> Tensor:
     """
     columns = forward.flatten(2)
     return columns.repeat_interleave(width, 2) if width > 1 else columns
+
+
+def _single_position(factors: Factors) -> bool:
+    """Sequences may be longer than that of the example for which the route was planned."""
+    return isinstance(factors, Positions) and factors.positions == 1
 
 
 def _by_position(output_grads: Tensor) -> Tensor:
