@@ -122,6 +122,24 @@ def curves_of(layers, rng, growth, image_shape=(1, 5, 5)):
     return curves, arrays
 
 
+def answers_of(layers, rows):
+    """Three sentences with numbers of the record, in the layout that a survey writes."""
+    value = next(r["value"] for r in rows if r["measure"] == "cka_target")
+    told = {
+        "task": (f"It does the task: {value:.4f}.", "clear", ["kernel-cka-target"]),
+        "layer": (
+            f"Layer {layers[-1]} carries it: {value:.4f}.",
+            "likely",
+            ["kernel-cka-target", "representation-alignment-area"],
+        ),
+        "next": ("Train on.", "open", ["tangent-tangent-alignment", "steps-loss"]),
+    }
+    return [
+        {"question": question, "text": text, "certainty": sure, "why": "made up", "evidence": where}
+        for question, (text, sure, where) in told.items()
+    ]
+
+
 def layer_entries(layers):
     return [
         {
@@ -166,6 +184,7 @@ def survey_record(
         },
         "layers": layer_entries(layers),
         "rows": rows,
+        "answers": answers_of(layers, rows),
         "curves": listed,
         "skipped": {},
         "warnings": [

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import theodolite as th
+from theodolite.report import answers
 from theodolite.surveys.answers import answers_of
 
 
@@ -200,12 +201,12 @@ def test_surveys_of_numbers_and_of_several_labels_say_three_things(kind, generat
     measure = "r2" if kind == "numbers" else "label_accuracy"
     for name in (measure, f"held_out_{measure}"):
         assert found.estimate(name).value == pytest.approx(1.0, abs=1e-5)
-    answers = found.record.contents["answers"]
-    assert [answer["question"] for answer in answers] == ["task", "layer", "next"]
-    assert answers[0]["text"].startswith("The network learns its task")
+    told = found.record.contents["answers"]
+    assert [answer["question"] for answer in told] == ["task", "layer", "next"]
+    assert told[0]["text"].startswith("The network learns its task")
     carrier = 1 if kind == "probabilities" else 0
-    assert answers[1]["text"].startswith(f"Layer {carrier} carries it")
-    assert found.summary().startswith(answers[0]["text"])
+    assert told[1]["text"].startswith(f"Layer {carrier} carries it")
+    assert found.summary().startswith(told[0]["text"])
     assert "read-out" in found.summary()
     page = found.to_html(tmp_path / "page.html").read_text()
     assert "Targets read off each layer" in page
@@ -309,3 +310,105 @@ def test_groups_within_chance_do_not_pull_apart():
     ungrouped = grouped({"a": 0.2})
     del ungrouped["data"]["groups"]
     assert answers_of(ungrouped) == []
+
+
+HEADLINES = ("cka_target", "alignment_area", "feature_omega_contrast")
+
+
+def without_readouts(values, *, sd=0.01, loss=None, **data):
+    """A survey of families that have no read-outs: numbers of all of them, or by measure."""
+    by_measure = values if isinstance(values, dict) else dict.fromkeys(HEADLINES, values)
+    chance = None if sd is None else 0.0
+    rows = [
+        row(f"l{i}", measure, value, chance=chance, sd=sd)
+        for measure, numbers in by_measure.items()
+        for i, value in enumerate(numbers)
+    ]
+    rows += [] if loss is None else [row(None, "loss", loss)]
+    layers = [{"name": f"l{i}"} for i in range(len(next(iter(by_measure.values()))))]
+    known = {"task": "classification", "num_classes": 3, "split": "train", "outputs": 3}
+    made = {"rows": rows, "layers": layers, "data": known | data, "config": {"loss": "default"}}
+    return {answer["question"]: answer for answer in answers_of(made)}
+
+
+def test_headlines_tell_classes_apart():
+    found = without_readouts([0.1, 0.2, 0.5], loss=0.01)
+    text = found["task"]["text"]
+    assert "apart: CKA to labels in its last layer (l2) is 0.5 (chance 0)" in text
+    assert "it fits these examples (loss 0.01, chance 1.1)" in text
+    assert found["task"]["certainty"] == "clear"
+    assert "50 standard deviations" in found["task"]["why"]
+    assert found["layer"]["text"].startswith("Layer l2 carries the task: CKA to labels")
+    assert (found["layer"]["certainty"], found["layer"]["why"]) == (
+        "clear",
+        "3 of 3 measures agree",
+    )
+
+
+def test_chance_is_not_called_knowledge():
+    found = without_readouts([0.01, 0.0, 0.005])
+    assert found["task"]["text"].startswith("The network does not tell the classes apart")
+    assert found["layer"]["text"].startswith("No layer carries the task")
+    below = without_readouts([-0.2, -0.1], sd=None)  # where chance was not drawn
+    assert below["layer"]["text"].startswith("No layer carries the task")
+
+
+def test_a_number_slightly_beyond_chance_is_likely_and_one_without_chance_open():
+    assert without_readouts([0.0, 0.03])["task"]["certainty"] == "likely"
+    assert without_readouts([0.0, 0.3], sd=None)["task"]["certainty"] == "open"
+
+
+def test_measures_that_disagree_leave_the_layer_open():
+    values = dict(zip(HEADLINES, ([0.6, 0.2], [0.1, 0.5], [0.1, 0.4]), strict=True))
+    layer = without_readouts(values)["layer"]
+    assert layer["certainty"] == "open"
+    assert layer["text"].startswith(
+        "No single layer carries the task: highest are CKA to labels (0.6) in layer l0 and label "
+        "alignment (0.5) and feature contrast (0.4) in layer l1"
+    )
+
+
+def test_an_earlier_layer_with_nearly_as_much_is_named():
+    text = without_readouts([0.1, 0.57, 0.6])["layer"]["text"]
+    assert "layer l1 already has 95% of its CKA to labels" in text
+    assert "already" not in without_readouts([0.1, 0.3, 0.6])["layer"]["text"]
+
+
+def test_guessing_is_said_and_what_to_do_about_it():
+    found = without_readouts([0.1, 0.4], loss=1.2)
+    assert found["task"]["text"].startswith("The network does not do the task: its loss")
+    assert found["layer"]["text"].startswith("Layer l1 shows most of it")
+    assert found["next"]["text"].startswith("Train it, or check labels")
+
+
+@pytest.mark.parametrize("split", ["train", "unknown"])
+def test_training_examples_ask_for_others(split):
+    found = without_readouts([0.1, 0.4], loss=0.01, split=split)["next"]
+    assert found["text"].startswith("Pass held_out= examples and measure")
+
+
+def test_held_out_examples_name_the_layer_to_take():
+    found = without_readouts([0.1, 0.4, 0.3], split="test")["next"]
+    assert found["text"] == "To reuse this network, take the features of layer l1."
+
+
+def test_unlabeled_data_say_what_is_missing():
+    found = without_readouts({"cka_target": []}, task="unlabeled")
+    assert list(found) == ["next"]
+    assert found["next"]["text"].startswith("Give the survey labels")
+
+
+@pytest.mark.parametrize("task", ["regression", "multi-label"])
+def test_numbers_and_several_labels_are_followed(task):
+    goal = "labels" if task == "multi-label" else "targets"
+    text = without_readouts([0.1, 0.4], task=task, num_classes=None)["task"]["text"]
+    assert f"follows the {goal}" in text
+
+
+def test_a_survey_of_one_family_shows_the_same_sentences_everywhere(generator):
+    x = torch.randn(60, 8, generator=generator)
+    found = th.survey(nn.Linear(8, 2), (x, (x[:, 0] > 0).long()), families="kernel")
+    told = found.record.contents["answers"]
+    assert [answer["question"] for answer in told] == ["task", "layer", "next"]
+    assert found.summary().startswith(told[0]["text"])
+    assert [answer.text for answer in answers([found.run])] == [answer["text"] for answer in told]

@@ -17,7 +17,8 @@ def unfinished():
 
 
 def test_summary_shows_every_family_at_the_last_step_that_took_it(unfinished):
-    title, _, heads, steps, *lines = unfinished.summary().splitlines()
+    _, table = unfinished.summary().split("\n\n", 1)
+    title, _, heads, steps, *lines = table.splitlines()
     assert title == "step 100, 11 measured"
     assert heads.startswith("layer")
     taken = dict(zip(FAMILIES, steps.split()[2:], strict=True))
@@ -70,7 +71,8 @@ def test_of_true_labels_too():
     monitor = th.Monitor(mlp(), (x, y.roll(1)), every=1, truth=y)
     for step in range(2):
         monitor.step(step)
-    _, _, heads, steps, *_ = monitor.history.summary().splitlines()
+    _, table = monitor.history.summary().split("\n\n", 1)
+    _, _, heads, steps, *_ = table.splitlines()
     assert heads.endswith("to truth")
     taken = dict(zip(["read-out", *FAMILIES, "truth"], steps.split()[2:], strict=True))
     assert taken["truth"] == taken["kernel"] == "1"

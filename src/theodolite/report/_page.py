@@ -16,7 +16,12 @@ from theodolite.report._maps import pair_map
 from theodolite.report._overview import Overview, Reading, overview_of, readings_of, whole_numbers
 from theodolite.report._profiles import depth_figures
 from theodolite.report._reading import Group, RunView, groups_of
-from theodolite.report._sentences import count_of, family_sentence, opening_sentence
+from theodolite.report._sentences import (
+    count_of,
+    family_sentence,
+    opening_sentence,
+    trend_sentence,
+)
 from theodolite.report.pages import (
     DARK,
     LIGHT,
@@ -116,19 +121,18 @@ def _group_view(group: Group) -> dict[str, Any]:
     over_steps = history_figures(group) if group.is_history else []
     if over_steps:
         section = _section(group, "steps", "Over training", over_steps)
-        sections.append(section | {"sentence": "The loss, and each headline by layer and step."})
+        sections.append(section | {"sentence": trend_sentence(group)})
     shown = [part for part in sections if part["figures"] or part["whole"]]
     titles = {f["key"]: (f["title"], f["id"]) for part in shown for f in part["figures"]}
 
-    answered = {step: group_answers(group, step) for step in group.steps}
+    answered = {step: {a.question: a for a in group_answers(group, step)} for step in group.steps}
 
-    def answer_at(question: int) -> Callable[[int], Any]:
-        return lambda step: _answer_view(answered[step][question], titles)
+    def answer_at(question: str) -> Callable[[int], Any]:
+        unknown = Answer(question, "Not measured up to this step.", "open", "see later steps")
+        return lambda step: _answer_view(answered[step].get(question, unknown), titles)
 
-    answers = [
-        texts.add(f"answer-{answer.question}", answer_at(i))
-        for i, answer in enumerate(answered[group.steps[-1]])
-    ]
+    asked = answered[group.steps[-1]]
+    answers = [texts.add(f"answer-{question}", answer_at(question)) for question in asked]
     return {
         "index": group.index,
         "name": plain(group.name),

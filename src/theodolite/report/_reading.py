@@ -120,6 +120,10 @@ class RunView:
         """Whether any layer carries this number at any step."""
         return (family, measure) in self._holders
 
+    def taken(self, family: str, measure: str) -> list[Moment]:
+        """The moments with this number."""
+        return self._holders.get((family, measure), [])
+
     def drawn(self, family: str, name: str) -> bool:
         """Whether any layer carries this curve at any step that is shown."""
         wanted = (family, name)
@@ -142,7 +146,7 @@ class RunView:
         """
         key = (step, family, measure)
         if key not in self._held:
-            known = self._holders.get((family, measure), [])
+            known = self.taken(family, measure)
             before = [m for m in known if step is None or m.step <= step]
             self._held[key] = before[-1] if before else self.at(step)
         return self._held[key]

@@ -22,6 +22,7 @@ __all__ = [
     "profile_sentence",
     "quiet_reason",
     "scores_of",
+    "trend_sentence",
     "values_of",
 ]
 
@@ -100,6 +101,31 @@ def loss_sentence(group: Group) -> str:
             who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
             parts.append(f"{who}{' → '.join(ends)}")
     return paragraph(group, parts)
+
+
+def trend_sentence(group: Group) -> str:
+    """How the headline of labels of each run changed over its last third, where it is highest."""
+    parts = []
+    for run in group.runs:
+        headlines = [(f, FAMILIES[f].headline) for f in ("kernel", "representation", "gradient")]
+        family, measure = next((pair for pair in headlines if run.measured(*pair)), headlines[0])
+        known = run.taken(family, measure)
+        last = values_of(group, known[-1], family, measure) if len(known) > 2 else {}
+        if not last:
+            continue
+        layer = max(last, key=last.__getitem__)
+        earlier = known[-1 - max(1, len(known) // 3)]
+        before, now = earlier.value(family, measure, layer), last[layer]
+        if not finite(before):
+            continue
+        small = _LEVEL * max(abs(before), abs(now))
+        word = "falls" if before - now > small else "has levelled"
+        word = "still rises" if now - before > small else word
+        who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
+        change = f"{shown(before)} → {shown(now)} since step {earlier.step}"
+        parts.append(f"{who}{FAMILIES[family].heading} of {layer_words(layer)} {word}, {change}")
+    drawn = "The loss, and each headline by layer and step."
+    return f"{drawn} {paragraph(group, parts)}".rstrip()
 
 
 def opening_sentence(group: Group, step: int | None = None) -> str:

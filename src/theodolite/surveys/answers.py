@@ -1,11 +1,16 @@
-"""Sentences about a survey that a person can act on, from its rows alone."""
+"""Sentences about a survey that a person can act on, from its rows alone.
+
+They are written into the record; pages and terminals show them as they stand there. Read-outs
+answer where they were taken, elsewhere the headlines of the families that read labels.
+"""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from dataclasses import dataclass
+from math import inf, isfinite, log
 from typing import Any, Literal
 
 from theodolite.advice import FitEvidence, HeldOut, LabelVerdict, judge_fit
-from theodolite.records import Answer, listed
+from theodolite.records import FAMILIES, Answer, listed
 
 __all__ = ["answers_of"]
 
@@ -16,6 +21,10 @@ _ALIKE = 0.1  # of a tangent alignment: a smaller lead is none
 _FITTED = 0.1  # of what there is to explain: less of it is little
 _MOST = 0.5  # of the fit: more is most of it
 _CALIBRATED = 100  # examples at least: the verdict was calibrated on 105 and more
+_LABELED = ("kernel", "representation", "gradient")  # families that read labels, the first first
+_CHANCE, _CLEAR = 2.0, 5.0  # standard deviations: nearer is within chance, further is clear
+_NEARLY = 0.9  # of the highest number: a layer that has it carries most of the task
+_WELL = 0.25  # of the loss of chance: less of it is a fit
 
 
 def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -36,11 +45,22 @@ def answers_of(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
     several = data.get("task") == "multi-label"
     goal = "targets" if data.get("num_classes", 0) is None and not several else "labels"
+    headlines = _headlines(rows, layers)
     task = _task(verdict) or _fit_alone(rows, data)
     carrier = _carrier(rows, layers, verdict, goal)
-    found = [task, carrier, _next(rows, layers, verdict, goal), _groups(rows, layers, data)]
+    following = _next(rows, layers, verdict, goal)
     if data.get("outputs", 0) is None and carrier is not None:
-        found[2] = found[2] or _without_model(carrier)
+        following = following or _without_model(carrier)
+    elif headlines:
+        losses = _losses(rows, contents)
+        single = goal == "labels" and not several
+        says = ("tell", "the classes apart") if single else ("follow", f"the {goal}")
+        task = task or _task_of_headline(headlines[0], losses, *says)
+        carrier = carrier or _layer_of_headlines(headlines, losses)
+        following = following or _next_of_headline(rows, data, headlines[0], losses)
+    elif data.get("task") == "unlabeled":
+        following = following or _ask_for_labels()
+    found = [task, carrier, following, _groups(rows, layers, data)]
     return [{**vars(a), "evidence": list(a.evidence)} for a in found if a is not None]
 
 
@@ -305,6 +325,165 @@ def _next(
     guess = "" if chance is None else f", chance {chance:.2g}"
     why = f"describes this moment, and is no forecast; tangent alignment {each}{guess}"
     return Answer("next", text, "likely", why, ("tangent-tangent-alignment",))
+
+
+@dataclass(frozen=True)
+class _Headline:
+    """The headline of one family, layer by layer."""
+
+    family: str
+    rows: Mapping[str, Row]
+
+    @property
+    def heading(self) -> str:
+        return FAMILIES[self.family].heading
+
+    @property
+    def figure(self) -> str:
+        return f"{self.family}-{FAMILIES[self.family].headline}".replace("_", "-")
+
+    @property
+    def last(self) -> str:
+        return [*self.rows][-1]
+
+    @property
+    def top(self) -> str | None:
+        """The layer with the highest number, among those above 0 that are not within chance."""
+        values = {name: row["value"] for name, row in self.rows.items()}
+        beyond = [name for name in values if values[name] > 0 and self.score(name) > _CHANCE]
+        return max(beyond, key=values.__getitem__, default=None)
+
+    def score(self, layer: str) -> float:
+        """Standard deviations above chance; infinitely many where chance was not drawn."""
+        row = self.rows[layer]
+        known = row["null_mean"] is not None and row["null_sd"]
+        return (row["value"] - row["null_mean"]) / row["null_sd"] if known else inf
+
+    def told(self, layer: str) -> str:
+        """A number with its chance level."""
+        row = self.rows[layer]
+        chance = "" if row["null_mean"] is None else f" (chance {row['null_mean']:.2g})"
+        return f"{row['value']:.3g}{chance}"
+
+
+def _headlines(
+    rows: Mapping[tuple[str | None, str], Row], layers: Sequence[str]
+) -> list[_Headline]:
+    """Headlines of the families that read labels, as far as they are numbers."""
+    found = []
+    for family in _LABELED:
+        every = {name: rows.get((name, FAMILIES[family].headline)) for name in layers}
+        known = {name: row for name, row in every.items() if row and isfinite(row["value"])}
+        found += [_Headline(family, known)] if known else []
+    return found
+
+
+def _losses(
+    rows: Mapping[tuple[str | None, str], Row], contents: Mapping[str, Any]
+) -> tuple[float, float] | None:
+    """The loss and that of chance; None where it is not a cross entropy of classes."""
+    data, loss = contents["data"], rows.get((None, "loss"))
+    default = contents.get("config", {}).get("loss") in {None, "default", "cross_entropy"}
+    single = data.get("task") in {None, "classification", "sequence"}
+    classes = data.get("num_classes")
+    if not (default and single and classes and loss and isfinite(loss["value"])):
+        return None
+    return loss["value"], log(classes)
+
+
+def _task_of_headline(
+    headline: _Headline, losses: tuple[float, float] | None, verb: str, what: str
+) -> Answer:
+    """What the last layer shows of the task."""
+    last, score = headline.last, headline.score(headline.last)
+    number = f"{headline.heading} in its last layer ({_name(last)}) is {headline.told(last)}"
+    chance = FAMILIES[headline.family].chance
+    why = f"{abs(score):.0f} standard deviations from what {chance} give"
+    certainty = "clear" if score >= _CLEAR else "likely"
+    if score == inf:
+        certainty, why = "open", "no chance level was measured"
+    evidence = (headline.figure, "steps-loss")
+    if score <= _CHANCE:
+        text = f"The network does not {verb} {what}: {number}."
+        return Answer("task", text, "likely" if score < 1 else "open", why, evidence)
+    text = f"The network {verb}s {what}: {number}"
+    if losses is not None:
+        loss, level = losses
+        if loss >= level:
+            text = (
+                f"The network does not do the task: its loss on these examples is {loss:.3g}, "
+                f"chance is {level:.3g}. What its last layer shows of the labels may be what the "
+                f"inputs tell: {headline.heading} {headline.told(last)}."
+            )
+            return Answer("task", text, "clear", "the loss is that of chance", evidence)
+        fits = "it fits" if loss < _WELL * level else "it partly fits"
+        text += f"; {fits} these examples (loss {loss:.3g}, chance {level:.3g})"
+    return Answer("task", f"{text}.", certainty, why, evidence)
+
+
+def _layer_of_headlines(
+    headlines: Sequence[_Headline], losses: tuple[float, float] | None
+) -> Answer:
+    """The layer where the headlines are highest, and whether they agree."""
+    evidence = tuple(headline.figure for headline in headlines)
+    known = [headline for headline in headlines if headline.top is not None]
+    if not known:
+        text = "No layer carries the task: no number is beyond chance."
+        why = f"{len(headlines)} of {len(headlines)} measures agree"
+        return Answer("layer", text, "clear" if len(headlines) > 1 else "likely", why, evidence)
+    told: dict[str, list[str]] = {}
+    for headline in known:
+        value = headline.rows[headline.top]["value"]
+        told.setdefault(headline.top, []).append(f"{headline.heading} ({value:.3g})")
+    if len(told) > 1:
+        parts = listed(
+            f"{listed(numbers)} in layer {_name(name)}" for name, numbers in told.items()
+        )
+        text = f"No single layer carries the task: highest are {parts}"
+        certainty, why = "open", "the measures disagree about the layer"
+    else:
+        ((top, numbers),) = told.items()
+        does = "shows most of it" if losses and losses[0] >= losses[1] else "carries the task"
+        verb = "is" if len(known) == 1 else "are"
+        text = f"Layer {_name(top)} {does}: {listed(numbers)} {verb} highest there"
+        certainty, why = "likely", "the one measure of labels that was taken"
+        if len(known) > 1:
+            certainty, why = "clear", f"{len(known)} of {len(known)} measures agree"
+    values = {name: row["value"] for name, row in known[0].rows.items()}
+    first = next(name for name in values if values[name] >= _NEARLY * values[known[0].top])
+    if first != known[0].top:
+        share = values[first] / values[known[0].top]
+        text += f"; layer {_name(first)} already has {share:.0%} of its {known[0].heading}"
+    return Answer("layer", f"{text}.", certainty, why, evidence)
+
+
+def _next_of_headline(
+    rows: Mapping[tuple[str | None, str], Row],
+    data: Mapping[str, Any],
+    headline: _Headline,
+    losses: tuple[float, float] | None,
+) -> Answer:
+    """What would tell most, by what is missing."""
+    evidence = (headline.figure,)
+    if losses and losses[0] >= losses[1]:
+        text = "Train it, or check labels and preprocessing: it is no better than chance."
+        return Answer("next", text, "likely", "the loss is that of chance", ("steps-loss",))
+    held_out = any(measure.startswith("held_out_") for _, measure in rows)
+    if data.get("split") in _TRAINED_ON and not held_out:
+        text = (
+            "Pass held_out= examples and measure the representation family: on training examples a "
+            "network that memorises can show the same numbers."
+        )
+        why = "no number here is of other examples than those given"
+        return Answer("next", text, "clear", why, evidence)
+    top = headline.top or headline.last
+    text = f"To reuse this network, take the features of layer {_name(top)}."
+    return Answer("next", text, "likely", f"{headline.heading} is highest there", evidence)
+
+
+def _ask_for_labels() -> Answer:
+    text = "Give the survey labels or targets: with them four more families can be measured."
+    return Answer("next", text, "clear", "the data have none")
 
 
 def _groups(
