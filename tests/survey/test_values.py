@@ -292,3 +292,24 @@ def test_modes_to_reach_counts_modes_of_the_layer():
     labels = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0))
     found = th.survey(model, (x, labels), families=["kernel"])
     assert value(found, "modes_to_reach", "0") == math.inf
+
+
+def test_sums_of_gradients_are_those_of_all_pairs():
+    model, (x, y) = cnn().double(), images()
+    x, few = x.double(), {"pairs": 10}
+    alone = y.clone()
+    alone[0] = 2 + y.max()  # a class of one example, after one of none
+    model[7] = nn.Linear(128, 6).double()
+    from_pairs, from_sums = (
+        th.survey(model, (x, alone), families="gradient", sizes=sizes, permutations=0)
+        for sizes in ({}, few)
+    )
+    methods = [s.record.contents["routes"]["gradient"]["method"] for s in (from_pairs, from_sums)]
+    assert methods == ["all pairs of examples", "sums over examples"]
+    one, other = (
+        s.to_frame().query("measure != 'gradient_confusion'") for s in (from_pairs, from_sums)
+    )
+    assert list(one.measure) == list(other.measure)
+    np.testing.assert_allclose(one.value, other.value, rtol=1e-9)
+    for name, values in from_sums.record.arrays.items():
+        np.testing.assert_allclose(from_pairs.record.arrays[name], values, rtol=1e-9, atol=1e-12)

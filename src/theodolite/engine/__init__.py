@@ -39,6 +39,7 @@ from theodolite.engine._gradients import (
     GradientAlignment,
     GradientSums,
     LayerGradientAlignment,
+    alignment_of_sums,
     gradient_alignment,
     gradient_sums,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "TangentFeatures",
     "TangentKernels",
     "UnitSums",
+    "alignment_of_sums",
     "available_bytes",
     "backward_kernel",
     "capture_inputs",

@@ -205,6 +205,17 @@ class UnitSums:
     total_square: Float[Tensor, "*layers"]
     mean_square: Float[Tensor, "*layers"]
 
+    @classmethod
+    def of_gram(cls, gram: Float[Tensor, "n n"], groups: Float[Tensor, "n k"]) -> "UnitSums":
+        """The sums of one layer from the inner products of its gradients, in float64."""
+        lengths = gram.diagonal().clamp(min=0.0).sqrt()
+        scale = torch.where(lengths > 0, 1 / lengths, torch.zeros_like(lengths))
+        cosines = gram * scale * scale.unsqueeze(1)
+        counts = (lengths > 0).double() @ groups
+        by_class = groups.mT @ cosines @ groups
+        means = 1 / counts.clamp(min=1.0)
+        return cls(counts, by_class.diagonal(), cosines.sum(), means @ by_class @ means)
+
     def stiffness(self) -> Float[Tensor, "*layers"]:
         """Mean cosine of two different gradients."""
         count = self.counts.sum(-1)
@@ -243,6 +254,31 @@ class LayerSums:
     norms: Float[Tensor, "*layers n"]
     weight_norm: Float[Tensor, "*layers"]
     units: UnitSums | None = None
+
+    @classmethod
+    def of_gram(
+        cls, gram: Float[Tensor, "n n"], groups: Float[Tensor, "n k"], weight_norm: float = math.nan
+    ) -> "LayerSums":
+        """The sums of one layer from the inner products of its gradients.
+
+        Args:
+            gram: inner products of all pairs of examples, in float64.
+            groups: one where an example belongs to a class.
+            weight_norm: norm of the layer's parameters.
+
+        Example:
+            >>> gradients, groups = torch.eye(2).double(), torch.ones(2, 1).double()
+            >>> LayerSums.of_gram(gradients @ gradients.mT, groups).classes.sum_square.tolist()
+            [2.0]
+        """
+        every = groups.new_ones(len(groups), 1)
+        return cls(
+            SetSums.of_gram(gram, groups),
+            SetSums.of_gram(gram, every)[0],
+            gram.diagonal().clamp(min=0.0).sqrt(),
+            gram.new_tensor(weight_norm),
+            UnitSums.of_gram(gram, groups),
+        )
 
     def row(self, index: int) -> "LayerSums":
         """One of several layers side by side."""

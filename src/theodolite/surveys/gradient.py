@@ -5,7 +5,7 @@ Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contr
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from theodolite.engine import LayerGradientAlignment, TangentKernels
+from theodolite.engine import (
+    LayerGradientAlignment,
+    LayerSums,
+    TangentKernels,
+    alignment_of_sums,
+    per_example_loss,
+)
 from theodolite.errors import MemoryLimitError
 from theodolite.measures import gradient
 from theodolite.measures.gradient import SetSums
@@ -118,24 +124,32 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of the gradients of all layers that own trainable parameters."""
     layers = context.layout.with_parameters()
     batch, targets = context.examples("gradient")
+    found: Mapping[str, LayerGradientAlignment]
+    pairs = _pairs(context, record, layers) if _all_from_pairs(context, layers) else None
+    complete = pairs is not None
     with context.step("gradient"):
-        found = context.gradient_sums(layers, example_loss(context))
-    if context.options.stiffness and found.total.stiffness is None:
+        if pairs is not None:
+            found, total, logits = _from_pairs(context, pairs, layers)
+        else:
+            sums = context.gradient_sums(layers, example_loss(context))
+            found, total, logits = sums, sums.total, sums.logits
+    if not complete:
+        pairs = _pairs(context, record, layers)
+    if context.options.stiffness and total.stiffness is None:
         text = "not measured: gradients of unit length do not fit into memory_limit"
         record.warn(None, "gradient", "stiffness", text)
-    pairs = _pairs(context, record, layers)
     record.section()
     for layer in context.own(layers):
-        if layer.name in found.sums.names:
+        if layer.name in found:
             with context.step("gradient", layer):
                 gram = None if pairs is None else pairs[layer.name]
                 _gradient_rows(context, record, layer, found[layer.name], gram)
-    rows = {"omega": found.total.omega}
+    rows = {"omega": total.omega}
     if targets.labels is not None:
-        rows["in_class_omega"] = found.total.in_class
-        rows["omega_contrast"] = found.total.contrast
+        rows["in_class_omega"] = total.in_class
+        rows["omega_contrast"] = total.contrast
         if context.task is None:  # else losses stand in the place of logits
-            rows["logit_omega_contrast"] = found.logits.contrast
+            rows["logit_omega_contrast"] = logits.contrast
         counts = targets.labels.bincount()
         single = int((counts == 1).sum())
         if single:
@@ -145,7 +159,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
         estimate, why = Estimate(float(value)), _ZERO_GRADIENTS
         record.row(None, "gradient", measure, estimate, n=len(batch), reason=why)
     record.routes["gradient"] = {
-        "method": "sums over examples",
+        "method": "all pairs of examples" if complete else "sums over examples",
         "n": len(batch),
         "pairs": 0 if pairs is None else _pair_count(context),
         "null": "the grouping into classes is permuted",
@@ -179,6 +193,40 @@ def _pairs(
             return None
 
 
+def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
+    """Whether pairs of all examples are taken: sums follow from them, without passes of their own.
+
+    Kernels add up to that of all parameters where layers share none.
+    """
+    names = [name for layer in layers for name in layer.owned]
+    if not context.processes.alone or context.task is not None or len(names) > len(set(names)):
+        return False
+    return _pair_count(context) == context.count("gradient")
+
+
+def _from_pairs(
+    context: SurveyContext, pairs: TangentKernels, layers: Sequence[Layer]
+) -> tuple[dict[str, LayerGradientAlignment], LayerGradientAlignment, LayerGradientAlignment]:
+    """Alignment of every layer's gradients, of those of all parameters, and of the logits."""
+    batch, targets = context.examples("gradient")
+    outputs = context.outputs(batch).detach().requires_grad_()
+    with torch.enable_grad():
+        losses = per_example_loss(example_loss(context))(outputs, batch)
+        (slopes,) = torch.autograd.grad(losses.sum(), outputs)
+    groups = _groups(targets.labels, len(batch)).to(slopes.device)
+
+    def alignment(gram: Tensor) -> LayerGradientAlignment:
+        return alignment_of_sums(LayerSums.of_gram(gram, groups))
+
+    total, found = torch.zeros_like(groups @ groups.mT), {}
+    for layer in layers:
+        gram = pairs[layer.name].double()
+        found[layer.name] = alignment(gram)
+        total += gram
+    wide = slopes.double()
+    return found, alignment(total), alignment(wide @ wide.mT)
+
+
 def _gradient_rows(
     context: SurveyContext,
     record: RecordBuilder,
@@ -201,7 +249,7 @@ def _gradient_rows(
     if labels is not None:
         add("in_class_omega", values.in_class, None if nulls is None else nulls.in_class)
     add("gradient_diversity", values.diversity)
-    if values.stiffness is not None:
+    if values.stiffness is not None and context.options.stiffness:
         add("stiffness", values.stiffness)
     if gram is not None:
         confusion, why = Estimate(float(gradient.confusion_of_gram(gram))), _ZERO_GRADIENTS
