@@ -190,6 +190,48 @@ def test_inputs_are_prepared_for_each_model():
     assert not found.problems
 
 
+def letters(texts):
+    """Counts of eight letters."""
+    return torch.tensor([[text.count(letter) for letter in "abcdefgh"] for text in texts]).float()
+
+
+def texts_of(x):
+    return ["".join(c * int(k) for c, k in zip("abcdefgh", row, strict=True)) for row in x]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["pair", "targets"])
+def test_texts_become_tensors_model_by_model(apart):
+    x, y = task(60)
+    x = (3 * x).round().clamp(0, 9)
+    texts, prepare = texts_of(x), {"good": letters, "short": lambda t: letters(t)[:, :3]}
+    given = (texts, {"targets": y}) if apart else ((texts, y), {})
+    models = {"good": good(), "short": nn.Linear(3, 2)}
+    found = th.transfer(models, given[0], prepare=prepare, tangent=False, **given[1])
+    wanted = th.transfer(models, (x, y), prepare={"short": lambda rows: rows[:, :3]}, tangent=False)
+    assert found.names == wanted.names
+    assert found.to_frame()["error"].tolist() == pytest.approx(wanted.to_frame()["error"].tolist())
+
+
+def test_texts_without_prepare_are_refused():
+    x, y = task(60)
+    with pytest.raises(DomainError, match=r"expected tensors, got texts; pass prepare="):
+        th.transfer({"good": good()}, (texts_of(x.abs()), y))
+
+
+def test_other_texts_are_another_run(tmp_path):
+    x, y = task(40)
+
+    def run(scale):
+        texts = texts_of((scale * x.abs()).round())
+        options = {"prepare": letters, "tangent": False, "folder": tmp_path / "run"}
+        return th.transfer({"good": good()}, (texts, y), **options)
+
+    seconds = run(1).to_frame()["seconds"][0]
+    assert run(1).to_frame()["seconds"][0] == seconds  # read, not measured
+    with pytest.warns(UserWarning, match="holds a run already"):
+        run(2)
+
+
 def test_nothing_trainable_below_the_head_is_said():
     frozen = good().requires_grad_(False)
     found = th.transfer(frozen, task(60))

@@ -1,13 +1,20 @@
-"""Where the models of a ranking come from: modules, callables that build them, names."""
+"""Where models and examples of a ranking come from.
+
+Models are modules, callables that build them, or names. Examples that are no tensors (texts, images
+of another library) are drawn by number, and become tensors model by model.
+"""
 
 import hashlib
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
+from numbers import Number
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -17,7 +24,17 @@ from theodolite.errors import DomainError, DtypeError
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.probe import probe_digest
 
-__all__ = ["Source", "built_model", "identity", "named_sources", "own_name", "unmatched"]
+__all__ = [
+    "Source",
+    "built_model",
+    "from_items",
+    "identity",
+    "items_digest",
+    "named_sources",
+    "numbered",
+    "own_name",
+    "unmatched",
+]
 
 Source = nn.Module | Callable[[], nn.Module] | str
 
@@ -47,6 +64,53 @@ def named_sources(models: Any) -> dict[str, Source]:
                 f"name such as timm:resnet18, got {type(source).__name__}"
             )
     return found
+
+
+def numbered(data: Any, targets: Any) -> tuple[Any, list[Any] | None]:
+    """Data whose inputs are a list of texts or other objects: their numbers, and the list.
+
+    Args:
+        data: anything; inputs, or a pair of inputs and targets.
+        targets: where they are given apart from the data.
+    """
+    pair = targets is None and isinstance(data, (tuple, list)) and len(data) == 2
+    inputs = data[0] if pair else data
+    if not isinstance(inputs, (list, tuple, np.ndarray)) and not hasattr(inputs, "iloc"):
+        return data, None
+    items = list(inputs)
+    plain = (Tensor, np.ndarray, np.generic, Number, list, tuple, Mapping, Batch)
+    if not items or (isinstance(items[0], plain) and not isinstance(items[0], str)):
+        return data, None
+    places = torch.arange(len(items))
+    return ((places, data[1]) if pair else places), items
+
+
+def items_digest(items: Sequence[Any], digest: str) -> str:
+    """SHA-256 over the objects and the digest of their numbers and targets; that if none are."""
+    if not items:
+        return digest
+    found = hashlib.sha256(digest.encode())
+    for item in items:
+        found.update(pickle.dumps(item))
+    return found.hexdigest()
+
+
+def from_items(
+    items: Sequence[Any], prepare: Callable[[Any], Any] | None, name: str
+) -> Callable[[Tensor], Any]:
+    """What makes the inputs of a model from numbers of objects.
+
+    Raises:
+        DtypeError: If nothing was given that makes tensors of them.
+    """
+    if prepare is None:
+        kind = "texts" if isinstance(items[0], str) else f"objects ({type(items[0]).__name__})"
+        raise DtypeError(
+            f"data: expected tensors, got {kind}; pass prepare=, or prepare={{{name!r}: ...}}, a "
+            "function that takes a list of them and returns the inputs of the model, such as "
+            'lambda texts: tokenizer(texts, padding=True, return_tensors="pt")'
+        )
+    return lambda places: prepare([items[place] for place in places.tolist()])
 
 
 def own_name(source: Any) -> str:

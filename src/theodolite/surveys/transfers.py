@@ -49,8 +49,11 @@ from theodolite.surveys.transfer_results import Transfer
 from theodolite.surveys.transfer_sources import (
     Source,
     built_model,
+    from_items,
     identity,
+    items_digest,
     named_sources,
+    numbered,
     own_name,
     unmatched,
 )
@@ -138,11 +141,13 @@ def transfer(
         models: modules, callables that build them, or names as on the command line
             (``FILE.py:CALLABLE``, ``timm:NAME``, ``hf:NAME``): one, a list, or a mapping from
             names. Callables and names are built one at a time, and let go.
-        data: labelled examples of the new task, as :func:`theodolite.survey` takes them. Class
+        data: labelled examples of the new task, as :func:`theodolite.survey` takes them; or a list
+            of texts (images, files) with their labels, which ``prepare`` turns into tensors. Class
             labels, or numbers to regress, which are judged by error.
         targets: of the same examples, where the data holds none.
         prepare: makes the inputs of a model from those of the data, a few examples at a time
-            (resize images, repeat a channel); a mapping from models where they differ.
+            (resize images, repeat a channel, split texts into tokens); a mapping from models where
+            they differ.
         options: those of :class:`TransferOptions`; single ones may be given as keywords.
         workers: processes, one model each at a time; models must then be picklable.
         ray: run the models as trials of Ray instead.
@@ -175,9 +180,11 @@ def transfer(
     survey_options = SurveyOptions(
         families="representation", sizes={"representation": chosen.examples}, seed=chosen.seed
     )
+    data, items = numbered(data, targets)
     probe = draw_probe(data, survey_options, targets=targets)
+    probe = replace(probe, digest=items_digest(items or [], probe.digest))
     notes = [*_require_task(probe), *unmatched(sources, head=chosen.head, prepare=prepare)]
-    work = _Work(probe, chosen, prepare)
+    work = _Work(probe, chosen, prepare, items)
     place = None
     if folder is not None:
         place = _folder(Path(folder), probe, chosen, overwrite=overwrite)
@@ -284,10 +291,14 @@ class _Work:
     probe: Probe
     options: TransferOptions
     prepare: Prepare | Mapping[str, Prepare] | None
+    items: Sequence[Any] | None
+
+    def _prepare(self, name: str) -> Prepare | None:
+        return self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
 
     def digest(self, name: str, source: Source) -> str:
         """Of the examples, options and model, so that another run is not taken for this one."""
-        prepare = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
+        prepare = self._prepare(name)
         parts: list[Any] = [self.probe.digest, self.options.describe(), name, identity(source)]
         parts.append(None if prepare is None else identity(prepare))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -298,8 +309,10 @@ class _Work:
         began = time.perf_counter()
         model = built_model(name, source)
         built = time.perf_counter() - began
-        given = self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
-        record = _measured(name, model, self.probe, self.options, given, report)
+        prepare = self._prepare(name)
+        if self.items is not None:
+            prepare = from_items(self.items, prepare, name)
+        record = _measured(name, model, self.probe, self.options, prepare, report)
         contents = dict(record.contents)
         contents["source"] = source if isinstance(source, str) else own_name(source)
         contents["seconds"] = {"build": built, **contents["seconds"]}
@@ -313,13 +326,14 @@ class _Prepared:
     batch: Batch
     prepare: Prepare | None
     size: int
+    place: torch.device | str
     cast: Callable[[Batch], Batch] | None = None
 
     def part(self, chosen: slice) -> Batch:
         """Some of the examples."""
         few = self.batch.take(chosen)
         if self.prepare is not None:
-            few = _as_batch(self.prepare, few)
+            few = _as_batch(self.prepare, few).to(self.place)
         return few if self.cast is None else self.cast(few)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -358,7 +372,7 @@ def _measured(
     place = options.device or model_device(model)
     with _moved(model, options.device), untouched(model):
         model.eval()
-        examples = _Prepared(probe.batch.to(place), prepare, options.batch_size)
+        examples = _Prepared(probe.batch.to(place), prepare, options.batch_size, place)
         few = replace(probe, batch=examples.part(slice(0, 2)), notes={}, suspect=None)
         fit = fit_inputs(model, few, SurveyOptions())
         examples = replace(examples, cast=fit.cast)
