@@ -1,11 +1,8 @@
-"""Real processes under ``torchrun`` get the numbers of a single one, or fail together."""
+"""Real processes get the numbers of a single one, or fail together."""
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +10,11 @@ import torch
 
 import theodolite
 from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares_of
+from tests.distributed.forked import in_processes, results, start
+from tests.distributed.worker import command, measure
 from tests.metrics import streams
 from tests.survey.subjects import mlp
 
-ROOT = Path(__file__).parents[2]
 SURVEYS = [
     (size, shares, name) for name in CASES for size in SHARES for shares in shares_of(name, size)
 ]
@@ -24,38 +22,24 @@ SURVEYS = [
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """One launch of two and one of three processes, side by side."""
-    running = {}
-    for size in SHARES:
-        folder = tmp_path_factory.mktemp(f"processes-{size}")
-        running[size] = folder, _launch(size, folder)
+    """Two and three processes, side by side: their folder, and the processes."""
+    folders = {size: tmp_path_factory.mktemp(f"processes-{size}") for size in SHARES}
+    running = {
+        size: (folder, start(size, folder, partial(measure, folder)))
+        for size, folder in folders.items()
+    }
     yield running
-    for _, process in running.values():
-        process.kill()
+    for _, processes in running.values():
+        for process, _ in processes:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
 def launched(started, single):
     """Processes -> the folder with what they found; this process has measured meanwhile."""
-    for size, (_, process) in started.items():
-        output, _ = process.communicate(timeout=900)
-        assert process.returncode == 0, f"{size} processes:\n{output[-4000:]}"
+    for _, processes in started.values():
+        results(processes)
     return {size: folder for size, (folder, _) in started.items()}
-
-
-def _launch(size, folder):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(size), "-m", "tests.distributed.launched", str(folder)]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -253,10 +237,10 @@ def test_one_process_among_several_measures_alone_without_a_group(found, single,
     require_equal(found[size][0]["alone"], single["all families"])
 
 
-def test_the_command_measures_in_all_processes_and_speaks_in_one(found, launched):
-    code, printed, held = found[2][0]["command"]
+def test_the_command_measures_in_all_processes_and_speaks_in_one(tmp_path):
+    folder = tmp_path / "command"
+    (code, printed, held), second = in_processes(2, tmp_path, partial(command, folder), group=False)
     assert (code, held) == (0, False)
-    assert found[2][1]["command"] == (0, "", False)
-    folder = launched[2] / "command"
+    assert second == (0, "", False)
     assert json.loads(printed)["folder"] == str(folder)
     assert theodolite.load(folder).record.contents["config"]["processes"] == 2

@@ -1,7 +1,7 @@
-"""One of several processes that ``torchrun`` starts: measures its part, saves what it got."""
+"""One of several processes of a launcher: measures its part, saves what it got."""
 
 import datetime
-import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -9,16 +9,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import get_rank, get_world_size
+from typer.testing import CliRunner
 
 import theodolite
 from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares_of, split
 from tests.metrics import streams
 from tests.survey.subjects import mlp
 from theodolite._distributed import Processes
+from theodolite.cli import app
 from theodolite.engine import _tangents
 from theodolite.errors import MemoryLimitError
-
-RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def numbers(record) -> dict:
@@ -30,12 +31,12 @@ def numbers(record) -> dict:
 def surveys() -> dict:
     found = {}
     for name, case in CASES.items():
-        for shares in shares_of(name, SIZE):
+        for shares in shares_of(name, get_world_size()):
             model = case.model()
-            x, y = split(case.data(), shares, RANK)
+            x, y = split(case.data(), shares, get_rank())
             wrapped = nn.parallel.DistributedDataParallel(model) if shares[-1] else model
             for buffer in model.buffers():  # as after training: those of the first process count
-                buffer.mul_(1 + RANK)
+                buffer.mul_(1 + get_rank())
             before = [buffer.clone() for buffer in model.buffers()]
             options = case.options | {"truth": case.truth(x)}
             record = theodolite.survey(wrapped, case.feed(x, y), **options).record
@@ -48,8 +49,8 @@ def surveys() -> dict:
 def copies() -> dict:
     """The same data in every process, and generators in different states."""
     case = CASES["all families"]
-    generator = torch.Generator().manual_seed(5 + RANK)
-    torch.manual_seed(RANK)
+    generator = torch.Generator().manual_seed(5 + get_rank())
+    torch.manual_seed(get_rank())
     options = case.with_options(generator=generator) | {"truth": case.truth(case.data()[0])}
     found = theodolite.survey(case.model(), case.data(), **options)
     return numbers(found.record)
@@ -59,7 +60,7 @@ def monitor(folder: Path) -> dict:
     """Train with DDP and watch; the states at measured steps go with the numbers."""
     model = mlp().double()
     wrapped = nn.parallel.DistributedDataParallel(model)
-    x, y = split(double_blobs(), SHARES[SIZE][0], RANK)
+    x, y = split(double_blobs(), SHARES[get_world_size()][0], get_rank())
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     states = {}
     with theodolite.Monitor(wrapped, (x, y), folder=folder / "steps", **MONITOR) as watch:
@@ -69,8 +70,8 @@ def monitor(folder: Path) -> dict:
             optimizer.step()
             states[step] = {name: value.clone() for name, value in model.state_dict().items()}
             watch.step(step)
-    watch.history.save(folder / f"saved-{RANK}")
-    watch.history.to_html(folder / f"page-{RANK}.html")
+    watch.history.save(folder / f"saved-{get_rank()}")
+    watch.history.to_html(folder / f"page-{get_rank()}.html")
     records = {record.contents["step"]: numbers(record) for record in watch.history.run.steps}
     return {"records": records, "states": states}
 
@@ -80,9 +81,9 @@ def metrics() -> dict:
     warnings.filterwarnings("ignore", message="The ``compute`` method")
     data, values = streams.make_data(), {}
     for name, case in streams.CASES.items():
-        for shares in SHARES[SIZE]:
+        for shares in SHARES[get_world_size()]:
             metric = case.build(data).to("cpu")
-            rows = torch.split(torch.arange(120), [2 * share for share in shares])[RANK]
+            rows = torch.split(torch.arange(120), [2 * share for share in shares])[get_rank()]
             for chunk in torch.split(rows, 32) if len(rows) else ():
                 case.feed(metric, data.part(chunk))
             values[name, shares] = metric.compute()
@@ -98,15 +99,15 @@ class Failing(nn.Module):
 
     def forward(self, x):
         self.left -= 1
-        if self.left < 0 and RANK == SIZE - 1:
+        if self.left < 0 and get_rank() == get_world_size() - 1:
             raise RuntimeError("the last device ran out of luck")
         return self.inner(x)
 
 
 def failures(folder: Path) -> dict:
     """Messages of everything that can go wrong in one process, one after the other."""
-    x, y = split(double_blobs(), SHARES[SIZE][0], RANK)
-    last = RANK == SIZE - 1
+    x, y = split(double_blobs(), SHARES[get_world_size()][0], get_rank())
+    last = get_rank() == get_world_size() - 1
     other = mlp(seed=1 if last else 0).double()
     blocked = folder / "a file"
     blocked.write_text("in the way")
@@ -120,7 +121,7 @@ def failures(folder: Path) -> dict:
         "labels": lambda: theodolite.survey(mlp().double(), (x, y - 5 if last else y)),
         "nan": lambda: theodolite.survey(mlp().double(), (broken, y), families="covariance"),
         "weights": lambda: theodolite.survey(other, (x, y)),
-        "seed": lambda: theodolite.survey(mlp().double(), (x, y), seed=RANK),
+        "seed": lambda: theodolite.survey(mlp().double(), (x, y), seed=get_rank()),
         "option": lambda: theodolite.survey(mlp().double(), (x, y), permutations=-1 if last else 2),
         "empty": lambda: theodolite.survey(mlp().double(), (x[:0], y[:0])),
         "folder": watch,
@@ -149,7 +150,7 @@ def _skipped(x, y) -> dict:
     real = _tangents.tangent_kernels
 
     def refused(*args, **options):
-        if RANK == SIZE - 1:
+        if get_rank() == get_world_size() - 1:
             raise MemoryLimitError("too little memory here")
         return real(*args, **options)
 
@@ -164,7 +165,7 @@ def _skipped(x, y) -> dict:
 def absent() -> tuple[str, str]:
     """Only the first process calls: it does not wait for ever."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
-    if RANK == 0:
+    if get_rank() == 0:
         call = lambda: theodolite.survey(mlp().double(), double_blobs(), options={"group": group})  # noqa: E731
         return _message(call)
     time.sleep(3)
@@ -173,7 +174,7 @@ def absent() -> tuple[str, str]:
 
 def alone() -> dict:
     """A survey of one process among several, and of a group of one."""
-    if RANK > 0:
+    if get_rank() > 0:
         return {}
     case = CASES["all families"]
     options = case.with_options(group=None) | {"truth": case.truth(case.data()[0])}
@@ -182,30 +183,26 @@ def alone() -> dict:
     return numbers(found.record)
 
 
-def command(folder: Path) -> tuple[int, str, bool]:
+def command(folder: Path, rank: int) -> tuple[int, str, bool]:
     """Exit code and words of ``theodolite survey``, which makes and leaves a group by itself.
 
     Also whether PyTorch still holds that group, which would abort the process at its end.
     """
-    from typer.testing import CliRunner
-
-    from theodolite.cli import app
-
+    for name in ("torch.distributed.nn", "torch.distributed.nn.functional"):
+        sys.modules.pop(name, None)  # the command starts without them
     network = Path(__file__).parents[1] / "networks.py"
     words = ["survey", f"{network}:mlp", "digits", "--arg", "sizes=[64,8,10]"]
     words += ["--examples", "40", "--family", "kernel", "--json", "--output", str(folder)]
     result = CliRunner().invoke(app, words)
-    (group,) = torch.distributed.nn.functional.all_gather.__defaults__
+    from torch.distributed.nn.functional import all_gather
+
+    (group,) = all_gather.__defaults__
     return result.exit_code, result.stdout, group is not None
 
 
-def main(folder: Path) -> None:
-    torch.set_num_threads(1)
-    found = {"command": command(folder / "command")} if SIZE == 2 else {}
-    # A launcher's meeting point serves one group only.
-    meeting = (folder / "meeting").as_uri()
-    dist.init_process_group("gloo", init_method=meeting, rank=RANK, world_size=SIZE)
-    found |= {
+def measure(folder: Path, rank: int) -> None:
+    """All of it in one group, saved for the test."""
+    found = {
         "surveys": surveys(),
         "copies": copies(),
         "monitor": monitor(folder),
@@ -215,4 +212,4 @@ def main(folder: Path) -> None:
     }
     found["copies again"] = copies()  # after all these failures nobody is out of step
     found["absent"] = absent()
-    torch.save(found, folder / f"found-{RANK}.pt")
+    torch.save(found, folder / f"found-{rank}.pt")
