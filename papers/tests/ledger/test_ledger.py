@@ -6,6 +6,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import typer
@@ -297,7 +298,14 @@ class TestPanels:
 
 @pytest.fixture(scope="module")
 def book():
-    return _pages.chapters(RECORDS)
+    """All of it, once, without the shape checker: judging 200 resamples of every claim under it
+    takes three times as long, and the checks run under it in the tests of each paper.
+    """
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        return _pages.chapters(RECORDS)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 class TestCommitted:

@@ -9,8 +9,9 @@ a claim is to apply its check to every part of the results that it is about, whi
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import combinations_with_replacement, pairwise
+from functools import cache, cached_property
+from itertools import chain, combinations_with_replacement, pairwise
+from operator import getitem
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,7 @@ Numbers = Sequence[float] | np.ndarray
 Scope = Literal["run", "seed", "all"]
 LARGE = ("reduced", "published")  # sizes on the paper's own data
 DECIDED = ("holds", "fails", "mixed")  # statuses of a verdict that the runs decide
+_ENUMERATED, _DRAWS = 5, 200  # of seeds: all draws up to the first number, beyond the second
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,32 @@ class Results:
         """The runs of each seed."""
         seeds: Sequence[int] = sorted({run.seed for run in self.runs})
         return {s: Results(tuple(run for run in self.runs if run.seed == s)) for s in seeds}
+
+    @cached_property
+    def resamples(self) -> Sequence[tuple["Results", float]]:
+        """As many seeds drawn with replacement, many times, with the weight of each draw.
+
+        Up to five seeds every draw is there with its probability; beyond, 200 are drawn. A seed
+        that was drawn twice counts as two. The claims of a study share the draws.
+        """
+        parts = list(self.by_seed().values())
+        count = len(parts)
+        if count <= _ENUMERATED:
+            draws = list(combinations_with_replacement(range(count), count))
+            ways = [
+                math.factorial(count) / math.prod(math.factorial(draw.count(k)) for k in set(draw))
+                for draw in draws
+            ]
+        else:
+            generator = np.random.default_rng(0)
+            draws = [tuple(generator.integers(0, count, count).tolist()) for _ in range(_DRAWS)]
+            ways = [1.0] * _DRAWS
+        placed = [  # place in the draw, part -> its runs with the place as their seed
+            [tuple(replace(run, seed=place) for run in part) for part in parts]
+            for place in range(count)
+        ]
+        drawn = [Results(tuple(chain(*map(getitem, placed, draw)))) for draw in draws]
+        return list(zip(drawn, ways, strict=True))
 
 
 @dataclass(frozen=True)
@@ -256,39 +284,15 @@ def judge_claim(claim: Claim, size: str, results: Results, repeat: str = "seed")
 
 
 def _resampled(claim: Claim, results: Results) -> float | None:
-    """How often a claim holds when as many seeds are drawn with replacement.
-
-    Up to five seeds every draw is counted with its probability; beyond, 200 are drawn.
-    """
+    """How often a claim holds when as many seeds are drawn with replacement."""
     parts = list(results.by_seed().values())
-    count = len(parts)
-    if count < 2:
+    if len(parts) < 2:
         return None
     if claim.scope != "all":
         held = [all(claim.check(part).holds for _, part in _parts(claim.scope, p)) for p in parts]
-        return float(np.mean(held)) ** count
-    if count <= _ENUMERATED:
-        draws = list(combinations_with_replacement(range(count), count))
-        ways = [
-            math.factorial(count) / math.prod(math.factorial(draw.count(k)) for k in set(draw))
-            for draw in draws
-        ]
-    else:
-        generator = np.random.default_rng(0)
-        draws = [tuple(generator.integers(0, count, count).tolist()) for _ in range(_DRAWS)]
-        ways = [1.0] * _DRAWS
-    held = [bool(claim.check(_drawn(parts, draw)).holds) for draw in draws]
-    return float(np.average(held, weights=ways))
-
-
-def _drawn(parts: Sequence[Results], draw: Sequence[int]) -> Results:
-    """The runs of the drawn seeds; a seed that was drawn twice counts as two."""
-    return Results(
-        tuple(replace(run, seed=k) for k, place in enumerate(draw) for run in parts[place])
-    )
-
-
-_ENUMERATED, _DRAWS = 5, 200
+        return float(np.mean(held)) ** len(parts)
+    held = [bool(claim.check(drawn).holds) for drawn, _ in results.resamples]
+    return float(np.average(held, weights=[weight for _, weight in results.resamples]))
 
 
 def _parts(scope: Scope, results: Results) -> list[tuple[str, Results]]:
