@@ -63,3 +63,12 @@ def test_models_that_are_not_told_apart_are_named():
 def test_features_that_disagree_are_told():
     notes = choosing_notes([entry("a", 0.1, 10, features=0.5), entry("b", 0.2, 10, features=0.2)])
     assert notes[0].startswith("Read-outs of the features alone would start from b")
+
+
+def test_features_alone_beside_tangent_kernels_are_told():
+    pair = [entry("a", 0.2, 1), Candidate("b", 0.3, 0.3, 0.7, 1, incomplete=True)]
+    assert choosing_notes(pair)[0] == (
+        "b is judged by features alone, the others with the tangent kernel, whose errors are "
+        "lower: its place may be too low."
+    )
+    assert not any("features alone" in note for note in choosing_notes(pair[1:] * 2))

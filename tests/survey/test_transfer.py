@@ -495,8 +495,23 @@ def test_a_device_that_is_full_costs_the_tangent_kernel_alone(monkeypatch):
     model = found.record.contents["models"][0]
     assert model["tangent"] is None
     assert model["notes"] == [
-        "The tangent kernel was not measured, features alone are judged: CUDA out of memory"
+        "The tangent kernel was not measured, features alone are judged: CUDA out of memory; "
+        "a smaller tangent_examples= may help"
     ]
+
+
+def test_a_kernel_that_fits_in_parts_is_measured():
+    """A pass of all examples would take more than is allowed, one of a few does not."""
+    torch.manual_seed(0)
+    convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)]
+    model = nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
+    data = torch.randn(40, 1, 16, 16), torch.arange(40) % 2
+    judged = th.transfer(model, data, memory_limit=3_000_000).record.contents["models"][0]
+    assert judged["notes"] == []
+    assert judged["tangent"]["n"] == 40
+    told = th.transfer(model, data, memory_limit=10_000).record.contents["models"][0]["notes"]
+    assert told[0].startswith("The tangent kernel was not measured")
+    assert told[0].endswith("a smaller tangent_examples= or a larger memory_limit= may help")
 
 
 def test_the_random_state_is_noted_where_the_model_is_measured(monkeypatch):

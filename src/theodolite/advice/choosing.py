@@ -34,6 +34,7 @@ class Candidate:
         forecast: accuracy, or error for regression, that is expected of fine-tuning.
         parameters: how many.
         misses: squared error of each example, in one order for all models.
+        incomplete: whether the tangent kernel was wanted and could not be measured.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Candidate:
     forecast: float
     parameters: int
     misses: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.empty(0))
+    incomplete: bool = False
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -85,6 +87,13 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     if len(known) < 2:
         return notes
     first = known[0]
+    alone = [entry.name for entry in known if entry.incomplete]
+    if 0 < len(alone) < len(known):
+        notes.append(
+            f"{listed(alone, most=4)} {'is' if len(alone) == 1 else 'are'} judged by features "
+            "alone, the others with the tangent kernel, whose errors are lower: "
+            f"{'its place' if len(alone) == 1 else 'their places'} may be too low."
+        )
     equals = [entry.name for entry in known[1:] if not _apart(first, entry)]
     if len(first.misses) and equals:
         notes.append(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from theodolite.advice import SMALL_ERROR, LearningCurve, learning_curve
 from theodolite.engine import Batch, tangent_kernels
-from theodolite.errors import TheodoliteError
+from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
     NORMAL_QUANTILE,
     LeaveOneOut,
@@ -27,8 +27,9 @@ from theodolite.linalg import (
 from theodolite.measures import kernel
 from theodolite.surveys.heads import Body, WithHead
 
-__all__ = ["Judged", "body_kernel", "forecast", "judged", "predicted_curve"]
+__all__ = ["NOT_MEASURED", "Judged", "body_kernel", "forecast", "judged", "predicted_curve"]
 
+NOT_MEASURED = "The tangent kernel was not measured"  # as a note of the model begins
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 # Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
 # interval where the error is small, and how much higher networks come out where it is not.
@@ -156,9 +157,13 @@ def body_kernel(
     try:
         found = tangent_kernels(fresh, list(examples), outputs="trace", params=trained, **options)
     except (TheodoliteError, torch.OutOfMemoryError) as error:
-        full = isinstance(error, torch.OutOfMemoryError)  # whose message goes on about settings
-        reason = str(error).partition(". ")[0] if full else error
-        notes.append(f"The tangent kernel was not measured, features alone are judged: {reason}")
+        reason = str(error)
+        if isinstance(error, torch.OutOfMemoryError):  # what follows is about settings
+            reason = f"{reason.partition('. ')[0]}; a smaller tangent_examples= may help"
+        elif isinstance(error, MemoryLimitError):  # whose advice is for callers of the engine
+            told = reason.partition("; pass")[0]
+            reason = f"{told}; a smaller tangent_examples= or a larger memory_limit= may help"
+        notes.append(f"{NOT_MEASURED}, features alone are judged: {reason}")
         return None
     return double(found.total)
 

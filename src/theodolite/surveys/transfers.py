@@ -39,6 +39,7 @@ from theodolite.surveys.probe import Probe, draw_probe
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_regressions import (
+    NOT_MEASURED,
     Judged,
     body_kernel,
     forecast,
@@ -79,7 +80,7 @@ class TransferOptions:
         layers: whose read-outs are judged; by default as in a survey.
         pool: how a layer's output becomes one row: "mean", "max", "flatten", "cls", "last".
         labels: numbers of labels for the learning curve; by default up to ten times the examples.
-        batch_size: examples of one forward pass.
+        batch_size: examples of one forward pass for features; tangent kernels take what fits.
         memory_limit: bytes, or a size such as "4GB", for tangent kernels.
         device: where models are measured; by default where they are.
         seed: of the examples drawn and of the fresh head.
@@ -412,7 +413,6 @@ def _body_kernel(
         notes,
         seed=options.seed,
         memory_limit=options.memory_limit,
-        batch_size=options.batch_size,
     )
 
 
@@ -556,6 +556,7 @@ def _joined(
             record.contents["forecast"]["value"],
             record.contents["parameters"],
             record.arrays["misses"],
+            any(note.startswith(NOT_MEASURED) for note in record.contents["notes"]),
         )
         for name, record in ((name, kept[name]) for name in sources if name in kept)
     ]
