@@ -12,9 +12,9 @@ from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import (
     backward_kernel,
+    forward_backward_kernels,
     forward_kernel,
     tangent_kernels,
-    traced_backward_kernel,
 )
 from theodolite.measures.kernel import cka, kta, target_gram
 from theodolite.measures.tangent import tangent_alignment
@@ -226,7 +226,7 @@ def test_the_scalar_case_divided_by_the_width_squared(x):
 
 
 @pytest.mark.parametrize("layer", ["0", "2"])
-def test_the_traced_backward_kernel_is_the_mean_over_equal_outputs(layer):
+def test_backward_kernels_of_several_layers_are_means_over_equal_outputs(layer):
     model = torch.nn.Sequential(
         torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 4)
     ).double()
@@ -235,8 +235,18 @@ def test_the_traced_backward_kernel_is_the_mean_over_equal_outputs(layer):
     expected = [
         [sum(whole[a, i, b, i].item() for i in range(4)) / 4 for b in range(6)] for a in range(6)
     ]
-    traced = traced_backward_kernel(model, x, layer)
+    forward, traced = forward_backward_kernels(model, x, ["0", "2"])[layer]
     torch.testing.assert_close(traced, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(forward, forward_kernel(model, x, layer))
+
+
+def test_layers_of_several_positions_have_no_forward_and_backward_kernels():
+    model = nn.Sequential(nn.Linear(3, 5), nn.Flatten(), nn.Linear(20, 4), nn.Linear(4, 2))
+    x = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(0))
+    found = forward_backward_kernels(model, x, ["0", "2", "3"])
+    assert list(found) == ["2", "3"]
+    torch.testing.assert_close(found["2"][0], forward_kernel(model, x, "2"))
+    assert forward_backward_kernels(model, x, ["0"]) == {}
 
 
 @pytest.mark.spec("4.P26")

@@ -48,9 +48,9 @@ from theodolite.engine._plan import ContractionSizes, contraction_costs
 from theodolite.engine._tangent_features import (
     TangentFeatures,
     backward_kernel,
+    forward_backward_kernels,
     forward_kernel,
     tangent_features,
-    traced_backward_kernel,
 )
 from theodolite.engine._tangents import (
     Coverage,
@@ -165,6 +165,7 @@ __all__ = [
     "fit_batch",
     "fitted_batches",
     "follow_layers",
+    "forward_backward_kernels",
     "forward_kernel",
     "gauss_newton",
     "gives_channels_first",
@@ -198,7 +199,6 @@ __all__ = [
     "tangent_features",
     "tangent_kernels",
     "tensors_in",
-    "traced_backward_kernel",
     "untouched",
     "unwrap",
     "weight_covariance",

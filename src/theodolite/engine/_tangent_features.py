@@ -4,7 +4,7 @@
 :func:`backward_kernel` the two factors of the kernel of a linear layer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from theodolite.checks import size_in_bytes
 from theodolite.engine._checks import check_features
 from theodolite.engine._factors import DenseFactors, OuterFactors
 from theodolite.engine._kernel_engine import BatchList, KernelEngine, prepare
-from theodolite.engine._plan import EngineOptions, dense_groups
+from theodolite.engine._plan import EngineOptions, Plan, dense_groups
 from theodolite.engine._tangents import followed
 from theodolite.engine.batches import Batch
 from theodolite.engine.inputs import require_device, require_model
@@ -205,35 +205,84 @@ def backward_kernel(
     return (flat @ flat.T / (width if normalize else 1)).view(n, c, n, c)
 
 
-def traced_backward_kernel(
-    model: nn.Module, inputs: Any, layer: str, *, readout: str | Readout | None = None
-) -> Float[Tensor, "n n"]:
-    """The mean of a backward kernel over pairs of equal outputs, without the other pairs.
+def forward_backward_kernels(
+    model: nn.Module,
+    inputs: Any,
+    layers: Sequence[str],
+    *,
+    readout: str | Readout | None = None,
+) -> dict[str, tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]]:
+    """Forward kernels of several layers, and their backward kernels averaged over equal outputs.
 
-    Of a thousand outputs these are a thousandth, in time and in memory.
+    The same passes serve all layers. Pairs of different outputs are not formed: of a thousand
+    outputs those that are equal are a thousandth, in time and in memory.
+
+    Args:
+        model: Any module, in evaluation mode.
+        inputs: Inputs, as for :func:`tangent_kernels`.
+        layers: Names. Those that have no matrix of their own, applied once to one vector per
+            example, are left out of the result.
+        readout: See :func:`tangent_kernels`.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False)).double()
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> [kernel.tolist() for kernel in forward_backward_kernels(model, x, ["0"])["0"]]
+        [[[0.5, 0.5], [0.5, 1.0]], [[0.5, 0.5], [0.5, 0.5]]]
     """
-    factors = _factors(model, inputs, layer, readout)
-    assert factors.output_grads is not None
-    flat = factors.output_grads.flatten(1)
-    return flat @ flat.T / flat.shape[1]
+    kernels = {}
+    for layer, factors in _vector_factors(model, inputs, layers, readout).items():
+        assert factors.inputs is not None
+        assert factors.output_grads is not None
+        a, b = factors.inputs.flatten(1), factors.output_grads.flatten(1)
+        kernels[layer] = a @ a.T / a.shape[1], b @ b.T / b.shape[1]
+    return kernels
 
 
 def _factors(
     model: nn.Module, inputs: Any, layer: str, readout: str | Readout | None
 ) -> OuterFactors:
+    found = _vector_factors(model, inputs, [layer], readout)
+    if layer not in found:
+        raise ShapeError(
+            f"layer {layer!r}: expected one matrix applied once to one vector per example, got "
+            "none, several, or several positions; use tangent_kernels for other layers"
+        )
+    return found[layer]
+
+
+def _vector_factors(
+    model: nn.Module, inputs: Any, layers: Sequence[str], readout: str | Readout | None
+) -> dict[str, OuterFactors]:
+    """Inputs and output gradients of layers with one matrix, applied once to one vector."""
     inner = unwrap(model)
     place = model_device(inner)
     with untouched(inner), exact_arithmetic(place):
         data = BatchList.of(inputs, None, None, place)
-        options = EngineOptions(layers=layer, readout=readout, check=False)
-        engine = prepare(inner, data, options)
-        plan = engine.plan(len(data), len(data), True, 1)
+
+        def prepared(names: Sequence[str]) -> tuple[KernelEngine, Plan]:
+            options = EngineOptions(layers=list(names), readout=readout, check=False)
+            engine = prepare(inner, data, options)
+            return engine, engine.plan(len(data), len(data), True, 0)
+
+        engine, plan = prepared(layers)
+        fitting = [layer for layer in engine.layers if _has_vectors(engine, plan, layer)]
+        if len(fitting) < len(engine.layers):  # before passes for all outputs
+            if not fitting:
+                return {}
+            engine, plan = prepared(fitting)
         (block,) = data.blocks(len(data), plan.batch_size)
-        collected = engine.collect(block, plan)
-    found = [part for part in collected.factors if isinstance(part, OuterFactors)]
-    if len(found) != 1 or found[0].output_grads is None or found[0].output_grads.shape[3] != 1:
-        raise ShapeError(
-            f"layer {layer!r}: expected one matrix applied once to one vector per example, got "
-            f"{len(found)} matrices or several positions; use tangent_kernels for other layers"
-        )
-    return found[0]
+        factors = engine.collect(block, plan).factors
+    own = {layer: factors[engine.groups_of(layer)[0]] for layer in fitting}
+    return {
+        layer: part
+        for layer, part in own.items()
+        if isinstance(part, OuterFactors)
+        and part.output_grads is not None
+        and part.output_grads.shape[3] == 1
+    }
+
+
+def _has_vectors(engine: KernelEngine, plan: Plan, layer: str) -> bool:
+    groups = [plan.groups[index] for index in engine.groups_of(layer)]
+    return [(entry.group.kind, entry.route) for entry in groups] == [("outer", "hadamard")]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import forward_kernel, traced_backward_kernel
+from theodolite.engine import forward_backward_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
@@ -180,12 +180,19 @@ def relu_depth(model: nn.Module) -> int:
 
 
 def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]) -> None:
-    """Forward and backward kernels of linear layers, examples in class order."""
-    linear = [la for la in layers if isinstance(context.model.get_submodule(la.name), nn.Linear)]
-    widest = max((layer.width for layer in linear), default=1)
-    each = 4 * _GRADIENTS * (context.layout.outputs or 1) * max(1, widest)
-    count = min(_PICTURED, context.count("tangent"), context.plan.free_bytes // each)
-    if linear and count < 2:
+    """Forward and backward kernels of linear layers of vectors, examples in class order."""
+    linear = [
+        layer
+        for layer in layers
+        if isinstance(context.model.get_submodule(layer.name), nn.Linear)
+        and len(layer.input_shape or ()) == 1
+    ]
+    drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
+    outputs, free = context.layout.outputs or 1, context.plan.free_bytes
+    sizes = {layer.name: 4 * _GRADIENTS * outputs * max(1, layer.width) for layer in drawn}
+    widest = max(sizes.values(), default=1)
+    count = min(_PICTURED, context.count("tangent"), free // widest)
+    if drawn and count < 2:
         text = "not drawn: output gradients of two examples do not fit into memory_limit"
         record.warn(None, "tangent", "backward_kernel", text)
         return
@@ -193,16 +200,19 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
     labels = torch.zeros(len(batch), dtype=torch.long) if known.labels is None else known.labels
     order = labels.argsort(stable=True)
     batch, classes = batch.take(order), labels[order]
-    drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
-    for layer in context.own(drawn):
-        with context.step("tangent", layer):
-            readout = context.options.readout
+    together = max(1, free // (count * widest)) if drawn else 1
+    own = context.own(drawn)
+    for start in range(0, len(own), together):
+        part = {layer.name: layer for layer in own[start : start + together]}
+        with context.step("tangent", own[start]):
             try:
-                forward = forward_kernel(context.model, batch, layer.name, readout=readout)
-                backward = traced_backward_kernel(context.model, batch, layer.name, readout=readout)
-            except TheodoliteError:  # a layer applied to several positions has no such kernels
+                kernels = forward_backward_kernels(
+                    context.model, batch, list(part), readout=context.options.readout
+                )
+            except TheodoliteError:  # pictures are no reason to lose the numbers
                 continue
+        for name, (forward, backward) in kernels.items():
             maps = {"matrix": forward, "classes": classes}
-            record.curve(layer, "tangent", "forward_kernel", maps)
+            record.curve(part[name], "tangent", "forward_kernel", maps)
             maps = {"matrix": backward, "classes": classes}
-            record.curve(layer, "tangent", "backward_kernel", maps)
+            record.curve(part[name], "tangent", "backward_kernel", maps)
