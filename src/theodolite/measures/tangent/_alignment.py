@@ -184,14 +184,21 @@ def spectral_norm(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     return vector_norm(tall @ leading_vector(tall.detach()))
 
 
-def leading_vector(matrix: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
-    """Unit right singular vector of the largest singular value."""
+def leading_vector(matrix: Float[Tensor, "n d"], *, symmetric: bool = False) -> Float[Tensor, " d"]:
+    """Unit right singular vector of the largest singular value.
+
+    Args:
+        matrix: in float64.
+        symmetric: whether it equals its transpose: one product in the place of two.
+    """
     size = matrix.shape[1]
     if size <= _DENSE_BELOW or not matrix.any():
         return symmetric_eigen(matrix.mT @ matrix).vectors[:, 0]
-    pairs = top_eigen_operator(
-        lambda vector: matrix.mT @ (matrix @ vector), size, 1, device=matrix.device
-    )
+
+    def product(vector: Tensor) -> Tensor:
+        return matrix @ vector if symmetric else matrix.mT @ (matrix @ vector)
+
+    pairs = top_eigen_operator(product, size, 1, which="LM", device=matrix.device)
     return torch.nn.functional.normalize(pairs.vectors[:, 0], dim=0)
 
 
@@ -438,8 +445,9 @@ def _centering(center: bool) -> Centering:
 
 
 def _decomposition(pair: KernelAndLabel) -> AlignmentDecomposition:
-    frobenius, spectral = matrix_norm(pair.kernel), spectral_norm(pair.kernel)
-    energy = pair.label_energy
+    K = pair.kernel
+    spectral = vector_norm(K @ leading_vector(K.detach(), symmetric=True))
+    frobenius, energy = matrix_norm(K), pair.label_energy
     return AlignmentDecomposition(
         alignment=_alignment(pair),
         correlation=ratio_or_nan(energy, spectral, pair.defined),
