@@ -1,5 +1,7 @@
 """Labels per position: next tokens, tags, maps of pixels, against loops and autograd."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -158,6 +160,7 @@ def test_sequences_are_aligned_with_their_groups():
     found = th.survey(model, batch, groups=groups, unit="sequence", read="raw", permutations=0)
     x = model.table(batch["input_ids"]).detach()
     mask = batch["attention_mask"].double()[:, :, None]
+    mask[:, 0] = 0  # first tokens of causal models
     means = (x * mask).sum(1) / mask.sum(1)
     expected = kernel.target_cka(means, numbers, debiased=True)
     assert value(found, "cka_target", "table") == pytest.approx(float(expected.detach()), rel=1e-9)
@@ -318,7 +321,48 @@ def test_padding_before_a_text_is_no_position_of_it():
     places = probe.positions.index
     mask = probe.batch.mask.gather(1, places.clamp(min=0))
     assert (mask[places >= 0] == 1).all()
-    assert int((places >= 0).sum()) == 6 * 2 + 6 * 5  # all with a token and a next one
+    assert int((places >= 0).sum()) == 6 * 1 + 6 * 4  # with a token, one before and one after it
+
+
+class Sinking(Reader):
+    """What causal models learn: at the first token features are the same, and very long."""
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.table(input_ids)
+        x[:, 0] = 1000.0
+        return SimpleNamespace(logits=self.head(self.mix(x)))
+
+
+def test_first_tokens_of_causal_models_are_left_out():
+    """They would be all that an alignment sees; the loss counts them as ever."""
+    batch = {"input_ids": sentences()["input_ids"]}
+    batch["labels"] = batch["input_ids"]
+    model = Sinking().double().eval()
+    found = th.survey(model, batch, families=["kernel", "gradient"], read="raw", permutations=0)
+    features = model.mix(model.table(batch["input_ids"])).detach()
+    labels = batch["input_ids"][:, 2:].flatten()
+    expected = kernel.target_cka(features[:, 1:-1].flatten(0, 1), labels, debiased=True)
+    assert value(found, "cka_target", "mix") == pytest.approx(float(expected), rel=1e-9)
+    logits = model(batch["input_ids"]).logits[:, :-1].flatten(0, 1)
+    expected = functional.cross_entropy(logits, batch["input_ids"][:, 1:].flatten())
+    assert value(found, "loss") == pytest.approx(float(expected.detach()), rel=1e-12)
+    notes = found.record.contents["warnings"]
+    assert any("the first token of an example is left out" in note["text"] for note in notes)
+    assert not any(note["measure"] == "features" for note in notes)
+
+
+def test_first_tokens_stay_where_there_is_nothing_else():
+    ids = sentences(count=24, length=2)["input_ids"]
+    found = th.survey(Reader(), (ids, ids), families="kernel")
+    assert rows(found, "cka_target", "mix")["n"] == 24
+
+
+def test_a_few_long_rows_are_told():
+    x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    x[7] *= 100
+    found = th.survey(nn.Linear(3, 2), (x, torch.arange(100) % 2), families="kernel")
+    (note,) = [n for n in found.record.contents["warnings"] if n["measure"] == "features"]
+    assert note["text"].startswith("1 of 100 rows of features hold")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ alone: each collector gives a process what belongs to its own layers.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -325,6 +325,9 @@ class SurveyContext:
         found: dict[str, LayerFeatures] = {}
         if narrow:
             reader = None if self.layout.outputs is None else self._reader()
+            if self.task is not None and self.task.labels.shift and pool in ("mean", "max"):
+                # Losses count by the mask as it was: they take a pass of their own.
+                batch, reader = replace(batch, mask=self.task.behind_first(batch)), None
             rows = self._shared_rows(batch, narrow, pool, reader)
             if positions is not None:
                 most = max(map(self.row_count, readers))

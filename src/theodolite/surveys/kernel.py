@@ -27,6 +27,7 @@ __all__ = ["measure_kernel"]
 
 _SHOWN = 200  # modes of spectra that are kept
 _FEW = 50  # examples, below which chance alone moves CKA visibly
+_LONG, _FEWEST = 0.01, 20  # share of examples that should not outweigh all others, of so many
 
 
 def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
@@ -37,6 +38,7 @@ def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
             grams = torch.stack([features.gram for _, features in group])
             kernels = CenteredGrams.of(grams, [features.eps for _, features in group])
             references = references or _references(context, record, grams.device)
+            _warn_of_long_ones(record, [layer for layer, _ in group], grams)
         if references:
             _alignment_rows(context, record, [layer for layer, _ in group], kernels, references)
     record.section()
@@ -52,6 +54,24 @@ def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
         "spectrum_pool": config["spectrum_pool"] if context.task is None else context.pool_name,
         "spectrum_centered": False,
     }
+
+
+def _warn_of_long_ones(
+    record: RecordBuilder, layers: Sequence[Layer], grams: Float[Tensor, "l n n"]
+) -> None:
+    """Say where a few examples outweigh all others, as first tokens do in language models."""
+    n = grams.shape[1]
+    if n < _FEWEST:
+        return
+    squares, few = grams.diagonal(dim1=1, dim2=2), math.ceil(_LONG * n)
+    shares = (squares.topk(few).values.sum(1) / squares.sum(1)).tolist()
+    for layer, share in zip(layers, shares, strict=True):
+        if share > 0.5:
+            text = (
+                f"{few} of {n} rows of features hold {share:.0%} of their squared length: what "
+                "this layer aligns with is decided by them alone"
+            )
+            record.warn(layer, "kernel", "features", text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -103,8 +103,22 @@ class PositionTask:
             found.append(size)
         return max(found)
 
+    def behind_first(self, batch: Batch) -> Bool[Tensor, "n p"]:
+        """Tokens of every example but its first, unless there is no other.
+
+        Causal models keep activations there that are a hundred times as long as others and nearly
+        the same in all texts ([sun2024massive]), since heads that have nothing to attend to attend
+        to them ([xiao2024sinks]). A few of them are all that an alignment of features sees.
+        """
+        count = self.labels.count
+        if self.labels.masked and batch.mask is not None:
+            tokens = batch.mask.reshape(len(batch), count).bool()
+        else:
+            tokens = torch.ones(len(batch), count, dtype=torch.bool, device=batch.targets.device)
+        return tokens & ((tokens.cumsum(1) > 1) | (tokens.sum(1, keepdim=True) == 1))
+
     def draw(self, batch: Batch, options: SurveyOptions) -> "Positions":
-        """Draw positions, as many of each class as possible.
+        """Draw positions, as many of each class as possible; no first token of a causal model.
 
         Args:
             batch: the examples.
@@ -114,6 +128,9 @@ class PositionTask:
         if self.labels.masked and batch.mask is not None:
             # Padding before a text is held against its first token, yet it is no token of it.
             counted = counted & batch.mask.reshape(counted.shape).cpu().bool()
+        if self.labels.shift:
+            behind = counted & self.behind_first(batch).cpu()
+            counted = behind if bool(behind.any()) else counted
         if self.classes is not None:
             known = torch.tensor(self.classes)
             labels = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
@@ -230,7 +247,7 @@ def find_task(
     whole = None if loss is None else _of_outputs(loss)
     outside = _encoder(model) if "decoder_input_ids" in batch.kwargs else None
     task = PositionTask(name, labels, classes, whole or labels.loss, unit, outside)
-    return task, _notes(task, counted)
+    return task, _notes(task, counted, options)
 
 
 def _of_outputs(loss: Loss) -> Callable[[Tensor, Batch], Tensor]:
@@ -304,7 +321,7 @@ def _encoder(model: nn.Module) -> str | None:
     return next((name for name, module in model.named_modules() if module is encoder), None)
 
 
-def _notes(task: PositionTask, counted: Tensor) -> dict[str, str]:
+def _notes(task: PositionTask, counted: Tensor, options: SurveyOptions) -> dict[str, str]:
     labels, total = task.labels, counted.numel()
     text = f"{task.name}: {int(counted.sum()):,} of {total:,} positions have a label that counts"
     if labels.shift:
@@ -319,7 +336,11 @@ def _notes(task: PositionTask, counted: Tensor) -> dict[str, str]:
     elif task.unit == "token":
         text += "; features are those of single positions"
     else:
-        text += "; features are means over the positions of an example"
+        how = options.describe()["pool"] if options.pool else "mean"
+        text += f"; features are those of whole examples, the {how} over positions"
+    if labels.shift and (task.unit == "token" or options.pool in (None, "mean", "max")):
+        text += "; the first token of an example is left out, where causal models keep activations "
+        text += "so long that alignments see nothing else"
     which = "the mean loss over their positions" if task.loss == labels.loss else "the loss given"
     text += f"; gradients are those of whole examples, of {which}"
     return {"positions": text}
