@@ -293,3 +293,35 @@ def test_a_pretrained_language_model():
     assert float(single.detach()) < 4  # it can read
     assert value(found, "loss") < 4
     assert value(found, "in_class_omega") > value(found, "omega")  # code is like code
+
+
+def test_texts_without_labels_are_held_against_their_next_tokens():
+    torch.manual_seed(0)
+    model, batch = llama().double(), tokens()
+    texts = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    plain, found = (th.survey(model, given, **LIGHT) for given in (batch, texts))
+    for measure in ("loss", "omega"):
+        assert value(found, measure) == value(plain, measure)
+    notes = [note["text"] for note in found.record.contents["warnings"]]
+    assert "there are no labels: they are the next tokens" in notes
+
+
+def test_masked_language_models_need_labels():
+    """They see all tokens: there is nothing to predict in a text as it is."""
+    texts = {key: tokens()[key] for key in ("input_ids", "attention_mask")}
+    found = th.survey(bert("BertForMaskedLM"), texts, families=["kernel", "gradient"])
+    assert found.record.contents["data"]["task"] == "unlabeled"
+    assert "a loss needs targets" in found.record.contents["skipped"]["gradient"]
+
+
+@pytest.mark.parametrize("labels", ["per text", "per token"])
+def test_models_without_a_head(labels):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2)
+    batch = tokens() | ({} if labels == "per token" else {"labels": torch.arange(N) % 2})
+    found = th.survey(transformers.LlamaModel(config), batch, permutations=0)
+    assert set(found.to_frame().family) >= {"covariance", "kernel"}
+    for family in ("tangent", "gradient"):
+        why = found.record.contents["skipped"][family]
+        assert "load the model with a head for its task, such as AutoModelForCausalLM" in why
+    assert ("cka_target" in set(found.to_frame().measure)) == (labels == "per text")

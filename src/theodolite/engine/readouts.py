@@ -85,9 +85,16 @@ def main_tensor(output: Any) -> Tensor:
         if "logits" in output:
             return main_tensor(output["logits"])
         keys = ", ".join(repr(key) for key in output)
+        advice = (
+            "pass readout= as a function of (output, batch), e.g. one that returns one of these"
+        )
+        if "last_hidden_state" in output:
+            advice = (
+                "load the model with a head for its task, such as AutoModelForCausalLM, or pass "
+                "readout= as a function of (output, batch) that returns (n, c)"
+            )
         raise DtypeError(
-            f"readout: expected a mapping with 'logits', got one with {keys or 'nothing'}; pass "
-            "readout= as a function of (output, batch), e.g. one that returns one of these"
+            f"readout: expected a mapping with 'logits', got one with {keys or 'nothing'}; {advice}"
         )
     if isinstance(output, (tuple, list)) and output:
         return main_tensor(output[0])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from theodolite._distributed import Processes
 from theodolite.engine import (
+    IGNORED,
     Batch,
     Cast,
     fit_batch,
@@ -129,6 +131,15 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
         outputs = _columns(fitted.returned, named, options)
         if outputs is None and options.readout is None:
             task = _task(model, fitted.returned, named, batch, options, notes)
+            if _lacks_labels(model, fitted.returned, batch) and options.loss is None:
+                few, batch = (_with_next_tokens(part) for part in (named, batch))
+                found: dict[str, str] = {}
+                task = _task(model, fitted.returned, few, batch, options, found)
+                if task is not None and task.labels.shift:
+                    notes |= found | {"targets": "there are no labels: they are the next tokens"}
+                    cast = partial(_with_next_tokens, cast=cast)
+                else:  # the model sees all tokens: nothing is left to predict
+                    task = None
     if task is None and options.unit is not None:
         raise DomainError(
             "unit: expected labels for every position of the outputs, to choose unit="
@@ -165,6 +176,25 @@ def _task(
         return None
     notes.update(found[1])
     return found[0]
+
+
+def _lacks_labels(model: nn.Module, returned: Any, batch: Batch) -> bool:
+    """Whether a language model was given texts alone."""
+    tokens = batch.kwargs.get("input_ids", next(iter(batch.args), None))
+    logits = getattr(returned, "logits", None)
+    if batch.targets is not None or not all(isinstance(t, Tensor) for t in (tokens, logits)):
+        return False
+    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
+    return logits.shape[1:] == (*tokens.shape[1:], vocabulary)
+
+
+def _with_next_tokens(batch: Batch, cast: Cast | None = None) -> Batch:
+    """The same texts with their tokens as labels, as causal models take them; without padding."""
+    batch = batch if cast is None else cast(batch)
+    tokens: Tensor = batch.kwargs.get("input_ids", next(iter(batch.args), None))
+    if batch.mask is not None:
+        tokens = tokens.masked_fill(batch.mask.to(tokens.device) == 0, IGNORED)
+    return replace(batch, targets=tokens)
 
 
 def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:

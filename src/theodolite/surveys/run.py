@@ -387,10 +387,19 @@ def _without_loss(context: SurveyContext) -> str | None:
     if kind == "unlabeled" and context.task is None:
         return "unlabeled data: gradients need a loss, and a loss needs targets"
     if kind == "sequence" and context.options.loss is None:
-        return "targets are sequences: pass loss= with one number per example"
+        return _without_places(layout) or (
+            "targets are sequences: pass loss= with one number per example"
+        )
     if layout.outputs is None:
         return f"the model gives no row of outputs per example: {layout.problem}"
     return None
+
+
+def _without_places(layout: Layout) -> str | None:
+    """Why labels per position cannot be held against outputs; None where the model has some."""
+    if layout.outputs is not None or layout.problem is None:
+        return None
+    return f"labels per position need outputs per position: {layout.problem}"
 
 
 def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
@@ -426,7 +435,8 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
     if family in ("representation", "tangent") and context.probe.rows.columns is None:
         if task is not None:
             return "whole examples have no labels of their own: pass groups=, or unit='token'"
-        return f"{targets.kind} data: there are no targets to align with"
+        why = _without_places(layout) if targets.kind == "sequence" else None
+        return why or f"{targets.kind} data: there are no targets to align with"
     if family == "covariance":
         return None if matrix_layers(context) else "no linear or convolutional layer is called"
     if family not in ("tangent", "gradient"):
