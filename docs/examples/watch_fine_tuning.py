@@ -10,9 +10,9 @@ its source, licences of installed packages (SmolLM2-135M; needs ``gguf``, and ``
 ``--lora``). ``--task classifier`` tells from which of them a text is (MiniLM-L6). The probe holds
 training sequences, ``held_out`` others of the same domains.
 
-What it costs is printed: processor time on the CPU, time by the clock on a GPU. The first
-measurement, which compares the engine with autograd, and the last, which has everything, come once;
-those between come every ``every`` steps, by default such that they take about 5 % of the training.
+Measuring takes a share of the training's time, ``--budget 0.05`` by default: processor time on the
+CPU, time by the clock on a GPU. The first measurement, which compares the engine with autograd, and
+the last, which has everything, come in any case; those between when they can be paid for.
 """
 
 import argparse
@@ -24,7 +24,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data import topics
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +41,7 @@ from transformers import (
 
 import theodolite as th
 from theodolite.integrations.transformers import AlignmentCallback
+from theodolite.surveys import Budget
 
 Tokens = Callable[[str], list[int]]
 SMALL = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -111,32 +111,6 @@ def sequences(tokens: Tokens, count: int, length: int, task: str) -> tuple[dict,
     return batch(slice(0, count)), batch(slice(count, 2 * count)), domains
 
 
-class TimedCallback(AlignmentCallback):
-    """The callback, and how long it took."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.seconds: list[float] = []  # of every measurement
-
-    def _timed(self, hook: Callable[..., None], *given: Any, **named: Any) -> None:
-        count, begun = len(self.history.steps) if self.seconds else 0, clock()
-        hook(*given, **named)
-        if len(self.history.steps) > count or hook.__name__ == "on_train_end":
-            self.seconds.append(clock() - begun)
-
-    def on_train_begin(self, *given: Any, **named: Any) -> None:
-        """Measure before the first step."""
-        self._timed(super().on_train_begin, *given, **named)
-
-    def on_step_end(self, *given: Any, **named: Any) -> None:
-        """Measure if it is time."""
-        self._timed(super().on_step_end, *given, **named)
-
-    def on_train_end(self, *given: Any, **named: Any) -> None:
-        """Measure in full, and write the report."""
-        self._timed(super().on_train_end, *given, **named)
-
-
 def clock() -> float:
     """Processor time; by the clock where a GPU works."""
     if not torch.cuda.is_available():
@@ -163,7 +137,8 @@ def main(
     steps: int = 40,
     batch: int = 8,
     probe: int = 12,
-    every: int | None = None,
+    every: int = 10,
+    budget: float = 0.05,
     count: int = 32,
     length: int = 32,
     rate: float | None = None,
@@ -177,12 +152,13 @@ def main(
         model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
     train, others, domains = sequences(tokens, count, length, task)
     few = {name: part[:probe] for name, part in train.items()}
-    watch = TimedCallback(
+    watch = AlignmentCallback(
         few,
         held_out={name: part[:probe] for name, part in others.items()},
         groups=domains[:probe] if task == "language" else None,
         families=("representation", "kernel", "gradient"),
-        every=every or max(1, 80 * probe // batch),
+        every=every,
+        budget=Budget(budget, clock=clock),
         params="*lora*" if lora else None,
         folder=folder / "history",
         overwrite=True,
@@ -201,16 +177,15 @@ def main(
         logging_strategy="no",
         disable_tqdm=True,
     )
+    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[watch])
     begun = clock()
-    Trainer(model, arguments, train_dataset=rows, callbacks=[watch]).train()
+    trainer.train()
     whole, history = clock() - begun, watch.history
-    first, *between, last = watch.seconds
-    training = (whole - sum(watch.seconds)) / steps
-    usual = sum(between) / max(1, len(between))
-    print(f"a step of training takes {training:.3g} s, the first measurement {first:.3g} s,")
-    print(f"the last {last:.3g} s, those between {usual:.3g} s:")
-    print(f"these are 5 % of the training with every={20 * usual / training:.0f}")
-    print(f"share of this run spent on measuring: {sum(watch.seconds) / whole:.1%}")
+    measuring = whole * watch.overhead / (1 + watch.overhead)
+    print(f"{whole:.0f} s, of which {measuring:.0f} s for measuring at steps {history.steps}:")
+    print(f"{watch.overhead:.1%} of the training, the first and the last measurement included")
+    took = [record.contents["seconds"]["total"] for record in history.run.steps]
+    print("seconds by the clock of each:", [round(seconds, 2) for seconds in took])
     for record in history.run.steps:
         wanted = ("loss", "held_out_loss", "omega", "in_class_omega", "carried_over")
         found = {r["measure"]: r["value"] for r in record.contents["rows"] if not r["layer"]}
@@ -230,7 +205,8 @@ if __name__ == "__main__":
     parser.add_argument("--lora", action="store_true")
     for option in ("steps", "batch", "probe", "every", "count", "length"):
         parser.add_argument(f"--{option}", type=int)
-    parser.add_argument("--rate", type=float)
+    for option in ("rate", "budget"):
+        parser.add_argument(f"--{option}", type=float)
     parser.add_argument("--folder", type=Path)
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     main(**given)

@@ -60,7 +60,7 @@ def test_survey_transformer(tmp_path):
 def test_watch_fine_tuning(tmp_path, capsys):
     pytest.importorskip("transformers")
     watched = example("watch_fine_tuning").main
-    small = {"every": 2, "count": 6, "length": 16, "probe": 6}
+    small = {"every": 2, "count": 6, "length": 16, "probe": 6, "budget": 1e9}
     history = watched(tmp_path, steps=4, **small)
     assert history.steps == [0, 2, 4]
     last = history.run.steps[-1].contents
@@ -71,7 +71,7 @@ def test_watch_fine_tuning(tmp_path, capsys):
     history = watched(tmp_path / "other", task="classifier", steps=2, **small)
     last = history.run.steps[-1].contents
     assert {"held_out_accuracy", "omega_contrast"} <= {row["measure"] for row in last["rows"]}
-    assert "share of this run spent on measuring" in capsys.readouterr().out
+    assert "of the training, the first and the last measurement included" in capsys.readouterr().out
     assert (tmp_path / "history" / "report.html").exists()
 
 

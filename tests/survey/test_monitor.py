@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
-from theodolite.errors import RecordError
+from theodolite.errors import DomainError, RecordError
+from theodolite.surveys import Budget
+from theodolite.surveys import monitor as monitor_module
 from theodolite.surveys.monitor import one_thread_beside_gpu, undisturbed
 
 
@@ -92,6 +94,47 @@ def test_schedules(every, expected):
         for step in range(12):
             monitor.step(step)
     assert monitor.history.steps == expected
+
+
+class Clock:
+    """Seconds that pass when a test says so, and two while the model is measured."""
+
+    def __init__(self, monkeypatch):
+        self.now, measure = 0.0, monitor_module.measure_model
+
+        def slowly(*given, **named):
+            self.now += 2
+            return measure(*given, **named)
+
+        monkeypatch.setattr(monitor_module, "measure_model", slowly)
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [(None, list(range(0, 60, 3))), (0.1, [0, 21, 42, 59]), (0.02, [0, 59])],
+)
+def test_a_budget_passes_over_steps_that_are_due(budget, expected, monkeypatch):
+    """Each step takes a second and a measurement two: they may follow each other after twenty."""
+    clock, model = Clock(monkeypatch), mlp()
+    chosen = Budget(budget, clock=clock)
+    with th.Monitor(model, blobs(), every=3, families="kernel", budget=chosen) as monitor:
+        for step in range(60):
+            monitor.step(step)
+            clock.now += 1
+        assert monitor.overhead == pytest.approx(2 * len(monitor.history.steps) / 60)
+    assert monitor.history.steps == ([*expected, 59] if budget is None else expected)
+    config = monitor.history.run.head.contents["config"]
+    assert config.get("budget") == budget
+    assert monitor.overhead == pytest.approx(2 * len(monitor.history.steps) / 60)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, float("nan")])
+def test_a_budget_is_positive(share):
+    with pytest.raises(DomainError, match="budget: expected a positive share"):
+        th.Monitor(mlp(), blobs(), budget=share)
 
 
 def test_the_last_step_is_measured_in_full_and_once():

@@ -51,6 +51,11 @@ class _Hooks:
         """What has been measured so far."""
         return self._watch.history
 
+    @property
+    def overhead(self) -> float:
+        """Time spent on measuring, as a share of all other time since training started."""
+        return self._watch.overhead
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch, and measure before the first step."""
         if trainer.is_global_zero:

@@ -26,7 +26,7 @@ class _Hooks:
             makes it (``input_ids``, ``attention_mask``, ``labels``).
         trackers: get the numbers of each step when it is measured, and the report at the end.
         folder: where the history and ``report.html`` are written; nowhere if left out.
-        **options: of :class:`theodolite.Monitor`, e.g. ``every=100``, ``readout="last"``.
+        **options: of :class:`theodolite.Monitor`, e.g. ``every=100``, ``budget=0.05``.
 
     Example::
 
@@ -48,6 +48,11 @@ class _Hooks:
     def history(self) -> "History":
         """What has been measured so far."""
         return self._watch.history
+
+    @property
+    def overhead(self) -> float:
+        """Time spent on measuring, as a share of all other time since training started."""
+        return self._watch.overhead
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
         """Begin to watch, and measure before the first step."""

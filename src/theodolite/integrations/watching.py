@@ -49,6 +49,11 @@ class Watch:
             raise RuntimeError("there is no history yet: training has not started")
         return self.monitor.history
 
+    @property
+    def overhead(self) -> float:
+        """Time spent on measuring, as a share of all other time since training started."""
+        return 0.0 if self.monitor is None else self.monitor.overhead
+
     def start(self, model: nn.Module) -> None:
         """Begin to watch a model that is on its device."""
         # Trainers call this in their first process only: nobody else would answer.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from theodolite.surveys.arrays import survey_features
+    from theodolite.surveys.budget import Budget
     from theodolite.surveys.monitor import Monitor
     from theodolite.surveys.options import (
         MONITOR_SIZES,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MONITOR_SIZES",
     "SIZES",
+    "Budget",
     "Comparison",
     "History",
     "Monitor",
@@ -44,6 +46,7 @@ __all__ = [
 # Module -> its public names; the same imports stand under TYPE_CHECKING above.
 _HOMES = {
     "arrays": ("survey_features",),
+    "budget": ("Budget",),
     "monitor": ("Monitor",),
     "options": ("MONITOR_SIZES", "SIZES", "SurveyOptions"),
     "probe": ("Probe", "draw_probe"),

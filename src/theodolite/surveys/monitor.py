@@ -28,6 +28,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES, Record, Run, save_run, save_step
+from theodolite.surveys.budget import Budget
 from theodolite.surveys.inputs import draw_fitting
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
@@ -66,6 +67,9 @@ class Monitor:
             small); one number for all. By default 1 for what is named, be it steps or
             families; with all families at a number of steps 8 for representation, tangent and
             gradient (the loss and Omega of features are always taken) and 16 for curves.
+        budget: a share of the training's time, such as 0.05: a step that is due is passed over
+            while measuring has taken more (:class:`Budget`, also for another clock). The first
+            measurement and the last come in any case: short runs exceed it (:attr:`overhead`).
         held_out: examples that the model is not trained on: each measurement with curves then says
             what is learned and what is memorised. Where labels come per position, each measurement
             has their loss, and how much of what was gained on the probe they share.
@@ -115,6 +119,7 @@ class Monitor:
         every: Every = 100,
         *,
         cadence: int | Mapping[str, int] | None = None,
+        budget: float | Budget | None = None,
         held_out: Any = None,
         truth: Any = None,
         groups: Any = None,
@@ -136,12 +141,17 @@ class Monitor:
         self.model = model
         self._is_due = schedule(every)
         self._every = described(every)
+        self._budget = budget if isinstance(budget, Budget) else Budget(budget)
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
         self._remembered: dict[str, Any] = {}
         self._processes = Processes.of(group_of(options))
-        with self._processes.together(), undisturbed(unwrap(model)):
+        with (
+            self._budget.measuring(),
+            self._processes.together(),
+            undisturbed(unwrap(model)),
+        ):
             self.folder: Path | None = None
             if folder is not None:
                 with self._processes.together():
@@ -197,7 +207,7 @@ class Monitor:
                     f"step: expected more than {self._last}, got {step}; steps increase"
                 )
             self._last = step
-            if not due:
+            if not due or not self._affordable():
                 return None
             families = self._options.families
             not_due = self._cadence.not_due(self._count, families)
@@ -241,6 +251,18 @@ class Monitor:
             self.close()
 
     @property
+    def overhead(self) -> float:
+        """Time spent on measuring, as a share of all other time since the monitor was made."""
+        return self._budget.overhead
+
+    def _affordable(self) -> bool:
+        """Whether the budget allows a measurement; the first process decides for all."""
+        if self._budget.share is None or not self._records:
+            return True
+        allowed: bool = self._processes.spread(self._budget.allows())
+        return allowed
+
+    @property
     def history(self) -> History:
         """All that has been measured so far."""
         run = Run(self._options.name, self._head(), tuple(self._records))
@@ -256,7 +278,13 @@ class Monitor:
         if self._records:  # the first measurement has compared the engine with plain autograd
             plan = replace(plan, check=False, diverging=True)
         model = unwrap(self.model)
-        with self._processes.together(), undisturbed(model), one_thread_beside_gpu(model):
+        _finish_training_step(model)
+        with (
+            self._budget.measuring(),
+            self._processes.together(),
+            undisturbed(model),
+            one_thread_beside_gpu(model),
+        ):
             options.require_common(self._processes, call="Monitor", step=step)
             record = measure_model(
                 self.model,
@@ -281,7 +309,8 @@ class Monitor:
             save_step(record, self.folder)
 
     def _schedule(self) -> dict[str, Any]:
-        return {"every": self._every, "cadence": self._cadence.describe()}
+        given = {"every": self._every, "cadence": self._cadence.describe()}
+        return given | ({} if self._budget.share is None else {"budget": self._budget.share})
 
     def _head(self) -> Record:
         config = self._options.describe() | self._schedule()
@@ -392,6 +421,12 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _finish_training_step(model: nn.Module) -> None:
+    """Wait for the GPU: what it still does is training, and not the time of a measurement."""
+    for device in {parameter.device for parameter in model.parameters() if parameter.is_cuda}:
+        torch.cuda.synchronize(device)
 
 
 @contextmanager
