@@ -108,10 +108,10 @@ def test_deep_networks_go_in_batches_that_leave_room_for_kernels():
     deep = [part for _ in range(6) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
     model = nn.Sequential(nn.Conv2d(1, 8, 1), *deep, nn.Flatten(), nn.Linear(288, 3))
     found = th.survey(
-        model, images(90), families="gradient", permutations=2, options=limited(2 * 10**6)
+        model, images(120), families="gradient", permutations=2, options=limited(4 * 10**6)
     )
     route = found.record.contents["routes"]["gradient"]
-    assert route["pairs"] == route["n"] > 80
+    assert route["pairs"] == route["n"] > 110
     assert {warning["measure"] for warning in found.record.contents["warnings"]} <= {"examples"}
 
 
