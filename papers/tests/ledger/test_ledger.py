@@ -15,6 +15,7 @@ from papers.tests.ledger.made_studies import SWEPT, Config, above, made_study
 from tests.report import browser as driver
 from theodolite import __version__
 from theodolite.cli.app import app
+from theodolite_papers.alignment_zoo.design import HALVES
 from theodolite_papers.ledger import (
     LARGE,
     PAPERS,
@@ -370,8 +371,10 @@ class TestCommitted:
             while isinstance(found, typer.core.TyperGroup):
                 _, found, words = found.resolve_command(context, words)
             parameters = found.make_context("", words).params
-            study = all_studies()[parameters["study"]]
-            assert parameters["size"] in study.configs
+            if "study" in parameters:
+                assert parameters["size"] in all_studies()[parameters["study"]].configs
+            else:  # the networks of the zoo
+                assert parameters["half"] in HALVES
 
     def test_commits_of_records_are_in_the_history(self):
         """A commit that was rewritten shows nothing about when claims were fixed."""

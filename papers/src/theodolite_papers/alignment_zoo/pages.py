@@ -90,7 +90,11 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
     areas = area_table(labels, registered("labels").keys).sort_values("area", ascending=False)
     verdict = memorising.verdict_sample(judged)
     alarm, transfers = alarm_table(judged), _transfer_table(judged)
-    rules, scores = _sorted_numbers(judged), _transfer_rows(judged)
+    rules, scores, sources = (
+        _sorted_numbers(judged),
+        _transfer_rows(judged),
+        transfer.sample(judged),
+    )
     found = {**rank, "labels": areas}
     values = {
         "tau": lambda question, key: _number(found[question].at[key, "tau"]),
@@ -100,6 +104,8 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
         "within": lambda key: _number(areas.at[key, "within_data"]),
         "lost": lambda rule, column="lost": _number(rules[rule][column], 3),
         "score": lambda name: _number(scores[name][0]),
+        "clean_score": lambda name: _number(_clean_score(sources, name)),
+        "clean_pairs": int((sources["noise"] == 0).sum()),
         "held": _held(),
         "counts": _counts(zoo),
         "true_labels": _with_true_labels(labels),
@@ -362,15 +368,18 @@ def _drawn(sample: Sample, weights: np.ndarray) -> Sample:
     return sample.where(np.repeat(np.arange(len(sample)), weights.astype(int)))
 
 
+def _clean_score(sample: Sample, name: str) -> float:
+    """Rank correlation within a target among sources with true labels."""
+    return STATISTICS["tau_within_data"](sample.where(sample["noise"] == 0), name)
+
+
 def _transfer_table(zoo: Zoo) -> pd.DataFrame:
     sample = transfer.sample(zoo)
     rows = [
         {
             "score": f"*{name}*" if name in _OTHERS else f"**{name}**",
             "tau within a target": f"{_number(tau)} ({_number(low)} to {_number(high)})",
-            "true labels": _number(
-                STATISTICS["tau_within_data"](sample.where(sample["noise"] == 0), name)
-            ),
+            "true labels": _number(_clean_score(sample, name)),
             "accuracy lost by its choice": _number(STATISTICS["regret"](sample, name), 3),
         }
         for name, (tau, low, high) in _transfer_rows(zoo).items()

@@ -207,8 +207,11 @@ class OpenRuns:
 
 
 def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
-    """Every run on the papers' data that is planned and not made, the cheapest first."""
-    entries = [entry for chapter in book for entry in chapter.entries]
+    """Every run on the papers' data that is planned and not made, the cheapest first.
+
+    What our own studies lack they list themselves.
+    """
+    entries = [e for chapter in book if not chapter.paper.own for e in chapter.entries]
     found = [_open(entry, sized) for entry in entries for sized in entry.sizes]
     listed = [
         OpenRuns(
