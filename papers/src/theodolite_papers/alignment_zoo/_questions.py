@@ -31,8 +31,8 @@ GROUPS = tuple(range(28))  # of the judged half, as designed
 _SMOKE = "the pilot half: hypotheses were chosen on it, so nothing is judged there"
 _JUDGED = (
     "The judged half: other architectures than in the pilot half, and two data sets that it does "
-    "not have. A group is thirteen networks that differ from a base in one factor each. The last 15 "
-    "of the 330 networks were trained after a first look at the others: one hypothesis, "
+    "not have. A group is thirteen networks that differ from a base in one factor each. The last "
+    "15 of the 330 networks were trained after a first look at the others: one hypothesis, "
     "labels.contrast, holds only with them"
 )
 
