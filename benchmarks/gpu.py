@@ -5,7 +5,7 @@
 with the machine and the commit. A row is the best of a few calls after a warm-up, with algorithms
 of cuDNN chosen by timing in it (``torch.backends.cudnn.benchmark``); a survey and a monitor
 are timed once, with PyTorch's defaults, as users meet them.
-``--small`` runs every row with few examples, to try the script where there is no GPU.
+``--small`` runs every row with few examples and channels, to try the script where there is no GPU.
 """
 
 import argparse
@@ -89,16 +89,49 @@ def by_part(found: Any) -> str:
 
 def survey(build: Call, count: int, size: int, classes: int, device: str, small: bool) -> Case:
     torch.manual_seed(0)
-    model = build().to(device).eval()
-    data = images(20 if small else count, size, device, classes)
+    model = build(small=small).to(device).eval()
+    data = images(20 if small else count, 32 if small else size, device, classes)
     ours = partial(th.survey, model, data)
     return Case(ours, partial(chunked, model, data), once=True, detail=by_part)
 
 
-def stock(name: str) -> nn.Module:
-    import torchvision
+def cifar_resnet18(small: bool) -> nn.Module:
+    """Small channels are set for all rows."""
+    return ResNet18()
 
-    return getattr(torchvision.models, name)()
+
+def vit(small: bool) -> nn.Module:
+    """ViT-B/16, or two of its blocks with 64 channels."""
+    models = torchvision_models()
+    if small:
+        return models.VisionTransformer(32, 16, 2, 4, 64, 128)
+    return models.vit_b_16()
+
+
+def resnet50(small: bool) -> nn.Module:
+    """ResNet-50, or one block of each stage with an eighth of the channels."""
+    models = torchvision_models()
+    if small:
+        return models.ResNet(models.resnet.Bottleneck, [1, 1, 1, 1], width_per_group=8)
+    return models.resnet50()
+
+
+_operators: list[Any] = []  # they vanish with the object that defines them
+
+
+def torchvision_models() -> Any:
+    """Torchvision's models; beside a CPU build of torch two of its operators are missing."""
+    try:
+        import torchvision
+    except RuntimeError as error:
+        if "torchvision::nms does not exist" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+        _operators.append(library)
+        import torchvision
+    return torchvision.models
 
 
 def kernels(build: Call, shape: tuple[int, ...], weights: bool, device: str, small: bool) -> Case:
@@ -184,11 +217,11 @@ ROWS = (
         partial(kernels, ResNet18, (64, 3, 32, 32), True)),
     Row("kernels, all parameters of ResNet-18, n=64", 60e-3,
         partial(kernels, ResNet18, (64, 3, 32, 32), False)),
-    Row("survey, CIFAR ResNet-18, n=2000", 5.0, partial(survey, ResNet18, 2000, 32, 10)),
+    Row("survey, CIFAR ResNet-18, n=2000", 5.0, partial(survey, cifar_resnet18, 2000, 32, 10)),
     Row("survey, ViT-B/16 at 224, n=256", 8.0,
-        partial(survey, partial(stock, "vit_b_16"), 256, 224, 1000)),
+        partial(survey, vit, 256, 224, 1000)),
     Row("survey, ResNet-50 at 224, n=500", 12.0,
-        partial(survey, partial(stock, "resnet50"), 500, 224, 1000)),
+        partial(survey, resnet50, 500, 224, 1000)),
     Row("monitor, ResNet-18, first measurement", 0.5, partial(monitor, False)),
     Row("monitor, ResNet-18, last measurement", 0.3, partial(monitor, True)),
     Row("training of 400 steps with a monitor", 0.0, monitored_run),

@@ -114,6 +114,16 @@ def test_few_rows_have_the_leading_directions_of_their_covariance():
     assert_close(sample.moments().covariance(), covariance(x), scale=100)
 
 
+def test_directions_beyond_the_rows_have_no_variance():
+    rows = torch.randn(8, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values, vectors = RowSample(rows).leading(20)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(20, dtype=torch.float64))
+    torch.testing.assert_close(values[:7], Moments.of(rows).leading(7).values)
+    assert (values[7:] < 1e-14).all()
+    varying = (rows - rows.mean(0)) @ vectors
+    torch.testing.assert_close(varying.square().mean(0), values)
+
+
 def test_directions_of_constant_rows_are_orthonormal():
     found = RowSample(torch.ones(6, 20)).leading(3)
     assert_close(found.vectors.T @ found.vectors, torch.eye(3, dtype=torch.float64), scale=10)

@@ -1,5 +1,6 @@
 """The memory limit of a survey: planned from counts, and kept, as a process of its own shows."""
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -113,6 +114,15 @@ def test_deep_networks_go_in_batches_that_leave_room_for_kernels():
     route = found.record.contents["routes"]["gradient"]
     assert route["pairs"] == route["n"] > 110
     assert {warning["measure"] for warning in found.record.contents["warnings"]} <= {"examples"}
+
+
+def test_few_inputs_of_a_wide_layer_need_no_covariance_of_their_entries():
+    model = nn.Sequential(nn.Linear(4000, 40), nn.ReLU(), nn.Linear(40, 3))
+    x, y = torch.randn(30, 4000, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    limit = limited(3 * 10**7)  # 4000 x 4000 numbers take 128 MB
+    found = th.survey(model, (x, y), families="covariance", options=limit)
+    assert math.isfinite(value(found, "relative_misalignment", "0"))
+    assert value(found, "subspace", "0") == 10
 
 
 def test_sums_of_gradients_that_do_not_fit_say_so():

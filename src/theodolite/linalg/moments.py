@@ -129,16 +129,25 @@ class RowSample:
         return Moments.of(self.rows)
 
     def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
-        """Leading eigenpairs of the covariance about the mean, of which there are fewer than n."""
+        """Leading eigenpairs of the covariance about the mean, of which fewer than n have a value.
+
+        Beyond n pairs come any directions that no row varies in, with the value zero.
+        """
         require_finite(rows=self.rows)
         X = double(self.rows)
         X = X - X.mean(0)
-        values, left = top_eigen(X @ X.mT, count, tolerance=tolerance)
+        own = min(count, len(X))
+        values, left = top_eigen(X @ X.mT, own, tolerance=tolerance)
         turned = X.mT @ left
         scaled = turned / turned.norm(dim=0).clamp(min=torch.finfo(X.dtype).tiny)
-        vectors, signs = torch.linalg.qr(scaled)  # those of vanishing values are not orthogonal
+        draws = torch.Generator(X.device).manual_seed(0)
+        shape = X.shape[1], count - own
+        others = torch.randn(shape, generator=draws, dtype=X.dtype, device=X.device)
+        # Those of vanishing values are not orthogonal.
+        vectors, signs = torch.linalg.qr(torch.cat([scaled, others], 1))
         signs = torch.where(signs.diagonal() < 0, -1.0, 1.0)
-        return Eigen(values.clamp(min=0.0) / len(X), vectors * signs)
+        values = torch.cat([values.clamp(min=0.0) / len(X), values.new_zeros(count - own)])
+        return Eigen(values, vectors * signs)
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,17 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
 
 def _directions(context: SurveyContext, layer: Layer, found: Moments | RowSample) -> Eigen:
     """As many leading eigenpairs of the data as are shown, or as the filters are judged in."""
-    filters, width = _weight(context, layer).shape
-    judged = covariance.subspace_size(filters, width)
-    needed = min(width, max(judged + 1, _shown(context, width), _IMAGES))
-    if isinstance(found, RowSample) and needed >= len(found.rows):
+    needed = _needed(context, layer)
+    if isinstance(found, RowSample) and needed == found.rows.shape[1]:
         found = found.moments()
     return found.leading(needed, tolerance=_TOLERANCE)
+
+
+def _needed(context: SurveyContext, layer: Layer) -> int:
+    """How many leading directions."""
+    filters, width = _weight(context, layer).shape
+    judged = covariance.subspace_size(filters, width)
+    return min(width, max(judged + 1, _shown(context, width), _IMAGES))
 
 
 def _shown(context: SurveyContext, width: int) -> int:
@@ -113,11 +118,24 @@ def _weight(context: SurveyContext, layer: Layer) -> Tensor:
 
 
 def _bytes(context: SurveyContext, *layers: Layer) -> int:
-    """Sums of the layers, and the work on the largest of them."""
-    sizes = [8 * _weight(context, layer).shape[1] ** 2 for layer in layers]
+    """Sums of the layers, or their few inputs, and the work on the largest of them."""
+    sizes = [_kept_bytes(context, layer) for layer in layers]
     modules = (context.model.get_submodule(layer.name) for layer in layers)
     patches = _PATCHES if any(isinstance(module, CONVOLUTIONS) for module in modules) else 0
     return sum(sizes) + _COPIES * max(sizes) + patches
+
+
+def _kept_bytes(context: SurveyContext, layer: Layer) -> int:
+    """Of a sum over all inputs; of the inputs where one process alone has fewer than entries."""
+    width, shape = _weight(context, layer).shape[1], layer.input_shape or ()
+    module = context.model.get_submodule(layer.name)
+    everything = context.plan.sizes["covariance"] is None
+    rows = context.probe.given if everything else context.count("covariance")
+    # No patch more than there are positions; rows of a matrix stand along the last axis.
+    axes = shape[1:] if isinstance(module, CONVOLUTIONS) else shape[:-1]
+    rows *= math.prod(axes) * getattr(module, "groups", 1)
+    few = context.processes.alone and rows < width and _needed(context, layer) < width
+    return 8 * width * (rows if few else width)
 
 
 def _why_not(context: SurveyContext, layer: Layer) -> str | None:

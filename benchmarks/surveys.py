@@ -1,0 +1,206 @@
+"""Surveys on a CPU: three jobs as users meet them, and how every family grows.
+
+``python -m benchmarks.surveys [--only jobs,families,functions] [--data FOLDER] [--threads 1]``
+
+Seconds of the processor, which others on the machine lengthen less than the clock's. ``jobs`` are a
+survey of the CIFAR ResNet-18 with 40 images, one of the CIFAR ResNet-20 with 500 (all families but
+covariance; images of ``FOLDER/cifar10.npz`` where it is given, and weights after an epoch on
+5,000 of them) and ``theodolite demo``. ``families`` varies examples, outputs, depth, classes and
+shown layers of a survey one at a time, ``functions`` the number of examples up to 20,000: each
+prints the exponent of its time beside the one that docs/scale.md states.
+"""
+
+import argparse
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import theodolite as th
+from benchmarks.resnet import ResNet18, ResNet20, images
+from benchmarks.tangent import slope
+from theodolite.cli.story import StorySettings, one_thread, tell_story
+from theodolite.measures import kernel, representation
+
+GOALS = {"ResNet-18": 8.0, "ResNet-20": 60.0, "demo": 20.0}  # 30 s on two cores are 60 s
+WIDTH, DEPTH, CLASSES, FEW = 64, 4, 10, 40
+LIMIT = 1.15  # of the stated exponent: sizes are small, and clocks are rough
+
+
+def seconds(call: Callable[[], Any], repeats: int = 1) -> float:
+    """Best of several runs, by the processor's clock."""
+    best = math.inf
+    for _ in range(repeats):
+        started = time.process_time()
+        call()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def cifar(folder: Path | None, count: int) -> tuple[Tensor, Tensor]:
+    if folder is None:
+        return images(count, "cpu")
+    with np.load(folder / "cifar10.npz") as file:
+        x, y = (torch.from_numpy(file[name][:count]) for name in ("x_train", "y_train"))
+    return x.permute(0, 3, 1, 2).float() / 255, y.long()
+
+
+def trained(model: nn.Module, data: tuple[Tensor, Tensor]) -> nn.Module:
+    """After one epoch: batch norm has seen the images, and gradients are those of a trained net."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for low in range(0, len(data[0]), 125):
+        optimizer.zero_grad()
+        x, y = (part[low : low + 125] for part in data)
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def jobs(folder: Path | None) -> None:
+    """The three jobs, with the parts of surveys."""
+    torch.manual_seed(0)
+    few = images(FEW, "cpu")
+    report("ResNet-18", th.survey, ResNet18().eval(), few)
+    many = cifar(folder, 5000 if folder else 1000)
+    model, probe = trained(ResNet20(), many), tuple(part[:500] for part in many)
+    families = ["representation", "kernel", "tangent", "gradient"]
+    report("ResNet-20", th.survey, model, probe, families=families)
+
+    def demo() -> None:
+        with one_thread(), tempfile.TemporaryDirectory() as folder:
+            tell_story(StorySettings(), Path(folder), lambda _share, _what: None)
+
+    report("demo", demo)
+
+
+def report(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> None:
+    found: list[Any] = []
+    taken = seconds(lambda: found.append(call(*args, **options)))
+    goal = f"{taken:.1f} s of the processor, goal {GOALS[name]:.0f}"
+    print(f"{name}: {goal}{', met' if taken <= GOALS[name] else ''}", flush=True)
+    if found[0] is not None:
+        parts = found[0].record.contents["seconds"].items()
+        print("  wall clock by part:", ", ".join(f"{part} {time:.1f}" for part, time in parts))
+
+
+def mlp(depth: int, outputs: int, width: int = WIDTH) -> nn.Module:
+    torch.manual_seed(0)
+    hidden = [part for _ in range(depth - 1) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(width, outputs)).eval()
+
+
+def blobs(count: int, classes: int) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % classes
+    centers = torch.randn(classes, WIDTH, generator=draws)
+    return centers[labels] + torch.randn(count, WIDTH, generator=draws), labels
+
+
+# Exponents of docs/scale.md, and the examples of the other axes.
+STATED: dict[str, tuple[int, dict[str, float]]] = {
+    "representation": (1000, {"examples": 2, "outputs": 1, "depth": 1, "classes": 1, "layers": 1}),
+    "covariance": (4000, {"examples": 1, "outputs": 1, "depth": 1, "classes": 0, "layers": 1}),
+    "kernel": (1000, {"examples": 2, "outputs": 1, "depth": 1, "classes": 1, "layers": 1}),
+    "tangent": (50, {"examples": 2, "outputs": 2, "depth": 1, "classes": 0, "layers": 1}),
+    "sketch": (500, {"examples": 1, "outputs": 1, "depth": 1, "classes": 0, "layers": 1}),
+    "gradient": (500, {"examples": 2, "outputs": 1, "depth": 1, "classes": 1, "layers": 1}),
+    "gradient, sums": (1000, {"examples": 2, "outputs": 1, "depth": 1, "classes": 1, "layers": 1}),
+}
+AXES = {"outputs": (10, 20, 40), "depth": (4, 8, 16), "classes": (10, 20, 40), "layers": (4, 8, 16)}
+MOST = {"representation": 2000, "kernel": 2000, "tangent": 200, "gradient": 1000}
+
+
+def family_seconds(name: str, count: int, axis: str, size: int) -> float:
+    depth = {"depth": size, "layers": 16}.get(axis, DEPTH)
+    outputs = {"outputs": size, "classes": 40}.get(axis, CLASSES)
+    classes = size if axis in ("outputs", "classes") else CLASSES
+    family = {"sketch": "tangent"}.get(name, name.partition(",")[0])
+    options: dict[str, Any] = {"families": family, "sizes": {family: count}}
+    if name in ("tangent", "sketch"):
+        options["options"] = {"tangent": "exact" if name == "tangent" else "sketch"}
+    if name == "gradient, sums":
+        options["sizes"] = {family: count, "pairs": 0}
+    if axis == "layers":
+        options["layers"] = [str(2 * index) for index in range(size)]
+    model, data = mlp(depth, outputs), blobs(count, classes)
+    return seconds(lambda: th.survey(model, data, **options), 2)
+
+
+def families(only: str) -> None:
+    """Exponents of every family of a survey, along every axis."""
+    for name, (count, stated) in STATED.items():
+        if only not in name:
+            continue
+        family_seconds(name, 20, "depth", DEPTH)  # imports and first calls
+        found = []
+        for axis, expected in stated.items():
+            top = MOST.get(name, 4 * count)
+            sizes = (top // 4, top // 2, top) if axis == "examples" else AXES[axis]
+            taken = [
+                family_seconds(name, size if axis == "examples" else count, axis, size)
+                for size in sizes
+            ]
+            found.append(exponent(axis, sizes, taken, expected))
+        print(f"{name}: " + "; ".join(found), flush=True)
+
+
+def functions() -> None:
+    """Exponents in the number of examples, up to 20,000, of what has no n x n matrix."""
+    sizes = (5000, 10000, 20000)
+    model = mlp(DEPTH, CLASSES)
+    calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "representation.alignment_area": lambda x, y: representation.alignment_area(x, y),
+        "kernel.linear_cka": lambda x, y: kernel.linear_cka(x, torch.eye(CLASSES)[y]),
+        "engine.input_moments": lambda x, _y: th.engine.input_moments(model, x),
+        "survey(families='covariance')": lambda x, y: th.survey(
+            model, (x, y), families="covariance"
+        ),
+        "engine.gradient_alignment": lambda x, y: th.gradient_alignment(model, x, y),
+        "engine.tangent_alignments, sketch": lambda x, y: th.engine.tangent_alignments(
+            model, x, y, method="sketch"
+        ),
+        "survey, all families and defaults": lambda x, y: th.survey(model, (x, y)),
+    }
+    for name, call in calls.items():
+        taken = []
+        for size in sizes:
+            x, y = blobs(size, CLASSES)
+            call(x[:50], y[:50])
+            taken.append(seconds(lambda x=x, y=y, call=call: call(x, y), 5))
+        print(exponent(name, sizes, taken, 1.0), flush=True)
+
+
+def exponent(name: str, sizes: tuple[int, ...], taken: list[float], stated: float) -> str:
+    """Slope of time over size, both in logarithms, beside what is stated."""
+    found = slope(list(sizes), taken)
+    mark = "" if found <= max(LIMIT * stated, 0.15) else " TOO STEEP"
+    return f"{name} {found:.2f} ({stated:g}) up to {taken[-1]:.2f} s{mark}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu"])
+    parser.add_argument("--only", default="jobs,families,functions")
+    parser.add_argument("--family", default="", help="part of a family's name")
+    parser.add_argument("--data", type=Path, help="folder with cifar10.npz")
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    parts = chosen.only.split(",")
+    if "functions" in parts:
+        functions()
+    if "families" in parts:
+        families(chosen.family)
+    if "jobs" in parts:
+        jobs(chosen.data)
+
+
+if __name__ == "__main__":
+    main()
