@@ -98,7 +98,7 @@ def survey_features(
         context = SurveyContext(
             nn.Identity(), None, probe, layout, chosen, plan, draws, None, record, given=drawn
         )
-        measure_families(context, record, None)
+        measure_families(context, record)
     return Survey(finished_record(context, record, None))
 
 

@@ -51,6 +51,7 @@ from theodolite.surveys.targets import Targets
 __all__ = [
     "Draws",
     "LayerFeatures",
+    "Remembered",
     "SurveyContext",
     "input_features",
     "side_by_side",
@@ -180,6 +181,21 @@ class Draws:
         return columns[self.orders(len(columns)).to(columns.device)]
 
 
+@dataclass
+class Remembered:
+    """What measurements of one model hand on to each other.
+
+    Args:
+        layout: names of the modules, and the layers that were found among them.
+        moments: of the inputs of a layer that takes the data as they are, behind what they are of.
+        losses: of the probe's sequences and of held-out ones, at the first measurement.
+    """
+
+    layout: tuple[tuple[str, ...], Layout] | None = None
+    moments: tuple[tuple[Any, ...], Moments | RowSample] | None = None
+    losses: tuple[Float[Tensor, " n"], Float[Tensor, " m"]] | None = None
+
+
 @dataclass(frozen=True)
 class SurveyContext:
     """A model in evaluation mode with its probe.
@@ -195,6 +211,7 @@ class SurveyContext:
         progress: is told what is being done, where somebody watches.
         record: is told how long it takes.
         processes: those that take part.
+        held_out: examples that the model was not trained on.
         remembered: what later measurements of the same model may use again.
         collected: layer -> its features, once :meth:`collect_features` was called.
         model_outputs: of the examples, where that pass has read them.
@@ -211,7 +228,8 @@ class SurveyContext:
     progress: Progress | None
     record: RecordBuilder
     processes: Processes = ALONE
-    remembered: dict[str, Any] = field(default_factory=dict)
+    held_out: Probe | None = None
+    remembered: Remembered = field(default_factory=Remembered)
     collected: dict[str, LayerFeatures] = field(default_factory=dict)
     model_outputs: list[Tensor] = field(default_factory=list)
     given: Mapping[str, Tensor] | None = None

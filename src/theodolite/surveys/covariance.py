@@ -20,9 +20,10 @@ from theodolite.measures import covariance
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.progress import EIGEN, StageCost, Work
 from theodolite.surveys.record import RecordBuilder
 
-__all__ = ["matrix_layers", "measure_covariance", "require_image_shape"]
+__all__ = ["covariance_cost", "matrix_layers", "measure_covariance", "require_image_shape"]
 
 ImageShape = tuple[int, int, int]
 
@@ -65,6 +66,17 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
         "layers": "all" if context.options.deep_covariance else "first",
         "directions": f"leading ones, residuals below {_TOLERANCE:g} of the largest variance",
     }
+
+
+def covariance_cost(work: Work) -> StageCost:
+    """A pass that adds up squares of inputs, then eigenvectors and random bases."""
+    everything = work.plan.sizes["covariance"] is None
+    count = work.probe.given if everything else work.count("covariance")
+    moments = sum(t * d * d / 4 for t, _, d in work.matrices)
+    bases = sum(
+        1.5 * EIGEN * d**3 + 2 * EIGEN * d * min(d, c // 4) ** 2 for _, c, d in work.matrices
+    )
+    return [count * (work.single + moments)], bases
 
 
 def _directions(context: SurveyContext, layer: Layer, found: Moments | RowSample) -> Eigen:
@@ -172,11 +184,11 @@ def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moment
     fixed = layer.name in context.layout.fed and context.plan.sizes["covariance"] is not None
     if others or not fixed or columns > _LARGE or not context.processes.alone:
         return context.input_moments(group)
-    key = ("moments", context.probe.digest, layer.name, context.count("covariance"), columns)
-    known = context.remembered.get("moments")
+    key = (context.probe.digest, layer.name, context.count("covariance"), columns)
+    known = context.remembered.moments
     if known is None or known[0] != key:
         known = key, context.input_moments(group)[layer.name]
-        context.remembered["moments"] = known
+        context.remembered.moments = known
     return {layer.name: known[1]}
 
 

@@ -20,7 +20,6 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.positions import Positions
-from theodolite.surveys.probe import Probe
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets
 
@@ -35,19 +34,21 @@ __all__ = [
 ]
 
 
-def measure_loss(
-    context: SurveyContext, record: RecordBuilder, held_out: Probe | None = None
-) -> None:
+def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     """Mean loss of as many examples as the gradient family takes, and of held-out sequences.
 
     Outputs come from the pass that reads the features, where there is one.
     """
     if context.processes.rank != 0:  # the row and the outputs are those of the first
         return
-    batch, targets = context.examples("gradient")[0], context.probe.targets
+    batch, targets, held_out = (
+        context.examples("gradient")[0],
+        context.probe.targets,
+        context.held_out,
+    )
     # A label too many would stop a GPU for good.
     if targets.labels is not None and context.task is None:
-        targets.outputs(context.layout.outputs or 1)
+        targets.require_outputs(context.layout.outputs or 1)
     with record.timed("loss"), torch.no_grad():
         losses = per_example_loss(example_loss(context))(context.outputs(batch), batch)
         value = float(losses.double().mean())
@@ -70,7 +71,7 @@ def _compare_losses(
     count = len(others)
     estimate = Estimate(float(others.mean()), float(others.std()) / count**0.5, method="mean")
     record.row(None, "gradient", "held_out_loss", estimate, n=count, read_at="outputs")
-    first = context.remembered.setdefault("losses", (own, others))
+    first = context.remembered.losses = context.remembered.losses or (own, others)
     gained, shared = first[0] - own, first[1] - others
     if not bool(gained.any()):
         return  # this is the first measurement
@@ -183,17 +184,18 @@ def measure_readouts(
     record.row(layer, "representation", "readout_accuracy", estimate, n=len(few))
 
 
-def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
+def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples.
 
     Of numbers and of several labels R squared and the share of labels take the place of accuracy.
+    Taken where curves are, like the read-outs that it stands beside.
     """
-    targets = context.row_targets("representation")
-    if context.processes.rank != 0 or context.layout.outputs is None:
+    targets, held_out = context.row_targets("representation"), context.held_out
+    if not context.plan.curves or context.processes.rank != 0 or context.layout.outputs is None:
         return
     if targets.labels is None:
         if not context.probe.by_position:  # where the model says its losses alone
-            _measure_columns(context, record, held_out)
+            _measure_columns(context, record)
         return
     if context.task is not None and context.task.unit == "sequence":
         return  # the model does not say groups
@@ -217,9 +219,9 @@ def measure_fit(context: SurveyContext, record: RecordBuilder, held_out: Probe |
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
 
 
-def _measure_columns(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
+def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
     """The same of targets that are rows of numbers, or of several labels."""
-    batch, targets = context.examples("representation")
+    (batch, targets), held_out = context.examples("representation"), context.held_out
     binary = targets.kind == "multi-label"
     measure, judged = ("label_accuracy", _labels_right) if binary else ("r2", _r2)
     own = judged(context.outputs(batch), batch.targets)

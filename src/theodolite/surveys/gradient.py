@@ -27,9 +27,10 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
 from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.progress import EIGEN, StageCost, Work
 from theodolite.surveys.record import RecordBuilder, chance
 
-__all__ = ["measure_feature_contrast", "measure_gradient"]
+__all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
 
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
 _FEWER = 100  # examples whose pairs of gradients are compared in larger models
@@ -164,6 +165,14 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
         "pairs": 0 if pairs is None else _pair_count(context),
         "null": "the grouping into classes is permuted",
     }
+
+
+def gradient_cost(work: Work) -> StageCost:
+    """A pass for the sums, one for pairs of gradients, and products of features."""
+    n, asked = work.count("gradient"), work.plan.sizes["pairs"]
+    pairs = min(n, _FEWER if asked is None else asked)
+    grams = 3 * pairs * work.single + work.kernels(pairs, 1) if pairs > 1 else 0.0
+    return [8 * n * work.single, grams], work.decomposed(n) / EIGEN
 
 
 def _pair_count(context: SurveyContext) -> int:

@@ -21,9 +21,10 @@ from theodolite.surveys.context import (
     why_undefined,
 )
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.progress import StageCost, Work
 from theodolite.surveys.record import RecordBuilder, chance
 
-__all__ = ["measure_kernel"]
+__all__ = ["kernel_cost", "measure_kernel"]
 
 _SHOWN = 200  # modes of spectra that are kept
 _FEW = 50  # examples, below which chance alone moves CKA visibly
@@ -72,6 +73,11 @@ def _warn_of_long_ones(
                 "this layer aligns with is decided by them alone"
             )
             record.warn(layer, "kernel", "features", text)
+
+
+def kernel_cost(work: Work) -> StageCost:
+    """Decompositions of all layers, of features as they are and of pooled ones."""
+    return (), 2 * work.decomposed(work.count("kernel"))
 
 
 @dataclass(frozen=True)

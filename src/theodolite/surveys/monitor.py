@@ -29,6 +29,7 @@ from theodolite.engine import (
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES, Record, Run, save_run, save_step
 from theodolite.surveys.budget import Budget
+from theodolite.surveys.context import Remembered
 from theodolite.surveys.inputs import draw_fitting
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
@@ -145,7 +146,7 @@ class Monitor:
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
-        self._remembered: dict[str, Any] = {}
+        self._remembered = Remembered()
         self._processes = Processes.of(group_of(options))
         with (
             self._budget.measuring(),
@@ -211,6 +212,7 @@ class Monitor:
                 return None
             families = self._options.families
             not_due = self._cadence.not_due(self._count, families)
+            # The loss and the feature contrast of the gradient family are always due.
             if "gradient" not in families and len(not_due) == len(families):
                 self._count += 1
                 return None
@@ -287,7 +289,7 @@ class Monitor:
         ):
             options.require_common(self._processes, call="Monitor", step=step)
             record = measure_model(
-                self.model,
+                model,
                 self._probe.batch,
                 self._probe,
                 options,

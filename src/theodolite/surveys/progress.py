@@ -6,6 +6,8 @@ counts; the time that those before have taken turns that into seconds.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 
 import torch
@@ -13,11 +15,19 @@ from torch import nn
 
 from theodolite.engine import ContractionSizes, contraction_costs
 from theodolite.surveys.layers import Layer, Layout
-from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
+from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import Probe
 
-__all__ = ["Progress", "ProgressBar", "StageCost", "shown_progress", "stage_costs", "time_left"]
+__all__ = [
+    "EIGEN",
+    "Progress",
+    "ProgressBar",
+    "StageCost",
+    "Work",
+    "shown_progress",
+    "time_left",
+]
 
 Watch = Callable[[float, str], None]
 ProgressBar = bool | Watch
@@ -25,9 +35,8 @@ ProgressBar = bool | Watch
 # Costs of the passes of a stage, in order, and of all its layers together, in multiply-adds.
 StageCost = tuple[Sequence[float], float]
 
-_EIGEN = 10.0  # of a decomposition, times the cube of the size
+EIGEN = 10.0  # of a decomposition, times the cube of the size
 _TINY = 2e7  # what a step of tiny matrices costs
-_PAIRS = 100  # examples whose pairs of gradients are compared in large models
 _TELLING = 0.01
 _MINUTE = 60.0
 _HOUR = 3600.0
@@ -84,51 +93,50 @@ def _whole(cost: StageCost) -> float:
     return sum(cost[0]) + cost[1]
 
 
-def stage_costs(
-    model: nn.Module, layout: Layout, probe: Probe, options: SurveyOptions, plan: SurveyPlan
-) -> dict[str, StageCost]:
-    """What the stages cost, roughly: a constant factor cancels in the estimate of the time."""
-    single = float(layout.footprint.per_example(layout.footprint.products))
-    matrices = [sizes for layer in layout.layers if (sizes := _matrix(model, layer)) is not None]
-    outputs = layout.outputs or 1
-    n = {family: plan.size(family, len(probe)) for family in options.families}
+@dataclass(frozen=True)
+class Work:
+    """Counts behind the costs of stages, in multiply-adds; each family says its own cost.
 
-    def kernels(count: int, columns: int) -> float:
-        sizes = (ContractionSizes(count, count, columns, c, d, t) for t, c, d in matrices)
+    A constant factor cancels in the estimate of the time.
+
+    Args:
+        model: any module.
+        layout: its layers.
+        probe: the examples.
+        options: what the user chose.
+        plan: what the code chose.
+    """
+
+    model: nn.Module
+    layout: Layout
+    probe: Probe
+    options: SurveyOptions
+    plan: SurveyPlan
+
+    def count(self, family: str) -> int:
+        """Examples that a family takes."""
+        return self.plan.size(family, len(self.probe))
+
+    @cached_property
+    def single(self) -> float:
+        """One example's way through the model."""
+        return float(self.layout.footprint.per_example(self.layout.footprint.products))
+
+    @cached_property
+    def matrices(self) -> list[tuple[int, int, int]]:
+        """Positions, rows and columns of the layers' matrices."""
+        found = (_matrix(self.model, layer) for layer in self.layout.layers)
+        return [sizes for sizes in found if sizes is not None]
+
+    def kernels(self, count: int, outputs: int) -> float:
+        """Tangent kernels of so many examples."""
+        sizes = (ContractionSizes(count, count, outputs, c, d, t) for t, c, d in self.matrices)
         return sum(min(contraction_costs(size).values()) for size in sizes)
 
-    def decomposed(count: int) -> float:
-        widths = (layer.width for layer in layout.with_features())
-        return sum(_TINY + _EIGEN * count * min(count, width) ** 2 for width in widths)
-
-    costs: dict[str, StageCost] = {}
-    read = max((n[family] for family in FEATURE_READERS if family in n), default=0)
-    if read:
-        costs["features"] = ([read * single], 0.0)
-    if "representation" in n:
-        costs["representation"] = ((), decomposed(n["representation"]))
-    if "covariance" in n:
-        count = probe.given if plan.sizes["covariance"] is None else n["covariance"]
-        moments = sum(t * d * d / 4 for t, _, d in matrices)
-        bases = sum(
-            1.5 * _EIGEN * d**3 + 2 * _EIGEN * d * min(d, c // 4) ** 2 for _, c, d in matrices
-        )
-        costs["covariance"] = ([count * (single + moments)], bases)
-    if "kernel" in n:
-        costs["kernel"] = ((), 2 * decomposed(n["kernel"]))
-    if "tangent" in n:
-        few, exact = n["tangent"], not options.sketches(outputs)
-        columns = outputs if exact else options.sketch_vectors
-        passes = few * single * (2 + columns) + (kernels(few, outputs) if exact else 0.0)
-        spectra = len(matrices) * (_EIGEN + 1) * min(few * outputs, 512) * (few * outputs) ** 2
-        costs["tangent"] = ([passes], spectra if exact else 0.0)
-    if "gradient" in n:
-        asked = plan.sizes["pairs"]
-        pairs = min(n["gradient"], _PAIRS if asked is None else asked)
-        sums = 8 * n["gradient"] * single
-        grams = 3 * pairs * single + kernels(pairs, 1) if pairs > 1 else 0.0
-        costs["gradient"] = ([sums, grams], decomposed(n["gradient"]) / _EIGEN)
-    return costs
+    def decomposed(self, count: int) -> float:
+        """Decompositions of the features of all layers."""
+        widths = (layer.width for layer in self.layout.with_features())
+        return sum(_TINY + EIGEN * count * min(count, width) ** 2 for width in widths)
 
 
 def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:

@@ -16,10 +16,11 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.fit import measure_readouts
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.progress import StageCost, Work
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
 
-__all__ = ["measure_representation"]
+__all__ = ["measure_representation", "representation_cost"]
 
 _SHOWN = 200  # directions of the label power that are kept
 _LONGEST = 5.0  # decades of steps of the predicted loss
@@ -44,6 +45,11 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
         "targets": f"{columns.shape[1]} columns, not centered",
         "pool": context.pool_name,
     }
+
+
+def representation_cost(work: Work) -> StageCost:
+    """Decompositions of all layers."""
+    return (), work.decomposed(work.count("representation"))
 
 
 def _layer_rows(

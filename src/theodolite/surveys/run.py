@@ -6,7 +6,7 @@ family that cannot be measured says why, and the others go on.
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,16 +37,21 @@ from theodolite.errors import (
 )
 from theodolite.records import Record
 from theodolite.surveys.answers import answers_of
-from theodolite.surveys.context import Draws, SurveyContext
+from theodolite.surveys.context import Draws, Remembered, SurveyContext
 from theodolite.surveys.covariance import (
+    covariance_cost,
     matrix_layers,
     measure_covariance,
     require_image_shape,
 )
 from theodolite.surveys.fit import measure_fit, measure_loss, require_example_loss
-from theodolite.surveys.gradient import measure_feature_contrast, measure_gradient
+from theodolite.surveys.gradient import (
+    gradient_cost,
+    measure_feature_contrast,
+    measure_gradient,
+)
 from theodolite.surveys.inputs import draw_fitting
-from theodolite.surveys.kernel import measure_kernel
+from theodolite.surveys.kernel import kernel_cost, measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
 from theodolite.surveys.options import (
     FEATURE_READERS,
@@ -55,23 +60,71 @@ from theodolite.surveys.options import (
 )
 from theodolite.surveys.plan import SurveyPlan, trim_memory
 from theodolite.surveys.probe import Probe, require_order, reusable
-from theodolite.surveys.progress import Progress, ProgressBar, shown_progress, stage_costs
+from theodolite.surveys.progress import (
+    Progress,
+    ProgressBar,
+    StageCost,
+    Work,
+    shown_progress,
+)
 from theodolite.surveys.record import RecordBuilder
-from theodolite.surveys.representation import measure_representation
+from theodolite.surveys.representation import measure_representation, representation_cost
 from theodolite.surveys.results import Survey
-from theodolite.surveys.tangent import measure_tangent
+from theodolite.surveys.tangent import measure_tangent, tangent_cost
 
 __all__ = ["finished_record", "measure_families", "measure_model", "survey", "versions"]
 
 Measure = Callable[[SurveyContext, RecordBuilder], None]
 
-_MEASURES: dict[str, Measure] = {
-    "representation": measure_representation,
-    "covariance": measure_covariance,
-    "kernel": measure_kernel,
-    "tangent": measure_tangent,
-    "gradient": measure_gradient,
-}
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a family; where one fails, the others go on.
+
+    Args:
+        family: that its rows belong to.
+        measure: writes them down.
+        cost: of the family, for the progress bar.
+        reads_features: whether it needs the pass that collects them.
+        row: whose absence is explained where the part fails; by default the whole family's is.
+        always: taken also where the family is not due or does not apply.
+    """
+
+    family: str
+    measure: Measure
+    cost: Callable[[Work], StageCost] | None = None
+    reads_features: bool = False
+    row: str = ""
+    always: bool = False
+
+
+_PARTS = (
+    _Part("representation", measure_representation, representation_cost, reads_features=True),
+    _Part("representation", measure_fit, row="accuracy"),
+    _Part("covariance", measure_covariance, covariance_cost),
+    _Part("kernel", measure_kernel, kernel_cost, reads_features=True),
+    _Part("tangent", measure_tangent, tangent_cost),
+    # The headline needs features and no gradients: it is cheap.
+    _Part(
+        "gradient",
+        measure_feature_contrast,
+        reads_features=True,
+        row="feature_omega_contrast",
+        always=True,
+    ),
+    _Part("gradient", measure_gradient, gradient_cost),
+)
+
+
+def stage_costs(work: Work) -> dict[str, StageCost]:
+    """What the pass over the features and the families cost, in their order."""
+    families = work.options.families
+    read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
+    costs: dict[str, StageCost] = {"features": ([read * work.single], 0.0)} if read else {}
+    for part in _PARTS:
+        if part.cost is not None and part.family in families:
+            costs[part.family] = part.cost(work)
+    return costs
 
 
 def survey(
@@ -214,12 +267,12 @@ def measure_model(
     processes: Processes,
     step: int | None = None,
     progress: ProgressBar = False,
-    remembered: dict[str, Any] | None = None,
+    remembered: Remembered | None = None,
 ) -> Record:
-    """The record of one moment; the model is left as it was found.
+    """The record of one moment; whoever calls it puts the model back as it was found.
 
     Args:
-        model: any module.
+        model: unwrapped.
         data: all that was given, for sums over everything.
         probe: the examples.
         options: what the user chose.
@@ -233,40 +286,38 @@ def measure_model(
     Raises:
         DomainError: If labels exceed the outputs, or no family applies.
     """
-    inner, plan = unwrap(model), plan or SurveyPlan()
-    memory = {} if remembered is None else remembered
+    plan, memory = plan or SurveyPlan(), remembered or Remembered()
     record = RecordBuilder(plan.curves, processes)
-    with ExitStack() as around:
-        around.enter_context(processes.together())
-        around.enter_context(untouched(inner))
-        around.enter_context(alike(inner, processes))
-        around.enter_context(record.timed("total"))
-        around.enter_context(only_trainable(inner, options.params))
-        inner.eval()
-        layout = _layout(inner, probe, options, memory)
+    with (
+        alike(model, processes),
+        record.timed("total"),
+        only_trainable(model, options.params),
+        shown_progress(progress if processes.rank == 0 else False) as show,
+    ):
+        model.eval()
+        layout = _layout(model, probe, options, memory)
         plan = plan.fitted(options, layout, probe, processes)
         rows = max(len(probe), probe.row_count)
         draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
-        with ExitStack() as stack:
-            watched: Progress | None = None
-            if progress and processes.rank == 0:
-                show = stack.enter_context(shown_progress(progress))
-                costs = stage_costs(inner, layout, probe, options, plan)
-                watched = Progress(show, costs, len(layout.layers))
-            context = SurveyContext(
-                inner,
-                data,
-                probe,
-                layout,
-                options,
-                plan,
-                draws,
-                watched,
-                record,
-                processes,
-                memory,
-            )
-            measure_families(context, record, held_out)
+        watched: Progress | None = None
+        if progress and processes.rank == 0:
+            work = Work(model, layout, probe, options, plan)
+            watched = Progress(show, stage_costs(work), len(layout.layers))
+        context = SurveyContext(
+            model,
+            data,
+            probe,
+            layout,
+            options,
+            plan,
+            draws,
+            watched,
+            record,
+            processes,
+            held_out,
+            memory,
+        )
+        measure_families(context, record)
     return finished_record(context, record, step)
 
 
@@ -291,13 +342,11 @@ def finished_record(context: SurveyContext, record: RecordBuilder, step: int | N
     return _record(context, record, step)
 
 
-def _layout(
-    model: nn.Module, probe: Probe, options: SurveyOptions, memory: dict[str, Any]
-) -> Layout:
+def _layout(model: nn.Module, probe: Probe, options: SurveyOptions, memory: Remembered) -> Layout:
     """The layers; of one model that is measured again and again they are found once."""
     names = tuple(name for name, _ in model.named_modules())
     positions = probe.positions
-    known = memory.get("layout")
+    known = memory.layout
     if known is None or known[0] != names:
         found = survey_layers(
             model,
@@ -309,45 +358,47 @@ def _layout(
         )
         if positions is not None and probe.by_position:
             found = found.at_positions(model, positions.task.pool, positions.task.outside)
-        memory["layout"] = known = names, found
+        memory.layout = known = names, found
     return known[1]
 
 
-def measure_families(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
-    """Collect features once, then ask every family; what cannot be taken is a reason."""
+def measure_families(context: SurveyContext, record: RecordBuilder) -> None:
+    """Collect features once, then take every part; what cannot be taken is a reason.
+
+    The loss comes last. Its row is one of the gradient family, where reports look for it.
+    """
     families = context.options.families
     reasons = {family: _inapplicable(context, family) for family in families}
     _require_options(context, reasons)
-    not_due, unread = context.plan.not_due, _read_features(context)
-    for family in families:
+    parts = [part for part in _PARTS if part.family in families]
+    unread = _read_features(context, parts)
+    for part in parts:
+        family = part.family
+        if family in record.skipped:
+            continue
         record.section()
-        if family == "gradient":
-            _measure_cheaply(context, record, unread, held_out)
-            record.section()
-        why = not_due.get(family) or reasons[family]
-        if why is None and family in ("representation", "kernel"):
-            why = unread
+        why = None if part.always else context.plan.not_due.get(family) or reasons[family]
+        if part.reads_features:
+            why = why or unread
         if why is None:
-            why = _tried(context, partial(_MEASURES[family], context, record))
-        if why is not None and context.given is not None and family == "gradient":
-            record.warn(None, family, "omega_contrast", f"not measured: {why}")
+            why = _tried(context, partial(part.measure, context, record))
+        row = part.row
+        if context.given is not None and family == "gradient":  # features alone have its headline
+            row = row or "omega_contrast"
+        if why is not None and row:
+            record.warn(None, family, row, f"not measured: {why}")
         elif why is not None:
             record.skipped[family] = why
-        elif family == "representation" and context.plan.curves:
-            record.section()
-            why = _tried(context, lambda: measure_fit(context, record, held_out))
-            if why is not None:
-                record.warn(None, family, "accuracy", f"not measured: {why}")
         trim_memory(context.options)
-    if "gradient" not in families and any(context.processes.gather(bool(record.rows))):
+    if "gradient" in families or any(context.processes.gather(bool(record.rows))):
         record.section()
-        _measure_loss(context, record, held_out)
+        _measure_loss(context, record)
 
 
-def _read_features(context: SurveyContext) -> str | None:
-    """Collect features, where a family that is due reads them; the reason if there are none."""
-    not_due = {*context.plan.not_due} - {"gradient"}  # its cheap part is always due
-    if not (set(FEATURE_READERS) & set(context.options.families)) - not_due:
+def _read_features(context: SurveyContext, parts: Sequence[_Part]) -> str | None:
+    """Collect features, where a part that is due reads them; the reason if there are none."""
+    due = [part for part in parts if part.always or part.family not in context.plan.not_due]
+    if not any(part.reads_features for part in due):
         return None
     with context.step("features"):
         why = _tried(context, context.collect_features)
@@ -355,25 +406,11 @@ def _read_features(context: SurveyContext) -> str | None:
     return why
 
 
-def _measure_cheaply(
-    context: SurveyContext, record: RecordBuilder, unread: str | None, held_out: Probe | None
-) -> None:
-    """What is cheap of the gradient family, also where gradients are not due, or fail."""
-    _measure_loss(context, record, held_out)
-    record.section()
-    why = unread or _tried(context, partial(measure_feature_contrast, context, record))
-    if why is not None:
-        record.warn(None, "gradient", "feature_omega_contrast", f"not measured: {why}")
-
-
-def _measure_loss(context: SurveyContext, record: RecordBuilder, held_out: Probe | None) -> None:
-    """The loss, whatever the families are; a default that does not fit matters to gradients only.
-
-    Its row is one of the gradient family, where reports look for it.
-    """
+def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
+    """The loss, whatever the families; a default that does not fit matters to gradients only."""
     if _without_loss(context) is not None:
         return
-    why = _tried(context, partial(measure_loss, context, record, held_out))
+    why = _tried(context, partial(measure_loss, context, record))
     wanted = "gradient" in context.options.families or context.options.loss is not None
     if why is not None and wanted:
         record.warn(None, "gradient", "loss", f"not measured: {why}")
@@ -463,7 +500,7 @@ def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) 
         "tangent" in wants or ("gradient" in wants and targets.labels is not None)
     ):
         assert layout.outputs is not None  # they would not apply
-        targets.outputs(layout.outputs)
+        targets.require_outputs(layout.outputs)
     if "gradient" in wants or context.options.loss is not None:
         require_example_loss(context)
     if "covariance" in wants:

@@ -18,10 +18,11 @@ from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.progress import EIGEN, StageCost, Work
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
-__all__ = ["measure_tangent"]
+__all__ = ["measure_tangent", "tangent_cost"]
 
 _WORK = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
@@ -50,6 +51,16 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
     _equilibrium(context, record)
     if context.plan.curves and context.options.heat_maps and context.task is None:
         _heat_maps(context, record, layers)
+
+
+def tangent_cost(work: Work) -> StageCost:
+    """A pass forwards, one back for each output or vector, and products of kernels."""
+    n, outputs = work.count("tangent"), work.layout.outputs or 1
+    if work.options.sketches(outputs):
+        return [n * work.single * (2 + work.options.sketch_vectors)], 0.0
+    passes = n * work.single * (2 + outputs) + work.kernels(n, outputs)
+    rows = n * outputs
+    return [passes], len(work.matrices) * (EIGEN + 1) * min(rows, _SMALL) * rows**2
 
 
 def _exact_count(context: SurveyContext, layers: int) -> int | None:

@@ -98,34 +98,39 @@ class Targets:
             self.whole,
         )
 
-    def outputs(self, count: int) -> Float[Tensor, "n c"]:
-        """Targets beside outputs: as many columns as the model has.
+    def require_outputs(self, count: int) -> None:
+        """A model with so many outputs can be asked for these targets.
 
         Raises:
             DomainError: If a label exceeds the number of outputs, or the columns do not match.
         """
         if self.columns is None:
             raise DomainError("targets: expected one per example, got none of use")
-        if self.labels is not None:
-            return _class_columns(self.labels, count)
-        if self.columns.shape[1] != count:
+        highest = -1 if self.labels is None else int(self.labels.max())
+        if highest >= max(count, 2):  # a single output tells two classes apart
+            raise DomainError(
+                f"targets: expected labels below {count}, the number of outputs, got {highest}; "
+                "relabel, or pass readout="
+            )
+        if self.labels is None and self.columns.shape[1] != count:
             raise DomainError(
                 f"targets: expected {count} numbers per example as the model's outputs, got "
                 f"{self.columns.shape[1]}; pass readout="
             )
-        return self.columns
 
+    def outputs(self, count: int) -> Float[Tensor, "n c"]:
+        """Targets beside outputs: as many columns as the model has.
 
-def _class_columns(labels: Tensor, count: int) -> Tensor:
-    highest = int(labels.max())
-    if count == 1 and highest <= 1:
-        return 2.0 * labels.double().unsqueeze(1) - 1.0
-    if highest >= count:
-        raise DomainError(
-            f"targets: expected labels below {count}, the number of outputs, got {highest}; "
-            "relabel, or pass readout="
-        )
-    return target_columns(labels, count)
+        Raises:
+            DomainError: As :meth:`require_outputs`.
+        """
+        self.require_outputs(count)
+        if self.labels is None:
+            assert self.columns is not None
+            return self.columns
+        if count == 1:
+            return 2.0 * self.labels.double().unsqueeze(1) - 1.0
+        return target_columns(self.labels, count)
 
 
 def in_turns(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
