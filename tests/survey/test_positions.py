@@ -13,9 +13,8 @@ from theodolite._distributed import ALONE
 from theodolite.engine import AtPositions, Batch, PositionLabels, projected_outputs
 from theodolite.errors import DomainError, ShapeError
 from theodolite.measures import gradient, kernel, tangent
-from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.probe import draw_probe
+from theodolite.surveys.probe import draw_probe, fit_inputs
 
 
 class Pixels(nn.Module):

@@ -396,9 +396,11 @@ def _task_of_headline(
 ) -> Answer:
     """What the last layer shows of the task."""
     last, score = headline.last, headline.score(headline.last)
-    number = f"{headline.heading} in its last layer ({_name(last)}) is {headline.told(last)}"
+    place = f"in its last layer ({last})" if last else "of its outputs"
+    number = f"{headline.heading} {place} is {headline.told(last)}"
     chance = FAMILIES[headline.family].chance
-    why = f"{abs(score):.0f} standard deviations from what {chance} give"
+    distance = f"{abs(score):.{0 if abs(score) >= _CHANCE else 1}f}"
+    why = f"{distance} standard deviations from what {chance} give"
     certainty = "clear" if score >= _CLEAR else "likely"
     if score == inf:
         certainty, why = "open", "no chance level was measured"

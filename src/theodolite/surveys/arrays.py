@@ -17,10 +17,11 @@ from theodolite.surveys.context import Draws, SurveyContext
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
-from theodolite.surveys.probe import draw_probe, probe_digest
+from theodolite.surveys.probe import draw_probe
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.results import Survey
 from theodolite.surveys.run import finished_record, measure_families
+from theodolite.surveys.shards import probe_digest
 
 __all__ = ["survey_features"]
 

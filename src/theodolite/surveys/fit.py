@@ -4,14 +4,11 @@ Reads features, inputs and outputs. Every example is predicted from all the othe
 needs held-out data; where there is some, the model's accuracy on it stands beside that in training.
 """
 
-from collections.abc import Collection
-from copy import copy
-from inspect import signature
 from math import sqrt
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from theodolite.engine import Loss, first_output, per_example_cross_entropy, per_example_loss
@@ -21,16 +18,14 @@ from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.positions import Positions
 from theodolite.surveys.record import RecordBuilder
-from theodolite.surveys.targets import Targets
+from theodolite.surveys.targets import Targets, single_loss
 
 __all__ = [
     "example_loss",
-    "loss_of_maps",
     "measure_fit",
     "measure_loss",
     "measure_readouts",
     "require_example_loss",
-    "single_loss",
 ]
 
 
@@ -111,44 +106,6 @@ def example_loss(context: SurveyContext) -> Loss:
         defaults = {"regression": _squared_error, "multi-label": _binary_cross_entropy}
         return defaults.get(context.probe.targets.kind, per_example_cross_entropy)
     return single_loss(loss)
-
-
-def single_loss(loss: Loss) -> Loss:
-    """The user's loss with one number per example, where torch would average over examples."""
-    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        single = copy(loss)
-        single.reduction = "none"  # type: ignore[assignment]
-        return lambda outputs, targets: _summed(single(outputs, targets))
-    if not isinstance(loss, nn.Module) and "reduction" in _parameters(loss):
-        function: Any = loss
-        return lambda outputs, targets: _summed(function(outputs, targets, reduction="none"))
-    return loss
-
-
-def loss_of_maps(loss: Loss) -> Loss:
-    """The user's loss where labels come per position; one of torch averages over positions.
-
-    It is called for one example at a time, so that its weights and what it ignores count as ever.
-    """
-    if not (hasattr(loss, "reduction") or "reduction" in _parameters(loss)):
-        return loss
-
-    def each(outputs: Tensor, targets: Tensor) -> Tensor:
-        pairs = [(outputs[n : n + 1], targets[n : n + 1]) for n in range(len(outputs))]
-        return torch.stack([loss(*pair).mean() for pair in pairs])
-
-    return each
-
-
-def _parameters(function: Any) -> Collection[str]:
-    try:
-        return signature(function).parameters
-    except (TypeError, ValueError):  # built-in functions may have none
-        return ()
-
-
-def _summed(losses: Tensor) -> Tensor:
-    return losses.flatten(1).sum(1) if losses.ndim > 1 else losses
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

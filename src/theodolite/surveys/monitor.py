@@ -30,9 +30,9 @@ from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES, Record, Run, save_run, save_step
 from theodolite.surveys.budget import Budget
 from theodolite.surveys.context import Remembered
-from theodolite.surveys.inputs import draw_fitting
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
+from theodolite.surveys.probe import draw_fitting
 from theodolite.surveys.results import History, Survey, unused_folder
 from theodolite.surveys.run import measure_model, versions
 

@@ -1,51 +1,55 @@
-"""The examples that all families share, and their targets: drawn once, balanced, hashed.
+"""The examples that all families share: drawn once, balanced over classes, made to fit the model.
 
-Each of several processes may hold a part of the data. Their parts follow each other by rank, and
-all processes draw the probe that one process with all the data would.
+Of several processes each may hold a part of the data; all draw the probe that one process with all
+the data would (``shards.py``). What was changed for the model's sake is said in the record.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from theodolite._distributed import ALONE, Processes
-from theodolite.engine import Batch, iterate_batches, single_batch
-from theodolite.errors import DomainError, ShapeError
+from theodolite.engine import (
+    IGNORED,
+    Batch,
+    Cast,
+    fit_batch,
+    iterate_batches,
+    main_tensor,
+    model_device,
+    read_outputs,
+    resolve_readout,
+    single_batch,
+    untouched,
+)
+from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.positions import Positions, PositionTask
-from theodolite.surveys.targets import Targets, in_turns
+from theodolite.surveys.positions import Positions, PositionTask, find_task
+from theodolite.surveys.shards import (
+    Shard,
+    find_shard,
+    grouped_targets,
+    probe_digest,
+    true_targets,
+)
+from theodolite.surveys.targets import Targets, in_turns, loss_of_maps
 
-__all__ = ["Probe", "draw_probe", "probe_digest", "require_order", "reusable"]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The part of the data that one process has: all processes' examples follow each other by rank.
-
-    Args:
-        before: lengths of the batches of the processes before this one.
-        own: lengths of its batches.
-        after: lengths of the batches of the processes that follow.
-        copies: whether every process was given the same data, which then counts once.
-        classes: whether all targets are class labels; None where the examples decide.
-    """
-
-    before: tuple[int, ...] = ()
-    own: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-    copies: bool = False
-    classes: bool | None = None
-
-    @property
-    def total(self) -> int:
-        """Examples of all processes."""
-        return sum(self.before) + sum(self.own) + sum(self.after)
+__all__ = [
+    "Converted",
+    "Fit",
+    "Probe",
+    "draw_fitting",
+    "draw_probe",
+    "fit_inputs",
+    "require_order",
+    "reusable",
+]
 
 
 class _Drawn(NamedTuple):
@@ -224,12 +228,12 @@ def draw_probe(
         own = sum(shard.own)
         truth, groups = (None if part is None else part[:own] for part in (truth, groups))
     found = Targets.of(batch.targets)
-    grouped, names = _grouped(groups, places, shard, processes)
+    grouped, names = grouped_targets(groups, places, shard, processes)
     if grouped is not None and grouped.labels is not None and found.labels is None:
         turns = in_turns(torch.arange(len(places)), grouped.labels, len(places))
         batch, places, grouped = batch.take(turns), places[turns], grouped.take(turns)
         found = Targets.of(batch.targets)
-    true = _true_targets(truth, places, shard, processes)
+    true = true_targets(truth, places, shard, processes)
     return Probe(
         batch.to(device),
         found,
@@ -302,7 +306,7 @@ def _kept_by_all(
     limit: int | None,
 ) -> tuple[list[_Drawn], Shard]:
     """The same for the data of all processes, with the random numbers of a single one."""
-    shard = _find_shard(processes, batches)
+    shard = find_shard(processes, batches)
     generator.set_state(processes.spread(generator.get_state()))
     for length in shard.before:
         _keys(length, generator)
@@ -356,66 +360,6 @@ def _labels(batch: Batch, classes: bool | None) -> Tensor | None:
     return None if classes is False else Targets.of(batch.targets).labels
 
 
-def _find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> Shard:
-    """Count everybody's examples; goes through the data once, which for tensors is nothing.
-
-    Args:
-        processes: those that take part.
-        batches: gives this process's batches, anew at every call.
-    """
-    with processes.together():
-        found = _Outline.of(batches())
-    everybody: list[_Outline] = processes.gather(found)
-    rank = processes.rank
-    kinds = {kind for outline in everybody for kind in outline.kinds}
-    classes = kinds == {"classification"}
-    first = everybody[0]
-    if first.lengths and all(outline == first for outline in everybody):
-        before = () if rank == 0 else first.lengths
-        return Shard(before, first.lengths if rank == 0 else (), (), True, classes)
-    before, after = (
-        tuple(length for outline in some for length in outline.lengths)
-        for some in (everybody[:rank], everybody[rank + 1 :])
-    )
-    return Shard(before, found.lengths, after, False, classes)
-
-
-@dataclass(frozen=True)
-class _Outline:
-    """What processes tell each other about their data."""
-
-    lengths: tuple[int, ...]
-    kinds: tuple[str, ...]
-    digest: str  # of the first batch: the same data everywhere, or not
-
-    @classmethod
-    def of(cls, batches: Iterable[Batch]) -> "_Outline":
-        lengths: list[int] = []
-        kinds: set[str] = set()
-        mark = ""
-        for batch in batches:
-            mark = mark or probe_digest(batch)
-            lengths.append(len(batch))
-            kinds.add(Targets.of(batch.targets).kind)
-        return cls(tuple(lengths), tuple(sorted(kinds)), mark)
-
-
-def probe_digest(batch: Batch) -> str:
-    """SHA-256 over inputs and targets."""
-    total = hashlib.sha256()
-    for tensor in _tensors(batch):
-        plain = tensor.detach().cpu().contiguous()
-        total.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-        total.update(plain.flatten().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
-
-
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    for leaf in tree_flatten((batch.args, dict(batch.kwargs), batch.targets))[0]:
-        if isinstance(leaf, Tensor):
-            yield from leaf.unbind() if leaf.is_nested else (leaf,)
-
-
 def require_order(data: Any, truth: Any, what: str = "truth") -> None:
     """Labels beside the data need data that come in one order.
 
@@ -432,84 +376,193 @@ def require_order(data: Any, truth: Any, what: str = "truth") -> None:
         )
 
 
-def _true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes) -> Targets | None:
-    """True labels of some examples; None where nobody gave any.
+@dataclass(frozen=True)
+class Converted:
+    """Data whose batches are converted whenever they are gone through."""
+
+    data: Any
+    cast: Cast
+    batch_fn: Callable[[Any], Batch] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.cast, iterate_batches(self.data, batch_fn=self.batch_fn, empty=True))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How data are made to fit a model.
 
     Args:
-        truth: of this process's examples, in their order.
-        places: of the examples among those of all processes.
-        shard: the part of the data that this process has.
+        cast: what makes the inputs those that the model takes; None where they are.
+        classes: whether real numbers that are whole are class labels.
+        notes: "columns", "inputs", "targets" -> what was changed.
+        task: where labels come per position, what that task is.
+    """
+
+    cast: Cast | None
+    classes: bool
+    notes: dict[str, str]
+    task: PositionTask | None = None
+
+    def probe(self, probe: Probe, options: SurveyOptions) -> Probe:
+        """The probe as the model takes it."""
+        if self.cast is not None:
+            probe = replace(probe, batch=self.cast(probe.batch))
+        if self.classes:
+            probe = probe.with_classes(convert=options.loss is None)
+        if self.task is not None:
+            probe = probe.at_positions(self.task, options)
+        return replace(probe, notes=self.notes)
+
+    def data(self, data: Any, batch_fn: Callable[[Any], Batch] | None) -> Any:
+        """All the data as the model takes them."""
+        return data if self.cast is None else Converted(data, self.cast, batch_fn)
+
+
+def draw_fitting(
+    model: nn.Module,
+    data: Any,
+    options: SurveyOptions,
+    processes: Processes,
+    *,
+    held_out: Any = None,
+    targets: Any = None,
+    truth: Any = None,
+    groups: Any = None,
+) -> tuple[Probe, Probe | None, Fit]:
+    """The probe, held-out examples if there are some, and how data are made to fit the model.
+
+    Args:
+        model: unwrapped.
+        data: what examples are drawn from.
+        options: what the user chose.
         processes: those that take part.
+        held_out: examples that the model was not trained on.
+        targets: of the same examples, where the data holds none.
+        truth: true labels, where the targets are others.
+        groups: of the examples.
+    """
+    place = options.device or model_device(model)
+    drawn = draw_probe(
+        data, options, processes, targets=targets, device=place, truth=truth, groups=groups
+    )
+    fit = fit_inputs(model, drawn, options)
+    others = None
+    if held_out is not None:
+        others = fit.probe(draw_probe(held_out, options, processes, device=place), options)
+    return fit.probe(drawn, options), others, fit
+
+
+def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
+    """Try two examples before anything is measured, see :func:`theodolite.engine.fit_batch`.
+
+    Args:
+        model: unwrapped.
+        probe: the examples.
+        options: the readout.
 
     Raises:
-        ShapeError: If a process gave more or fewer than it has examples.
-        DomainError: If they are no labels or numbers, or one process gave none.
+        ShapeError: If the model takes none of these; other errors of the model are left alone.
+        NotFiniteError: If an input is infinite, or nan and so is what the model returns.
     """
-    given = any(processes.gather(truth is not None))
-    if not given:
-        return None
-    with processes.together():
-        own = _own_truth(truth, sum(shard.own))
-    parts = [part for part in processes.gather(own) if part is not None]
-    with processes.together():
-        found = Targets.of(torch.cat(parts)[places])
-        if found.columns is None:
-            raise DomainError(
-                "truth: expected a label, or a row of numbers, for every example, got whole "
-                "sequences; leave truth= out"
-            )
-    return found
-
-
-def _grouped(
-    groups: Any, places: Tensor, shard: Shard, processes: Processes
-) -> tuple[Targets | None, tuple[str, ...]]:
-    """Groups of some examples, numbered in the order of their names; None where there are none.
-
-    Raises:
-        ShapeError: If a process gave more or fewer than it has examples.
-    """
-    if not any(processes.gather(groups is not None)):
-        return None, ()
-    count = sum(shard.own)
-    listed: list[Any] = []
-    with processes.together():
-        if groups is not None and count:
-            listed = groups.tolist() if hasattr(groups, "tolist") else list(groups)
-        if len(listed) != count:
-            raise ShapeError(
-                f"groups: expected one for each of {count} examples, got {len(listed)}; pass them "
-                "in the order of the data"
-            )
-    known = [name for part in processes.gather(listed) for name in part]
-    names = sorted(set(known))
-    numbers = {name: number for number, name in enumerate(names)}
-    labels = torch.tensor([numbers[name] for name in known])[places]
-    return Targets.of_labels(labels), tuple(map(str, names))
-
-
-def _own_truth(truth: Any, count: int) -> Tensor | None:
-    """What this process adds to the true labels of all; None where it has no examples."""
-    if count == 0:
-        return None
-    if truth is None:
+    few = probe.batch.take(slice(0, 2))
+    fitted = fit_batch(model, few)
+    outputs, task, notes, cast = None, None, dict(fitted.notes), fitted.cast
+    if fitted.tried:
+        with untouched(model), torch.no_grad():
+            model.eval()
+            _require_finite(model, probe, cast)
+        named, batch = (b if cast is None else cast(b) for b in (few, probe.batch))
+        outputs = _columns(fitted.returned, named, options)
+        if outputs is None and options.readout is None:
+            task = _task(model, fitted.returned, named, batch, options, notes)
+            if _lacks_labels(model, fitted.returned, batch) and options.loss is None:
+                few, batch = (_with_next_tokens(part) for part in (named, batch))
+                found: dict[str, str] = {}
+                task = _task(model, fitted.returned, few, batch, options, found)
+                if task is not None and task.labels.shift:
+                    notes |= found | {"targets": "there are no labels: they are the next tokens"}
+                    cast = partial(_with_next_tokens, cast=cast)
+                else:  # the model sees all tokens: nothing is left to predict
+                    task = None
+    if task is None and options.unit is not None:
         raise DomainError(
-            f"truth: expected {count} true labels as in the other processes, got none; pass the "
-            "part that goes with this process's data"
+            "unit: expected labels for every position of the outputs, to choose unit="
+            f"{options.unit!r}, got others; leave unit= out"
         )
-    values = torch.as_tensor(truth).detach().cpu()
-    if values.ndim == 0 or len(values) != count:
-        raise ShapeError(
-            f"truth: expected one label for each of {count} examples, got "
-            f"{tuple(values.shape)}; pass them in the order of the data"
+    whole = outputs is not None and outputs > 1 and probe.targets.whole
+    if whole:
+        kind = getattr(probe.batch.targets, "dtype", "numbers")
+        notes["targets"] = (
+            f"targets are whole numbers in {str(kind).removeprefix('torch.')}, and the model has "
+            f"{outputs} outputs: they are taken for class labels"
         )
-    if not bool(values.isfinite().all()) or (values.ndim == 1 and _negative(values)):
-        raise DomainError(
-            "truth: expected class labels of at least 0 or finite numbers, got others; leave out "
-            "examples that have none"
-        )
-    return values
+    return Fit(cast, whole, notes, task)
 
 
-def _negative(values: Tensor) -> bool:
-    return not values.is_floating_point() and bool((values < 0).any())
+def _task(
+    model: nn.Module,
+    returned: Any,
+    few: Batch,
+    batch: Batch,
+    options: SurveyOptions,
+    notes: dict[str, str],
+) -> PositionTask | None:
+    """The task where labels come per position; None elsewhere."""
+    try:
+        outputs = main_tensor(returned)
+    except DtypeError:
+        return None
+    loss = None if options.loss is None else loss_of_maps(options.loss)
+    with untouched(model), torch.no_grad():
+        model.eval()
+        found = find_task(model, outputs, few, batch, options, loss)
+    if found is None:
+        return None
+    notes.update(found[1])
+    return found[0]
+
+
+def _lacks_labels(model: nn.Module, returned: Any, batch: Batch) -> bool:
+    """Whether a language model was given texts alone."""
+    tokens = batch.kwargs.get("input_ids", next(iter(batch.args), None))
+    logits = getattr(returned, "logits", None)
+    if batch.targets is not None or not all(isinstance(t, Tensor) for t in (tokens, logits)):
+        return False
+    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
+    return logits.shape[1:] == (*tokens.shape[1:], vocabulary)
+
+
+def _with_next_tokens(batch: Batch, cast: Cast | None = None) -> Batch:
+    """The same texts with their tokens as labels, as causal models take them; without padding."""
+    batch = batch if cast is None else cast(batch)
+    tokens: Tensor = batch.kwargs.get("input_ids", next(iter(batch.args), None))
+    if batch.mask is not None:
+        tokens = tokens.masked_fill(batch.mask.to(tokens.device) == 0, IGNORED)
+    return replace(batch, targets=tokens)
+
+
+def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
+    """An input that is infinite is refused, and nan unless the model copes with it."""
+    if probe.suspect is None:
+        return
+    place, example = probe.suspect
+    example = example.to(model_device(model))
+    leaves = tree_leaves((example.args, dict(example.kwargs)))
+    infinite = any(bool((leaf == torch.inf).any()) for leaf in leaves if isinstance(leaf, Tensor))
+    returned = None if infinite else (example if cast is None else cast(example)).run(model)
+    values = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
+    if not infinite and not any(bool(tensor.isnan().any()) for tensor in values):
+        return
+    raise NotFiniteError(
+        f"data: expected finite inputs, got {'infinity' if infinite else 'nan'} in example {place} "
+        "(counted from 0); leave the example out, or fill in the missing number"
+    )
+
+
+def _columns(returned: Any, batch: Batch, options: SurveyOptions) -> int | None:
+    """Number of outputs; None where there is no row of them for every example."""
+    try:
+        return int(read_outputs(returned, batch, resolve_readout(options.readout)).shape[1])
+    except Exception:  # the survey says why, where outputs are needed
+        return None

@@ -168,11 +168,9 @@ def time_left(done: float, elapsed: float) -> str:
 
 @contextmanager
 def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
-    """What to tell: the user's function, a bar on the terminal, or nobody."""
+    """What to tell: the user's function, or a bar on the terminal."""
     if callable(progress):
         yield progress
-    elif not progress:
-        yield lambda _fraction, _text: None
     else:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar

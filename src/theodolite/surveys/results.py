@@ -4,6 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
@@ -83,18 +84,15 @@ class Survey(Shown):
         record: plain data and arrays; docs/records.md has the layout.
         writes: False in all but the first of several processes: they have the same numbers, and
             leave files to the first.
-
-    Attributes:
-        run: the same as reports and trackers read it, a run of one step.
     """
 
     record: Record
     writes: bool = field(default=True, repr=False, compare=False)
-    run: Run = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        run = Run(self.record.contents["name"], self.record, (self.record,))
-        object.__setattr__(self, "run", run)
+    @cached_property
+    def run(self) -> Run:
+        """The same as reports and trackers read it, a run of one step."""
+        return Run(self.record.contents["name"], self.record, (self.record,))
 
     @property
     def layers(self) -> list[str]:
@@ -354,7 +352,7 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
         ['first', 'second']
     """
     if len(results) == 3 and not any(isinstance(result, Shown) for result in results[:2]):
-        from theodolite.surveys.models import compare_models
+        from theodolite.surveys.model_comparison import compare_models
 
         return compare_models(*results, names=names, **options)
     known = all(isinstance(result, (Survey, History)) for result in results)

@@ -6,6 +6,7 @@ family that cannot be measured says why, and the others go on.
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,7 +51,6 @@ from theodolite.surveys.gradient import (
     measure_feature_contrast,
     measure_gradient,
 )
-from theodolite.surveys.inputs import draw_fitting
 from theodolite.surveys.kernel import kernel_cost, measure_kernel
 from theodolite.surveys.layers import Layout, survey_layers
 from theodolite.surveys.options import (
@@ -59,7 +59,7 @@ from theodolite.surveys.options import (
     group_of,
 )
 from theodolite.surveys.plan import SurveyPlan, trim_memory
-from theodolite.surveys.probe import Probe, require_order, reusable
+from theodolite.surveys.probe import Probe, draw_fitting, require_order, reusable
 from theodolite.surveys.progress import (
     Progress,
     ProgressBar,
@@ -292,7 +292,7 @@ def measure_model(
         alike(model, processes),
         record.timed("total"),
         only_trainable(model, options.params),
-        shown_progress(progress if processes.rank == 0 else False) as show,
+        shown_progress(progress) if progress and processes.rank == 0 else nullcontext() as show,
     ):
         model.eval()
         layout = _layout(model, probe, options, memory)
@@ -300,7 +300,7 @@ def measure_model(
         rows = max(len(probe), probe.row_count)
         draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
         watched: Progress | None = None
-        if progress and processes.rank == 0:
+        if show is not None:
             work = Work(model, layout, probe, options, plan)
             watched = Progress(show, stage_costs(work), len(layout.layers))
         context = SurveyContext(

@@ -1,17 +1,21 @@
-"""What examples, or their positions, should give: read once for all families."""
+"""What examples, or their positions, should give, and the losses that hold outputs against it."""
 
+from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from theodolite.engine import Loss
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.measures.representation import scaled_targets
 
-__all__ = ["Kind", "Targets", "in_turns"]
+__all__ = ["Kind", "Targets", "in_turns", "loss_of_maps", "single_loss"]
 
 Kind = Literal["classification", "regression", "multi-label", "sequence", "unlabeled"]
 
@@ -143,3 +147,41 @@ def in_turns(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
         turns = torch.arange(len(labels)) - starts[labels[by_class]]
         order = by_class[turns.argsort(stable=True)]
     return order[:limit]
+
+
+def single_loss(loss: Loss) -> Loss:
+    """The user's loss with one number per example, where torch would average over examples."""
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        single = copy(loss)
+        single.reduction = "none"  # type: ignore[assignment]
+        return lambda outputs, targets: _summed(single(outputs, targets))
+    if not isinstance(loss, nn.Module) and "reduction" in _parameters(loss):
+        function: Any = loss
+        return lambda outputs, targets: _summed(function(outputs, targets, reduction="none"))
+    return loss
+
+
+def loss_of_maps(loss: Loss) -> Loss:
+    """The user's loss where labels come per position; one of torch averages over positions.
+
+    It is called for one example at a time, so that its weights and what it ignores count as ever.
+    """
+    if not (hasattr(loss, "reduction") or "reduction" in _parameters(loss)):
+        return loss
+
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        pairs = [(outputs[n : n + 1], targets[n : n + 1]) for n in range(len(outputs))]
+        return torch.stack([loss(*pair).mean() for pair in pairs])
+
+    return each
+
+
+def _parameters(function: Any) -> Collection[str]:
+    try:
+        return signature(function).parameters
+    except (TypeError, ValueError):  # built-in functions may have none
+        return ()
+
+
+def _summed(losses: Tensor) -> Tensor:
+    return losses.flatten(1).sum(1) if losses.ndim > 1 else losses

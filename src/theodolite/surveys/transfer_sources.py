@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from theodolite.engine import Batch, require_model, unwrap
 from theodolite.errors import DomainError, DtypeError
 from theodolite.surveys.named_models import ModelSource, build_model
-from theodolite.surveys.probe import probe_digest
+from theodolite.surveys.shards import probe_digest
 
 __all__ = [
     "Source",

@@ -32,10 +32,9 @@ from theodolite.linalg import LeaveOneOut, regression_targets
 from theodolite.measures import representation
 from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, pretrained_body
-from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.probe import Probe, draw_probe
+from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_regressions import (

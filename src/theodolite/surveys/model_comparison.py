@@ -10,9 +10,8 @@ from theodolite._distributed import Processes
 from theodolite.engine import Features, features, model_device, untouched, unwrap
 from theodolite.errors import DomainError
 from theodolite.measures import kernel
-from theodolite.surveys.inputs import fit_inputs
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.probe import Probe, draw_probe, reusable
+from theodolite.surveys.probe import Probe, draw_probe, fit_inputs, reusable
 from theodolite.surveys.results import Comparison, Survey, compare
 from theodolite.surveys.run import survey
 

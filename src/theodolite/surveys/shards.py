@@ -1,0 +1,187 @@
+"""The data of several processes as one: parts follow each other by rank, or all have the same.
+
+Labels and groups that come beside the data are put together in the same order.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from theodolite._distributed import Processes
+from theodolite.engine import Batch
+from theodolite.errors import DomainError, ShapeError
+from theodolite.surveys.targets import Targets
+
+__all__ = ["Shard", "find_shard", "grouped_targets", "probe_digest", "true_targets"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part of the data that one process has: all processes' examples follow each other by rank.
+
+    Args:
+        before: lengths of the batches of the processes before this one.
+        own: lengths of its batches.
+        after: lengths of the batches of the processes that follow.
+        copies: whether every process was given the same data, which then counts once.
+        classes: whether all targets are class labels; None where the examples decide.
+    """
+
+    before: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    copies: bool = False
+    classes: bool | None = None
+
+    @property
+    def total(self) -> int:
+        """Examples of all processes."""
+        return sum(self.before) + sum(self.own) + sum(self.after)
+
+
+def find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> Shard:
+    """Count everybody's examples; goes through the data once, which for tensors is nothing.
+
+    Args:
+        processes: those that take part.
+        batches: gives this process's batches, anew at every call.
+    """
+    with processes.together():
+        found = _Outline.of(batches())
+    everybody: list[_Outline] = processes.gather(found)
+    rank = processes.rank
+    kinds = {kind for outline in everybody for kind in outline.kinds}
+    classes = kinds == {"classification"}
+    first = everybody[0]
+    if first.lengths and all(outline == first for outline in everybody):
+        before = () if rank == 0 else first.lengths
+        return Shard(before, first.lengths if rank == 0 else (), (), True, classes)
+    before, after = (
+        tuple(length for outline in some for length in outline.lengths)
+        for some in (everybody[:rank], everybody[rank + 1 :])
+    )
+    return Shard(before, found.lengths, after, False, classes)
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """What processes tell each other about their data."""
+
+    lengths: tuple[int, ...]
+    kinds: tuple[str, ...]
+    digest: str  # of the first batch: the same data everywhere, or not
+
+    @classmethod
+    def of(cls, batches: Iterable[Batch]) -> "_Outline":
+        lengths: list[int] = []
+        kinds: set[str] = set()
+        mark = ""
+        for batch in batches:
+            mark = mark or probe_digest(batch)
+            lengths.append(len(batch))
+            kinds.add(Targets.of(batch.targets).kind)
+        return cls(tuple(lengths), tuple(sorted(kinds)), mark)
+
+
+def probe_digest(batch: Batch) -> str:
+    """SHA-256 over inputs and targets."""
+    total = hashlib.sha256()
+    for tensor in _tensors(batch):
+        plain = tensor.detach().cpu().contiguous()
+        total.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+        total.update(plain.flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _tensors(batch: Batch) -> Iterator[Tensor]:
+    for leaf in tree_flatten((batch.args, dict(batch.kwargs), batch.targets))[0]:
+        if isinstance(leaf, Tensor):
+            yield from leaf.unbind() if leaf.is_nested else (leaf,)
+
+
+def true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes) -> Targets | None:
+    """True labels of some examples; None where nobody gave any.
+
+    Args:
+        truth: of this process's examples, in their order.
+        places: of the examples among those of all processes.
+        shard: the part of the data that this process has.
+        processes: those that take part.
+
+    Raises:
+        ShapeError: If a process gave more or fewer than it has examples.
+        DomainError: If they are no labels or numbers, or one process gave none.
+    """
+    given = any(processes.gather(truth is not None))
+    if not given:
+        return None
+    with processes.together():
+        own = _own_truth(truth, sum(shard.own))
+    parts = [part for part in processes.gather(own) if part is not None]
+    with processes.together():
+        found = Targets.of(torch.cat(parts)[places])
+        if found.columns is None:
+            raise DomainError(
+                "truth: expected a label, or a row of numbers, for every example, got whole "
+                "sequences; leave truth= out"
+            )
+    return found
+
+
+def _own_truth(truth: Any, count: int) -> Tensor | None:
+    """What this process adds to the true labels of all; None where it has no examples."""
+    if count == 0:
+        return None
+    if truth is None:
+        raise DomainError(
+            f"truth: expected {count} true labels as in the other processes, got none; pass the "
+            "part that goes with this process's data"
+        )
+    values = torch.as_tensor(truth).detach().cpu()
+    if values.ndim == 0 or len(values) != count:
+        raise ShapeError(
+            f"truth: expected one label for each of {count} examples, got "
+            f"{tuple(values.shape)}; pass them in the order of the data"
+        )
+    if not bool(values.isfinite().all()) or (values.ndim == 1 and _negative(values)):
+        raise DomainError(
+            "truth: expected class labels of at least 0 or finite numbers, got others; leave out "
+            "examples that have none"
+        )
+    return values
+
+
+def _negative(values: Tensor) -> bool:
+    return not values.is_floating_point() and bool((values < 0).any())
+
+
+def grouped_targets(
+    groups: Any, places: Tensor, shard: Shard, processes: Processes
+) -> tuple[Targets | None, tuple[str, ...]]:
+    """Groups of some examples, numbered in the order of their names; None where there are none.
+
+    Raises:
+        ShapeError: If a process gave more or fewer than it has examples.
+    """
+    if not any(processes.gather(groups is not None)):
+        return None, ()
+    count = sum(shard.own)
+    listed: list[Any] = []
+    with processes.together():
+        if groups is not None and count:
+            listed = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+        if len(listed) != count:
+            raise ShapeError(
+                f"groups: expected one for each of {count} examples, got {len(listed)}; pass them "
+                "in the order of the data"
+            )
+    known = [name for part in processes.gather(listed) for name in part]
+    names = sorted(set(known))
+    numbers = {name: number for number, name in enumerate(names)}
+    labels = torch.tensor([numbers[name] for name in known])[places]
+    return Targets.of_labels(labels), tuple(map(str, names))
