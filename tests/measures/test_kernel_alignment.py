@@ -330,7 +330,6 @@ def test_repeated_examples_change_nothing(normal):
         lambda: kernel.cumulative_power(torch.eye(3), torch.zeros(3, 1)).curve[-1],
         lambda: kernel.power_evenness(torch.tensor([0.0, 1.0]), 2),
         lambda: kernel.spectral_gap(torch.tensor([1.0, 0.0, 0.0]), 2),
-        lambda: kernel.correlation_table(torch.ones(4, 1), torch.arange(4)[:, None]).coefficients,
     ],
 )
 def test_undefined_values_are_nan(value):

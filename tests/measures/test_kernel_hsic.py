@@ -104,7 +104,7 @@ def test_both_routes_and_any_chunking_agree(normal, monkeypatch, debiased, route
     monkeypatch.setattr(_linear, "_TILE_BYTES", 8 * 3 * 25)  # tiles of 5 x 5
     monkeypatch.setattr(_linear, "_STRIP_BYTES", 8 * 5 * 7)
     monkeypatch.setattr(moments, "_CHUNK_BYTES", 8 * 40 * 6)  # six rows of the widest layer
-    factors = [_linear.Factor.of(layer) for layer in layers]
+    factors = [_linear.CenteredRows.of(layer) for layer in layers]
     everything = [(a, b) for a in range(3) for b in range(a, 3)]
     if route == "blocks":
         monkeypatch.setattr(_linear, "_BLOCK_BYTES", 8 * 40 * 18)  # a pass for one or two pairs

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 
 import theodolite
-from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.measures import kernel
-from theodolite.measures.kernel import _layers, cka_matrix, correlation_table, layer_profile
+from theodolite.measures.kernel import _layers, cka_matrix, layer_profile
 
 LABELS = torch.arange(12) % 3
 
@@ -115,80 +113,3 @@ def test_layer_profile_and_its_mean(normal, debiased):
         assert_close(profile.values, torch.stack(single), scale=100)
         assert_close(profile.mean, sum(single) / 3, scale=100)
         assert_close(profile.last, single[-1], scale=100)
-
-
-@pytest.mark.spec("3.P43")
-def test_pearson_over_runs(normal):
-    runs = normal(36, 4)
-    table = correlation_table(runs)
-    assert_close(table.coefficients, np.corrcoef(runs.numpy().T))
-    factor = (torch.arange(36) % 2).double().unsqueeze(1)  # a binary factor, coded in two ways
-    plain = correlation_table(factor, runs).coefficients
-    assert_close(correlation_table(5 - 3 * factor, runs).coefficients, -plain)
-    assert_close(correlation_table(0.2 * factor + 9, runs).coefficients, plain)
-    expected = [scipy.stats.pearsonr(runs[:, 0], runs[:, j]).pvalue for j in range(1, 4)]
-    assert_close(table.p_values[0, 1:], expected)
-    assert table.runs == 36
-
-
-PUBLISHED = {  # training loss, test accuracy, CKA (test), CKA (train)
-    "skip": (0.097, -0.024, -0.026, -0.024),
-    "augmentation": (0.335, 0.806, 0.529, 0.162),
-    "batch size": (-0.039, -0.247, -0.181, -0.045),
-    "learning rate": (-0.078, 0.163, -0.035, -0.263),
-    "momentum": (0.099, 0.448, 0.823, 0.936),
-    "average CKA (test)": (0.279, 0.920, 0.944, 0.747),
-    "average CKA (train)": (0.221, 0.828, 0.930, 0.837),
-}
-BLOCK = np.array(
-    [
-        [1, 0.384, 0.366, 0.253],
-        [0.384, 1, 0.850, 0.528],
-        [0.366, 0.850, 1, 0.870],
-        [0.253, 0.528, 0.870, 1],
-    ]
-)
-
-
-@pytest.mark.spec("3.P44")
-def test_the_published_table_is_consistent():
-    assert_close(BLOCK, BLOCK.T)
-    assert np.linalg.eigvalsh(BLOCK).min() == pytest.approx(0.019, abs=5e-4)
-    for row in PUBLISHED.values():  # some variable has these correlations with the four
-        assert np.array(row) @ np.linalg.solve(BLOCK, row) <= 1
-
-
-@pytest.mark.spec("3.P44")
-@pytest.mark.parametrize(("runs", "level", "value"), [(36, 0.05, 0.329), (36, 0.01, 0.424)])
-def test_significance_threshold(runs, level, value):
-    threshold = kernel.correlation_threshold(runs, level)
-    assert threshold == pytest.approx(value, abs=5e-4)
-    # A sample with exactly this correlation has exactly this p-value.
-    u = np.arange(runs) - (runs - 1) / 2
-    v = np.where(np.arange(runs) % 2, 1.0, -1.0)
-    v -= u * (u @ v) / (u @ u)
-    mixed = threshold * u / np.linalg.norm(u) + (1 - threshold**2) ** 0.5 * v / np.linalg.norm(v)
-    table = correlation_table(u[:, None], mixed[:, None], level=level)
-    assert table.p_values.item() == pytest.approx(level, rel=1e-9)
-    assert table.threshold == threshold
-
-
-@pytest.mark.spec("4.P103")
-def test_spearman_shares_ranks_among_ties():
-    u = torch.tensor([1.0, 2.0, 2.0, 3.0, 5.0, 5.0, 5.0]).double()
-    v = torch.tensor([2.0, 1.0, 4.0, 4.0, 3.0, 9.0, 9.0]).double()
-    table = correlation_table(u.unsqueeze(1), v.unsqueeze(1), method="spearman")
-    oracle = scipy.stats.spearmanr(u, v)
-    assert_close(table.coefficients[0, 0], oracle.statistic)
-    assert_close(table.p_values[0, 0], oracle.pvalue)
-    assert_close(table.coefficients[0, 0], reference.pearson(
-        np.array([1, 2.5, 2.5, 4, 6, 6, 6]), np.array([2, 1, 4.5, 4.5, 3, 6.5, 6.5])))  # fmt: skip
-    grown = correlation_table(u.exp().unsqueeze(1), v.unsqueeze(1), method="spearman")
-    assert_close(grown.coefficients, table.coefficients)
-
-
-def test_two_runs_have_a_correlation_but_no_significance():
-    table = correlation_table(torch.tensor([[1.0], [2.0]]), torch.tensor([[5.0], [3.0]]))
-    assert table.coefficients.item() == pytest.approx(-1)
-    assert table.p_values.isnan().all()
-    assert np.isnan(table.threshold)

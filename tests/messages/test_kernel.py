@@ -97,24 +97,6 @@ NAN = torch.full((4, 2), torch.nan)
         (lambda: kernel.spectral_gap(CURVE, 1), DomainError, "decreasing order.*kernel_spectrum"),
         (lambda: kernel.participation_ratio(F), ShapeError, "gram: expected a square"),
         (
-            lambda: kernel.correlation_table(F[:1]),
-            ShapeError,
-            "rows: expected at least two runs, got 1",
-        ),
-        (lambda: kernel.correlation_table(F, F[:2]), ShapeError, "rows has 4, columns has 2"),
-        (lambda: kernel.correlation_table(NAN), DomainError, "rows: expected finite"),
-        (
-            lambda: kernel.correlation_table(F, method="kendall"),
-            DomainError,
-            "method: expected one of 'pearson', 'spearman', got 'kendall'",
-        ),
-        (
-            lambda: kernel.correlation_threshold(36, level=0.0),
-            DomainError,
-            r"level: expected a number in \(0.0, 1.0\), got 0.0",
-        ),
-        (lambda: kernel.correlation_threshold(1), DomainError, "runs: .* at least 2, got 1"),
-        (
             lambda: kernel.target_gram(np.array(["a", "b"])),
             DtypeError,
             "targets: expected real numbers",

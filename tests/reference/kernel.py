@@ -179,14 +179,6 @@ def pearson(u, v):
     return np.nan if norms == 0 else sum(du * dv) / np.sqrt(norms)
 
 
-def correlation_table(rows, columns, method="pearson"):
-    table = np.zeros((rows.shape[1], columns.shape[1]))
-    for i, u in enumerate(rows.T):
-        for j, v in enumerate(columns.T):
-            table[i, j] = pearson(ranks(u), ranks(v)) if method == "spearman" else pearson(u, v)
-    return table
-
-
 def _left_out(gram, targets, ridge):
     """Predictions of kernel regression with intercept, each example's from all the others."""
     rows = []
@@ -247,6 +239,4 @@ REFERENCES = {
     "power_evenness": power_evenness,
     "spectral_gap": spectral_gap,
     "participation_ratio": participation_ratio,
-    "correlation_table": correlation_table,
-    "correlation_table.spearman": correlation_table,
 }

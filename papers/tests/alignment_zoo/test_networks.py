@@ -18,7 +18,7 @@ from theodolite_papers.alignment_zoo.design import (
     networks,
 )
 from theodolite_papers.alignment_zoo.models import blocks_of, build, fresh_head
-from theodolite_papers.alignment_zoo.training import Look, Run, evaluate, moments, train
+from theodolite_papers.alignment_zoo.training import Look, TrainedNetwork, evaluate, moments, train
 
 
 def _network(**factors):
@@ -101,7 +101,9 @@ def test_scale_multiplies_the_weights_of_the_same_draw():
 
 
 def _run(losses):
-    return Run(nn.Identity(), [Look(s, {"train_loss": loss}, {}) for s, loss in losses.items()])
+    return TrainedNetwork(
+        nn.Identity(), [Look(s, {"train_loss": loss}, {}) for s, loss in losses.items()]
+    )
 
 
 def test_steps_to_a_loss_lie_on_a_line_between_looks():

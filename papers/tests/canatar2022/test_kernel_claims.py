@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from theodolite.measures.kernel import correlation_threshold
 from theodolite_papers.canatar2022._grid_claims import chosen_models, kept
 from theodolite_papers.canatar2022._table_claims import COLUMNS, PUBLISHED, ROWS, coefficients
 from theodolite_papers.canatar2022.fig1_6_table1 import draw
-from theodolite_papers.ledger import Results
+from theodolite_papers.ledger import Results, correlation_threshold
 
 from .made_grid import STUDY, judged, made_grid, made_run
 

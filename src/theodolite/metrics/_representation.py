@@ -53,7 +53,7 @@ _GRID_POINTS = 200  # of the measure's default grid
 
 
 @dataclass(frozen=True)
-class Factor:
+class RowFactor:
     """Rows that stand for a task, and the singular value below which they know nothing."""
 
     features: Float[Tensor, "r d"]
@@ -141,8 +141,8 @@ class GroupGrams:
         share = self.spread() ** 2 / len(mean)
         return float((n * mean @ mean + share).sqrt()) / 2**0.5
 
-    def factor(self, members: Sequence[int], targets: Float[Tensor, "m c"]) -> Factor:
-        r"""Factor of the task that gives class ``members[i]`` the target row ``targets[i]``.
+    def factor(self, members: Sequence[int], targets: Float[Tensor, "m c"]) -> RowFactor:
+        r"""RowFactor of the task that gives class ``members[i]`` the target row ``targets[i]``.
 
         The centred scatter :math:`V\Lambda V^\top` gives the rows :math:`[\Lambda^{1/2}V^\top,
         \Lambda^{-1/2}V^\top B]` with :math:`B` the centred cross moment; the mean is one more row.
@@ -164,7 +164,7 @@ class GroupGrams:
         mean = self.shift + total / n
         features = torch.cat([sigma * vectors[:, kept].mT, rest.new_zeros(len(rest), len(mean))])
         complete = len(sigma) >= min(int(n) - 1, len(mean))
-        return Factor(
+        return RowFactor(
             torch.cat([features, n.sqrt() * mean.unsqueeze(0)]),
             torch.cat([z, rest, n.sqrt() * mean_y.unsqueeze(0)]),
             0.0 if complete else float(limit),
@@ -230,16 +230,16 @@ class GroupTriangles:
         """Number of feature columns."""
         return self.stack.shape[1] - (len(self.counts) if len(self.stack) == 1 else 1)
 
-    def factor(self, members: Sequence[int], targets: Float[Tensor, "m c"]) -> Factor:
-        """Factor of the task that gives class ``members[i]`` the target row ``targets[i]``."""
+    def factor(self, members: Sequence[int], targets: Float[Tensor, "m c"]) -> RowFactor:
+        """RowFactor of the task that gives class ``members[i]`` the target row ``targets[i]``."""
         if len(self.stack) == 1:
             full = self.stack[0]
-            return Factor(
+            return RowFactor(
                 full[:, : self.width], full[:, self.width :][:, list(members)] @ targets, 0.0
             )
         parts = [self.stack[index] for index in members]
         columns = [part[:, -1:] * row for part, row in zip(parts, targets, strict=True)]
-        return Factor(torch.cat([part[:, :-1] for part in parts]), torch.cat(columns), 0.0)
+        return RowFactor(torch.cat([part[:, :-1] for part in parts]), torch.cat(columns), 0.0)
 
 
 Groups = GroupGrams | GroupTriangles

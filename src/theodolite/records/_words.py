@@ -33,6 +33,11 @@ class Family:
         """The name of the family at the head of a section."""
         return self.key.capitalize()
 
+    @property
+    def figure(self) -> str:
+        """The key of the headline's figure on a page, as the evidence of sentences names it."""
+        return f"{self.key}-{self.headline}".replace("_", "-")
+
 
 FAMILIES: Mapping[str, Family] = {
     family.key: family

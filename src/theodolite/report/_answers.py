@@ -88,7 +88,7 @@ class _Profile:
 
     @property
     def figure(self) -> str:
-        return f"{self.family}-{FAMILIES[self.family].headline}".replace("_", "-")
+        return FAMILIES[self.family].figure
 
     @property
     def last(self) -> str:

@@ -340,7 +340,7 @@ class _Headline:
 
     @property
     def figure(self) -> str:
-        return f"{self.family}-{FAMILIES[self.family].headline}".replace("_", "-")
+        return FAMILIES[self.family].figure
 
     @property
     def last(self) -> str:

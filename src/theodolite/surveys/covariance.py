@@ -20,7 +20,7 @@ from theodolite.measures import covariance
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import EIGEN, StageCost, Work
+from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
 
 __all__ = ["covariance_cost", "matrix_layers", "measure_covariance", "require_image_shape"]
@@ -68,7 +68,7 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
     }
 
 
-def covariance_cost(work: Work) -> StageCost:
+def covariance_cost(work: WorkCounts) -> StageCost:
     """A pass that adds up squares of inputs, then eigenvectors and random bases."""
     everything = work.plan.sizes["covariance"] is None
     count = work.probe.given if everything else work.count("covariance")

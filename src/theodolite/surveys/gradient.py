@@ -1,7 +1,7 @@
 """Gradient: how the features, and the gradients, of examples agree within classes and overall.
 
 Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contrast``, by
-``measures.gradient.contrast_from_sums``.
+``linalg.contrast_from_sums``.
 """
 
 import math
@@ -27,7 +27,7 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
 from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import EIGEN, StageCost, Work
+from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
@@ -167,7 +167,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     }
 
 
-def gradient_cost(work: Work) -> StageCost:
+def gradient_cost(work: WorkCounts) -> StageCost:
     """A pass for the sums, one for pairs of gradients, and products of features."""
     n, asked = work.count("gradient"), work.plan.sizes["pairs"]
     pairs = min(n, _FEWER if asked is None else asked)

@@ -21,7 +21,7 @@ from theodolite.surveys.context import (
     why_undefined,
 )
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import StageCost, Work
+from theodolite.surveys.progress import StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["kernel_cost", "measure_kernel"]
@@ -75,7 +75,7 @@ def _warn_of_long_ones(
             record.warn(layer, "kernel", "features", text)
 
 
-def kernel_cost(work: Work) -> StageCost:
+def kernel_cost(work: WorkCounts) -> StageCost:
     """Decompositions of all layers, of features as they are and of pooled ones."""
     return (), 2 * work.decomposed(work.count("kernel"))
 

@@ -24,7 +24,7 @@ __all__ = [
     "Progress",
     "ProgressBar",
     "StageCost",
-    "Work",
+    "WorkCounts",
     "shown_progress",
     "time_left",
 ]
@@ -94,7 +94,7 @@ def _whole(cost: StageCost) -> float:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkCounts:
     """Counts behind the costs of stages, in multiply-adds; each family says its own cost.
 
     A constant factor cancels in the estimate of the time.

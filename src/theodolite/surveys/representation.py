@@ -16,7 +16,7 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.fit import measure_readouts
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import StageCost, Work
+from theodolite.surveys.progress import StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
 
@@ -47,7 +47,7 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     }
 
 
-def representation_cost(work: Work) -> StageCost:
+def representation_cost(work: WorkCounts) -> StageCost:
     """Decompositions of all layers."""
     return (), work.decomposed(work.count("representation"))
 

@@ -64,7 +64,7 @@ from theodolite.surveys.progress import (
     Progress,
     ProgressBar,
     StageCost,
-    Work,
+    WorkCounts,
     shown_progress,
 )
 from theodolite.surveys.record import RecordBuilder
@@ -92,7 +92,7 @@ class _Part:
 
     family: str
     measure: Measure
-    cost: Callable[[Work], StageCost] | None = None
+    cost: Callable[[WorkCounts], StageCost] | None = None
     reads_features: bool = False
     row: str = ""
     always: bool = False
@@ -116,7 +116,7 @@ _PARTS = (
 )
 
 
-def stage_costs(work: Work) -> dict[str, StageCost]:
+def stage_costs(work: WorkCounts) -> dict[str, StageCost]:
     """What the pass over the features and the families cost, in their order."""
     families = work.options.families
     read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
@@ -301,7 +301,7 @@ def measure_model(
         draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
         watched: Progress | None = None
         if show is not None:
-            work = Work(model, layout, probe, options, plan)
+            work = WorkCounts(model, layout, probe, options, plan)
             watched = Progress(show, stage_costs(work), len(layout.layers))
         context = SurveyContext(
             model,

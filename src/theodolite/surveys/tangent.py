@@ -18,7 +18,7 @@ from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import EIGEN, StageCost, Work
+from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -53,7 +53,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
         _heat_maps(context, record, layers)
 
 
-def tangent_cost(work: Work) -> StageCost:
+def tangent_cost(work: WorkCounts) -> StageCost:
     """A pass forwards, one back for each output or vector, and products of kernels."""
     n, outputs = work.count("tangent"), work.layout.outputs or 1
     if work.options.sketches(outputs):

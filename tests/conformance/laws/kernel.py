@@ -53,19 +53,6 @@ SPECTRAL_LAWS = {
         ),
         scale=lambda gram: float(len(gram)),
     ),
-    **{
-        f"correlation_table{suffix}": Law(
-            inputs={"rows": "targets", "columns": "other_features"},
-            invariances=(
-                ("permute_rows", "rows", "columns"),
-                ("scale", "rows"),
-                ("scale", "columns"),
-                ("shift_rows", "rows"),
-                ("shift_rows", "columns"),
-            ),
-        )
-        for suffix in ("", ".spearman")
-    },
 }
 GRAMS = {"gram_a": "gram", "gram_b": "gram"}
 FEATURES = {"features_a": "features", "features_b": "other_features"}
@@ -192,7 +179,6 @@ HELPERS = {
     "centered_cka",
     "CenteredGrams",
     "CkaMatrix",
-    "CorrelationTable",
     "CumulativePower",
     "KernelSpectrum",
     "LayerProfile",
@@ -200,7 +186,6 @@ HELPERS = {
     "MixedRegression",
     "center_gram",
     "cka_matrix",
-    "correlation_threshold",
     "gram",
     "gram_cka_matrix",
     "layer_profile",

@@ -20,7 +20,7 @@ from theodolite_papers.alignment_zoo.models import blocks_of, build, fresh_head
 from theodolite_papers.alignment_zoo.training import (
     LEVELS_OF_LOSS,
     LIMIT,
-    Run,
+    TrainedNetwork,
     evaluate,
     moments,
     train,
@@ -149,7 +149,7 @@ _CHEAP = {
 }
 
 
-def _curves(network: Network, run: Run, task: Task) -> Iterator[dict[str, float]]:
+def _curves(network: Network, run: TrainedNetwork, task: Task) -> Iterator[dict[str, float]]:
     """At every look: gradients of mini-batches, alignments of the first and last hidden block."""
     model = run.model
     blocks = blocks_of(model)
@@ -195,7 +195,7 @@ def _described(network: Network, model: nn.Module, task: Task) -> Row:
     }
 
 
-def _outcome(run: Run, task: Task) -> Row:
+def _outcome(run: TrainedNetwork, task: Task) -> Row:
     """What became of the network, and the truth that measures are judged by."""
     last = run.looks[-1].values
     best = max(run.looks, key=lambda look: look.values["test_accuracy"])
@@ -229,7 +229,7 @@ def _outcome(run: Run, task: Task) -> Row:
     }
 
 
-def _evidence(run: Run, task: Task) -> Row:
+def _evidence(run: TrainedNetwork, task: Task) -> Row:
     """What ``theodolite.advice.judge_fit`` asks for, from training examples alone."""
     x, labels = task.x, task.y
     with torch.no_grad():
@@ -250,7 +250,7 @@ def _carried(network: Network) -> bool:
     return KINDS[network.data] == "image" and network.member % 3 == 0
 
 
-def _transfers(network: Network, run: Run, task: Task) -> Iterator[Row]:
+def _transfers(network: Network, run: TrainedNetwork, task: Task) -> Iterator[Row]:
     """What the network is worth on two other sets: forecasts, and the truth by training.
 
     The pilot half is carried over to sets that it may see.

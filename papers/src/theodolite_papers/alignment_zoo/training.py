@@ -22,7 +22,7 @@ __all__ = [
     "MOMENTS",
     "TARGET",
     "Look",
-    "Run",
+    "TrainedNetwork",
     "evaluate",
     "moments",
     "train",
@@ -54,7 +54,7 @@ class Look:
 
 
 @dataclass
-class Run:
+class TrainedNetwork:
     """A trained network.
 
     Args:
@@ -100,7 +100,7 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float, Tens
     return cross_entropy(outputs, y).item(), (told == y).double().mean().item(), told
 
 
-def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) -> Run:
+def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) -> TrainedNetwork:
     """Train a network, in place.
 
     Args:
@@ -118,7 +118,7 @@ def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) ->
         chosen = torch.optim.SGD(
             model.parameters(), network.rate, 0.9, weight_decay=network.decay, fused=True
         )
-    run = Run(model)
+    run = TrainedNetwork(model)
     order, place, told = torch.randperm(len(task.x), generator=generator), 0, None
     due = [look for look in LOOKS if look < limit] + [limit]
     for step in range(limit + 1):
@@ -168,7 +168,7 @@ def _finite(value: float) -> bool:
     return abs(value) < float("inf")
 
 
-def moments(run: Run, classes: int, limit: int = LIMIT) -> dict[str, Look]:
+def moments(run: TrainedNetwork, classes: int, limit: int = LIMIT) -> dict[str, Look]:
     """Six looks at a run, by name.
 
     init; early, at 1 % of the limit; tenth and third, at 10 and 30 % of the steps taken; level,

@@ -16,7 +16,7 @@ import numpy as np
 
 from theodolite_papers.lab.data import load_image_set
 
-__all__ = ["CHOSEN", "JUDGED", "Split", "Task", "package_words"]
+__all__ = ["CHOSEN", "JUDGED", "Split", "TaskKind", "package_words"]
 
 _TEST = 2000  # examples, where data is generated or plenty
 
@@ -35,7 +35,7 @@ Draw = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskKind:
     """A kind of data with true classes.
 
     Args:
@@ -213,43 +213,45 @@ def _lines(packages: tuple[str, ...], features: int) -> Draw:
 _MANY = (600, 1200, 2400)
 
 # What the rule was chosen on.
-CHOSEN: Mapping[str, Task] = {
-    "xor": Task("boolean", _labelled(lambda x: x[:, 0] * x[:, 1] > 0, 20), _MANY),
-    "parity": Task("boolean", _signs(lambda x: (x[:, :3] > 0).sum(1) % 2, 24), (1200, 2400, 4000)),
-    "ring": Task("geometric", _labelled(lambda x: (x[:, :2] ** 2).sum(1) > 1.386, 6), _MANY),
-    "checkerboard": Task("geometric", _checkerboard, _MANY),
-    "spiral": Task("geometric", _spiral, _MANY),
-    "linear": Task("teacher", _linear(30, 30)),
-    "teacher": Task("teacher", _teacher, _MANY),
-    "clusters": Task("clusters", _clusters),
-    "addition": Task("arithmetic", _arithmetic(lambda a, b: a + b, 23), test_share=0.2),
-    "breast_cancer": Task("tabular", _scikit("breast_cancer"), test_share=0.3),
-    "wine": Task("tabular", _scikit("wine"), test_share=0.3),
-    "made": Task("tabular", _made),
-    "digits": Task("image", _scikit("digits"), test_share=0.3),
-    "mnist": Task("image", _images("mnist")),
-    "fashion_mnist": Task("image", _images("fashion_mnist")),
-    "cifar10": Task("image", _images("cifar10")),
-    "packages": Task("text", _lines(("asyncio", "email", "unittest", "xml", "tkinter"), 300)),
+CHOSEN: Mapping[str, TaskKind] = {
+    "xor": TaskKind("boolean", _labelled(lambda x: x[:, 0] * x[:, 1] > 0, 20), _MANY),
+    "parity": TaskKind(
+        "boolean", _signs(lambda x: (x[:, :3] > 0).sum(1) % 2, 24), (1200, 2400, 4000)
+    ),
+    "ring": TaskKind("geometric", _labelled(lambda x: (x[:, :2] ** 2).sum(1) > 1.386, 6), _MANY),
+    "checkerboard": TaskKind("geometric", _checkerboard, _MANY),
+    "spiral": TaskKind("geometric", _spiral, _MANY),
+    "linear": TaskKind("teacher", _linear(30, 30)),
+    "teacher": TaskKind("teacher", _teacher, _MANY),
+    "clusters": TaskKind("clusters", _clusters),
+    "addition": TaskKind("arithmetic", _arithmetic(lambda a, b: a + b, 23), test_share=0.2),
+    "breast_cancer": TaskKind("tabular", _scikit("breast_cancer"), test_share=0.3),
+    "wine": TaskKind("tabular", _scikit("wine"), test_share=0.3),
+    "made": TaskKind("tabular", _made),
+    "digits": TaskKind("image", _scikit("digits"), test_share=0.3),
+    "mnist": TaskKind("image", _images("mnist")),
+    "fashion_mnist": TaskKind("image", _images("fashion_mnist")),
+    "cifar10": TaskKind("image", _images("cifar10")),
+    "packages": TaskKind("text", _lines(("asyncio", "email", "unittest", "xml", "tkinter"), 300)),
 }
 
 # What it is judged on: other kinds of rules, tables, text and questions about images.
-JUDGED: Mapping[str, Task] = {
-    "staircase": Task(
+JUDGED: Mapping[str, TaskKind] = {
+    "staircase": TaskKind(
         "staircase",
         _signs(lambda x: x[:, 0] + x[:, 0] * x[:, 1] + x[:, 0] * x[:, 1] * x[:, 2] > 0, 30),
         _MANY,
     ),
-    "majority": Task("majority", _signs(lambda x: x[:, :5].sum(1) > 0, 30), _MANY),
-    "shells": Task("shells", _labelled(lambda x: np.floor((x**2).sum(1) / 5) % 2, 10), _MANY),
-    "sparse_linear": Task("sparse linear", _linear(200, 5), _MANY),
-    "product_of_three": Task("product", _labelled(lambda x: x[:, :3].prod(1) > 0, 12), _MANY),
-    "subtraction": Task("subtraction", _arithmetic(lambda a, b: a - b, 29), test_share=0.2),
-    "comparison": Task("comparison", _arithmetic(lambda a, b: a > b, 31), test_share=0.3),
-    "iris": Task("flowers", _scikit("iris"), test_share=0.3),
-    "diabetes": Task("medical", _scikit("diabetes", classes=2), test_share=0.3),
-    "friedman": Task("regression", _friedman),
-    "rotated_mnist": Task("rotations", _images("mnist", rotations=True)),
-    "rotated_cifar10": Task("rotations", _images("cifar10", rotations=True)),
-    "stdlib": Task("other text", _lines(("json", "http", "importlib", "idlelib"), 150)),
+    "majority": TaskKind("majority", _signs(lambda x: x[:, :5].sum(1) > 0, 30), _MANY),
+    "shells": TaskKind("shells", _labelled(lambda x: np.floor((x**2).sum(1) / 5) % 2, 10), _MANY),
+    "sparse_linear": TaskKind("sparse linear", _linear(200, 5), _MANY),
+    "product_of_three": TaskKind("product", _labelled(lambda x: x[:, :3].prod(1) > 0, 12), _MANY),
+    "subtraction": TaskKind("subtraction", _arithmetic(lambda a, b: a - b, 29), test_share=0.2),
+    "comparison": TaskKind("comparison", _arithmetic(lambda a, b: a > b, 31), test_share=0.3),
+    "iris": TaskKind("flowers", _scikit("iris"), test_share=0.3),
+    "diabetes": TaskKind("medical", _scikit("diabetes", classes=2), test_share=0.3),
+    "friedman": TaskKind("regression", _friedman),
+    "rotated_mnist": TaskKind("rotations", _images("mnist", rotations=True)),
+    "rotated_cifar10": TaskKind("rotations", _images("cifar10", rotations=True)),
+    "stdlib": TaskKind("other text", _lines(("json", "http", "importlib", "idlelib"), 150)),
 }

@@ -1,13 +1,17 @@
 """Claims of Table I: correlations of factors, loss, accuracy and CKA over the kept runs."""
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from theodolite.measures.kernel import correlation_table, correlation_threshold
 from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED
-from theodolite_papers.ledger import LARGE, Outcome, Results, outcome
+from theodolite_papers.ledger import (
+    LARGE,
+    Outcome,
+    Results,
+    correlation_threshold,
+    outcome,
+    pearson,
+)
 
 __all__ = ["CLAIMS", "COLUMNS", "PUBLISHED", "ROWS", "coefficients"]
 
@@ -32,13 +36,13 @@ PUBLISHED = np.array(
 _REDUCERS = ("max", "mean", "flatten")
 
 
-def variables(runs: Results, row: int = BIASED, reducer: str = "max") -> Tensor:
+def variables(runs: Results, row: int = BIASED, reducer: str = "max") -> np.ndarray:
     """The variables of the table, one row per run; CKA is that of the last layer."""
     factors = [[float(run.point[name]) for run in runs] for name in FACTORS]
     test, train = (_target(runs, name, row, reducer) for name in ("test", "train"))
     measured = [runs["train_loss"], runs["test_accuracy"], test[:, -1], train[:, -1]]
     columns = [*factors, *measured, test.mean(1), train.mean(1)]
-    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def _target(runs: Results, name: str, row: int, reducer: str) -> np.ndarray:
@@ -51,8 +55,12 @@ def coefficients(runs: Results, row: int = BIASED, reducer: str = "max") -> np.n
     """The table: rows of ``ROWS``, columns of ``COLUMNS``."""
     values = variables(runs, row, reducer)
     first = len(FACTORS)
-    found = correlation_table(values, values[:, first : first + len(COLUMNS)]).coefficients
-    return found.numpy()
+    return _correlations(values, values[:, first : first + len(COLUMNS)])
+
+
+def _correlations(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Of every column of the one with every column of the other; nan where one is constant."""
+    return np.array([[pearson(row, column) for column in columns.T] for row in rows.T])
 
 
 def _entries(table: np.ndarray, rows: tuple[str, ...] = ROWS) -> dict[str, float]:
@@ -83,7 +91,8 @@ def _debiased_table(runs: Results) -> Outcome:
 
 
 def _factors(runs: Results) -> Outcome:
-    table = correlation_table(variables(runs)[:, : len(FACTORS)]).coefficients
+    factors = variables(runs)[:, : len(FACTORS)]
+    table = _correlations(factors, factors)
     pairs = [(i, j) for j in range(len(FACTORS)) for i in range(j)]
     named = {f"{FACTORS[i]}.{FACTORS[j]}": float(table[i, j]) for i, j in pairs}
     return outcome(None, **named)

@@ -15,10 +15,9 @@ from operator import getitem
 from typing import Any, Literal
 
 import numpy as np
-import torch
+from scipy.special import stdtrit
 
 from theodolite.errors import UnknownNameError
-from theodolite.measures.kernel import correlation_table
 
 __all__ = [
     "DECIDED",
@@ -35,6 +34,7 @@ __all__ = [
     "between",
     "clearly_positive",
     "correlation_interval",
+    "correlation_threshold",
     "counted",
     "in_order",
     "judge_claim",
@@ -54,6 +54,7 @@ Numbers = Sequence[float] | np.ndarray
 Scope = Literal["run", "seed", "all"]
 LARGE = ("reduced", "published")  # sizes on the paper's own data
 DECIDED = ("holds", "fails", "mixed")  # statuses of a verdict that the runs decide
+_ROUNDING = 8 * np.finfo(np.float64).eps  # of the largest number: what varies less is constant
 _ENUMERATED, _DRAWS = 5, 200  # of seeds: all draws up to the first number, beyond the second
 
 
@@ -437,21 +438,44 @@ def all_of(found: Sequence[bool | None]) -> bool | None:
 
 
 def spearman(first: Numbers, second: Numbers) -> float:
-    """Rank correlation of the finite pairs; nan for fewer than two or a constant list."""
-    return _correlation(first, second, "spearman")
+    """Rank correlation of the finite pairs, equal values sharing the mean of their ranks.
+
+    nan for fewer than two pairs or a constant list.
+    """
+    from scipy.stats import rankdata  # a second to import
+
+    return _correlation(first, second, rankdata)
 
 
 def pearson(first: Numbers, second: Numbers) -> float:
     """Linear correlation of the finite pairs; nan for fewer than two or a constant list."""
-    return _correlation(first, second, "pearson")
+    return _correlation(first, second, np.asarray)
 
 
-def _correlation(first: Numbers, second: Numbers, method: Literal["pearson", "spearman"]) -> float:
-    a, b = (torch.as_tensor(np.asarray(v, dtype=np.float64))[:, None] for v in (first, second))
-    keep = (a.isfinite() & b.isfinite())[:, 0]
-    if int(keep.sum()) < 2:
-        return float("nan")
-    return float(correlation_table(a[keep], b[keep], method).coefficients[0, 0])
+def _correlation(
+    first: Numbers, second: Numbers, read: Callable[[np.ndarray], np.ndarray]
+) -> float:
+    pair = np.array([first, second], dtype=np.float64)
+    a, b = pair[:, np.isfinite(pair).all(0)]
+    if len(a) < 2 or any(np.ptp(v) <= _ROUNDING * np.abs(v).max() for v in (a, b)):
+        return math.nan
+    return float(np.corrcoef(read(a), read(b))[0, 1])
+
+
+def correlation_threshold(runs: int, level: float = 0.05) -> float:
+    r"""Smallest absolute correlation over so many runs that is significant, two-sided.
+
+    .. math:: |r| > \frac{t}{\sqrt{m - 2 + t^2}}
+
+    with :math:`t` the quantile of Student's distribution with m - 2 degrees of freedom; nan for
+    two runs, which always correlate perfectly.
+
+    Example:
+        >>> round(correlation_threshold(36), 3), round(correlation_threshold(36, level=0.01), 3)
+        (0.329, 0.424)
+    """
+    t = float(stdtrit(runs - 2, 1 - level / 2)) if runs > 2 else math.nan
+    return t / math.sqrt(runs - 2 + t * t)
 
 
 @cache

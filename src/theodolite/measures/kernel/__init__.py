@@ -14,11 +14,6 @@ from theodolite.measures.kernel._alignment import (
     permuted_cka,
     target_gram,
 )
-from theodolite.measures.kernel._correlation import (
-    CorrelationTable,
-    correlation_table,
-    correlation_threshold,
-)
 from theodolite.measures.kernel._layers import (
     CkaMatrix,
     LayerProfile,
@@ -57,7 +52,6 @@ from theodolite.measures.kernel._spectrum import (
 __all__ = [
     "CenteredGrams",
     "CkaMatrix",
-    "CorrelationTable",
     "CumulativePower",
     "KernelSpectrum",
     "LayerProfile",
@@ -68,8 +62,6 @@ __all__ = [
     "cka",
     "cka_from_products",
     "cka_matrix",
-    "correlation_table",
-    "correlation_threshold",
     "cumulative_power",
     "gram",
     "gram_cka_matrix",

@@ -18,7 +18,7 @@ from theodolite.errors import ShapeError
 from theodolite.linalg import KernelProducts, array_function, double, eps_of, prints_shapes
 from theodolite.measures.kernel._alignment import cka_from_products, require_grams, safe_scale
 from theodolite.measures.kernel._linear import (
-    Factor,
+    CenteredRows,
     LabelKernel,
     factor_products,
     require_paired_features,
@@ -264,7 +264,7 @@ def layer_profile(
         defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
     else:
         require_paired_features("cka", layer=parts[0], reference=reference)
-        factors = [*factors, Factor.of(reference)]
+        factors = [*factors, CenteredRows.of(reference)]
         products = factor_products(factors, [(index, count) for index in range(count)])
         defined = ~vanishing(factors, products.traces, eps)
     values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[:count, count]
@@ -273,16 +273,16 @@ def layer_profile(
 
 def _factors(
     layers: Sequence[Tensor] | Mapping[str, Tensor], of_grams: str
-) -> tuple[list[Tensor], list[Factor]]:
+) -> tuple[list[Tensor], list[CenteredRows]]:
     """Every layer's features, checked, and their factors."""
     if len(layers) == 0:
         raise ShapeError("layers: expected at least one layer's features, got none")
     named = layers if isinstance(layers, Mapping) else dict(enumerate(layers))
     require_paired_features(of_grams, **{f"layers[{key!r}]": layer for key, layer in named.items()})
-    return list(named.values()), [Factor.of(layer) for layer in named.values()]
+    return list(named.values()), [CenteredRows.of(layer) for layer in named.values()]
 
 
-def _label_kernel(labels: Tensor, layer: Tensor, factor: Factor) -> LabelKernel:
+def _label_kernel(labels: Tensor, layer: Tensor, factor: CenteredRows) -> LabelKernel:
     require_axes(1, labels=labels)
     require_same_length(layer=layer, labels=labels)
     return LabelKernel.of(labels.to(factor.rows.device), require_labels(labels))

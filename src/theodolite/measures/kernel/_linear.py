@@ -44,7 +44,7 @@ _FEW_CLASSES = 128  # up to here a product beats sums by index, which contend fo
 
 @prints_shapes
 @dataclass(frozen=True)
-class Factor:
+class CenteredRows:
     """Features that are centred and scaled on the fly: ``(rows - mean) / scale``, in float64."""
 
     rows: Float[Tensor, "n d"]  # as they came
@@ -52,7 +52,7 @@ class Factor:
     scale: float
 
     @classmethod
-    def of(cls, features: Float[Tensor, "n d"], *, center: bool = True) -> "Factor":
+    def of(cls, features: Float[Tensor, "n d"], *, center: bool = True) -> "CenteredRows":
         """Features with their mean and scale; nothing is copied."""
         rows = features.cpu() if features.device.type == "mps" else features  # no float64 there
         mean = rows.mean(0, dtype=torch.float64)
@@ -77,7 +77,7 @@ class Factor:
 
 
 def vanishing(
-    factors: Sequence[Factor], traces: Float[Tensor, " m"], eps: float
+    factors: Sequence[CenteredRows], traces: Float[Tensor, " m"], eps: float
 ) -> Bool[Tensor, " m"]:
     """Which features are constant up to rounding: ``|F_c| <= 8 eps |F|``.
 
@@ -88,7 +88,7 @@ def vanishing(
     return traces.detach() <= (8 * eps) ** 2 * (traces.detach() + constant)
 
 
-def factor_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> KernelProducts:
+def factor_products(factors: Sequence[CenteredRows], pairs: Pairs | None = None) -> KernelProducts:
     """Inner products of the kernels of all features, all on the same examples.
 
     Args:
@@ -99,7 +99,7 @@ def factor_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Ke
     return KernelProducts.of(*inner_products(factors, pairs))
 
 
-def inner_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Products:
+def inner_products(factors: Sequence[CenteredRows], pairs: Pairs | None = None) -> Products:
     """Inner products and diagonals of the kernels; arguments as in :func:`factor_products`."""
     m, n = len(factors), len(factors[0].rows)
     widths = [factor.rows.shape[1] for factor in factors]
@@ -110,7 +110,7 @@ def inner_products(factors: Sequence[Factor], pairs: Pairs | None = None) -> Pro
     return _by_blocks(factors, wanted) if by_blocks <= by_tiles else _by_tiles(factors)
 
 
-def _by_blocks(factors: Sequence[Factor], wanted: Pairs) -> Products:
+def _by_blocks(factors: Sequence[CenteredRows], wanted: Pairs) -> Products:
     m, zero = len(factors), factors[0].mean.new_zeros(())
     table = [[zero] * m for _ in range(m)]
     diagonals: dict[int, Tensor] = {}
@@ -123,7 +123,7 @@ def _by_blocks(factors: Sequence[Factor], wanted: Pairs) -> Products:
     return products, torch.stack([diagonals[index] for index in range(m)])
 
 
-def _groups(factors: Sequence[Factor], wanted: Pairs) -> Iterator[Pairs]:
+def _groups(factors: Sequence[CenteredRows], wanted: Pairs) -> Iterator[Pairs]:
     """The pairs in groups whose products fit into memory together; one pass over the data each."""
     group: list[tuple[int, int]] = []
     size = 0
@@ -137,7 +137,9 @@ def _groups(factors: Sequence[Factor], wanted: Pairs) -> Iterator[Pairs]:
     yield group
 
 
-def _blocks(factors: Sequence[Factor], group: Pairs) -> tuple[list[Tensor], dict[int, Tensor]]:
+def _blocks(
+    factors: Sequence[CenteredRows], group: Pairs
+) -> tuple[list[Tensor], dict[int, Tensor]]:
     """``F_a^T F_b`` of every pair, and the squared row norms of every side, in one pass."""
     used = sorted({index for pair in group for index in pair})
     widths = [factor.rows.shape[1] for factor in factors]
@@ -154,7 +156,7 @@ def _blocks(factors: Sequence[Factor], group: Pairs) -> tuple[list[Tensor], dict
     return sums, {index: torch.cat(parts) for index, parts in squares.items()}
 
 
-def _by_tiles(factors: Sequence[Factor]) -> Products:
+def _by_tiles(factors: Sequence[CenteredRows]) -> Products:
     m = len(factors)
     products, diagonals = factors[0].mean.new_zeros(m, m), []
     for top, left in _tile_positions(len(factors[0].rows), m):
@@ -200,7 +202,7 @@ class LabelKernel(NamedTuple):
         own = ((n - counts) / n).square() + before + after
         return cls(labels.long(), counts, (counts.square() * own).sum(), own[labels.long()])
 
-    def product(self, factor: Factor) -> Float[Tensor, ""]:
+    def product(self, factor: CenteredRows) -> Float[Tensor, ""]:
         r""":math:`|F_c^\top Y_c|_F^2 = \sum_c n_c^2 |m_c - m|^2`, one pass over the features."""
         sums = factor.mean.new_zeros(len(self.counts), len(factor.mean))
         for rows, classes in row_chunks(factor.rows, self.labels):
@@ -219,7 +221,7 @@ class LabelKernel(NamedTuple):
 
 
 def with_labels(
-    factors: Sequence[Factor], labels: LabelKernel, pairs: Pairs | None = None
+    factors: Sequence[CenteredRows], labels: LabelKernel, pairs: Pairs | None = None
 ) -> KernelProducts:
     """Products of linear kernels, with the kernel of the labels as one more, last."""
     own, diagonals = inner_products(factors, pairs)
@@ -275,7 +277,7 @@ def linear_kta(
         [canatar2022], Eq. (4); [kornblith2019], Sec. 3.
     """
     require_paired_features("kta", features_a=features_a, features_b=features_b)
-    factors = [Factor.of(features, center=False) for features in (features_a, features_b)]
+    factors = [CenteredRows.of(features, center=False) for features in (features_a, features_b)]
     products = factor_products(factors).products
     own = products.diagonal()
     return ratio_or_nan(products[0, 1], safe_sqrt(own[0]) * safe_sqrt(own[1]))
@@ -326,7 +328,7 @@ def linear_cka(
 
 
 def _linear_cka(features_a: Tensor, features_b: Tensor, debiased: bool, eps: float) -> Tensor:
-    factors = [Factor.of(features_a), Factor.of(features_b)]
+    factors = [CenteredRows.of(features_a), CenteredRows.of(features_b)]
     products = factor_products(factors)
     defined = ~vanishing(factors, products.traces, eps)
     return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]
@@ -380,7 +382,7 @@ def target_cka(
     require_finite(features=features)
     require_no_gram("cka with target_gram(labels)", features=features)
     classes = require_labels(labels, num_classes)
-    factor = Factor.of(features)
+    factor = CenteredRows.of(features)
     kernel = LabelKernel.of(labels.to(factor.rows.device), classes)
     eps = eps_of(features)
     products = with_labels([factor], kernel)
@@ -423,6 +425,6 @@ def linear_hsic(
         [song2012], Eq. (4) and (5).
     """
     require_paired_features("hsic", features_a=features_a, features_b=features_b)
-    a, b = Factor.of(features_a), Factor.of(features_b)
+    a, b = CenteredRows.of(features_a), CenteredRows.of(features_b)
     value = factor_products([a, b]).hsic(debiased=debiased)[0, 1]
     return value * a.scale * a.scale * b.scale * b.scale  # inf, where a power would raise

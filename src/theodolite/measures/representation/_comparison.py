@@ -34,8 +34,8 @@ from theodolite.measures.representation._curve import (
     measure_grid,
 )
 from theodolite.measures.representation._projections import (
+    LabelColumns,
     Rows,
-    Targets,
     project,
     read_features,
     read_targets,
@@ -345,11 +345,11 @@ def chance_curve(
     return AlignmentCurve(grid.thresholds, values, scale, found.route)
 
 
-def _chance_projections(features: Tensor, targets: Targets, grid: Grid) -> LabelProjections:
+def _chance_projections(features: Tensor, targets: LabelColumns, grid: Grid) -> LabelProjections:
     """Expected mass per direction, from the overlap of each with the constant vector."""
     count = len(features)
     columns = targets.columns.detach()
-    constant = Targets(columns.new_ones(count, 1), None)
+    constant = LabelColumns(columns.new_ones(count, 1), None)
     found = project(features, constant, grid.smallest(count), relative=grid.scale == "relative")
     mass = _expected_mass(found.mass[:, 0], columns)
     rest = (columns.square().sum() - mass.sum()).clamp(min=0)

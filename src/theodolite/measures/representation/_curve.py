@@ -27,9 +27,9 @@ from theodolite.linalg import (
 )
 from theodolite.measures.representation._projections import (
     Filter,
+    LabelColumns,
     RouteChoice,
     Rows,
-    Targets,
     project,
     read_features,
     read_targets,
@@ -111,7 +111,7 @@ def mass_above(projections: LabelProjections, grid: Grid) -> Tensor:
     return torch.where(unknown, torch.full_like(values, torch.nan), values)
 
 
-def _differentiable(features: Tensor, targets: Targets, grid: Grid) -> Tensor:
+def _differentiable(features: Tensor, targets: LabelColumns, grid: Grid) -> Tensor:
     def steps(sigma: Tensor) -> Filter:
         levels = grid.absolute(len(features), sigma).unsqueeze(1)
         counted = (sigma >= levels).to(sigma)

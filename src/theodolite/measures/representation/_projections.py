@@ -48,7 +48,7 @@ Rows = Literal["unit", "max", "none"]
 ROWS = ("unit", "max", "none")
 
 
-class Targets(NamedTuple):
+class LabelColumns(NamedTuple):
     """Checked targets: columns, or class labels that become one-hot chunk by chunk."""
 
     values: Tensor
@@ -101,8 +101,8 @@ def scaled_rows(features: Tensor, rows: Rows) -> Tensor:
     return scaled / torch.where(squares > 0, squares, torch.ones_like(squares)).sqrt()
 
 
-def read_targets(targets: Tensor, *, shares: bool = False) -> Targets:
-    """Targets as the measures read them.
+def read_targets(targets: Tensor, *, shares: bool = False) -> LabelColumns:
+    """LabelColumns as the measures read them.
 
     One axis of integers is class labels, except -1 and +1, which are the two-class label vector;
     every other array of numbers is columns of targets. Where only shares of their mass are asked
@@ -115,10 +115,10 @@ def read_targets(targets: Tensor, *, shares: bool = False) -> Targets:
         )
     if targets.ndim == 2 or targets.is_floating_point():
         require_finite(targets=targets)
-        return Targets(_scaled(targets) if shares else targets, None)
+        return LabelColumns(_scaled(targets) if shares else targets, None)
     if targets.dtype != torch.bool and bool((targets.abs() == 1).all() & (targets < 0).any()):
-        return Targets(targets, None)
-    return Targets(targets, require_labels(targets, name="targets"))
+        return LabelColumns(targets, None)
+    return LabelColumns(targets, require_labels(targets, name="targets"))
 
 
 def _scaled(targets: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class PreparedFeatures:
 @prints_shapes
 @dataclass(frozen=True)
 class ScaledTargets:
-    """Targets moved to [-1, 1], and the map ``slope * y + offset`` that did it."""
+    """LabelColumns moved to [-1, 1], and the map ``slope * y + offset`` that did it."""
 
     values: Float[Tensor, "n *c"]
     slope: Float[Tensor, ""]
@@ -347,7 +347,7 @@ def label_projections(
 
 def project(
     features: Tensor,
-    targets: Targets,
+    targets: LabelColumns,
     smallest: float | None,
     *,
     relative: bool = False,
@@ -360,7 +360,7 @@ def project(
     nothing.
     """
     require_choice(ROUTES, route=route)
-    rows, values = features.detach(), Targets(targets.values.detach(), targets.num_classes)
+    rows, values = features.detach(), LabelColumns(targets.values.detach(), targets.num_classes)
     auto = route == "auto"
     if route in ("gram", "dual") or (auto and smallest is not None and rows.numel() > _SMALL):
         found = _by_gram(rows, values, route)
@@ -385,7 +385,9 @@ def _trusted(found: LabelProjections, level: float, eps: float) -> bool:
     return float(counted[-1]) >= GRAM_ACCURATE_ABOVE * float(found.singular_values[0])
 
 
-def _by_gram(features: Tensor, targets: Targets, route: RouteChoice) -> LabelProjections | None:
+def _by_gram(
+    features: Tensor, targets: LabelColumns, route: RouteChoice
+) -> LabelProjections | None:
     """Projections from the smaller Gram matrix; None if its squares overflow or vanish."""
     n, d = features.shape
     eps = eps_of(features)

@@ -19,9 +19,9 @@ from theodolite.linalg import (
 from theodolite.measures.representation._curve import tie_index, tie_tolerance, wants_gradient
 from theodolite.measures.representation._projections import (
     Filter,
+    LabelColumns,
     RouteChoice,
     Rows,
-    Targets,
     project,
     read_features,
     read_targets,
@@ -152,7 +152,7 @@ def alignment_second_moment(
     require_finite(features=features)
     values, num_classes = read_targets(targets)
     parts = [
-        double(rows).mT @ Targets(labels, num_classes).columns
+        double(rows).mT @ LabelColumns(labels, num_classes).columns
         for rows, labels in row_chunks(features, values)
     ]
     total = parts[0]
