@@ -306,7 +306,8 @@ def test_groups_within_chance_do_not_pull_apart():
     assert "do not pull apart" in answers_of(grouped({"a": 0.02, "b": 0.01}))[0]["text"]
     (open_,) = answers_of(grouped({"a": 0.02}, chance=None, sd=None))
     assert open_["certainty"] == "open"
-    assert "chance was not measured" in open_["why"]
+    assert open_["text"].startswith("Whether the groups (code and prose) pull apart is open")
+    assert open_["text"].endswith("in layer a, and chance was not measured.")
     ungrouped = grouped({"a": 0.2})
     del ungrouped["data"]["groups"]
     assert answers_of(ungrouped) == []

@@ -53,6 +53,15 @@ def translated() -> dict[str, Tensor]:
     return batch | {"labels": batch["input_ids"][:, :4]}
 
 
+def classified() -> dict[str, Tensor]:
+    return tokens() | {"labels": torch.arange(N) % 3}
+
+
+def pictures() -> dict[str, Tensor]:
+    images = torch.randn(N, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    return {"pixel_values": images.double(), "labels": torch.arange(N) % 3}
+
+
 def gpt2(**options: Any) -> nn.Module:
     config = transformers.GPT2Config(
         vocab_size=V, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0,
@@ -73,6 +82,16 @@ def mixtral() -> nn.Module:
 
 def bert(kind: str, **options: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**SIZES, **options))
+
+
+def vit() -> nn.Module:
+    sizes = {
+        key: SIZES[key] for key in SIZES if key not in ("vocab_size", "max_position_embeddings")
+    }
+    config = transformers.ViTConfig(
+        **sizes, image_size=8, patch_size=4, num_channels=1, num_labels=3
+    )
+    return transformers.ViTForImageClassification(config)
 
 
 def t5() -> nn.Module:
@@ -98,13 +117,18 @@ MODELS = {
     "GPT-2, tied, eager": (lambda: gpt2(attn_implementation="eager"), tokens, "next-token"),
     "GPT-2, tied, SDPA": (lambda: gpt2(attn_implementation="sdpa"), tokens, "next-token"),
     "Llama, grouped queries": (llama, tokens, "next-token"),
+    "Llama, eager": (lambda: llama(attn_implementation="eager"), tokens, "next-token"),
     "Llama, tied": (lambda: llama(tie_word_embeddings=True), tokens, "next-token"),
     "Llama, checkpointing": (checkpointed, tokens, "next-token"),
     "Mixtral": (mixtral, tokens, "next-token"),
+    "BERT, classes": (
+        lambda: bert("BertForSequenceClassification", num_labels=3), classified, "classification",
+    ),
+    "ViT": (vit, pictures, "classification"),
     "BERT, tags": (lambda: bert("BertForTokenClassification", num_labels=3), tagged, "token class"),
     "BERT, masked": (lambda: bert("BertForMaskedLM"), masked, "masked-token"),
     "T5": (t5, translated, "sequence to sequence"),
-}
+}  # fmt: skip
 
 
 def own_losses(model: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:

@@ -506,7 +506,15 @@ def _groups(
     level, spread = known[top]["null_mean"], known[top]["null_sd"]
     names = listed(map(str, data["groups"]), most=5)
     if level is None or spread is None:
-        certainty, why = "open", f"{why}; chance was not measured, as th.survey does"
+        text = (
+            f"Whether the groups ({names}) pull apart is open: gradients agree more within them "
+            f"by at most {known[top]['value']:.2g}, in layer {_name(top)}, and chance was not "
+            "measured."
+        )
+        if known[top]["value"] > 0:
+            why = f"{why}; th.survey(..., groups=) measures what permuted groups give"
+            return Answer("groups", text, "open", why, evidence)
+        certainty = "open"
     else:
         chances = [row for row in known.values() if row["null_mean"] is not None]
         beyond = sum(r["value"] > r["null_mean"] + 3 * (r["null_sd"] or 0) for r in chances)
