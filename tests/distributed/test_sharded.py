@@ -1,5 +1,7 @@
 """Shards of a model and its data: refused before anything runs, or the numbers of one process."""
 
+import itertools
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -11,6 +13,7 @@ import theodolite as th
 from tests.distributed.forked import in_processes
 from tests.survey.subjects import Reader
 from theodolite.errors import DomainError
+from theodolite.surveys import Budget
 
 X, Y = torch.randn(8, 4), torch.arange(8) % 2
 REFUSAL = r"expected whole weights in every process, got a part of '0.weight'.*state dict"
@@ -84,14 +87,25 @@ def wrapped(rank):
     return rows_of(model, (ids, labels))
 
 
-def both(rank):
-    return refusals(rank), wrapped(rank)
+def watched(rank):
+    """Steps that are measured where the first process alone has time to."""
+    clock = (lambda: 0.0) if rank == 0 else itertools.count().__next__
+    budget = Budget(0.01, clock=clock)
+    with th.Monitor(Reader(), sentences(), every=1, families="kernel", budget=budget) as monitor:
+        for step in range(3):
+            monitor.step(step)
+    return monitor.history.steps
+
+
+def all_three(rank):
+    return refusals(rank), wrapped(rank), watched(rank)
 
 
 @pytest.mark.parametrize("size", SHARES)
 def test_processes_refuse_parts_and_agree_on_whole_weights(size, tmp_path):
-    found = in_processes(size, tmp_path, both)
+    found = in_processes(size, tmp_path, all_three)
     expected = rows_of(Reader().double(), sentences())
-    for messages, rows in found:
+    for messages, rows, steps in found:
         assert messages == found[0][0]
+        assert steps == [0, 1, 2]
         assert rows == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
