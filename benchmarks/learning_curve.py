@@ -12,7 +12,7 @@ Rivals: power laws through read-outs of sub-samples, with and without a floor, a
 import argparse
 import ast
 import re
-import site
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,7 @@ def random_convolutions(x, seed, filters=48):
 
 def sentences(count, rng):
     """First sentences of docstrings, with the package that each is from as its class."""
-    places = [Path(folder) for folder in site.getsitepackages()]
+    places = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
     texts, labels = [], []
     for label, package in enumerate(PACKAGES):
         files = [path for place in places for path in sorted((place / package).rglob("*.py"))]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.transfer import groups, joint, surgical
 from benchmarks.transfer.data import FRESH, TARGETS, Images, network_input, pack
-from benchmarks.transfer.scores import score_all, score_on_device
+from benchmarks.transfer.scores import forecasts, score_all, score_on_device
 from benchmarks.transfer.stacked import Stack
 from benchmarks.transfer.table import UNSEEN, collect, print_tables
 from benchmarks.transfer.tuning import (
@@ -147,6 +147,14 @@ def scores(given: argparse.Namespace) -> None:
         append(tables, given.folder / f"scores-{name.replace(' ', '_')}.csv")
 
 
+def told(given: argparse.Namespace) -> None:
+    images = Images(given.images)
+    for name, count in product(given.architectures, given.budgets):
+        append(
+            forecasts(images, given.folder, name, given.targets, count), given.folder / "told.csv"
+        )
+
+
 def joint_scores(given: argparse.Namespace) -> None:
     images = Images(given.images)
     for name in given.architectures:
@@ -196,6 +204,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "pilot": pilot,
     "truth": truth,
     "scores": scores,
+    "told": told,
     "joint": joint_scores,
     "surgical": surgical_truth,
     "rules": surgical_rules,

@@ -24,6 +24,7 @@ from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.advice import learning_curve
 from theodolite.engine import tangent_kernels
 from theodolite.measures import kernel, representation, tangent
+from theodolite.surveys.transfer_regressions import forecast, judged
 
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
@@ -352,6 +353,34 @@ def score_all(
                 f"{name}: features and kernels in {time.perf_counter() - start:.1f} s", flush=True
             )
         yield from (future.result() for future in as_completed(running))
+
+
+def forecasts(
+    images: Images, folder: Path, architecture: str, targets: Sequence[str], count: int
+) -> Iterator[pandas.DataFrame]:
+    """What ``th.transfer`` forecasts with so many labels, source by source.
+
+    The scores above have plain leave-one-out accuracies. These are at the shares of classes among
+    all examples, and of fine-tuned networks.
+    """
+    data = {target: target_data(images, target, "cpu")[:2] for target in targets}
+    states = load_states(folder, architecture)
+    for source in (source for source in SOURCES if source.architecture == architecture):
+        network = Network(ARCHITECTURES[architecture])
+        network.load_state_dict(states[str(source)])
+        network.eval()
+        rows = []
+        for target, (x, y) in data.items():
+            x, y = x[:count], y[:count]
+            used = with_fresh_head(network, int(y.max()) + 1)
+            _, body = tangent_kernels(used, x, outputs="trace", check=False).split("head")
+            with torch.no_grad():
+                last = list(network.features(x).values())[-1]
+            found = judged(last, [], body, y)
+            told = forecast(found, y)
+            row = {"source": str(source), "target": target, "labels": count, "error": found.error}
+            rows.append(row | {key: told[key] for key in ("value", "low", "high")})
+        yield pandas.DataFrame(rows)
 
 
 def curves(job: Job) -> pandas.DataFrame:

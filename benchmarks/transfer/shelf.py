@@ -42,6 +42,7 @@ SEEDS = (0,)
 TARGETS = ("cifar10", "mnist", "fashion_mnist", "gray cifar10, turned")
 SMALL = ("AlexNet", "MobileNetV2", "EfficientNet-Lite0")
 SETS = ("cifar10", "mnist", "fashion_mnist")
+PEERS = ("LogME", "GBC", "kNN", "N-LEEP", "regularised H-score", "read-out")
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512)
 
 
@@ -341,14 +342,18 @@ def table(_given: argparse.Namespace) -> None:
     print(best[columns].to_string(index=False, float_format="%.3f"))
     print(f"median distance {best['gap'].abs().median():.1f} points\n")
     probed = pandas.read_csv(Path(__file__).with_name("shelf-probed.csv"))
-    probed["th.transfer, features"] = -probed["error"]
-    scores = ["parameters", "LogME", "GBC", "kNN", "N-LEEP", "regularised H-score"]
     for target, own in probed.groupby("target"):
         print(own[["model", "error", "forecast", "test"]].to_string(index=False), target)
-    for score in [*scores, "th.transfer, features"]:
+    print_ranks(probed)
+
+
+def print_ranks(judged: pandas.DataFrame) -> None:
+    """Tau and regret of every score, means over targets."""
+    judged = judged.assign(**{"th.transfer": -judged["error"]})
+    for score in ("parameters", *PEERS, "th.transfer"):
         rows = [
             (kendalltau(own[score], own["test"]).statistic, regret(own[score], own["test"]))
-            for _, own in probed.groupby("target")
+            for _, own in judged.groupby("target")
         ]
         tau, lost = np.mean(rows, 0)
         print(f"{score}: tau {tau:.2f}, regret {lost:.1f} points")

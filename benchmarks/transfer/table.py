@@ -10,15 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import torch
 from scipy.stats import kendalltau, weightedtau
 
-from benchmarks.transfer.data import FRESH, REPORTED, SELECTION
+from benchmarks.transfer.data import FRESH, REPORTED, SELECTION, TARGETS
+from theodolite.advice import SMALL_ERROR
+from theodolite.surveys.transfer_regressions import fine_tuned
 
 RESULTS = Path(__file__).with_name("results.npz")
 UNSEEN = Path(__file__).with_name("fresh.npz")
 DEFAULT = "th.transfer: error"
 KERNEL_EXAMPLES = 400
 KEYS = ["source", "target", "labels"]
+CLASSES = dict(zip(TARGETS, (5, 10, 10, 4, 10, 5, 10, 10, 5, 8, 10, 4, 10, 5), strict=True))
 PEERS = (
     "LogME",
     "H-score",
@@ -266,6 +270,39 @@ def coverage(results: Results, method: str, most: int = 400) -> pandas.DataFrame
     return answer
 
 
+def as_told(results: Results) -> pandas.Series:
+    """Forecasts of ``th.transfer``: of the wrong answers of regression networks get some right."""
+    told = results.forecasts["th.transfer: accuracy"]
+    worst = 1 - 1 / told.index.get_level_values("target").map(CLASSES).to_numpy()
+    wrong, error, worst = (
+        torch.from_numpy(np.array(part, float))
+        for part in (1 - told, -results.scores[DEFAULT], worst)
+    )
+    return pandas.Series(1 - fine_tuned(wrong, error, worst).numpy(), told.index)
+
+
+def told_gaps(results: Results) -> pandas.DataFrame:
+    """Points between forecast and fine-tuned accuracy (median), of regression and as told."""
+    truth, plain = results.truth["truth"], results.forecasts["th.transfer: accuracy"]
+    gaps = pandas.DataFrame({"regression": plain, "as told": as_told(results)})
+    gaps = (100 * gaps.rsub(truth, axis=0)).abs().dropna()
+    targets = gaps.index.get_level_values("target")
+    small = -results.scores[DEFAULT][gaps.index] <= SMALL_ERROR
+    labels = gaps.index.get_level_values("labels")
+    rows = {}
+    halves = {"chosen on": SELECTION, "reported": REPORTED, "fresh": FRESH}
+    for half, own in halves.items():
+        inside = targets.isin(own)
+        parts = {"all": True, "error up to 0.7": small, "error above 0.7": ~small}
+        parts |= {f"{count} labels": labels == count for count in sorted(set(labels))}
+        parts |= {target: targets == target for target in own}
+        for part, chosen in parts.items():
+            if (inside & chosen).any():
+                found = gaps[inside & chosen]
+                rows[f"{half}, {part}"] = {"count": len(found), **found.median()}
+    return pandas.DataFrame.from_dict(rows, orient="index")
+
+
 def print_tables(path: Path = RESULTS) -> None:
     """The reported half, the half on which the default was chosen, and forecasts."""
     results = Results.load(path)
@@ -284,6 +321,8 @@ def print_tables(path: Path = RESULTS) -> None:
     print(markdown(forecast_gaps(results, default)))
     print("\nShare of fine-tuned accuracies in the interval\n")
     print(markdown(coverage(results, default)))
+    print("\nForecasts, points off (median)\n")
+    print(markdown(told_gaps(results)))
     print("\nThe half on which the default was chosen\n")
     print(markdown(summary(results, methods, SELECTION)))
     moved = [name for name in results.scores if "(target's)" in name and "size" not in name]
@@ -299,6 +338,8 @@ def print_unseen(results: Results, default: str) -> None:
     print(f"\nFresh: {', '.join(results.truth.index.unique('target'))}\n")
     columns = ["list by size", *methods, default, "one fine-tuning"]
     print(markdown(summary(results, columns, FRESH).drop(columns="ms")))
+    print("\nForecasts, points off (median)\n")
+    print(markdown(told_gaps(results)))
     print("\nAccuracy with more labels, predicted from fewer, beside fine-tuning\n")
     print(markdown(curve_misses(results, default)))
 

@@ -16,8 +16,8 @@ from theodolite.records import listed
 __all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked"]
 
 # Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
-# see: below it forecasts hold to a few points on most targets, above it networks come out higher by
-# up to 47 (benchmarks/transfer).
+# see: below it forecasts hold to a few points on most targets, above it networks may come out up to
+# 47 points higher (benchmarks/transfer).
 SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
 _SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
@@ -80,7 +80,7 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     if bounds:
         notes.append(
             f"{'Forecasts' if len(bounds) > 1 else 'The forecast'} of {listed(bounds, most=4)} "
-            f"{'are lower bounds' if len(bounds) > 1 else 'is a lower bound'}: more than "
+            "may be far too low: more than "
             f"{100 * SMALL_ERROR:.0f} % of the spread of the labels stays unexplained, and "
             "fine-tuning has new features to learn."
         )
