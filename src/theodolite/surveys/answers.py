@@ -362,8 +362,10 @@ class _Headline:
     def told(self, layer: str) -> str:
         """A number with its chance level."""
         row = self.rows[layer]
-        chance = "" if row["null_mean"] is None else f" (chance {row['null_mean']:.2g})"
-        return f"{row['value']:.3g}{chance}"
+        if row["null_mean"] is None:
+            return f"{row['value']:.3g}"
+        near = abs(row["null_mean"]) <= (row["null_sd"] or 0.0)
+        return f"{row['value']:.3g} (chance {0 if near else row['null_mean']:.2g})"
 
 
 def _headlines(
@@ -428,15 +430,15 @@ def _layer_of_headlines(
 ) -> Answer:
     """The layer where the headlines are highest, and whether they agree."""
     evidence = tuple(headline.figure for headline in headlines)
-    known = [headline for headline in headlines if headline.top is not None]
+    known = [(headline, top) for headline in headlines if (top := headline.top) is not None]
     if not known:
         text = "No layer carries the task: no number is beyond chance."
         why = f"{len(headlines)} of {len(headlines)} measures agree"
         return Answer("layer", text, "clear" if len(headlines) > 1 else "likely", why, evidence)
     told: dict[str, list[str]] = {}
-    for headline in known:
-        value = headline.rows[headline.top]["value"]
-        told.setdefault(headline.top, []).append(f"{headline.heading} ({value:.3g})")
+    for headline, top in known:
+        value = headline.rows[top]["value"]
+        told.setdefault(top, []).append(f"{headline.heading} ({value:.3g})")
     if len(told) > 1:
         parts = listed(
             f"{listed(numbers)} in layer {_name(name)}" for name, numbers in told.items()
@@ -444,18 +446,20 @@ def _layer_of_headlines(
         text = f"No single layer carries the task: highest are {parts}"
         certainty, why = "open", "the measures disagree about the layer"
     else:
-        ((top, numbers),) = told.items()
+        ((only, numbers),) = told.items()
         does = "shows most of it" if losses and losses[0] >= losses[1] else "carries the task"
         verb = "is" if len(known) == 1 else "are"
-        text = f"Layer {_name(top)} {does}: {listed(numbers)} {verb} highest there"
+        text = f"Layer {_name(only)} {does}: {listed(numbers)} {verb} highest there"
         certainty, why = "likely", "the one measure of labels that was taken"
         if len(known) > 1:
             certainty, why = "clear", f"{len(known)} of {len(known)} measures agree"
-    values = {name: row["value"] for name, row in known[0].rows.items()}
-    first = next(name for name in values if values[name] >= _NEARLY * values[known[0].top])
-    if first != known[0].top:
-        share = values[first] / values[known[0].top]
-        text += f"; layer {_name(first)} already has {share:.0%} of its {known[0].heading}"
+    headline, top = known[0]
+    values = {name: row["value"] for name, row in headline.rows.items()}
+    first = next(name for name in values if values[name] >= _NEARLY * values[top])
+    if first != top:
+        share = f"{values[first] / values[top]:.0%} of its {headline.heading}"
+        share = "as much" if share.startswith("100%") else share
+        text += f"; layer {_name(first)} already has {share}"
     return Answer("layer", f"{text}.", certainty, why, evidence)
 
 

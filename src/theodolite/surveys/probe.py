@@ -527,10 +527,11 @@ def _lacks_labels(model: nn.Module, returned: Any, batch: Batch) -> bool:
     """Whether a language model was given texts alone."""
     tokens = batch.kwargs.get("input_ids", next(iter(batch.args), None))
     logits = getattr(returned, "logits", None)
-    if batch.targets is not None or not all(isinstance(t, Tensor) for t in (tokens, logits)):
+    if batch.targets is not None or not isinstance(tokens, Tensor):
         return False
     vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
-    return logits.shape[1:] == (*tokens.shape[1:], vocabulary)
+    shape = (*tokens.shape[1:], vocabulary)
+    return isinstance(logits, Tensor) and logits.shape[1:] == shape
 
 
 def _with_next_tokens(batch: Batch, cast: Cast | None = None) -> Batch:
