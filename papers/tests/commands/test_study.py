@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -29,9 +30,19 @@ def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     printed = call("study", "run", FIG4, "--size", "smoke", "--results", tmp_path).stdout
     size, *lines = printed.splitlines()
-    assert size == "smoke: points 100 of 1,000 (0.1)"
+    assert size == "smoke: points 100 of 1,000 (0.1). 1 seed, 1 run"
     assert len(lines) == 2 * len(all_studies()[FIG4].claims)
     assert all(line.startswith("          seed 0: ") for line in lines[1::2])
+
+
+def test_a_verdict_says_what_was_run_what_stood_in_and_whose_claim_it_is():
+    """What the pages say at a verdict, and in the same words."""
+    records = Path(__file__).parents[2] / "records"
+    words = ("check", "imani2022.fig7", "--size", "reduced", "--results", records)
+    size, first, *_ = call("study", *words).stdout.splitlines()
+    assert "seeds 3 of 5 (0.6). 3 seeds, 9 of 15 runs. Stand-in: CIFAR-10's first two" in size
+    assert first.startswith("holds (3 seeds, holds in 100 % of resamples), on a stand-in after")
+    assert "(weakened, Figure 7" in first
 
 
 def test_a_verdict_in_json_says_what_was_run(tmp_path):

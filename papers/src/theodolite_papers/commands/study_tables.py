@@ -84,19 +84,20 @@ def print_studies(studies: Sequence[Study]) -> None:
 
 
 def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
-    """The size with its ratios and stand-in, then each claim with what decided; one seed is dim."""
+    """What was run and what stood in, then each claim with whose it is; one seed is dim."""
     from rich.console import Console
     from rich.text import Text
 
-    from theodolite_papers.ledger import size_text
+    from theodolite_papers.ledger import Sized, origin_text
 
     console = Console()
-    console.print(Text(size_text(study, size, runs), style="bold"), soft_wrap=True)
-    if size in study.stand_in:
-        console.print(Text(f"stand-in: {study.stand_in[size]}"), soft_wrap=True)
+    sized = Sized.of(study, size, runs, verdicts)
+    console.print(Text(sized.description(), style="bold"), soft_wrap=True)
     for verdict in verdicts:
         style = "dim" if verdict.seeds == 1 else _STYLES.get(verdict.status, "bold")
-        console.print(Text(str(verdict), style=style), Text(verdict.claim.text), soft_wrap=True)
+        said, claim = Text(sized.verdict_text(verdict), style=style), verdict.claim
+        whose = Text(f"({origin_text(study, claim.id)})", style="dim")
+        console.print(said, Text(claim.text), whose, soft_wrap=True)
         for label, one in verdict.outcomes.items():
             numbers = Text(f"          {label}: {_numbers(one.numbers)}", style="dim")
             console.print(numbers, soft_wrap=True)

@@ -25,7 +25,7 @@ from theodolite_papers.ledger._claims import (
     spearman,
     within,
 )
-from theodolite_papers.ledger._pages import write_ledger
+from theodolite_papers.ledger._pages import Sized, origin_text, write_ledger
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
 from theodolite_papers.ledger._published import (
     Origin,
@@ -79,6 +79,7 @@ __all__ = [
     "Result",
     "Results",
     "Setting",
+    "Sized",
     "Study",
     "SweepSettings",
     "SweepTracker",
@@ -103,6 +104,7 @@ __all__ = [
     "named",
     "note_withdrawn",
     "origin_of",
+    "origin_text",
     "outcome",
     "own_results",
     "pearson",

@@ -90,6 +90,23 @@ class Sized:
     verdicts: tuple[Verdict, ...]
     repeat: str = "seed"
 
+    @classmethod
+    def of(cls, study: Study, size: str, results: Results, verdicts: Sequence[Verdict]) -> "Sized":
+        """A study at a size with these runs, which may be none."""
+        remark = study.remarks.get(size, "")
+        if not len(results):
+            remark = study.not_run.get(size, f"no records; run 'theodolite study run {study.id}'")
+        return cls(
+            size,
+            size_text(study, size, results) if size in study.configs else size,
+            study.stand_in.get(size, ""),
+            remark,
+            results,
+            len(study.points_at(size)) * len(study.seeds_at(size)),
+            tuple(verdicts),
+            study.repeat,
+        )
+
     @property
     def seeds(self) -> int:
         """Number of seeds."""
@@ -216,23 +233,11 @@ def _entry(root: str | os.PathLike[str], study: Study) -> Entry:
 
 
 def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
-    results, text = Results(()), size
+    results = Results(())
     if size in study.configs:
         results = own_results(study, size, load_results(root, study, size))
-        text = size_text(study, size, results)
-    remark = study.remarks.get(size, "")
-    if not len(results):
-        remark = study.not_run.get(size, f"no records; run 'theodolite study run {study.id}'")
-    return Sized(
-        size,
-        text,
-        study.stand_in.get(size, ""),
-        remark,
-        results,
-        len(study.points_at(size)) * len(study.seeds_at(size)),
-        tuple(judge_claim(claim, size, results, study.repeat) for claim in study.claims),
-        study.repeat,
-    )
+    verdicts = [judge_claim(claim, size, results, study.repeat) for claim in study.claims]
+    return Sized.of(study, size, results, verdicts)
 
 
 def errata_of(paper: Paper) -> tuple[Erratum, ...]:
