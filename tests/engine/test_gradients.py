@@ -243,7 +243,7 @@ def test_norms_of_long_float32_gradients_keep_their_digits(generator):
         * torch.rand(2_000_000, generator=generator) ** 8
     )
     exact = rows.double().square().sum(1)
-    torch.testing.assert_close(engine._squared_norms(rows), exact, rtol=1e-6, atol=0)
+    torch.testing.assert_close(engine.squared_row_norms(rows), exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("factor", [1e-24, 1e-32, 1e22], ids=str)

@@ -29,8 +29,8 @@ def test_a_broken_rule_is_caught(monkeypatch):
 
 def test_broken_sums_are_caught(monkeypatch):
     zoo_item = specimen("lenet")
-    correct = engine._members
-    monkeypatch.setattr(engine, "_members", lambda *args: 1.01 * correct(*args))
+    correct = engine.members_of
+    monkeypatch.setattr(engine, "members_of", lambda *args: 1.01 * correct(*args))
     with pytest.raises(CaptureError, match=r"'0.(weight|bias)'.*autograd"):
         gradient_sums(zoo_item.model, *zoo_item.data)
 
@@ -247,8 +247,8 @@ def test_every_example_is_checked_on_request():
 
 
 def test_large_examples_are_compared_with_autograd(large, monkeypatch):
-    correct = engine._norms_from_factors
-    monkeypatch.setattr(engine, "_norms_from_factors", lambda *given: 1.1 * correct(*given))
+    correct = engine.norms_from_factors
+    monkeypatch.setattr(engine, "norms_from_factors", lambda *given: 1.1 * correct(*given))
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with pytest.raises(CaptureError, match=r"'0.weight'.*autograd"):

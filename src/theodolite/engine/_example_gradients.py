@@ -8,7 +8,7 @@ example, sums over a class from one product. Elsewhere gradients of a few exampl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf, log2
 from typing import final
 
@@ -18,31 +18,40 @@ from torch import Tensor
 
 from theodolite.engine._factors import DenseFactors, FactorLayout
 from theodolite.engine._plan import ParameterGroup, group_parameters
-from theodolite.engine.calls import Dense, Lookup, Outer, Structure
+from theodolite.engine.calls import Dense, Lookup, Outer, Structure, Summed
 from theodolite.engine.layers import Ownership
 from theodolite.engine.uses import Use
 
 __all__ = [
-    "Bundle",
+    "LONG_ROW",
     "DenseGradients",
     "ExampleGradients",
     "LookupGradients",
     "OuterGradients",
     "Segment",
     "SegmentTotal",
+    "SharedGrams",
+    "Sink",
+    "SummedGradients",
     "TiedGradients",
-    "bundled",
-    "column_groups",
+    "cut",
     "example_gradients",
     "is_tied_table",
+    "members_of",
+    "norms_from_factors",
+    "ranges",
     "row_norms",
+    "segment_groups",
+    "squared_row_norms",
+    "wide_dtype",
+    "wide_product",
 ]
 
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
 # An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
 _PRODUCTS_PER_ENTRY = 32
 _HALVES_PER_ENTRY = 512  # of half precision on a GPU
-_LONG_ROW = 2**16  # entries
+LONG_ROW = 2**16  # entries
 _SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
 
 
@@ -65,8 +74,8 @@ class ExampleGradients(ABC):
     coarse: bool = False  # whether they are products of half precision
 
     @abstractmethod
-    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
-        """Squared norm per example; sums of segments, ``(s, p)``, go to the sink.
+    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, "*m n"]:
+        """Squared norm per example; sums of segments, ``(s, *m, p)``, go to the sink.
 
         A norm that vanishes may come out below zero by rounding.
 
@@ -81,7 +90,7 @@ class ExampleGradients(ABC):
         """Sums of segments, with a weight per example if any, go to the sink."""
 
     @abstractmethod
-    def singles(self, examples: slice) -> Float[Tensor, "m p"]:
+    def singles(self, examples: slice) -> Float[Tensor, "k *m p"]:
         """Gradients of a few examples, entries in the order of sums."""
 
     def arrangement(self) -> Callable[[Tensor], Float[Tensor, " p"]]:
@@ -89,17 +98,26 @@ class ExampleGradients(ABC):
         return torch.flatten
 
 
-@final
 class DenseGradients(ExampleGradients):
     """Gradients as they are, ``(n, ...)``."""
 
     def __init__(self, gradients: Float[Tensor, "n ..."]) -> None:
-        self.rows = _working(gradients).reshape(len(gradients), -1)
+        self._gradients = gradients
+
+    @property
+    def width(self) -> int:
+        """Entries of a row."""
+        return self._gradients[0].numel()
+
+    @cached_property
+    def rows(self) -> Float[Tensor, "n p"]:
+        """One gradient per row, at least in float32."""
+        return _working(self._gradients).reshape(len(self._gradients), -1)
 
     def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, " n"]:
         """Norms and sums of rows."""
         self.sums(segments, None, sink)
-        return _squared_norms(self.rows)
+        return squared_row_norms(self.rows)
 
     def weighted_sums(
         self, segments: Sequence[Segment], weights: Float[Tensor, " n"] | None, sink: Sink
@@ -114,12 +132,53 @@ class DenseGradients(ExampleGradients):
     def sums(self, segments: Sequence[Segment], weights: Tensor | None, sink: Sink) -> None:
         """One product with the matrix that says who belongs to which segment."""
         size = self.rows.shape[1] * _SUM_BYTES
-        for group in _groups(segments, size, self.rows.device):
+        for group in segment_groups(segments, size, self.rows.device):
             rows = range(group[0].start, group[-1].stop)
-            members = _members(tuple(group), rows, self.rows.dtype, self.rows.device)
+            members = members_of(tuple(group), rows, self.rows.dtype, self.rows.device)
             if weights is not None:
                 members = members * weights[rows.start : rows.stop]
             sink(group, members @ self.rows[rows.start : rows.stop])
+
+
+@final
+class SummedGradients(DenseGradients):
+    """Gradients of a scale or shift, added up over positions when they are asked for."""
+
+    def __init__(self, summed: Summed, gradient: Tensor) -> None:
+        self._summed, self._output_grads = summed, summed.output_grads(gradient)
+
+    @property
+    def width(self) -> int:
+        """Entries of a row."""
+        return self._output_grads.shape[2]
+
+    @cached_property
+    def rows(self) -> Float[Tensor, "n p"]:
+        """One gradient per row, at least in float32."""
+        return _working(self._summed.sum(self._output_grads, self._summed.inputs))
+
+    @property
+    def outline(self) -> tuple[object, ...]:
+        """Equal for scales and shifts that can be added up together."""
+        inputs = self._summed.inputs
+        kinds = None if inputs is None else inputs.dtype, self._output_grads.dtype
+        return self._summed.alike, self._output_grads.shape, kinds
+
+    @staticmethod
+    def together(alike: Sequence["SummedGradients"]) -> Iterator[Float[Tensor, "n p"]]:
+        """The rows of several that are alike, a few operations for all of them."""
+        first = alike[0]
+        if len(alike) == 1:
+            yield first.rows
+            return
+        size = first._output_grads.numel() * 2 * first._output_grads.element_size()
+        for span in ranges(len(alike), size, first._output_grads.device):
+            chosen = alike[span.start : span.stop]
+            inputs = [one._summed.inputs for one in chosen]
+            factors = [values for values in inputs if values is not None]
+            stacked = torch.stack(factors) if factors else None
+            output_grads = torch.stack([one._output_grads for one in chosen])
+            yield from _working(first._summed.sum(output_grads, stacked))
 
 
 @final
@@ -148,7 +207,7 @@ class LookupGradients(ExampleGradients):
         positions = self._tokens.shape[1]
         size = positions * positions * self._output_grads.element_size()
         norms = []
-        for rows in _ranges(len(self._tokens), size, self._output_grads.device):
+        for rows in ranges(len(self._tokens), size, self._output_grads.device):
             tokens = self._tokens[rows.start : rows.stop]
             output_grads = self._output_grads[rows.start : rows.stop]
             same = tokens.unsqueeze(1) == tokens.unsqueeze(2)
@@ -204,8 +263,8 @@ class OuterGradients(ExampleGradients):
         self._count = len(self._output_grads[0])
         self._kept = self._output_grads[0].dtype  # of the factors
         self.coarse = half
-        self._dtype = torch.promote_types(self._kept, torch.float32)  # of products and sums
-        self._device = self._output_grads[0].device
+        self._dtype = wide_dtype(self._kept)  # of products and sums
+        self.device = self._output_grads[0].device
         self._positions = sum(structure.positions for structure in structures)
         self._size = structures[0].rows * structures[0].columns
         self._by_factors = prefers_factors(
@@ -218,6 +277,23 @@ class OuterGradients(ExampleGradients):
             both = structures[0].rows + structures[0].columns
             self._by_factors |= self._positions * both < self._size
 
+    @property
+    def outline(self) -> tuple[int, int, bool, torch.dtype] | None:
+        """Equal for matrices that can be stacked; None where one cannot."""
+        first, *others = self._structures
+        if others or first.geometry is not None:
+            return None
+        return first.rows, first.columns, first.transposed, self._kept
+
+    @property
+    def by_factors(self) -> bool:
+        """Whether norms come from the factors; from gradients otherwise."""
+        return self._by_factors
+
+    def rows_of_factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n t c"]]:
+        """Inputs and output gradients as they are, for one use without a geometry."""
+        return self._inputs(range(self._count)), self._output_grads[0].mT
+
     def factors(self) -> tuple[Float[Tensor, "n t d"], Float[Tensor, "n c t"]]:
         """Inputs and output gradients at all positions."""
         rows = range(self._count)
@@ -227,16 +303,16 @@ class OuterGradients(ExampleGradients):
         """By the factors or by gradients of a few examples, whichever is cheaper."""
         norms: list[Tensor] = []
         for rows in self._chunks(range(self._count)):
-            output_grads, parts = self._output_grad(rows), _cut(segments, rows)
+            output_grads, parts = self._output_grad(rows), cut(segments, rows)
             if self._by_factors:
                 inputs = self._inputs(rows)
-                norms.append(_norms_from_factors(inputs, output_grads, self._grams))
+                norms.append(norms_from_factors(inputs, output_grads, self._grams))
                 self._products(parts, rows, inputs, output_grads, sink)
                 continue
             gradients = self._gradients(rows, output_grads)
-            norms.append(_squared_norms(gradients))
+            norms.append(squared_row_norms(gradients))
             if parts:
-                members = _members(tuple(parts), rows, self._dtype, self._device)
+                members = members_of(tuple(parts), rows, self._dtype, self.device)
                 sink(parts, members @ gradients.flatten(1))
         return torch.cat(norms)
 
@@ -251,7 +327,7 @@ class OuterGradients(ExampleGradients):
                     inputs = inputs.to(self._dtype)
                     scale = weights[rows.start : rows.stop].to(self._dtype).view(-1, 1, 1)
                     output_grads = output_grads.to(self._dtype) * scale
-                self._products(_cut(segments, rows), rows, inputs, output_grads, sink)
+                self._products(cut(segments, rows), rows, inputs, output_grads, sink)
 
     def singles(self, examples: slice) -> Float[Tensor, "m p"]:
         """One product for all of them, in half precision where factors are."""
@@ -260,7 +336,7 @@ class OuterGradients(ExampleGradients):
             parts = [self._gradients(rows, self._output_grad(rows)) for rows in places]
             return torch.cat(parts).flatten(1)
         inputs = self._inputs(range(self._count))[examples]
-        return _wide_product(self._output_grads[0][examples], inputs).flatten(1)
+        return wide_product(self._output_grads[0][examples], inputs).flatten(1)
 
     def arrangement(self) -> Callable[[Tensor], Float[Tensor, " p"]]:
         """Rows before columns, kernel offsets before channels."""
@@ -272,7 +348,7 @@ class OuterGradients(ExampleGradients):
         """Gradients of a few examples; strips serve several kernel offsets without a copy."""
         geometry = self._structures[0].geometry
         if not self._offsets_first or geometry is None or not geometry.has_strips:
-            return _wide_product(output_grads, self._inputs(rows))
+            return wide_product(output_grads, self._inputs(rows))
         images = self._structures[0].inputs[rows.start : rows.stop].to(self._dtype)
         windows = geometry.strips(images)
         width = windows[0].shape[1]
@@ -286,10 +362,10 @@ class OuterGradients(ExampleGradients):
     ) -> None:
         """The sum of a segment is one product over all of its examples and positions."""
         columns = output_grads.transpose(0, 1)
-        for group in _groups(parts, self._size * _SUM_BYTES, self._device):
+        for group in segment_groups(parts, self._size * _SUM_BYTES, self.device):
             if len({part.stop - part.start for part in group}) == 1:  # one product for all
                 left, right = self._by_segment(group, rows, inputs, output_grads)
-                sink(group, _wide_product(left, right).flatten(1))
+                sink(group, wide_product(left, right).flatten(1))
                 continue
             shape = len(group), output_grads.shape[1], inputs.shape[2]
             sums = output_grads.new_empty(shape, dtype=self._dtype)
@@ -324,7 +400,7 @@ class OuterGradients(ExampleGradients):
             entries += self._positions * (2 * self._positions + structure.rows)
         else:
             entries += self._size
-        for rows in _ranges(len(span), entries * self._dtype.itemsize, self._device):
+        for rows in ranges(len(span), entries * self._dtype.itemsize, self.device):
             yield range(span.start + rows.start, span.start + rows.stop)
 
     def _inputs(self, rows: range) -> Tensor:
@@ -407,10 +483,16 @@ def _has_wide_products(device: torch.device) -> bool:
         return False
 
 
-def _wide_product(left: Tensor, right: Tensor) -> Tensor:
+def wide_product(left: Tensor, right: Tensor) -> Tensor:
     """Products of matrices, at least in float32."""
-    wide = torch.promote_types(left.dtype, torch.float32)
+    wide = wide_dtype(left.dtype)
     return left @ right if left.dtype == wide else torch.bmm(left, right, out_dtype=wide)
+
+
+@lru_cache(maxsize=32)
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of products and sums: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class SharedGrams:
@@ -419,27 +501,35 @@ class SharedGrams:
     def __init__(self) -> None:
         self._inputs: Tensor | None = None  # held: its memory belongs to no other tensor meanwhile
         self._gram: Tensor
+        self._members: list[Tensor] = []
+        self._stack: Tensor
 
     def of(self, inputs: Float[Tensor, "n t d"]) -> Float[Tensor, "n t t"]:
         """The product for each example, at least in float32; not to be overwritten."""
         if self._inputs is None or _place(self._inputs) != _place(inputs):
-            self._inputs, self._gram = inputs, _wide_product(inputs, inputs.mT)
+            self._inputs, self._gram = inputs, wide_product(inputs, inputs.mT)
         return self._gram
+
+    def stacked(self, inputs: list[Tensor]) -> Float[Tensor, "m n t d"]:
+        """Inputs of several matrices side by side; not to be overwritten."""
+        if [*map(_place, self._members)] != [*map(_place, inputs)]:
+            self._members, self._stack = inputs, torch.stack(inputs)
+        return self._stack
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _norms_from_factors(inputs: Tensor, output_grads: Tensor, grams: SharedGrams) -> Tensor:
+def norms_from_factors(inputs: Tensor, output_grads: Tensor, grams: SharedGrams) -> Tensor:
     if inputs.shape[1] == 1:
-        return _squared_norms(_working(inputs)) * _squared_norms(_working(output_grads))
-    products = _wide_product(output_grads.mT, output_grads).mul_(grams.of(inputs))
+        return squared_row_norms(_working(inputs)) * squared_row_norms(_working(output_grads))
+    products = wide_product(output_grads.mT, output_grads).mul_(grams.of(inputs))
     exact = products.dtype == output_grads.dtype
     return products.sum((1, 2), dtype=torch.float64 if exact else None)
 
 
-def _cut(segments: Sequence[Segment], rows: range) -> list[Segment]:
+def cut(segments: Sequence[Segment], rows: range) -> list[Segment]:
     """The parts of segments inside a range of examples; a part that is not the last stays open."""
     parts = []
     for part in segments:
@@ -450,16 +540,16 @@ def _cut(segments: Sequence[Segment], rows: range) -> list[Segment]:
     return parts
 
 
-def _groups(
+def segment_groups(
     segments: Sequence[Segment], size: int, device: torch.device
 ) -> Iterator[list[Segment]]:
     """Neighbouring segments whose sums together stay below the limit of the device."""
-    for rows in _ranges(len(segments), size, device):
+    for rows in ranges(len(segments), size, device):
         yield list(segments[rows.start : rows.stop])
 
 
 @lru_cache(maxsize=16)
-def _members(
+def members_of(
     parts: tuple[Segment, ...], rows: range, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "s m"]:
     """Row s is one for the examples of segment s and zero for the others; alike for all layers."""
@@ -483,14 +573,14 @@ def _output_grads(
 
 def _working(tensor: Tensor) -> Tensor:
     """At least float32."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor.to(wide_dtype(tensor.dtype))
 
 
 # Largest entries whose squares, and those of much smaller ones, float32 holds to full accuracy.
 _SQUARES_FIT = (1e-12, 1e15)
 
 
-def _squared_norms(rows: Tensor) -> Tensor:
+def squared_row_norms(rows: Tensor) -> Tensor:
     """Squared norm of each row, in float64.
 
     On the CPU ``vector_norm`` adds up float32 entries one after the other and loses three digits
@@ -511,13 +601,13 @@ def row_norms(rows: Tensor, exact: bool = True) -> Float[Tensor, " n"]:
     """Norm of each row; in float64, of long ones on a GPU without a copy, unless not exact."""
     if not exact:
         return torch.linalg.vector_norm(rows, dim=1)
-    long = rows.numel() >= _LONG_ROW * len(rows) and rows.dtype != torch.float64
+    long = rows.numel() >= LONG_ROW * len(rows) and rows.dtype != torch.float64
     if long and rows.device.type == "cuda":
         return torch.stack(torch._foreach_norm(list(rows.unbind(0)), 2, torch.float64))
     return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
 
 
-def _ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
+def ranges(count: int, size: int, device: torch.device) -> Iterator[range]:
     """Ranges of examples whose buffers stay below the limit of the device."""
     step = max(1, _CHUNK_BYTES.get(device.type, 2**25) // max(size, 1))
     for start in range(0, count, step):
@@ -589,61 +679,6 @@ class SegmentTotal:
         self.value = self.value.add_(sums) if hasattr(self, "value") else sums
 
 
-_SMALL = 2**14  # entries of a tensor whose cost is that of the calls, not of the numbers
-
-Named = tuple[str, ExampleGradients]
-
-
-@final
-class Bundle:
-    """Gradients of one or several tensors, with the width of each.
-
-    Args:
-        names: the tensors.
-        gradients: gradients of all of them side by side.
-        widths: entries of each tensor; empty for a single one, whose norms come from elsewhere.
-    """
-
-    def __init__(
-        self, names: tuple[str, ...], gradients: ExampleGradients, widths: tuple[int, ...] = ()
-    ) -> None:
-        self.names, self.gradients, self.widths = names, gradients, widths
-
-    def reduce(self, segments: Sequence[Segment], sink: Sink) -> Float[Tensor, "m n"]:
-        """Squared norms per tensor and example; sums of segments go to the sink."""
-        if not self.widths:
-            return self.gradients.reduce(segments, sink).unsqueeze(0)
-        assert isinstance(self.gradients, DenseGradients)
-        self.gradients.sums(segments, None, sink)
-        rows = self.gradients.rows
-        return (rows.double().square() @ column_groups(self.widths, rows.device)).mT
-
-
-def bundled(gradients: Iterator[Named]) -> Iterator[Bundle]:
-    """The same gradients, all small ones together at the end."""
-    small: list[tuple[str, DenseGradients]] = []
-    for name, values in gradients:
-        if isinstance(values, DenseGradients) and values.rows.shape[1] <= _SMALL:
-            small.append((name, values))
-        else:
-            yield Bundle((name,), values)
-    if small:
-        together = DenseGradients(torch.cat([values.rows for _, values in small], dim=1))
-        widths = tuple(values.rows.shape[1] for _, values in small)
-        yield Bundle(tuple(name for name, _ in small), together, widths)
-
-
-@lru_cache(maxsize=8)
-def column_groups(widths: tuple[int, ...], device: torch.device) -> Float[Tensor, "p m"]:
-    """Column m is one on the entries of tensor m."""
-    groups = torch.zeros(sum(widths), len(widths), dtype=torch.float64, device=device)
-    start = 0
-    for index, width in enumerate(widths):
-        groups[start : start + width, index] = 1.0
-        start += width
-    return groups
-
-
 def example_gradients(
     uses: Sequence[Use], arrived: Sequence[Tensor | None], owned: Ownership, examples: int
 ) -> Iterator[tuple[str, ExampleGradients]]:
@@ -694,10 +729,13 @@ def _of_group(
         outer = [structure for structure in structures if isinstance(structure, Outer)]
         yield group.parameter, OuterGradients(outer, gradients, scale, grams)
         if group.bias is not None:
-            pairs = zip(outer, gradients, strict=True)
-            biases = [structure.output_grads(gradient).sum(2) for structure, gradient in pairs]
-            total = biases[0] if len(biases) == 1 else torch.stack(biases).sum(0)
-            yield group.bias, DenseGradients(total)
+            biases = [
+                SummedGradients(Summed(lambda b: b.mT), structure.output_grads(gradient))
+                for structure, gradient in zip(outer, gradients, strict=True)
+            ]
+            single = len(biases) == 1
+            rows = None if single else torch.stack([bias.rows for bias in biases]).sum(0)
+            yield group.bias, biases[0] if rows is None else DenseGradients(rows)
     elif group.kind == "lookup":
         lookups = [structure for structure in structures if isinstance(structure, Lookup)]
         yield group.parameter, LookupGradients(lookups, gradients, scale)
@@ -718,9 +756,11 @@ def _dense(
     structure = use.structure
     plain = group.direct and len(chosen) == 1 and len(given) == 1 and use.origin.scale == 1.0
     if plain and given[0] is not None and isinstance(structure, Dense) and not structure.own_rows:
+        if structure.summed is not None:
+            return SummedGradients(structure.summed, given[0])
         return DenseGradients(structure.jacobian(given[0]))
     parameter = owned.parameters[group.parameter]
-    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    dtype = wide_dtype(parameter.dtype)
     factors = DenseFactors(group, FactorLayout(examples, 1, dtype, parameter.device), parameter)
     factors.begin(slice(0, examples), [use for use, _ in chosen])
     factors.add(0, [given for _, given in chosen])

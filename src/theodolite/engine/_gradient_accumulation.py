@@ -18,16 +18,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.engine._example_gradients import (
-    Bundle,
     DenseGradients,
     ExampleGradients,
     Segment,
-    bundled,
-    column_groups,
     example_gradients,
-    row_norms,
 )
 from theodolite.engine._examples import Check, require_independent, tolerance_of
+from theodolite.engine._gradient_bundles import Bundle, bundled, part_norms
 from theodolite.engine._gradient_samples import (
     LOGITS,
     BatchLoss,
@@ -48,6 +45,7 @@ __all__ = [
     "ClassTally",
     "GradientAccumulation",
     "LayerSums",
+    "UnevenError",
     "UnitSums",
 ]
 
@@ -62,19 +60,19 @@ class ClassTally:
     Args:
         scales: per class, a factor of its sum in a second total (for means of class means); filled
             in by the owner no later than the class closes.
-        groups: where vectors are several parts side by side, one column per part that is one on
-            its entries: squared norms are then taken part by part.
+        widths: entries of each part, where vectors are several parts stacked or side by side: norms
+            are then taken part by part.
         dtype: of sums; float32 suffices for products of half precision, and is read twice as fast.
     """
 
     def __init__(
         self,
         scales: Float[Tensor, " k"] | None = None,
-        groups: Float[Tensor, "p m"] | None = None,
+        widths: tuple[int, ...] = (),
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        self._scales, self._groups, self._dtype = scales, groups, dtype
-        self.parts = 1 if groups is None else groups.shape[1]
+        self._scales, self._widths, self._dtype = scales, widths, dtype
+        self.parts = max(1, len(widths))
         self.closed: list[tuple[tuple[int, ...], Tensor]] = []
         self._open: Tensor | None = None
         self._total: Tensor | None = None
@@ -86,7 +84,7 @@ class ClassTally:
         self._settled = self.total_norm, self.scaled_norm
         self._total = self._scaled = None
 
-    def add(self, parts: Sequence[Segment], sums: Float[Tensor, "s p"]) -> None:
+    def add(self, parts: Sequence[Segment], sums: Float[Tensor, "s *m p"]) -> None:
         """Sums of consecutive segments; the first may continue the open class."""
         labels = tuple(part.label for part in parts if part.closes)
         if self._open is not None:
@@ -113,10 +111,8 @@ class ClassTally:
             scaled = factors @ sums.double()
             self._scaled = scaled if self._scaled is None else self._scaled.add_(scaled)
 
-    def _norms(self, sums: Float[Tensor, "s p"]) -> Float[Tensor, "s m"]:
-        if self._groups is None:
-            return row_norms(sums, exact=self._dtype == torch.float64).unsqueeze(1)
-        return (sums.double().square() @ self._groups).sqrt()
+    def _norms(self, sums: Float[Tensor, "s *m p"]) -> Float[Tensor, "s m"]:
+        return part_norms(sums, self._widths, exact=self._dtype == torch.float64)
 
     def _norm(self, vector: Tensor | None) -> Float[Tensor, " m"] | None:
         return None if vector is None else self._norms(vector.unsqueeze(0)).squeeze(0)
@@ -131,12 +127,11 @@ class ClassTally:
         """Norm of the sum of scaled class sums; None if there was none."""
         return self._norm(self._scaled) if self._settled is None else self._settled[1]
 
-    def outline(self) -> tuple[int, bool, Tensor | None]:
-        """Length of the vectors, whether scaled sums are kept, and the vectors' parts."""
+    def outline(self) -> tuple[torch.Size, bool, tuple[int, ...]]:
+        """Shape of the vectors, whether scaled sums are kept, and the widths of their parts."""
         assert self._total is not None  # every class has been closed
         assert self._open is None
-        groups = None if self._groups is None else self._groups.cpu()
-        return len(self._total), self._scales is not None, groups
+        return self._total.shape, self._scales is not None, self._widths
 
     def add_up(self, processes: Processes, zeros: Tensor, scaled: bool) -> None:
         """Sums over the classes of all processes, each of which has other classes."""
@@ -154,13 +149,13 @@ def shared_tallies(
     """The tallies of all processes added up, in one order everywhere."""
     if processes.alone:
         return tallies
-    known: dict[K, tuple[int, bool, Tensor | None]] = {}
+    known: dict[K, tuple[torch.Size, bool, tuple[int, ...]]] = {}
     for part in processes.gather({key: tally.outline() for key, tally in tallies.items()}):
         known |= {key: outline for key, outline in part.items() if key not in known}
-    for key, (length, scaled, groups) in known.items():
+    for key, (shape, scaled, widths) in known.items():
         if key not in tallies:
-            tallies[key] = ClassTally(groups=None if groups is None else groups.to(device))
-        zeros = torch.zeros(length, dtype=torch.float64, device=device)
+            tallies[key] = ClassTally(widths=widths)
+        zeros = torch.zeros(shape, dtype=torch.float64, device=device)
         tallies[key].add_up(processes, zeros, scaled)
     return {key: tallies[key] for key in known}
 
@@ -294,6 +289,10 @@ class LayerSums:
 TOTAL = "all parameters"
 
 
+class UnevenError(NotFollowedError):
+    """Tensors that are treated together have gradients in some batches only."""
+
+
 class GradientAccumulation:
     """Sums while batches in class order go by; the device is not waited for before the end.
 
@@ -304,6 +303,7 @@ class GradientAccumulation:
         stiffness: also add up unit vectors.
         processes: that share the work; each takes whole classes.
         alone: whether examples are measured one by one, by plain autograd.
+        stacked: whether matrices of several layers are treated together.
     """
 
     def __init__(
@@ -315,6 +315,7 @@ class GradientAccumulation:
         processes: Processes = ALONE,
         *,
         alone: bool = False,
+        stacked: bool = True,
     ) -> None:
         self._recorder, self._loss, self._stiffness = recorder, loss, stiffness
         self.progress: Progress | None = None
@@ -333,7 +334,7 @@ class GradientAccumulation:
         self._tallies: dict[tuple[str, ...], ClassTally] = {}
         self._losses: list[Tensor] = []
         self._check = GradientCheck(recorder)
-        self._alone = alone
+        self._alone, self._stacked = alone, stacked
         self._kinds: set[tuple[Any, ...]] = set()  # ways through the model that were taken
         self._differences: list[tuple[Tensor, Batch]] = []
         if stiffness:
@@ -349,8 +350,13 @@ class GradientAccumulation:
     def _membership(self) -> Float[Tensor, "layers names"]:
         """One where a layer owns a tensor."""
         members = torch.zeros(len(self._layers), len(self._squares), dtype=torch.float64)
-        for index, names in enumerate(self._layers.values()):
-            members[index, [self._rows[name] for name in names if name in self._rows]] = 1.0
+        places = [
+            (index, self._rows[name])
+            for index, names in enumerate(self._layers.values())
+            for name in names
+            if name in self._rows
+        ]
+        members[tuple(torch.tensor(places).T)] = 1.0
         return members
 
     def run(self, data: Batch, batch_size: int, *, check: Check) -> None:
@@ -453,7 +459,8 @@ class GradientAccumulation:
             sample.weigh(self._check.draw(arrived[0]))
         span = slice(start, start + len(batch))
         kept = list(arrived) if self._stiffness else None
-        self._reduce(bundled(self._gradients(run, arrived)), segments, span, sample)
+        bundles = bundled(self._gradients(run, arrived), stacked=self._stacked)
+        self._reduce(bundles, segments, span, sample)
         if kept is not None:
             self._add_units(self._gradients(run, kept), segments, span)
         del run, arrived, kept
@@ -498,12 +505,9 @@ class GradientAccumulation:
         for bundle in bundles:
             if bundle.names not in self._tallies:
                 if any(name in self._rows for name in bundle.names):
-                    raise NotFollowedError("some parameters take part in some batches only")
-                groups = column_groups(bundle.widths, self._squares.device)
+                    raise UnevenError("some parameters take part in some batches only")
                 dtype = torch.float32 if bundle.gradients.coarse else torch.float64
-                self._tallies[bundle.names] = ClassTally(
-                    groups=groups if bundle.widths else None, dtype=dtype
-                )
+                self._tallies[bundle.names] = ClassTally(widths=bundle.widths, dtype=dtype)
             norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
             if sample is not None:
                 sample.take(bundle)
@@ -586,8 +590,8 @@ class GradientAccumulation:
 
     def _class_sums(self) -> tuple[Float[Tensor, "m k"], Float[Tensor, " m"]]:
         """Squared norms of sums, by class and overall, in the order of the table's rows."""
-        names = [name for group in self._tallies for name in group]
-        order = [names.index(name) for name in self._rows]
+        places = {name: k for k, name in enumerate(n for group in self._tallies for n in group)}
+        order = [places[name] for name in self._rows]
         tallies = list(self._tallies.values())
         by_class = class_squares(tallies, self._classes)
         whole = _gathered(tallies, "total_norm").square()

@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from theodolite.engine._example_gradients import Bundle, Segment, column_groups, row_norms
+from theodolite.engine._example_gradients import Segment
 from theodolite.engine._examples import BRANCHES, LARGE, output_differences, tolerance_of
+from theodolite.engine._gradient_bundles import Bundle, part_norms
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import DisagreementError, function_name
@@ -138,14 +139,11 @@ class _Part:
             add = sums.append
             bundle.gradients.weighted_sums(self.segments, self.weights, lambda _, part: add(part))
             rows = sums[0] if len(sums) == 1 else torch.cat(sums)
-            return rows.sum(0)
+            return rows.sum(0).flatten()
         rows = bundle.gradients.singles(self.few)
-        if bundle.widths:
-            squares = rows.double().square() @ column_groups(bundle.widths, rows.device)
-            self.norms.append(squares.sqrt().mT)
-        else:
-            self.norms.append(row_norms(rows, exact=not bundle.gradients.coarse).unsqueeze(0))
-        return self.own.to(rows.dtype) @ rows
+        exact = not bundle.gradients.coarse
+        self.norms.append(part_norms(rows, bundle.widths, exact).mT)
+        return self.own.to(rows.dtype) @ rows.flatten(1)
 
     def weigh(self, weights: Float[Tensor, " n"]) -> None:
         """Weights of all examples of the batch, and of these."""
@@ -157,21 +155,9 @@ _VANISHING = 1e3
 
 
 def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
-    """Squared norm of each tensor in float64, in one call where the device has one."""
+    """Squared norm of each tensor in float64, in one call."""
     real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-    if real[0].device.type == "cuda":
-        return torch.stack(torch._foreach_norm(real, 2, torch.float64)).square()
-    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in real]
-    return torch.stack(norms).square()
-
-
-def _gap(found: Tensor | None, expected: Tensor) -> Tensor:
-    """What is between two vectors, or between a norm and that of a vector."""
-    if found is None:
-        return expected
-    if found.dim():
-        return found.sub_(expected)
-    return (found - torch.linalg.vector_norm(expected)).unsqueeze(0)
+    return torch.stack(torch._foreach_norm(real, 2, torch.float64)).square()
 
 
 @dataclass(frozen=True)
@@ -207,7 +193,7 @@ class GradientCheck:
         self,
         found: Mapping[str, Tensor],
         expected: Mapping[str, Tensor],
-        norms: Mapping[str, Float[Tensor, " n"]],
+        spreads: Float[Tensor, " m"],
     ) -> None:
         """Note how far vectors are from what they should be.
 
@@ -215,14 +201,23 @@ class GradientCheck:
             found: Parameter -> vector, which is overwritten; a number is compared with the norm
                 of the vector expected.
             expected: Parameter -> vector; not there means zero.
-            norms: Parameter -> norms of the examples' weighted gradients, which give the scale.
+            spreads: Norm of the norms of the examples' weighted gradients, which gives the scale,
+                for every parameter that was found.
         """
         names = tuple(dict.fromkeys([*found, *expected]))
-        nothing = next(iter(norms.values())).new_zeros(1)
-        gaps = [_gap(found.get(name), expected.get(name, nothing)) for name in names]
-        own = ([known.get(name, nothing) for name in names] for known in (expected, norms))
-        distances, sizes, spreads = (squared_norms(part).sqrt() for part in (gaps, *own))
-        self._waiting.append(_Comparison(names, distances, torch.maximum(spreads, sizes)))
+        nothing = spreads.new_zeros(1)
+        wanted = [expected.get(name, nothing) for name in names]
+        sizes = squared_norms(wanted).sqrt()
+        vectors = [(found[n], expected[n]) for n in found if n in expected and found[n].dim()]
+        if vectors:
+            torch._foreach_sub_(*zip(*vectors, strict=True))
+        gaps = []
+        for name, vector, size in zip(names, wanted, sizes, strict=True):
+            value = found.get(name, vector)
+            gaps.append(value if value.dim() else (value - size).unsqueeze(0))
+        missing = spreads.new_zeros(len(names) - len(spreads))
+        scales = torch.maximum(torch.cat([spreads, missing]), sizes)
+        self._waiting.append(_Comparison(names, squared_norms(gaps).sqrt(), scales))
 
     def compare_rows(
         self, names: tuple[str, ...], found: Float[Tensor, "m n"], expected: Float[Tensor, "m n"]
@@ -349,15 +344,16 @@ class GradientSample:
         for part in self._parts:
             names = tuple(part.sums)
             own = norms(names)[:, part.places]
-            spreads = dict(zip(names, own * part.own, strict=True))
+            spreads = torch.linalg.vector_norm(own * part.own, dim=1)
             plain = part.plain()
             part.plain = dict
             expected = {
                 name: part.arranged.get(name, torch.flatten)(value) for name, value in plain.items()
             }
             del plain
+            kept = [place for place, name in enumerate(names) if name != LOGITS]
             part.sums.pop(LOGITS, None)
-            check.compare(part.sums, expected, spreads)
+            check.compare(part.sums, expected, spreads[kept])
             if part.norms:
                 check.compare_rows(names, torch.cat(part.norms), own)
             yield part.differences, self._batch

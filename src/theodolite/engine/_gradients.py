@@ -20,7 +20,7 @@ from theodolite.engine._examples import (
     require_alike_alone,
     require_check,
 )
-from theodolite.engine._gradient_accumulation import GradientAccumulation, LayerSums
+from theodolite.engine._gradient_accumulation import GradientAccumulation, LayerSums, UnevenError
 from theodolite.engine._runs import ModelRecorder, Progress
 from theodolite.engine.batches import Batch, single_batch
 from theodolite.engine.calls import DisagreementError, NotFollowedError
@@ -181,9 +181,9 @@ def gradient_sums(
     device = model_device(plain)
     size = batch_size or _batch_size(device)
 
-    def accumulate(alone: bool, checked: Check) -> GradientAccumulation:
+    def accumulate(alone: bool, checked: Check, stacked: bool = True) -> GradientAccumulation:
         arguments = recorder, per_example_loss(loss), classes, stiffness, processes
-        work = GradientAccumulation(*arguments, alone=alone)
+        work = GradientAccumulation(*arguments, alone=alone, stacked=stacked)
         work.progress = progress
         work.run(data, size, check=checked)
         return work
@@ -194,6 +194,8 @@ def gradient_sums(
             require_real(owned)
             try:
                 work = accumulate(False, check)
+            except UnevenError:
+                work = accumulate(False, check, stacked=False)
             except NotFollowedError:
                 if not recorder.forget():  # an earlier call has told where examples lie
                     raise

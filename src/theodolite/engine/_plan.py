@@ -105,12 +105,16 @@ def _merge_biases(
     by_calls = {
         _calls(group, uses): name for name, group in groups.items() if group.kind == "outer"
     }
+    owners: dict[str, list[str]] = defaultdict(list)
+    for layer, names in ownership.layers.items():
+        for name in dict.fromkeys(names):
+            owners[name].append(layer)
     merged = dict(groups)
     for name, group in groups.items():
         if not _is_bias(group, uses):
             continue
         matrix = by_calls.get(_calls(group, uses))
-        if matrix is None or merged[matrix].bias or not _same_layers(matrix, name, ownership):
+        if matrix is None or merged[matrix].bias or owners[matrix] != owners[name]:
             continue
         base = merged[matrix]
         merged[matrix] = ParameterGroup(matrix, "outer", base.uses, name)
@@ -144,10 +148,6 @@ def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
         and use.origin.scale == 1.0
         for use in chosen
     )
-
-
-def _same_layers(first: str, second: str, ownership: Ownership) -> bool:
-    return all((first in names) == (second in names) for names in ownership.layers.values())
 
 
 Route = Literal["hadamard", "positions", "gradients"]

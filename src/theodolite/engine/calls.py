@@ -15,6 +15,7 @@ from theodolite.engine.patches import PatchGeometry
 from theodolite.errors import CaptureError
 
 __all__ = [
+    "PLAIN",
     "Axis",
     "Call",
     "Dense",
@@ -24,6 +25,7 @@ __all__ = [
     "Outer",
     "OutputGrads",
     "Structure",
+    "Summed",
     "find_axis",
     "function_name",
     "split_examples",
@@ -94,22 +96,23 @@ def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
         return torch.nested.to_padded_tensor(tensor, 0.0).unsqueeze(1)
     if examples == 1:
         return tensor.unsqueeze(0)
-    if axis == Axis(0) and len(tensor) == examples:  # by far the most frequent case
-        return tensor.unsqueeze(1)
     if axis is None:
         raise NotFollowedError("a tensor without an axis of examples cannot be split")
+    if axis.index == 0 and tensor.shape[0] == examples:  # by far the most frequent case
+        return tensor.unsqueeze(1)
     if axis.inner:
         return torch.unflatten(tensor, axis.index, (-1, examples)).movedim(axis.index + 1, 0)
     return torch.unflatten(tensor, axis.index, (examples, -1)).movedim(axis.index, 0)
 
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})
+# Arguments without tensors, by far the most.
+PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 def tensors_in(value: Any) -> list[Tensor]:
     """All tensors inside nested arguments, in order."""
     found: list[Tensor] = []
-    _gather((value,), found)
+    _gather(value if type(value) is tuple else (value,), found)
     return found
 
 
@@ -117,7 +120,7 @@ def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
-        elif type(value) in _PLAIN:  # most others: thousands of calls are looked at
+        elif type(value) in PLAIN:  # most others: thousands of calls are looked at
             continue
         elif isinstance(value, (list, tuple)):
             _gather(value, found)
@@ -163,6 +166,11 @@ class Call:
     def has_examples(self, tensor: Tensor) -> bool:
         """Whether the tensor has an axis of examples (always, for a single example)."""
         return self.examples == 1 or self.axes.get(id(tensor)) is not None
+
+    @property
+    def has_example_results(self) -> bool:
+        """Whether the first result has an axis of examples (always, for a single example)."""
+        return self.examples == 1 or self.result_axes[0] is not None
 
     def split(self, tensor: Tensor) -> Tensor:
         """An argument with a new first axis of examples; the rest is as for a single example."""
@@ -246,6 +254,32 @@ class Lookup:
 
 
 @dataclass(frozen=True)
+class Summed:
+    r"""A scale or shift of the last axis, whose gradient is :math:`\sum_t b_t \odot f(a_t)`.
+
+    Args:
+        output_grads: From the result's gradient to :math:`b`, (n, T, D).
+        inputs: :math:`a`, (n, T, D); None for a shift, where there is no factor.
+        factor: f, which acts on the last axis.
+        alike: Equal for calls with the same f.
+    """
+
+    output_grads: OutputGrads
+    inputs: Tensor | None = None
+    factor: Callable[[Tensor], Tensor] = lambda inputs: inputs
+    alike: tuple[Any, ...] = ()
+
+    def jacobian(self, gradient: Tensor) -> Tensor:
+        """Gradient of every example with respect to the tensor, (n, D)."""
+        return self.sum(self.output_grads(gradient), self.inputs)
+
+    def sum(self, output_grads: Tensor, inputs: Tensor | None) -> Tensor:
+        """The sum over positions, for one call or several that are alike, (..., T, D)."""
+        product = output_grads if inputs is None else output_grads * self.factor(inputs)
+        return product.sum(-2)
+
+
+@dataclass(frozen=True)
 class Dense:
     """Any other tensor: the gradient of every example as such.
 
@@ -257,6 +291,8 @@ class Dense:
         own_rows: Whether the tensor has one part per example and only that part is returned.
         axis: The axis along which those parts lie in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
+        summed: Set where the Jacobian is a sum over positions: calls that are alike are then added
+            up together.
     """
 
     jacobian: Callable[[Any], Tensor]
@@ -264,6 +300,7 @@ class Dense:
     own_rows: bool = False
     axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
+    summed: "Summed | None" = None
 
 
 Structure = Outer | Lookup | Dense

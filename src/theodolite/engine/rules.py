@@ -21,6 +21,7 @@ from theodolite.engine.calls import (
     Outer,
     OutputGrads,
     Structure,
+    Summed,
     function_name,
     split_examples,
     tensors_in,
@@ -94,7 +95,17 @@ def _row_output_grads(call: Call) -> OutputGrads:
 
 def _bias(call: Call) -> Structure:
     output_grads = _row_output_grads(call)
-    return Dense(lambda gradient: output_grads(gradient).sum(2), output_grads=output_grads)
+    summed = Summed(lambda gradient: output_grads(gradient).mT)
+    return Dense(summed.jacobian, output_grads=output_grads, summed=summed)
+
+
+def _last_axis(call: Call, tensor: Tensor) -> Tensor:
+    """A tensor of the shape of the result as (n, T, D)."""
+    return call.split_result(tensor).reshape(call.examples, -1, tensor.shape[-1])
+
+
+def _summed(summed: Summed, *needs: Tensor) -> Structure:
+    return Dense(summed.jacobian, needs=needs, summed=summed)
 
 
 def _matrix(call: Call, inputs: Tensor, rows: int, transposed: bool) -> Structure | None:
@@ -271,18 +282,19 @@ def layer_norm(call: Call) -> Structure | None:
     """``layer_norm(input, normalized_shape, weight, bias, eps)``."""
     names = ("input", "normalized_shape", "weight", "bias", "eps")
     bound = call.bind(*names, weight=None, bias=None, eps=1e-5)
-    shape = tuple(bound["normalized_shape"])
-    normalized = partial(functional.layer_norm, bound["input"], shape, eps=bound["eps"])
-    return _trailing(call, bound["input"], shape, bound["bias"] is call.source, normalized)
+    shape, eps = tuple(bound["normalized_shape"]), bound["eps"]
+    normalized = partial(functional.layer_norm, normalized_shape=shape, eps=eps)
+    is_bias = bound["bias"] is call.source
+    return _trailing(call, bound["input"], shape, is_bias, normalized, ("layer_norm", eps))
 
 
 @register_rule(functional.rms_norm)
 def rms_norm(call: Call) -> Structure | None:
     """``rms_norm(input, normalized_shape, weight, eps)``."""
     bound = call.bind("input", "normalized_shape", "weight", "eps", weight=None, eps=None)
-    shape = tuple(bound["normalized_shape"])
-    normalized = partial(functional.rms_norm, bound["input"], shape, eps=bound["eps"])
-    return _trailing(call, bound["input"], shape, False, normalized)
+    shape, eps = tuple(bound["normalized_shape"]), bound["eps"]
+    normalized = partial(functional.rms_norm, normalized_shape=shape, eps=eps)
+    return _trailing(call, bound["input"], shape, False, normalized, ("rms_norm", eps))
 
 
 @register_rule(functional.group_norm)
@@ -320,14 +332,20 @@ def _trailing(
     inputs: Tensor,
     shape: tuple[int, ...],
     is_bias: bool,
-    normalized: Callable[[], Tensor],
+    normalized: Callable[[Tensor], Tensor],
+    alike: tuple[Any, ...],
 ) -> Structure | None:
     """Parameters of the shape of the last axes: sum over all axes before them."""
     if not call.has_examples(inputs):
         return None
+    if len(shape) == 1 and call.has_example_results:
+        if is_bias:
+            return _summed(Summed(partial(_last_axis, call)))
+        rows = _last_axis(call, inputs)
+        return _summed(Summed(partial(_last_axis, call), rows, normalized, alike), inputs)
 
     def jacobian(gradient: Tensor) -> Tensor:
-        product = gradient if is_bias else gradient * normalized()
+        product = gradient if is_bias else gradient * normalized(inputs)
         return call.split_result(product).reshape(call.examples, -1, *shape).sum(1)
 
     return Dense(jacobian, needs=() if is_bias else (inputs,))
@@ -397,6 +415,9 @@ def _other(call: Call) -> Tensor | None:
 def _reduced(call: Call, factor: Tensor | None, sign: float = 1.0) -> Structure:
     """Sum the axes along which the parameter was repeated, example by example."""
     shape = tuple(call.source.shape)
+    if factor is not None and call.has_example_results and tuple(factor.shape[-1:]) == shape:
+        rows = _last_axis(call, factor)  # the result has its shape: a scale of the last axis
+        return _summed(Summed(partial(_last_axis, call), rows), factor)
 
     def jacobian(gradient: Tensor) -> Tensor:
         product = gradient * sign if factor is None else gradient * factor

@@ -57,13 +57,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
             yield
         return
     flags = {module: module.training for module in model.modules()}
-    grads = {parameter: parameter.grad for parameter in model.parameters()}
+    grads = {p: p.grad for module in flags for p in module._parameters.values() if p is not None}
     with ExitStack() as stack:
         stack.enter_context(preserved_generators(model))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_without_cast_weights())
-        if any(hasattr(module, "_orig_mod") for module in flags):
+        if any("_orig_mod" in module._modules for module in flags):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         token = _guarded.set((*outer, model))
         try:

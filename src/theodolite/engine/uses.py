@@ -7,9 +7,9 @@ graph of autograd then tells whether every use was seen.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from theodolite.engine._examples import BRANCHES, movement, moves_examples
 from theodolite.engine.backward import CHEAPER, fixed_batch_norm, flipped_kernel_convolution
 from theodolite.engine.calls import (
+    PLAIN,
     Axis,
     Call,
     Lookup,
@@ -277,31 +278,38 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """Call the function; keep what is needed where a parameter takes part."""
         traits = _traits(func)
-        if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
-            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
-        given = tensors_in(args) if not kwargs else tensors_in((args, kwargs))
-        sources, depends = self._sources(given)
+        if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
+            return func(*args, **kwargs)
+        sources: dict[int, Origin] = {}
+        depends = self._look(args, sources)
+        if kwargs:
+            depends |= self._look(kwargs.values(), sources)
         if sources:
             return self._follow(func, traits, args, kwargs, sources, depends)
         result = self._result(func, args, kwargs) if traits.cheaper else func(*args, **kwargs)
-        returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        if self.in_model and (traits.moves or traits.branches):
+        if traits.watched and self.in_model:
             self._watch(func, traits, args, kwargs, result, depends)
-        self._mark(returned, depends)
+        self._mark((result,) if isinstance(result, Tensor) else tensors_in(result), depends)
         return result
 
-    def _sources(self, given: list[Tensor]) -> tuple[dict[int, Origin], bool]:
-        """Arguments made of parameters alone; whether others depend on the examples."""
-        sources: dict[int, Origin] = {}
+    def _look(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
+        """Find arguments made of parameters alone; whether others depend on the examples."""
         depends, origins = False, self.origins
-        for tensor in given:
-            origin = origins.get(id(tensor))
-            if origin is not None and origin.tensor is tensor:
-                sources[id(tensor)] = origin
-            elif not depends:
-                depends = tensor.requires_grad or tensor in self._of_examples
-        return sources, depends
+        for value in values:
+            if isinstance(value, Tensor):
+                origin = origins.get(id(value))
+                if origin is not None and origin.tensor is value:
+                    sources[id(value)] = origin
+                elif not depends:
+                    depends = value.requires_grad or value in self._of_examples
+            elif type(value) in PLAIN:  # most others: thousands of calls are looked at
+                continue
+            elif isinstance(value, list | tuple):
+                depends |= self._look(value, sources)
+            elif isinstance(value, dict):
+                depends |= self._look(value.values(), sources)
+        return depends
 
     def _follow(
         self,
@@ -325,7 +333,7 @@ class UseRecorder(TorchFunctionMode):
         else:
             result = func(*args, **kwargs)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        if self.in_model and (traits.moves or traits.branches):
+        if traits.watched and self.in_model:
             self._watch(func, traits, args, kwargs, result, depends)
         self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
@@ -364,7 +372,7 @@ class UseRecorder(TorchFunctionMode):
             return False
         return tensor.requires_grad or tensor in self._of_examples
 
-    def _mark(self, returned: list[Tensor], depends: bool) -> None:
+    def _mark(self, returned: Sequence[Tensor], depends: bool) -> None:
         for tensor in returned:
             if depends:
                 if not tensor.requires_grad:
@@ -424,32 +432,23 @@ class UseRecorder(TorchFunctionMode):
         found = self._axes(name, given, sources, returned)
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
-        args, kwargs = _replaced((args, kwargs), detached)
-        edges = tuple(get_gradient_edge(tensor) for tensor in returned if tensor.requires_grad)
+        args, kwargs = _replaced(args, detached), _replaced(kwargs, detached) if kwargs else {}
+        keep = tuple(tensor.requires_grad for tensor in returned)
+        kept_results = [tensor for tensor in returned if tensor.requires_grad]
+        edges = tuple(get_gradient_edge(tensor) for tensor in kept_results)
+        sizes = tuple(_sizes(tensor) for tensor in kept_results)
         for origin in sources:
             source = detached[id(origin.tensor)]
             call = Call(func, args, kwargs, source, self._examples, axes, result_axes)
-            self._add(call, name, origin, edges, returned)
-
-    def _add(
-        self,
-        call: Call,
-        name: str,
-        origin: Origin,
-        edges: tuple[GradientEdge, ...],
-        returned: list[Tensor],
-    ) -> None:
-        keep = tuple(tensor.requires_grad for tensor in returned)
-        results = tuple(_sizes(tensor) for tensor in returned if tensor.requires_grad)
-        rule = RULES.get(call.function)
-        structure = rule(call) if rule is not None else None
-        by_rule = structure is not None
-        if structure is None:
-            structure = replay(call, keep)
-        watched = tuple((tensor, tensor._version) for tensor in _needs(structure))
-        self.uses.append(
-            Use(origin, structure, edges, results, name, self._count, by_rule, watched)
-        )
+            rule = RULES.get(func)
+            structure = rule(call) if rule is not None else None
+            by_rule = structure is not None
+            if structure is None:
+                structure = replay(call, keep)
+            watched = tuple((tensor, tensor._version) for tensor in _needs(structure))
+            self.uses.append(
+                Use(origin, structure, edges, sizes, name, self._count, by_rule, watched)
+            )
 
     def _axes(
         self, function: str, given: list[Tensor], sources: list[Origin], returned: list[Tensor]
@@ -519,6 +518,11 @@ class _Traits:
     branches: bool
     cheaper: bool
 
+    @cached_property
+    def watched(self) -> bool:
+        """Whether it may move examples, or tell Python a number."""
+        return self.moves or self.branches
+
 
 @lru_cache(maxsize=4096)
 def _traits(func: Callable[..., Any]) -> _Traits:
@@ -548,15 +552,17 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
     """
     targets = _targets(recorder)
     calls = _Calls(recorder)
-    for node, following in _edges(output):
-        _require_visible(node)
-        variable = getattr(following, "variable", following)
-        if id(variable) in targets:
-            _, root, intervals = targets[id(variable)]
-            name = None if _made_inside(node, intervals) else root
-        else:
-            name = calls.entered(node, following)
-        if name is not None:
+    for node, edges in _nodes(output):
+        for following, _ in edges:
+            if following is None:
+                continue
+            target = targets.get(id(following) if following.next_functions else _made(following))
+            if target is None:
+                name = calls.entered(node, following)
+            else:
+                name = None if _made_inside(node, target[2]) else target[1]
+            if name is None:
+                continue
             raise NotFollowedError(
                 f"parameter {name!r}: expected all of its uses to be seen, but "
                 f"{node.name()} uses it out of sight; a custom autograd.Function, a gradient taken "
@@ -570,16 +576,13 @@ def require_visible(output: Tensor) -> None:
     Raises:
         CaptureError: If reentrant checkpointing hides some.
     """
-    for node, _ in _edges(output):
-        _require_visible(node)
+    for _ in _nodes(output):
+        pass
 
 
-def _require_visible(node: Any) -> None:
-    if "CheckpointFunction" in node.name():
-        raise CaptureError(
-            "model: expected all operations in the graph, but reentrant checkpointing hides "
-            "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
-        )
+def _made(leaf: Any) -> int:
+    """Identity of the parameter at the end of a graph."""
+    return id(getattr(leaf, "variable", leaf))
 
 
 class _Calls:
@@ -625,8 +628,12 @@ def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]
     return targets
 
 
-def _edges(output: Tensor) -> Iterator[tuple[Any, Any]]:
-    """All edges of the graph below a tensor."""
+def _nodes(output: Tensor) -> Iterator[tuple[Any, Any]]:
+    """All nodes of the graph below a tensor, with their edges.
+
+    Raises:
+        CaptureError: If reentrant checkpointing hides some.
+    """
     stack: list[Any] = [output.grad_fn]
     seen: dict[int, Any] = {}  # the nodes themselves are kept: their wrappers must stay alive
     while stack:
@@ -634,10 +641,14 @@ def _edges(output: Tensor) -> Iterator[tuple[Any, Any]]:
         if node is None or id(node) in seen:
             continue
         seen[id(node)] = node
-        for following, _ in node.next_functions:
-            if following is not None:
-                yield node, following
-                stack.append(following)
+        if "CheckpointFunction" in node.name():
+            raise CaptureError(
+                "model: expected all operations in the graph, but reentrant checkpointing hides "
+                "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
+            )
+        edges = node.next_functions
+        yield node, edges
+        stack += [following for following, _ in edges]
 
 
 def _made_inside(node: Any, intervals: list[Interval]) -> bool:
