@@ -72,6 +72,23 @@ def test_survey_is_that_of_the_library(surveyed, data):
     assert (folder / "report.html").stat().st_size > 100_000
 
 
+def test_the_test_split_can_be_held_out(data, tmp_path):
+    family = ("--family", "representation", "--permutations", 0)
+    call("survey", MLP[0], data, *MLP[1:], *family, "--held-out", "-o", tmp_path / "run")
+    torch.manual_seed(0)
+    model = mlp([6, 5, 3])
+    with np.load(data) as arrays:
+        other = torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"])
+    right = (model(other[0]).argmax(1) == other[1]).double().mean().item()
+    saved = th.load(tmp_path / "run").estimate("held_out_accuracy")
+    assert saved.value == pytest.approx(right)
+    refused = CliRunner().invoke(
+        app, ["survey", MLP[0], str(data), *MLP[1:], "--held-out", "--split", "test"]
+    )
+    assert refused.exit_code == 2
+    assert "leave --split out" in refused.output + refused.stderr
+
+
 def test_options_reach_the_survey(data, tmp_path):
     words = ("--split", "test", "--layer", "fc2", "--examples", 9, "--name", "mine", "--seed", 3)
     call("survey", MLP[0], data, *MLP[1:], "--family", "tangent", *words, "-o", tmp_path)

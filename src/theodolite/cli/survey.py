@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +41,7 @@ _DATA = (
 # The marker keeps the lines as they are.
 EXAMPLES = """\b
 theodolite survey net.py:Net digits --arg classes=10
-theodolite survey net.py:Net data.npz --checkpoint net.pt --split test -o runs/net
+theodolite survey net.py:Net data.npz --checkpoint net.pt --held-out -o runs/net
 theodolite survey net.py:Net shuffled.npz --checkpoint net.pt --truth original.npz
 theodolite survey net.py:Net data.npz --option half_samples=20 --option batch_size=64
 """
@@ -57,6 +58,13 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(metavar="NAME=VALUE", help="Argument of CALLABLE, e.g. num_classes=10."),
     ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out",
+            help="Ask the model about the test split too: what is learned, what is memorised.",
+        ),
+    ] = False,
     truth: Annotated[
         str | None,
         typer.Option(
@@ -138,6 +146,7 @@ def survey(  # one parameter per option is how typer reads a command
 
     Prints one row per layer with the headline number of each family.
     """
+    from theodolite import surveys
     from theodolite.cli.data import (
         DataSource,
         in_precision_of,
@@ -146,8 +155,6 @@ def survey(  # one parameter per option is how typer reads a command
         require_fit,
         resolve_device,
     )
-    from theodolite.surveys import SIZES
-    from theodolite.surveys import survey as measured
     from theodolite.surveys.named_models import ModelSource, build_model
 
     source = ModelSource(model, keyword_arguments("--arg", arg or ()), checkpoint, seed)
@@ -156,7 +163,7 @@ def survey(  # one parameter per option is how typer reads a command
         "layers": layer or None,
         "readout": readout,
         "image_shape": _image_sides(image_shape),
-        "sizes": None if examples is None else _sizes(examples, SIZES),
+        "sizes": None if examples is None else _sizes(examples, surveys.SIZES),
         "permutations": permutations,
         "memory_limit": memory_limit,
         "seed": seed,
@@ -166,19 +173,26 @@ def survey(  # one parameter per option is how typer reads a command
     require_writable(folder)
     folder = free_folder(folder, overwrite=overwrite)
     origin = DataSource(data, split, scale, flatten, as_is, seed)
+    if held_out and split != "train":
+        raise CommandError("--held-out: the test split is held out; leave --split out")
     if truth is not None and family and "kernel" not in family:
         raise CommandError("--truth: true labels are for the kernel family; add --family kernel")
     with _process_group(resolve_device(device)) as place:
         network = build_model(source).to(place)
         given = in_precision_of(network, load_examples(origin, network))
         labels = None if truth is None else load_truth(truth, origin, given)
-        require_fit(network, given, readout)
+        others = None
+        if held_out:
+            other = load_examples(replace(origin, split="test"), network)
+            others = in_precision_of(network, other).batch
+        require_fit(network, given, readout)  # the survey tries too, but knows no options to name
         options |= {"device": place, "name": name or given.name, "split": given.split}
         options |= {"classes": given.classes or None}
         with progress_bar(shown=not json_ and _is_first(), stage=_stage, estimate=False) as show:
-            result = measured(
+            result = surveys.survey(
                 network,
                 given.batch,
+                held_out=others,
                 truth=labels,
                 progress=show,
                 options={key: value for key, value in options.items() if value is not None},
