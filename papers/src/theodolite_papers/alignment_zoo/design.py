@@ -22,6 +22,7 @@ __all__ = [
     "HALVES",
     "HELD_OUT_DATA",
     "LEVELS",
+    "MOMENTS",
     "WIDTHS",
     "Network",
     "networks",
@@ -29,6 +30,7 @@ __all__ = [
 
 HALVES = ("pilot", "judged")
 HELD_OUT_DATA = ("fashion_mnist", "text")
+MOMENTS = ("init", "early", "tenth", "third", "level", "final")  # at which a network is measured
 _IMAGES = ("digits", "mnist", "cifar10", "fashion_mnist")
 # Data set -> numbers of training examples.
 DATA: Mapping[str, Sequence[int]] = {

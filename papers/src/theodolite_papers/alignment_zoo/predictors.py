@@ -12,7 +12,6 @@ from theodolite_papers.alignment_zoo.tables import Zoo
 __all__ = [
     "ABOVE_CHANCE",
     "FACTORS",
-    "MOMENTS",
     "PLACES",
     "Predictor",
     "Predictors",
@@ -21,7 +20,6 @@ __all__ = [
     "with_sources",
 ]
 
-MOMENTS = ("init", "early", "tenth", "third", "level", "final")
 # The first layer, the last hidden one, the outputs, the mean over layers; one number of a network.
 PLACES = ("first", "hidden", "output", "mean", "whole")
 ABOVE_CHANCE = " above chance"  # behind the name of a measure: its value less its chance level
@@ -38,7 +36,7 @@ class Predictor:
     Args:
         measure: its name in the tables; with ``ABOVE_CHANCE`` its excess over chance.
         place: one of ``PLACES``.
-        moment: one of ``MOMENTS``.
+        moment: one of ``design.MOMENTS``.
         rises: whether a larger number foretells a larger outcome, as the pilot half has it.
         baseline: whether a user has it without this library.
     """

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from theodolite_papers.alignment_zoo.data import Task
-from theodolite_papers.alignment_zoo.design import Network
+from theodolite_papers.alignment_zoo.design import MOMENTS, Network
 
 __all__ = [
     "LEVELS_OF_LOSS",
     "LIMIT",
     "LOOKS",
-    "MOMENTS",
     "TARGET",
     "Look",
     "TrainedNetwork",
@@ -34,7 +33,6 @@ _FEWEST = 46  # steps before a run may end, so that there are looks enough
 LOOKS = (
     0, 3, 6, 10, 15, 22, 32, 46, 64, 90, 125, 170, 220, 280, 350, 430, 520, 620, 730, 860, LIMIT,
 )  # fmt: skip
-MOMENTS = ("init", "early", "tenth", "third", "level", "final")
 LEVELS_OF_LOSS = (75, 50, 25, 10)  # % of that of guessing
 
 
