@@ -39,17 +39,18 @@ def mlp(*widths: int) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def vgg19() -> nn.Module:
+def vgg19(divisor: int = 1) -> nn.Module:
     layers: list[nn.Module] = []
     channels = 3
     for entry in VGG19:
         if isinstance(entry, str):
             layers.append(nn.MaxPool2d(2))
         else:
-            layers += [nn.Conv2d(channels, entry, 3, padding=1, bias=False)]
-            layers += [nn.BatchNorm2d(entry), nn.ReLU(inplace=True)]
-            channels = entry
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10, bias=False))
+            width = entry // divisor
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            channels = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10, bias=False))
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -11,8 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from theodolite import data as files
+from theodolite.data import dataset
 from theodolite.errors import DataError, UnknownNameError
 
 X = np.arange(5 * 6 * 7 * 3, dtype=np.uint8).reshape(5, 6, 7, 3)
@@ -77,6 +79,16 @@ def test_npz_round_trip(tmp_path):
     again = files.load_npz(tmp_path / "digits.npz")
     assert again.x_train.equal(first.x_train)
     assert again.y_test.equal(first.y_test)
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["the file", "scikit-learn"])
+def test_digits_are_those_of_scikit_learn(monkeypatch, found):
+    if not found:
+        monkeypatch.setattr(dataset, "find_spec", lambda _name: None)
+    data, expected = files.digits(), load_digits()
+    images = torch.cat([data.x_train, data.x_test]).squeeze(1)
+    assert np.array_equal(images, expected.images)
+    assert np.array_equal(torch.cat([data.y_train, data.y_test]), expected.target)
 
 
 class Surprise:

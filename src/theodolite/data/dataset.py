@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Integer, Num
 from torch import Tensor
@@ -198,18 +201,32 @@ def digits(test_size: int = 297, generator: torch.Generator | None = None) -> Da
     References:
         [alpaydin1998], optical recognition of handwritten digits.
     """
-    from sklearn.datasets import load_digits
-
     require_count(1, test_size=test_size)
     if test_size >= _DIGITS:
         raise DomainError(f"test_size: expected fewer than all {_DIGITS} digits, got {test_size}")
-    bunch = load_digits()
-    images = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
-    labels = torch.from_numpy(bunch.target).long()
+    table = torch.from_numpy(_digits_table())
+    images = table[:, :-1].reshape(-1, 1, 8, 8).to(torch.uint8)
+    labels = table[:, -1].long()
     train, test = torch.split(torch.arange(_DIGITS), [_DIGITS - test_size, test_size])
     if generator is not None:
         train, test = disjoint_rows(_DIGITS, len(train), len(test), generator=generator)
     return Dataset("digits", images[train], labels[train], images[test], labels[test], peak=16)
+
+
+def _digits_table() -> np.ndarray:
+    """Pixels, then the label, of every digit: the file of scikit-learn, which takes 1 s to import.
+
+    Where the file lies elsewhere, scikit-learn itself is asked.
+    """
+    spec = find_spec("sklearn")
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            return np.loadtxt(path, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return np.column_stack([pixels, labels])
 
 
 def shuffled_labels(
