@@ -126,12 +126,17 @@ def sketch(job: Job) -> Cost:
 
 
 def gradient(job: Job) -> Cost:
-    """Five float64 sums of the size of the parameters; products of features and of gradients."""
+    """Five float64 sums of the size of the parameters; products of features and of gradients.
+
+    One process that pairs the gradients of all examples needs no sums.
+    """
     n, d, sums = job.examples, job.width, 5 * 8 * job.parameters
     few = n if n * job.parameters <= 5e8 else min(n, 100)  # examples whose gradients are paired
+    if few == n and job.processes == 1:
+        sums = 0
     pairs, features = job.layers * few**2 * job.item, job.layers * n * d * job.item
     tiles = (pairs * (1 / 2 + 1 / job.processes) + features) / job.processes * job.away
-    work = 3 * job.forward + 8.0 * n * job.parameters
+    work = 3 * job.forward + (8.0 * n * job.parameters if sums else 0.0)
     nulls = 2.0 * job.outputs * NULLS
     work += job.layers * (n**2 * (2.0 * d + nulls) + few**2 * (4.0 * d + nulls))
     memory = sums + (pairs + features) / job.processes + 8 * (6 * n**2 + 4 * few**2)

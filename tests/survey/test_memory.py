@@ -125,6 +125,33 @@ def test_few_inputs_of_a_wide_layer_need_no_covariance_of_their_entries():
     assert value(found, "subspace", "0") == 10
 
 
+class Tokens(nn.Module):
+    """A layer of tokens, their mean, and a head of many outputs."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.embed, self.head = nn.Linear(4, 16), nn.Linear(16, outputs)
+
+    def forward(self, x):
+        return self.head(self.embed(x).relu().mean(1))
+
+
+def test_a_hundred_outputs_are_sketched_where_their_kernels_do_not_fit():
+    torch.manual_seed(0)
+    model, x, y = Tokens(100).eval(), torch.randn(30, 5, 4), torch.arange(30)
+    limit = limited(2 * 10**7)  # a kernel of 3000 x 3000 numbers takes 36 MB
+    found = th.survey(model, (x, y), families="tangent", options=limit)
+    assert found.record.contents["routes"]["tangent"]["method"] == "sketch"
+    exact = th.engine.tangent_alignments(model, x, y)
+    for layer in found.layers:
+        estimate = found.estimate("tangent_alignment", layer)
+        assert 0 < estimate.error < 0.5 * estimate.value
+        distance = abs(estimate.value - float(exact[layer].alignment))
+        assert distance < 4 * estimate.error
+    maps = {c["layer"] for c in found.record.contents["curves"] if c["name"] == "forward_kernel"}
+    assert maps == {"head"}  # a layer of tokens has no such kernel
+
+
 def test_sums_of_gradients_that_do_not_fit_say_so():
     model, limit = mlp((6, 900, 900, 3)), limited(2 * 10**7)
     found = th.survey(model, blobs(), families="gradient", options=limit)
