@@ -180,7 +180,7 @@ def test_two_large_examples_show_a_batch_that_is_turned_round(large):
     torch.manual_seed(0)
     x = torch.randn(40, WIDTH, dtype=torch.float64)
     found = gradient_sums(Flips().double(), x, torch.arange(40) % CLASSES)
-    assert found.measured.startswith("one by one: gradients with respect to 'inner.")
+    assert found.measured.startswith("one by one: linear receives other examples")
 
 
 class SortsByProducts(nn.Module):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import theodolite as th
 from theodolite.engine import state
 from theodolite.engine.state import SideStream, require_fixed_mode, untouched, without_cudnn
 from theodolite.errors import DomainError
@@ -174,3 +175,63 @@ def test_freed_memory_is_found_again():
         [sys.executable, "-c", PROCESS], capture_output=True, text=True, check=True
     )
     assert int(ran.stdout) < 2000  # of 5120 pages
+
+
+class Writes(nn.Module):
+    """Counts its passes, replaces an average, and draws a random number."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("average", torch.zeros(2))
+
+    def forward(self, x):
+        outputs = self.inner(x)
+        self.count += 1
+        self.average = 0.9 * self.average + 0.1 * outputs.detach().mean(0)
+        self.register_buffer("cache", x.detach(), persistent=False)
+        torch.rand(1)
+        return outputs
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_buffers_and_the_random_state_are_put_back(fails):
+    model, x = Writes(), torch.randn(4, 3)
+    before = {name: (tensor, tensor.clone()) for name, tensor in model.named_buffers()}
+    state = torch.get_rng_state()
+
+    def interrupt(outputs, batch):
+        raise KeyError(outputs.shape)
+
+    if fails:
+        with pytest.raises(KeyError):
+            th.tangent_kernels(model, x, readout=interrupt)
+    else:
+        th.tangent_kernels(model, x)
+        th.gradient_alignment(model, x, torch.arange(4) % 2)
+        th.features(model, x)
+    assert dict(model.named_buffers()).keys() == before.keys()
+    for name, tensor in model.named_buffers():
+        assert tensor is before[name][0]
+        assert torch.equal(tensor, before[name][1])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_attention_is_the_same_with_gradients_and_without():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.TransformerEncoder(layer, 1), nn.Linear(4, 2)
+
+        def forward(self, x):
+            padding = x[..., 0] < -0.5
+            padding[:, 0] = False
+            return self.head(self.inner(x, src_key_padding_mask=padding).mean(1))
+
+    model, x = Padded().eval(), torch.randn(5, 3, 4)
+    found = th.features(model, x, ["head"], read="raw")["head"]
+    torch.testing.assert_close(found, torch.cat([model(row[None]) for row in x]).detach())

@@ -81,11 +81,14 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
         method: ``"exact"`` or ``"sketch"``.
         covariance: Covariance of the errors of all layers. Probes are common to them, so that
             differences between layers are known better than the layers themselves.
+        measured: ``"in batches"``, or ``"one by one: "`` and why examples could not be followed
+            together.
     """
 
     layers: dict[str, TangentAlignment]
     method: Method
     covariance: Float[Tensor, "layers layers"] = field(repr=False)
+    measured: str = "in batches"
 
     def __repr__(self) -> str:
         return f"TangentAlignments({self.method}, {layers_text(self)})"
@@ -258,7 +261,7 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     noise = torch.stack([scales[layer] for layer in engine.layers])
     zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)
     energies = torch.stack([energy[layer] for layer in engine.layers])
-    return _assemble(engine.layers, "exact", (energies, norms, noise), labels, zero)
+    return _assemble(engine, "exact", (energies, norms, noise), labels, zero)
 
 
 def _block_plan(engine: KernelEngine, examples: int) -> Plan:
@@ -356,11 +359,11 @@ def _sketched(
     noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1)
     replicates = alignment_from_norms(energies[:, None], without, labels.square().sum())
     covariance = jackknife_covariance(replicates.nan_to_num())
-    return _assemble(engine.layers, "sketch", (energies, norms, noise), labels, covariance)
+    return _assemble(engine, "sketch", (energies, norms, noise), labels, covariance)
 
 
 def _assemble(
-    layers: list[str],
+    engine: KernelEngine,
     method: Method,
     parts: tuple[Tensor, Tensor, Tensor],
     labels: Tensor,
@@ -372,9 +375,9 @@ def _assemble(
     defined = (norms > _ZERO * noise) & (size > 0)
     alignments = alignment_from_norms(energies, norms, size, defined)
     errors = covariance.diagonal().sqrt()
-    rows = zip(layers, alignments, energies, norms, errors, strict=True)
+    rows = zip(engine.layers, alignments, energies, norms, errors, strict=True)
     found = {layer: TangentAlignment(*values) for layer, *values in rows}
-    return TangentAlignments(found, method, covariance)
+    return TangentAlignments(found, method, covariance, engine.measured)
 
 
 def require_sketch_memory(recorder: ModelRecorder, sketch_vectors: int, limit: int) -> int:

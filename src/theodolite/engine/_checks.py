@@ -88,10 +88,7 @@ def check_quadratic_forms(
     )
     if examples > 1:
         raise DisagreementError(text)
-    raise CaptureError(
-        f"{text}; the rule of one of {functions} is wrong for this call: report it, or remove it "
-        "from theodolite.engine.rules.RULES"
-    )
+    raise CaptureError(f"{text}; {engine.recorder.wrong_rule(functions)}")
 
 
 _MANY = 16  # examples that are checked
@@ -101,7 +98,7 @@ _SOME_LARGE = 4  # whole sequences and pictures
 
 def _every(engine: KernelEngine) -> bool:
     """Whether all examples are compared: on request, or as they may have taken different ways."""
-    return engine.options.check == "every" or engine.recorder.branches
+    return engine.options.check == "every" or engine.recorder.branches or engine.recorder.unsure
 
 
 class KernelCheck:

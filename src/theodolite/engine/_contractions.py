@@ -405,7 +405,7 @@ class Contraction:
         self, sizes: tuple[int, int], size: int, same: bool
     ) -> Iterator[tuple[slice, slice]]:
         """Ranges of examples whose intermediate results, so many bytes per pair, fit."""
-        pairs = max(1, self.tile_bytes // size)
+        pairs = max(1, self.tile_bytes // max(1, size))
         for rows, columns in self._ranges(*sizes, same):
             height = min(rows.stop, pairs)
             length = columns.stop - columns.start

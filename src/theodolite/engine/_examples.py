@@ -12,9 +12,12 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from theodolite.engine._in_place import MadeCall, reads_shape, stays_in_place
+from theodolite.engine._places import shuffled_halves
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.calls import NotFollowedError, function_name, tensors_in
 from theodolite.engine.state import evaluating
@@ -25,15 +28,16 @@ __all__ = [
     "LARGE",
     "Check",
     "PassWatch",
+    "alike",
     "can_be_followed_alone",
     "movement",
     "moves_examples",
     "output_differences",
-    "recomposed",
     "require_alike_alone",
     "require_check",
     "require_independent",
     "tolerance_of",
+    "written",
 ]
 
 # Calls whose result has no place for every example, whatever their arguments say.
@@ -190,6 +194,12 @@ def _width(part: Any) -> int:
     return part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1
 
 
+def written(target: Tensor) -> list[Tensor]:
+    """Tensors that an assignment to a tensor changes: itself, and what it is a view of."""
+    base = target._base
+    return [target] if base is None else [target, base]
+
+
 class PassWatch(TorchFunctionMode):
     """Sees what a forward pass does with the examples, whatever its parameters are.
 
@@ -206,10 +216,16 @@ class PassWatch(TorchFunctionMode):
         super().__init__()
         self.moved: str | None = None
         self.dtypes: set[torch.dtype] = set()
+        self._in_place = examples > 1
         self._examples = examples
         self._known = WeakTensorKeyDictionary()
         for tensor in tensors_in(inputs):
             self._known[tensor] = True
+            self._in_place &= not tensor.is_nested and tensor.dim() > 0 and len(tensor) == examples
+
+    def leaves_in_place(self, returned: Any) -> bool:
+        """Whether no call could have moved examples, and what the model returned came from them."""
+        return self._in_place and all(tensor in self._known for tensor in tensors_in(returned))
 
     def __torch_function__(
         self,
@@ -226,8 +242,14 @@ class PassWatch(TorchFunctionMode):
             if movement(func, args, kwargs, known, self._examples):
                 self.moved = function_name(func)
         result = func(*args, **kwargs)
+        if self._in_place and _are_functorch_transforms_active():
+            self._in_place = False
+        elif self._in_place and depends and not reads_shape(function_name(func)):
+            call = MadeCall(args, kwargs, result, self._known.__contains__, self._examples)
+            self._in_place = stays_in_place(function_name(func), call)
         if depends:
-            for tensor in tensors_in((result,)):
+            changed = written(args[0]) if function_name(func) == "__setitem__" else []
+            for tensor in [*tensors_in((result,)), *changed]:
                 self._known[tensor] = True
                 if tensor.is_floating_point() or tensor.is_complex():
                     self.dtypes.add(tensor.dtype)
@@ -261,23 +283,7 @@ def tolerance_of(dtypes: set[torch.dtype]) -> float:
 
 
 _TOGETHER = 64  # examples of a batch with which single examples are compared
-_SOME = 16  # examples that are run beside others than before
-_FEW = 32  # so few are all run
 LARGE = 2**24  # bytes of the results of all calls for one example: whole sequences and pictures
-
-
-def recomposed(count: int, *, every: bool = False) -> list[list[int]]:
-    """Examples of a batch to run again, in other batches and in another order.
-
-    Of few examples all, in two parts; of many some, spread over the batch, or every one.
-    """
-    if every or count <= _FEW:
-        half = -(-count // 2)
-        parts = [range(count - 1, half - 1, -1), range(half - 1, -1, -1)]
-        return [list(part) for part in parts if len(part)]
-    step = (count - 1) / (_SOME - 1)
-    places = [round(step * k) for k in range(_SOME)]
-    return [places[1::2][::-1] + places[0::2][::-1]]
 
 
 def output_differences(
@@ -308,12 +314,12 @@ def require_independent(
         CaptureError: If not; says whether chance, training mode or the other examples are the
             cause.
     """
-    if _alike(differences, tolerance):
+    if alike(differences, tolerance):
         return
     difference, scale = differences.tolist()
     share = difference / (scale + torch.finfo(torch.float32).tiny)
     found, changed = outputs(batch), outputs(batch)
-    by_chance = not _alike(output_differences(found, changed), tolerance)
+    by_chance = not alike(output_differences(found, changed), tolerance)
     training = [name for name, module in model.named_modules() if module.training and name]
     hint = ""
     if training and _cured_by_evaluation(model, outputs, batch, tolerance):
@@ -366,7 +372,8 @@ def require_alike_alone(
             )
 
 
-def _alike(differences: Tensor, tolerance: float) -> bool:
+def alike(differences: Float[Tensor, "2"], tolerance: float) -> bool:
+    """Whether rounding explains :func:`output_differences`."""
     difference, scale = differences.tolist()
     return bool(difference <= tolerance * scale + torch.finfo(torch.float32).tiny)
 
@@ -377,9 +384,9 @@ def _cured_by_evaluation(
     """Whether examples no longer see each other, or chance, in evaluation mode."""
     with evaluating(model):
         whole = outputs(batch)
-        for places in recomposed(len(batch)):
+        for places in shuffled_halves(len(batch)):
             again = outputs(batch.take(places))
-            if not _alike(output_differences(whole[places], again), tolerance):
+            if not alike(output_differences(whole[places], again), tolerance):
                 return False
     return True
 

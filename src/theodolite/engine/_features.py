@@ -13,17 +13,18 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
 
 from theodolite.checks import require_choice
 from theodolite.engine._examples import (
     Check,
     PassWatch,
     output_differences,
-    recomposed,
     require_alike_alone,
     require_check,
     tolerance_of,
 )
+from theodolite.engine._places import shuffled_halves, some_places
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import (
     Read,
@@ -42,7 +43,7 @@ from theodolite.engine.state import (
     require_fixed_mode,
     untouched,
 )
-from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError
 from theodolite.linalg import Moments
 
 __all__ = [
@@ -274,7 +275,7 @@ class FeatureReader:
     def read(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch, in order of execution.
 
-        Some examples of the first batch are run again beside others: features that are not the
+        The examples of the first batch are run again beside others: features that are not the
         same belong to other examples than their rows say, and are then read one by one.
 
         Raises:
@@ -289,7 +290,7 @@ class FeatureReader:
         with watch:
             found = self._pass(batch)
         if watch.moved is None:
-            self.alone = self._misplaced(batch, found, watch.dtypes)
+            self.alone = self._misplaced(batch, found, watch)
         else:
             self.alone = f"{watch.moved} moves examples about by what they contain"
         _VERDICTS[self.model] = self.alone
@@ -314,6 +315,11 @@ class FeatureReader:
         order: dict[str, int] = {}
 
         def reduce(name: str, output: Tensor) -> Tensor:
+            if _are_functorch_transforms_active():
+                raise CaptureError(
+                    f"layer {name!r}: expected outputs that can be read, but it runs inside a "
+                    "transform of torch.func (vmap, grad); choose the layer around it"
+                )
             order[name] = order.get(name, 0) + 1
             module = self._modules[name]
             vectors = pooled(output, self.pool, module, batch.mask, batch.positions)
@@ -334,9 +340,10 @@ class FeatureReader:
             returned = batch.run(self.model)
         return _Pass(returned, {name: outputs[name][-1] for name in order}, order)
 
-    def _misplaced(self, batch: Batch, found: "_Pass", dtypes: set[torch.dtype]) -> str | None:
+    def _misplaced(self, batch: Batch, found: "_Pass", watch: PassWatch) -> str | None:
         """Why rows are not those of the examples; None if they are."""
-        for places in recomposed(len(batch), every=self._every):
+        few = watch.leaves_in_place(found.returned) and not self._every
+        for places in some_places(len(batch)) if few else shuffled_halves(len(batch)):
             again = self._pass(batch.take(places))
             for name, rows in found.rows.items():
                 if len(rows) != len(batch):
@@ -346,7 +353,7 @@ class FeatureReader:
                 if other is None or other.shape != rows[places].shape:
                     return text
                 difference, scale = output_differences(rows[places], other).tolist()
-                allowed = tolerance_of(dtypes | {rows.dtype}) * scale
+                allowed = tolerance_of(watch.dtypes | {rows.dtype}) * scale
                 if not difference <= allowed + torch.finfo(torch.float32).tiny:
                     return text
         return None
@@ -395,7 +402,7 @@ class FeatureReader:
                 name: calls
                 for name, calls in order.items()
                 if name in self.exact or len(rows[name]) == len(batch)
-            }
+            } or order
         return self._settled_rows(batch, rows, order)
 
     def _settled_rows(
@@ -457,7 +464,10 @@ def _candidates(model: nn.Module, layers: Layers) -> list[str]:
         return select_layers(model, layers)
     owners = (name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False))
     names = dict.fromkeys(name.partition("parametrizations.")[0].rstrip(".") for name in owners)
-    return list(names) or select_layers(model, layers)
+    modules = dict(model.named_modules())
+    scripted = torch.jit.RecursiveScriptModule  # takes no hooks
+    seen = [name for name in names if not isinstance(modules[name], scripted)]
+    return seen or select_layers(model, layers)
 
 
 def feature_chunks(
@@ -482,9 +492,10 @@ def feature_chunks(
         read: ``"next"`` reads what the next layer receives, after the normalisation and activation
             that follow; ``"raw"`` the layer's own output.
         batch_size: split batches into parts of at most this many examples; None keeps them.
-        check: run some examples of the first batch beside others too, at most 16 of them: rows
-            that change are not those of the examples, as where a model sorts them inside, and
-            examples are then run one by one. ``"every"`` runs every example again.
+        check: run the examples of the first batch beside others too (16 of them, where the model
+            makes no call that could move them): rows that change are not those of the examples,
+            as where a model sorts them inside, and examples are then run one by one. ``"every"``
+            does so for all examples of every batch.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:

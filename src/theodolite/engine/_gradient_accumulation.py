@@ -441,7 +441,7 @@ class GradientAccumulation:
         losses = self._loss(run.outputs, batch)
         self._losses.append(losses.detach())
         sample = None
-        every = check == "every"
+        every = check == "every" or self._recorder.unsure
         if check and (every or run.draws or run.kind not in self._kinds):
             self._kinds.add(run.kind)
             sample = GradientSample(self._recorder, self._loss, run, batch, every=every)

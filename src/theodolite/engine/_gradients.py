@@ -148,8 +148,9 @@ def gradient_sums(
         check: run some examples of the first batch again (up to 32, two of whole sequences), beside
             others than before and by plain autograd alone, with a random weight for each: outputs
             must be the same, and for every parameter the gradients that were found must add up to
-            autograd's. Where examples lie is remembered from earlier calls with the model.
-            ``"every"`` runs every example of every batch again, for about another plain pass.
+            autograd's. Where examples lie is remembered from earlier calls with the model. Where a
+            call could move them, all examples of the batch are looked for, for about two thirds of
+            a plain pass. ``"every"`` runs every example of every batch again, for about another.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
@@ -175,7 +176,8 @@ def gradient_sums(
     owned = own_parameters(plain, layers, params)
     loss = first_output if loss is None and readout == LOSS else loss
     functions = OutputChoice("full")
-    recorder = ModelRecorder(plain, owned, resolve_readout(readout), functions, trusted=not check)
+    readouts = resolve_readout(readout)
+    recorder = ModelRecorder(plain, owned, readouts, functions, trusted=not check, check=check)
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
     device = model_device(plain)
@@ -228,10 +230,7 @@ def _require_sound_rules(
             GradientAccumulation(recorder, loss, labels, False).run(one, 1, check=True)
         except DisagreementError as error:
             functions = sorted({use.function for use in recorder.run(one).uses})
-            raise CaptureError(
-                f"{error}; the rule of one of {functions} is wrong for this call: report it, or "
-                "remove it from theodolite.engine.rules.RULES"
-            ) from error
+            raise CaptureError(f"{error}; {recorder.wrong_rule(functions)}") from error
 
 
 def _batch_size(device: torch.device) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine._contractions import Contraction, KernelBlock
+from theodolite.engine._examples import Check
 from theodolite.engine._factors import (
     DenseFactors,
     FactorLayout,
@@ -379,7 +380,9 @@ def prepare(
     require_fixed_mode(inner)
     ownership = _restricted(own_parameters(inner, options.layers, options.params))
     choice = resolve_outputs(options.outputs)
-    recorder = ModelRecorder(inner, ownership, resolve_readout(options.readout), choice)
+    check: Check = "every" if options.check else False
+    readout = resolve_readout(options.readout)
+    recorder = ModelRecorder(inner, ownership, readout, choice, check=check)
     first = data.batches[0].take(slice(0, 1))
     if one_by_one is None:
         require_real(ownership)

@@ -1,6 +1,6 @@
 """Run a model on some examples with every use of its parameters recorded."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from theodolite.engine._examples import Check, alike, output_differences, tolerance_of
+from theodolite.engine._places import Prints, shuffled_halves
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.layers import Ownership
@@ -144,8 +146,11 @@ class ModelRecorder:
         readout: From its outputs to (n, c).
         choice: Which functions of those.
         trusted: Whether nothing is checked.
+        check: Whether examples are looked for, in one batch of each kind or in ``"every"`` one.
 
     Attributes:
+        unsure: Whether some examples could not be compared beside others, as where lengths depend
+            on the batch: all of them must then be compared with plain autograd.
         dtypes: In which numbers the results of all runs so far were rounded.
         decided: Numbers that the model's Python code decided by, of all runs so far.
         remembers: Whether an earlier call has told where examples lie, instead of a pass of one
@@ -157,6 +162,8 @@ class ModelRecorder:
     readout: Readout
     choice: OutputChoice
     trusted: bool = False
+    check: Check = True
+    unsure: bool = False
     dtypes: set[torch.dtype] = field(default_factory=set)
     decided: set[tuple[Any, ...]] = field(default_factory=set)
     remembers: bool = False
@@ -166,15 +173,45 @@ class ModelRecorder:
     def run(self, batch: Batch) -> ForwardRun:
         """Record a forward pass; the first of each shape is preceded by one example alone."""
         reference = None if len(batch) == 1 else self._reference(batch)
+        checked = bool(self.check) and not self.trusted
         run, recorded = self._record(batch, reference)
         if recorded.moved is not None:
             raise NotFollowedError(f"{recorded.moved} moves examples about by what they contain")
-        if not self.trusted and run.kind not in self._kinds:
+        new = run.kind not in self._kinds
+        if not self.trusted and new:
             run.require_complete()  # another way through the model than the first example's
             self._kinds.add(run.kind)
+        if checked and (new or self.check == "every") and not recorded.leaves_in_place(run.outputs):
+            self._look_for_examples(batch, run, reference)
         if reference is not None:
             self._remember(batch, reference)
         return run
+
+    def _look_for_examples(
+        self, batch: Batch, run: ForwardRun, reference: list[CallTensors] | None
+    ) -> None:
+        """All examples once more, beside others: every call must receive the same from each.
+
+        Raises:
+            NotFollowedError: If one receives anything else; names its function.
+        """
+        if len(batch) == 1:
+            return
+        prints = Prints()
+        self._record(batch, reference, prints)
+        allowed = tolerance_of({run.outputs.dtype} | self.rounding)
+        for places in shuffled_halves(len(batch)):
+            again = Prints(prints)
+            other, _ = self._record(batch.take(places), reference, again)
+            if not prints.like(again):
+                self.unsure = True
+                continue
+            name = prints.misplaced(again, places, allowed)
+            if name is not None:
+                raise NotFollowedError(f"{name} receives other examples than those in its places")
+            outputs = (run.outputs[places].nan_to_num(), other.outputs.nan_to_num())
+            if not alike(output_differences(*outputs), allowed):
+                raise NotFollowedError("examples have other outputs beside other examples")
 
     def run_alone(self, batch: Batch) -> ForwardRun:
         """One example alone, with a check that no use of a parameter went unseen."""
@@ -231,10 +268,13 @@ class ModelRecorder:
                 known[key] = kept
 
     def _record(
-        self, batch: Batch, reference: list[CallTensors] | None
+        self,
+        batch: Batch,
+        reference: list[CallTensors] | None,
+        prints: Prints | None = None,
     ) -> tuple[ForwardRun, UseRecorder]:
         inputs = (batch.args, dict(batch.kwargs))
-        recorded = UseRecorder(self.ownership.parameters, inputs, len(batch), reference)
+        recorded = UseRecorder(self.ownership.parameters, inputs, len(batch), reference, prints)
         device = next(iter(self.ownership.parameters.values())).device
         before = generator_states(device)
         with recorded:
@@ -243,6 +283,11 @@ class ModelRecorder:
             outputs = read_outputs(returned, batch, self.readout)
             values = self.choice.select(outputs, batch)
         self.require_usable(values)
+        if recorded.made_of_parameters(values):
+            raise NotFollowedError(
+                "outputs are not seen to depend on the examples: NumPy, nested tensors or code out "
+                "of sight made what the layers receive"
+            )
         states = zip(before, generator_states(device), strict=True)
         draws = any(not torch.equal(*pair) for pair in states)
         run = ForwardRun(
@@ -257,6 +302,18 @@ class ModelRecorder:
         self.dtypes |= run.dtypes
         self.decided.add(run.decisions)
         return run, recorded
+
+    def wrong_rule(self, functions: Sequence[str]) -> str:
+        """What to make of a single example whose gradients are not those of plain autograd."""
+        parameters = self.ownership.parameters.items()
+        hooked = [name for name, parameter in parameters if parameter._backward_hooks]
+        if hooked:
+            return f"hooks change the gradient of {hooked[0]!r}: remove them while measuring"
+        return (
+            "unless a hook changes gradients, or the model changes from pass to pass, the rule of "
+            f"one of {list(functions)} is wrong for this call: report it, or remove it from "
+            "theodolite.engine.rules.RULES"
+        )
 
     @property
     def branches(self) -> bool:

@@ -27,7 +27,14 @@ from theodolite.errors import MemoryLimitError, ShapeError
 
 
 class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
-    """Layer -> gradients of all outputs of all examples; shown by their shapes."""
+    """Layer -> gradients of all outputs of all examples; shown by their shapes.
+
+    Attributes:
+        measured: ``"in batches"``, or ``"one by one: "`` and why examples could not be followed
+            together.
+    """
+
+    measured: str = "in batches"
 
     def __repr__(self) -> str:
         n, c = next(iter(self.values())).shape[:2]
@@ -122,9 +129,11 @@ def _features_of(engine: KernelEngine, data: BatchList) -> TangentFeatures:
     if engine.one_by_one is None:
         check_features(engine, data, found, collected.outputs)
     owned = engine.recorder.ownership.layers
-    return TangentFeatures(
+    features = TangentFeatures(
         {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
     )
+    features.measured = engine.measured
+    return features
 
 
 def forward_kernel(
@@ -261,7 +270,7 @@ def _vector_factors(
         data = BatchList.of(inputs, None, None, place)
 
         def prepared(names: Sequence[str]) -> tuple[KernelEngine, Plan]:
-            options = EngineOptions(layers=list(names), readout=readout, check=False)
+            options = EngineOptions(layers=list(names), readout=readout)
             engine = prepare(inner, data, options)
             return engine, engine.plan(len(data), len(data), True, 0)
 

@@ -188,8 +188,8 @@ def tangent_kernels(
         dtype: Dtype of products and result; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
         precision: ``"3xtf32"`` for faster float32 products on CUDA.
-        check: Compare with plain autograd (one backward pass more for 16 examples or fewer);
-            ``"every"`` compares every example.
+        check: Compare with plain autograd (one backward pass more for 16 examples or fewer), and
+            look for all examples where a call could move them; ``"every"`` compares every example.
         progress: Called with the share that is done and what was done, after every block of
             examples and every layer of it.
 

@@ -47,9 +47,10 @@ _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
 def untouched(model: nn.Module) -> Iterator[None]:
     """Run a block with gradients enabled and leave the model as it was found.
 
-    Training flags, ``.grad`` fields and the random state of all devices are restored, also after
-    an error. Compiled submodules run eagerly, where calls can be seen. Inside another such block
-    for the same model, what that one will put back is not noted again.
+    Training flags, buffers, ``.grad`` fields and the random state are restored, also after an
+    error. Compiled submodules run eagerly, where calls can be seen, and attention takes one path
+    with gradients and without. Inside another such block for the same model, what that one will
+    put back is not noted again.
     """
     outer = _guarded.get()
     if any(model is other for other in outer):
@@ -60,9 +61,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
     grads = {p: p.grad for module in flags for p in module._parameters.values() if p is not None}
     with ExitStack() as stack:
         stack.enter_context(preserved_generators(model))
+        stack.enter_context(_preserved_buffers(model))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_without_cast_weights())
+        stack.enter_context(_one_path_of_attention())
         if any("_orig_mod" in module._modules for module in flags):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         token = _guarded.set((*outer, model))
@@ -88,6 +91,39 @@ def _without_cast_weights() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(cached)
+
+
+@contextmanager
+def _preserved_buffers(model: nn.Module) -> Iterator[None]:
+    """Put back buffers that a forward pass writes or replaces: counters, averages, caches.
+
+    Those of batch normalisation are left out: in evaluation mode nobody writes them.
+    """
+    owners = [m for m in model.modules() if m._buffers and not isinstance(m, _BatchNorm)]
+    held = [(m, dict(m._buffers)) for m in owners]
+    tensors = {b for _, buffers in held for b in buffers.values() if b is not None}
+    copies = [(b, b._version, b.clone()) for b in tensors if not b.is_inference()]
+    try:
+        yield
+    finally:
+        for module, buffers in held:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, version, copy in copies:
+                if buffer._version != version:
+                    buffer.copy_(copy)
+
+
+@contextmanager
+def _one_path_of_attention() -> Iterator[None]:
+    """Without gradients, attention of torch drops padding, and its outputs lose positions."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 @contextmanager

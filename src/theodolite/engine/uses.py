@@ -22,7 +22,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from theodolite.engine._examples import BRANCHES, movement, moves_examples
+from theodolite.engine._examples import BRANCHES, movement, moves_examples, written
+from theodolite.engine._in_place import MadeCall, reads_shape, stays_in_place
+from theodolite.engine._places import Prints
 from theodolite.engine.backward import CHEAPER, fixed_batch_norm, flipped_kernel_convolution
 from theodolite.engine.calls import (
     PLAIN,
@@ -238,10 +240,12 @@ class UseRecorder(TorchFunctionMode):
         inputs: Tensors that depend on the examples: the model's inputs.
         examples: Number of examples.
         reference: The same calls for a single example, which tell where examples lie.
+        prints: Notes what calls received of each example; None to note nothing.
 
     Attributes:
         in_model: Cleared once the model has answered: readouts may pick rows as they like.
         moved: The function that moves examples about by what they contain, if one does.
+        in_place: Whether no call could have moved examples, whatever they contain.
         decisions: Numbers that Python got to decide by.
         dtypes: In which numbers results were rounded.
     """
@@ -252,15 +256,23 @@ class UseRecorder(TorchFunctionMode):
         inputs: Any,
         examples: int,
         reference: list[CallTensors] | None = None,
+        prints: Prints | None = None,
     ) -> None:
         super().__init__()
         self.uses: list[Use] = []
         self.calls: list[CallTensors] = []
+        self.prints = prints
         self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
         self.result_bytes = 0
         self.in_model = True
         self.moved: str | None = None
+        self.in_place = all(
+            tensor.dim() > 0 and len(tensor) == examples > 1
+            for tensor in tensors_in(inputs)
+            if not tensor.is_nested
+        )
+        self._seen: list[Interval] = []  # running numbers of all nodes, as long as all are in place
         self.decisions: list[Any] = []
         self.dtypes: set[torch.dtype] = set()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
@@ -287,10 +299,15 @@ class UseRecorder(TorchFunctionMode):
             depends |= self._look(kwargs.values(), sources)
         if sources:
             return self._follow(func, traits, args, kwargs, sources, depends)
+        start = _get_sequence_nr()
         result = self._result(func, args, kwargs) if traits.cheaper else func(*args, **kwargs)
-        if traits.watched and self.in_model:
+        if self.in_place:
+            self._seen.append((start, _get_sequence_nr()))
+        if self.in_model and (traits.watched or self.in_place):
             self._watch(func, traits, args, kwargs, result, depends)
         self._mark((result,) if isinstance(result, Tensor) else tensors_in(result), depends)
+        if depends and traits.name == "__setitem__":
+            self._mark(written(args[0]), depends)
         return result
 
     def _look(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
@@ -332,8 +349,10 @@ class UseRecorder(TorchFunctionMode):
             result = self._result(func, args, kwargs, followed=True)
         else:
             result = func(*args, **kwargs)
+        if self.in_place:
+            self._seen.append((start, _get_sequence_nr()))
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        if traits.watched and self.in_model:
+        if self.in_model and (traits.watched or self.in_place):
             self._watch(func, traits, args, kwargs, result, depends)
         self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
@@ -365,10 +384,26 @@ class UseRecorder(TorchFunctionMode):
                 cheaper = fixed_batch_norm(func, args, kwargs, followed=followed)
         return func(*args, **kwargs) if cheaper is None else cheaper
 
+    def leaves_in_place(self, output: Tensor) -> bool:
+        """Whether no call has moved examples, and none was out of sight."""
+        if not self.in_place:
+            return False
+        starts = [start for start, _ in self._seen]
+        for node, edges in _nodes(output):
+            number = node._sequence_nr()
+            place = bisect_right(starts, number) - 1
+            if edges and (place < 0 or number >= self._seen[place][1]):
+                return False
+        return True
+
+    def made_of_parameters(self, tensor: Tensor) -> bool:
+        """Whether a tensor is made of parameters, and of nothing that depends on the examples."""
+        origin = self.origins.get(id(tensor))
+        return origin is not None and origin.tensor is tensor
+
     def _depends(self, tensor: Tensor) -> bool:
         """Whether a tensor depends on the examples."""
-        origin = self.origins.get(id(tensor))
-        if origin is not None and origin.tensor is tensor:  # made of parameters only
+        if self.made_of_parameters(tensor):
             return False
         return tensor.requires_grad or tensor in self._of_examples
 
@@ -392,6 +427,11 @@ class UseRecorder(TorchFunctionMode):
         depends: bool,
     ) -> None:
         """Note whether a call moves examples about, or hands Python a number to decide by."""
+        if self.in_place and _are_functorch_transforms_active():
+            self.in_place = False
+        elif self.in_place and depends:
+            call = MadeCall(args, kwargs, result, self._depends, self._examples)
+            self.in_place = stays_in_place(traits.name, call)
         if traits.branches:
             self.decisions.append(result)
         suspect = traits.moves and depends and self._examples > 1 and self.moved is None
@@ -430,6 +470,10 @@ class UseRecorder(TorchFunctionMode):
             after = tuple(tensor.detach().clone() for tensor in returned)
             self.calls.append(CallTensors(name, kept, after))
         found = self._axes(name, given, sources, returned)
+        if self.prints is not None and self.in_model:
+            placed = any(axis is not None for axis in found[: len(given)])
+            tensors = given if placed else [*given, *returned]
+            self.prints.add(name, tensors, found[: len(tensors)], self._examples)
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
         args, kwargs = _replaced(args, detached), _replaced(kwargs, detached) if kwargs else {}
@@ -499,14 +543,6 @@ def _needs(structure: Structure) -> tuple[Tensor, ...]:
     return (structure.tokens,) if isinstance(structure, Lookup) else structure.needs
 
 
-# Calls and properties that tell about a tensor without its numbers.
-_ABOUT_SHAPES = frozenset({
-    "device", "dim", "dtype", "element_size", "is_complex", "is_contiguous", "is_cuda",
-    "is_floating_point", "is_leaf", "is_nested", "itemsize", "layout", "nbytes", "ndim", "numel",
-    "requires_grad", "shape", "size", "stride",
-})  # fmt: skip
-
-
 @dataclass(frozen=True)
 class _Traits:
     """What must be known about a function whenever it is called."""
@@ -533,7 +569,7 @@ def _traits(func: Callable[..., Any]) -> _Traits:
     )
     return _Traits(
         name,
-        name in _ABOUT_SHAPES,
+        reads_shape(name),
         overwrites,
         moves_examples(name),
         name in BRANCHES,
