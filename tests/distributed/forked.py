@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-ANSWERS_WITHIN = 300  # seconds, on a machine that does much else
+ANSWERS_WITHIN = 900  # seconds, on a machine that does much else
 # Also what the package, and DDP, import late: once for all processes.
 IMPORTED = ["tests.distributed.worker", "theodolite.surveys", "theodolite.report", "torch._dynamo"]
 
