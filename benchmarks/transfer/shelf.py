@@ -30,6 +30,7 @@ import theodolite as th
 from benchmarks.transfer.data import balanced_order, seeded
 from benchmarks.transfer.table import regret
 from theodolite.measures import representation
+from theodolite.surveys.transfer_regressions import fine_tuned
 from theodolite_papers.lab.data import load_image_set
 from theodolite_papers.lab.models import efficientnet_lite0, mobilenet_v2, pretrained_keys
 from theodolite_papers.lab.models.residual import Bottleneck, ResNet
@@ -337,10 +338,14 @@ def table(_given: argparse.Namespace) -> None:
     """Forecasts beside fine-tuned accuracies; ranks of all five by scores beside read-outs."""
     runs = pandas.read_csv(Path(__file__).with_name("shelf-tuned.csv"))
     best = runs.loc[runs.groupby(["target", "model"])["validation"].idxmax()]
-    best = best.assign(gap=100 * (best["test"] - best["forecast"]))
-    columns = ["target", "model", "error", "forecast", "low", "high", "rate", "test", "gap"]
+    right, error = (torch.tensor(best[key].to_numpy()) for key in ("forecast", "error"))
+    chance = best["target"].map(lambda name: 0.25 if name.startswith("gray") else 0.1).to_numpy()
+    told = 1 - fine_tuned(1 - right, error, 1 - torch.tensor(chance)).numpy()
+    best = best.assign(gap=100 * (best["test"] - best["forecast"]), told=told)
+    columns = ["target", "model", "error", "forecast", "low", "high", "rate", "test", "gap", "told"]
     print(best[columns].to_string(index=False, float_format="%.3f"))
-    print(f"median distance {best['gap'].abs().median():.1f} points\n")
+    now = (100 * (best["test"] - best["told"])).abs().median()
+    print(f"median distance {best['gap'].abs().median():.1f} points, as told now {now:.1f}\n")
     probed = pandas.read_csv(Path(__file__).with_name("shelf-probed.csv"))
     for target, own in probed.groupby("target"):
         print(own[["model", "error", "forecast", "test"]].to_string(index=False), target)
