@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from theodolite.surveys.arrays import survey_features
-    from theodolite.surveys.budget import Budget
-    from theodolite.surveys.monitor import Monitor
+    from theodolite.surveys.monitor import Budget, Monitor
     from theodolite.surveys.options import (
         MONITOR_SIZES,
         SIZES,
@@ -46,8 +45,7 @@ __all__ = [
 # Module -> its public names; the same imports stand under TYPE_CHECKING above.
 _HOMES = {
     "arrays": ("survey_features",),
-    "budget": ("Budget",),
-    "monitor": ("Monitor",),
+    "monitor": ("Budget", "Monitor"),
     "options": ("MONITOR_SIZES", "SIZES", "SurveyOptions"),
     "probe": ("Probe", "draw_probe"),
     "results": ("Comparison", "History", "Shown", "Survey", "compare", "load"),
