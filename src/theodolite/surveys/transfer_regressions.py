@@ -201,7 +201,7 @@ def fine_tuned(wrong: Tensor, error: Tensor, worst: float | Tensor) -> Tensor:
 
 def _worst(answers: Tensor) -> float:
     """Wrong answers of whoever always says the largest class."""
-    return 1 - float(answers.unique(return_counts=True)[1].max()) / len(answers)
+    return 1 - float(torch.unique(answers, return_counts=True)[1].max()) / len(answers)
 
 
 def predicted_curve(found: Judged, answers: Tensor, labels: Sequence[int] | None) -> LearningCurve:
