@@ -202,6 +202,8 @@ def _fit_alone(
         return None
     fit, error = _beyond(own), _beyond(own, error=True)
     noun = "positions" if "unit" in data else "examples"
+    if data.get("unit") == "token" and data.get("num_classes"):  # of a vocabulary a few
+        noun = f"{noun}, drawn evenly over {data['num_classes']} labels"
     sure = f"± {200 * own['error']:.0f} points with {own['n']} {noun}"
     said = _told_of(own)
     if data.get("split") not in _TRAINED_ON:
