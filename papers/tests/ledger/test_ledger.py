@@ -6,13 +6,13 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import typer
 
 from papers.tests.ledger.made_studies import SWEPT, Config, above, made_study
 from tests.report import browser as driver
+from tests.unchecked import unchecked
 from theodolite import __version__
 from theodolite.cli.app import app
 from theodolite_papers.alignment_zoo.design import HALVES
@@ -301,11 +301,8 @@ def book():
     """All of it, once, without the shape checker: judging 200 resamples of every claim under it
     takes three times as long, and the checks run under it in the tests of each paper.
     """
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
+    with unchecked():
         return _pages.chapters(RECORDS)
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 class TestCommitted:
