@@ -83,3 +83,18 @@ class Attention(nn.Module):
 def test_grouped_queries_are_surveyed():
     found = th.survey(Attention(), blobs(), permutations=0)
     assert found.record.contents["skipped"] == {}
+
+
+def test_layers_inside_a_transform_leave_their_features_out():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return torch.func.vmap(lambda row: self.head(torch.tanh(self.inner(row))))(x)
+
+    found = th.survey(Mapped(), (torch.randn(12, 4), torch.arange(12) % 3), families=["tangent"])
+    rows = found.to_frame()
+    assert rows[rows.measure == "tangent_alignment"].value.notna().all()
+    assert len(rows[rows.measure == "tangent_alignment"]) > 0

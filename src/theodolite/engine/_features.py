@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active
+from torch.jit._script import RecursiveScriptModule  # takes no hooks
 
 from theodolite.checks import require_choice
 from theodolite.engine._examples import (
@@ -465,8 +466,7 @@ def _candidates(model: nn.Module, layers: Layers) -> list[str]:
     owners = (name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False))
     names = dict.fromkeys(name.partition("parametrizations.")[0].rstrip(".") for name in owners)
     modules = dict(model.named_modules())
-    scripted = torch.jit.RecursiveScriptModule  # takes no hooks
-    seen = [name for name in names if not isinstance(modules[name], scripted)]
+    seen = [name for name in names if not isinstance(modules[name], RecursiveScriptModule)]
     return seen or select_layers(model, layers)
 
 

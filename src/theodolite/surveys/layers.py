@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -258,6 +259,8 @@ def _identity(tensor: Tensor) -> tuple[int, int, int] | None:
     None where that cannot be seen.
     """
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_inference():
+        return None
+    if _are_functorch_transforms_active():  # a wrapper without storage
         return None
     return tensor.untyped_storage().data_ptr(), tensor.numel(), tensor._version
 
