@@ -74,7 +74,8 @@ def covariance_cost(work: WorkCounts) -> StageCost:
     count = work.probe.given if everything else work.count("covariance")
     moments = sum(t * d * d / 4 for t, _, d in work.matrices)
     bases = sum(
-        1.5 * EIGEN * d**3 + 2 * EIGEN * d * min(d, c // 4) ** 2 for _, c, d in work.matrices
+        1.5 * EIGEN * d * min(d, count * t) ** 2 + 2 * EIGEN * d * min(d, c // 4) ** 2
+        for t, c, d in work.matrices
     )
     return [count * (work.single + moments)], bases
 

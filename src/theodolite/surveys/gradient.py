@@ -168,11 +168,17 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def gradient_cost(work: WorkCounts) -> StageCost:
-    """A pass for the sums, one for pairs of gradients, and products of features."""
+    """A pass for the sums, one for pairs of gradients, and products of features.
+
+    Pairs of all examples need no sums.
+    """
     n, asked = work.count("gradient"), work.plan.sizes["pairs"]
-    pairs = min(n, _FEWER if asked is None else asked)
+    if asked is None:
+        asked = n if n * sum(p.numel() for p in work.model.parameters()) <= _CHEAP else _FEWER
+    pairs = min(n, asked)
     grams = 3 * pairs * work.single + work.kernels(pairs, 1) if pairs > 1 else 0.0
-    return [8 * n * work.single, grams], work.decomposed(n) / EIGEN
+    passes = [grams, 0.0] if pairs == n else [8 * n * work.single, grams]
+    return passes, work.decomposed(n) / EIGEN
 
 
 def _pair_count(context: SurveyContext) -> int:
