@@ -249,3 +249,23 @@ def test_layers_that_take_no_hooks_are_left_out():
     scripted = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
     model = nn.Sequential(scripted, nn.Linear(WIDTH, CLASSES))
     assert list(th.features(model, torch.randn(6, WIDTH))) == ["1"]
+
+
+class FirstDecides(nn.Module):
+    """The first example of a batch decides for all which layer they take."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.other = nn.Linear(WIDTH, CLASSES), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        return (self.inner if x[0, 0] > 0 else self.other)(x)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_features_where_one_example_decides_for_all_are_refused(seed):
+    torch.manual_seed(seed)
+    x = torch.randn(6, WIDTH)
+    x[:2, 0] = torch.tensor([1.0, -1.0])
+    with pytest.raises(th.errors.CaptureError, match="depend on each other"):
+        th.features(FirstDecides(), x)

@@ -210,12 +210,14 @@ class PassWatch(TorchFunctionMode):
     Attributes:
         moved: The function that moves examples about by what they contain, if one does.
         dtypes: In which numbers results were rounded.
+        branches: Whether Python got a number of the examples to decide by.
     """
 
     def __init__(self, inputs: Any, examples: int) -> None:
         super().__init__()
         self.moved: str | None = None
         self.dtypes: set[torch.dtype] = set()
+        self.branches = False
         self._in_place = examples > 1
         self._examples = examples
         self._known = WeakTensorKeyDictionary()
@@ -242,6 +244,7 @@ class PassWatch(TorchFunctionMode):
             if movement(func, args, kwargs, known, self._examples):
                 self.moved = function_name(func)
         result = func(*args, **kwargs)
+        self.branches |= depends and function_name(func) in BRANCHES
         if self._in_place and _are_functorch_transforms_active():
             self._in_place = False
         elif self._in_place and depends and not reads_shape(function_name(func)):

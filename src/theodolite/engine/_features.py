@@ -175,6 +175,7 @@ def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
 
 
 _BATCH_SIZE = 256
+_DRAWS = 4  # ways to halve a batch that are tried where the model branches
 _TRIAL = 3  # examples of the pass that finds where layers are read
 
 OutputReader = Callable[[Any, Batch], Tensor]  # of what the model returns for a batch
@@ -344,7 +345,10 @@ class FeatureReader:
     def _misplaced(self, batch: Batch, found: "_Pass", watch: PassWatch) -> str | None:
         """Why rows are not those of the examples; None if they are."""
         few = watch.leaves_in_place(found.returned) and not self._every
-        for places in some_places(len(batch)) if few else shuffled_halves(len(batch)):
+        # What one example decides for all shows where another one takes its place.
+        draws = range(_DRAWS if watch.branches else 1)
+        halves = [part for draw in draws for part in shuffled_halves(len(batch), draw)]
+        for places in some_places(len(batch)) if few else halves:
             again = self._pass(batch.take(places))
             for name, rows in found.rows.items():
                 if len(rows) != len(batch):

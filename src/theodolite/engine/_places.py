@@ -21,9 +21,9 @@ _SOME = 16  # examples that must do where none can have been moved
 _PRODUCTS = 2  # random products per example: one may come out alike by chance
 
 
-def shuffled_halves(count: int) -> list[list[int]]:
-    """All places of a batch in two parts, in an order that is random and always the same."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(count)).tolist()
+def shuffled_halves(count: int, draw: int = 0) -> list[list[int]]:
+    """All places of a batch in two parts, in a random order that is the same for equal draws."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(count + draw)).tolist()
     half = -(-count // 2)
     return [part for part in (order[:half], order[half:]) if part]
 
