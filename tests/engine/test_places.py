@@ -269,3 +269,44 @@ def test_features_where_one_example_decides_for_all_are_refused(seed):
     x[:2, 0] = torch.tensor([1.0, -1.0])
     with pytest.raises(th.errors.CaptureError, match="depend on each other"):
         th.features(FirstDecides(), x)
+
+
+class Passes(nn.Module):
+    """Counts the examples that its passes have seen."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.seen = model, 0
+
+    def forward(self, ids, mask=None):
+        self.seen += len(ids)
+        unpadded = mask is None or bool(mask.sum() == mask.numel())  # as language models ask
+        h = self.model(ids)
+        return h if unpadded else h * mask.to(h)
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(200, WIDTH, dtype=torch.int64)])
+def test_examples_that_nothing_moves_are_not_all_run_again(mask):
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5 * WIDTH, CLASSES))
+    data = {"ids": torch.randint(0, 9, (200, WIDTH))} | ({} if mask is None else {"mask": mask})
+    labels = torch.arange(200) % CLASSES
+    read, followed = Passes(layers.double()), Passes(layers)
+    th.features(read, data)
+    gradient_sums(followed, data, labels, cross_entropy)
+    # All; those that show what the model takes and where to read it; those of the check.
+    assert read.seen == 200 + 2 + 3 + 16
+    # The check runs all once more where Python has decided, by whatever.
+    assert followed.seen == 200 + 1 + (16 if mask is None else 200)
+
+
+def test_a_count_of_all_examples_that_enters_the_numbers_is_noticed():
+    class Counts(Passes):
+        def forward(self, ids):
+            return self.model(ids) * ids.sum()
+
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5 * WIDTH, CLASSES))
+    ids = torch.randint(0, 9, (EXAMPLES, WIDTH))
+    with pytest.raises(th.errors.CaptureError, match="other examples"):
+        gradient_sums(Counts(layers), ids, torch.arange(EXAMPLES) % CLASSES, cross_entropy)

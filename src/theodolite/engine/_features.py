@@ -7,7 +7,7 @@ number of examples. Gram matrices are in ``_grams.py``.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -176,6 +176,7 @@ def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
 
 _BATCH_SIZE = 256
 _DRAWS = 4  # ways to halve a batch that are tried where the model branches
+_T = TypeVar("_T")
 _TRIAL = 3  # examples of the pass that finds where layers are read
 
 OutputReader = Callable[[Any, Batch], Tensor]  # of what the model returns for a batch
@@ -283,6 +284,8 @@ class FeatureReader:
         Raises:
             CaptureError: If examples depend on each other, or on chance.
         """
+        if self.points is None:
+            self.points = self._tried(lambda: self._read_points(batch))
         if self.alone is not None:
             return self._one_by_one(batch)
         if len(batch) == 1 or self._verified:
@@ -302,16 +305,27 @@ class FeatureReader:
         whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
         return self._one_by_one(batch, whole)
 
-    def _pass(self, batch: Batch) -> "_Pass":
-        """One forward pass; whatever the layers give."""
+    def _tried(self, run: Callable[[], _T]) -> _T:
+        """Run the model without gradients, or with them where it takes some inside."""
         try:
             with torch.set_grad_enabled(self._takes_gradients):
-                return self._run(batch)
+                return run()
         except RuntimeError:
             if self._takes_gradients:
                 raise
             self._takes_gradients = True
-            return self._pass(batch)
+            return self._tried(run)
+
+    def _read_points(self, batch: Batch) -> dict[str, ReadPoint]:
+        """Where a trial pass shows that the layers' features are."""
+        trial = batch.take(slice(0, min(_TRIAL, len(batch))))
+        with follow_layers(self.model, self.names) as follower:
+            trial.run(self.model)
+        return follower.read_points()
+
+    def _pass(self, batch: Batch) -> "_Pass":
+        """One forward pass; whatever the layers give."""
+        return self._tried(lambda: self._run(batch))
 
     def _run(self, batch: Batch) -> "_Pass":
         order: dict[str, int] = {}
@@ -327,12 +341,8 @@ class FeatureReader:
             vectors = pooled(output, self.pool, module, batch.mask, batch.positions)
             return vectors.clone() if _shares(vectors, output) else vectors
 
-        if self.points is None:
-            trial = batch.take(slice(0, min(_TRIAL, len(batch))))
-            with follow_layers(self.model, self.names) as follower:
-                trial.run(self.model)
-            self.points = follower.read_points()
-        points = {name: self.points.get(name, ReadPoint()) for name in self.names}
+        known = self.points or {}
+        points = {name: known.get(name, ReadPoint()) for name in self.names}
         capture = (
             capture_outputs(self.model, self.names, reduce)
             if self.raw

@@ -15,9 +15,10 @@ __all__ = ["MadeCall", "reads_shape", "stays_in_place"]
 
 # Calls and properties that tell about a tensor without its numbers.
 _ABOUT_SHAPES = frozenset({
-    "device", "dim", "dtype", "element_size", "is_complex", "is_contiguous", "is_cuda",
-    "is_floating_point", "is_leaf", "is_nested", "itemsize", "layout", "nbytes", "ndim", "numel",
-    "requires_grad", "shape", "size", "stride",
+    "__len__", "device", "dim", "dtype", "element_size", "get_device", "is_complex",
+    "is_contiguous", "is_cuda", "is_floating_point", "is_leaf", "is_nested", "is_sparse",
+    "itemsize", "layout", "nbytes", "ndim", "nelement", "numel", "requires_grad", "shape", "size",
+    "stride",
 })  # fmt: skip
 
 
@@ -154,6 +155,17 @@ def _product(call: MadeCall) -> bool:
     return call.depends(left) and left.dim() == right.dim() > 2 and len(left) == len(right)
 
 
+def _counted(call: MadeCall) -> bool:
+    """One whole number of all examples, as of a mask: no other call takes it for examples.
+
+    What Python decides by it is noted elsewhere, and compared with what single examples decide.
+    """
+    tensors = [call.first, *call.others, call.result]
+    found = [t for t in tensors if isinstance(t, Tensor)]
+    exact = not any(t.is_floating_point() or t.is_complex() for t in found)
+    return exact and not (isinstance(call.result, Tensor) and call.result.dim())
+
+
 def _rows_by_weight(call: MadeCall) -> bool:
     """``addmm(bias, rows, weight)``."""
     given = [isinstance(value, Tensor) and call.depends(value) for value in call.args]
@@ -205,7 +217,10 @@ _KNOWN: dict[str, Callable[[MadeCall], bool]] = {
     ),
     **dict.fromkeys(
         ["amax", "amin", "log_softmax", "logsumexp", "mean", "softmax", "sum"],
-        lambda call: call.holds_examples() and 0 not in call.axes("dim", 1),
+        lambda call: (call.holds_examples() and 0 not in call.axes("dim", 1)) or _counted(call),
+    ),
+    **dict.fromkeys(
+        ["all", "any", "eq", "ge", "gt", "le", "lt", "ne", "__bool__", "__eq__", "__ne__"], _counted
     ),
     **dict.fromkeys(
         ["transpose", "swapaxes", "swapdims"],
