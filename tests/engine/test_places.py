@@ -41,6 +41,8 @@ MEANS = {
     "grid_sample": grid_sample,
     "vmap": lambda h, order: torch.func.vmap(lambda k: h.index_select(0, k[None])[0])(order),
     "operator": lambda h, order: torch.ops.aten.index_select.default(h, 0, order),
+    "numbers": lambda h, order: h[order[:, None], torch.arange(h.shape[1])],
+    "one row of numbers": lambda h, order: h[order[None]][0],
     "expand": lambda h, order: h.expand(len(h), -1, -1)[torch.arange(len(h)), order],
 }
 
@@ -298,6 +300,19 @@ def test_examples_that_nothing_moves_are_not_all_run_again(mask):
     assert read.seen == 200 + 2 + 3 + 16
     # The check runs all once more where Python has decided, by whatever.
     assert followed.seen == 200 + 1 + (16 if mask is None else 200)
+
+
+def test_a_table_with_a_row_for_every_place_of_a_batch_is_noticed():
+    class Places(Passes):
+        def forward(self, ids):
+            places = torch.arange(len(ids))[:, None] % 2
+            return torch.where(places > 0, 2.0, 1.0) * self.model(ids)
+
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5 * WIDTH, CLASSES))
+    ids = torch.randint(0, 9, (EXAMPLES, WIDTH))
+    with pytest.raises(th.errors.CaptureError, match="other examples"):
+        gradient_sums(Places(layers), ids, torch.arange(EXAMPLES) % CLASSES, cross_entropy)
 
 
 def test_a_count_of_all_examples_that_enters_the_numbers_is_noticed():

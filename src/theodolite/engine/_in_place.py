@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 __all__ = ["MadeCall", "reads_shape", "stays_in_place"]
@@ -97,7 +98,8 @@ def _fits(call: MadeCall, tensor: Tensor, like: Tensor) -> bool:
     """Whether a tensor has the same examples in the same places, or none and the same for all."""
     if call.depends(tensor):
         return tensor.dim() == like.dim() and len(tensor) == len(like)
-    return tensor.dim() < like.dim() or len(tensor) == 1 or tensor.stride(0) == 0
+    few = tensor.dim() < like.dim() or len(tensor) == 1 or tensor.stride(0) == 0
+    return few or torch.equal(tensor, tensor[:1].expand_as(tensor))
 
 
 def _pointwise(call: MadeCall) -> bool:
@@ -178,10 +180,23 @@ def _attention(call: MadeCall) -> bool:
     return certain and examples and all(_fits(call, tensor, query) for tensor in call.others)
 
 
+def _numbered(call: MadeCall, parts: tuple[Any, ...]) -> bool:
+    """Whether an index takes the examples one after the other, as padding masks are read."""
+    rows, others = parts[0], parts[1:]
+    if any(not isinstance(part, Tensor) or call.depends(part) for part in parts):
+        return False
+    if rows.is_floating_point() or not rows.dim() or rows.numel() != len(rows):
+        return False
+    same = all(part.dim() < rows.dim() or len(part) == 1 for part in others)
+    return same and torch.equal(rows.flatten(), torch.arange(len(call.first)).to(rows))
+
+
 def _indexed(call: MadeCall) -> bool:
-    """Whole examples, by slices and numbers along other axes."""
+    """Whole examples, by slices and numbers along other axes, or each by its own number."""
     index = call.args[1]
     parts = index if isinstance(index, tuple) else (index,)
+    if parts and isinstance(parts[0], Tensor):
+        return _numbered(call, parts)
     kinds = {type(part) for part in parts}
     if not parts or not kinds <= {int, slice, type(None), type(Ellipsis)}:
         return False
@@ -197,9 +212,9 @@ _KNOWN: dict[str, Callable[[MadeCall], bool]] = {
             "double", "elu", "erf", "exp", "float", "gelu", "half", "hardswish", "hardtanh",
             "leaky_relu", "log", "log1p", "masked_fill", "mish", "mul", "neg", "pow", "relu",
             "relu6", "rsqrt", "selu", "sigmoid", "silu", "sin", "softplus", "sqrt", "square",
-            "sub", "tanh", "to", "type_as", "__add__", "__radd__", "__iadd__", "__sub__",
-            "__rsub__", "__isub__", "__mul__", "__rmul__", "__imul__", "__truediv__",
-            "__rtruediv__", "__itruediv__", "__neg__", "__pow__",
+            "sub", "tanh", "to", "type_as", "where", "__add__", "__and__", "__iadd__", "__imul__",
+            "__invert__", "__isub__", "__itruediv__", "__mul__", "__neg__", "__or__", "__pow__",
+            "__radd__", "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
         ],
         _pointwise,
     ),
@@ -219,8 +234,13 @@ _KNOWN: dict[str, Callable[[MadeCall], bool]] = {
         ["amax", "amin", "log_softmax", "logsumexp", "mean", "softmax", "sum"],
         lambda call: (call.holds_examples() and 0 not in call.axes("dim", 1)) or _counted(call),
     ),
+    **dict.fromkeys(["all", "any", "__bool__"], _counted),
     **dict.fromkeys(
-        ["all", "any", "eq", "ge", "gt", "le", "lt", "ne", "__bool__", "__eq__", "__ne__"], _counted
+        [
+            "eq", "ge", "gt", "le", "lt", "ne", "__eq__", "__ge__", "__gt__", "__le__", "__lt__",
+            "__ne__",
+        ],
+        lambda call: _pointwise(call) or _counted(call),
     ),
     **dict.fromkeys(
         ["transpose", "swapaxes", "swapdims"],
