@@ -1,11 +1,13 @@
 """The model as it was found, in a mode that treats examples one by one; streams and memory."""
 
 import platform
+import random
 import subprocess
 import sys
 from contextlib import contextmanager
 from functools import lru_cache
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -216,6 +218,19 @@ def test_buffers_and_the_random_state_are_put_back(fails):
         assert tensor is before[name][0]
         assert torch.equal(tensor, before[name][1])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_tables_whose_rows_are_shortened_are_put_back():
+    table = nn.Embedding(5, 3, max_norm=0.1)
+    model, before = nn.Sequential(table, nn.Flatten(), nn.Linear(6, 2)), table.weight.clone()
+    th.features(model, torch.tensor([[0, 1], [2, 3]]))
+    assert torch.equal(table.weight, before)
+
+
+def test_random_states_of_python_and_numpy_are_put_back():
+    with untouched(nn.Linear(2, 2)):
+        drawn = random.random(), np.random.rand()  # noqa: NPY002
+    assert (random.random(), np.random.rand()) == drawn  # noqa: NPY002
 
 
 def test_attention_is_the_same_with_gradients_and_without():

@@ -1,6 +1,5 @@
 """The monitor: training is not disturbed, the schedule holds, histories survive."""
 
-import random
 from contextlib import nullcontext
 
 import numpy as np
@@ -15,7 +14,7 @@ from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite.errors import DomainError, RecordError
 from theodolite.surveys import Budget
 from theodolite.surveys import monitor as monitor_module
-from theodolite.surveys.monitor import one_thread_beside_gpu, undisturbed
+from theodolite.surveys.monitor import one_thread_beside_gpu
 
 
 def train(model, data, steps, after=lambda step: None):
@@ -55,17 +54,6 @@ def test_training_is_bitwise_the_same_with_the_monitor():
     for name, tensor in plain.state_dict().items():
         assert torch.equal(tensor, watched.state_dict()[name]), name
     assert not any(module._forward_hooks for module in watched.modules())
-
-
-def test_generators_of_numpy_and_python_are_put_back():
-    model = mlp()
-    with undisturbed(model):
-        states = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-        with undisturbed(model):
-            random.random()
-            np.random.rand()  # noqa: NPY002
-        assert random.getstate() == states[0]
-        assert np.random.get_state()[1].tolist() == states[1]  # noqa: NPY002
 
 
 def test_gradients_are_kept_during_accumulation():

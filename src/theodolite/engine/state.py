@@ -5,6 +5,7 @@ on the GPU, and an allocator that keeps the memory of the last call.
 """
 
 import os
+import random
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -47,10 +49,10 @@ _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
 def untouched(model: nn.Module) -> Iterator[None]:
     """Run a block with gradients enabled and leave the model as it was found.
 
-    Training flags, buffers, ``.grad`` fields and the random state are restored, also after an
-    error. Compiled submodules run eagerly, where calls can be seen, and attention takes one path
-    with gradients and without. Inside another such block for the same model, what that one will
-    put back is not noted again.
+    Training flags, buffers, ``.grad`` fields and random states (of torch, Python and NumPy) are
+    restored, also after an error. Compiled submodules run eagerly, where calls can be seen, and
+    attention takes one path with gradients and without. Inside another such block for the same
+    model, what that one will put back is not noted again.
     """
     outer = _guarded.get()
     if any(model is other for other in outer):
@@ -61,7 +63,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     grads = {p: p.grad for module in flags for p in module._parameters.values() if p is not None}
     with ExitStack() as stack:
         stack.enter_context(preserved_generators(model))
-        stack.enter_context(_preserved_buffers(model))
+        stack.enter_context(_preserved_python_generators())
+        stack.enter_context(_preserved_tensors(model))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_without_cast_weights())
@@ -94,14 +97,18 @@ def _without_cast_weights() -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_buffers(model: nn.Module) -> Iterator[None]:
+def _preserved_tensors(model: nn.Module) -> Iterator[None]:
     """Put back buffers that a forward pass writes or replaces: counters, averages, caches.
 
-    Those of batch normalisation are left out: in evaluation mode nobody writes them.
+    Those of batch normalisation are left out: in evaluation mode nobody writes them. Tables whose
+    rows a forward pass shortens (``max_norm``) are put back too.
     """
     owners = [m for m in model.modules() if m._buffers and not isinstance(m, _BatchNorm)]
     held = [(m, dict(m._buffers)) for m in owners]
     tensors = {b for _, buffers in held for b in buffers.values() if b is not None}
+    shortened = (nn.Embedding, nn.EmbeddingBag)
+    tables = (m for m in model.modules() if isinstance(m, shortened) and m.max_norm is not None)
+    tensors |= {m.weight.detach() for m in tables}
     copies = [(b, b._version, b.clone()) for b in tensors if not b.is_inference()]
     try:
         yield
@@ -150,6 +157,17 @@ def preserved_generators(model: nn.Module) -> Iterator[None]:
         torch.set_rng_state(state)
         for device, saved in states.items():
             torch.cuda.set_rng_state(saved, device)
+
+
+@contextmanager
+def _preserved_python_generators() -> Iterator[None]:
+    """Restore the random states of Python and NumPy, which a model's own code may draw from."""
+    state, drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(drawn)  # noqa: NPY002
 
 
 def model_device(model: nn.Module) -> torch.device:

@@ -1,7 +1,6 @@
 """Training loop to History: the five angles while a model trains, without disturbing it."""
 
 import os
-import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -36,7 +34,7 @@ from theodolite.surveys.probe import draw_fitting
 from theodolite.surveys.results import History, Survey, unused_folder
 from theodolite.surveys.run import measure_model, versions
 
-__all__ = ["Budget", "Monitor", "one_thread_beside_gpu", "undisturbed"]
+__all__ = ["Budget", "Monitor", "one_thread_beside_gpu"]
 
 _LAST_SKETCH_VECTORS = 32
 _LAST_PERMUTATIONS = 20
@@ -151,7 +149,7 @@ class Monitor:
         with (
             self._budget.measuring(),
             self._processes.together(),
-            undisturbed(unwrap(model)),
+            untouched(unwrap(model)),
         ):
             self.folder: Path | None = None
             if folder is not None:
@@ -284,7 +282,7 @@ class Monitor:
         with (
             self._budget.measuring(),
             self._processes.together(),
-            undisturbed(model),
+            untouched(model),
             one_thread_beside_gpu(model),
         ):
             options.require_common(self._processes, call="Monitor", step=step)
@@ -468,18 +466,6 @@ class Budget:
     def allows(self) -> bool:
         """Whether there is time for a measurement."""
         return self.share is None or self.overhead <= self.share
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Random state of torch, NumPy and Python, training flags and gradients are put back."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the user's state)
-    try:
-        with untouched(model):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _finish_training_step(model: nn.Module) -> None:
