@@ -15,6 +15,8 @@ from tests.reference.example_gradients import example_gradients
 from tests.reference.tangents import tangent_features
 from theodolite.engine import _gradient_samples as samples
 from theodolite.engine import forward_kernel, gradient_sums, tangent_kernels
+from theodolite.engine._places import Prints, shuffled_halves
+from theodolite.engine.calls import Axis
 
 EXAMPLES, WIDTH, CLASSES = 40, 4, 3
 
@@ -300,6 +302,18 @@ def test_examples_that_nothing_moves_are_not_all_run_again(mask):
     assert read.seen == 200 + 2 + 3 + 16
     # The check runs all once more where Python has decided, by whatever.
     assert followed.seen == 200 + 1 + (16 if mask is None else 200)
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+def test_tokens_are_compared_without_rounding(count):
+    ids = torch.randint(0, 50_000, (count, 5), generator=torch.Generator().manual_seed(count))
+    prints = Prints()
+    prints.add("embedding", [ids], [Axis(0)], count)
+    for places in shuffled_halves(count):
+        again = Prints(prints)
+        again.add("embedding", [ids[places]], [None], len(places))
+        assert prints.misplaced(again, places, tolerance=1e-12) is None
+        assert prints.misplaced(again, places[::-1], tolerance=1e-12) or len(places) == 1
 
 
 def test_a_table_with_a_row_for_every_place_of_a_batch_is_noticed():

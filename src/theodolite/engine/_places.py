@@ -98,7 +98,8 @@ class Prints:
         values = values.to_dense() if values.layout != torch.strided else values
         parts = split_examples(values, examples, axis)
         parts = torch.view_as_real(parts) if parts.is_complex() else parts
-        wide = parts.dtype if parts.dtype == torch.float64 else torch.float32
+        rounded = parts.is_floating_point() and parts.dtype != torch.float64
+        wide = torch.float32 if rounded else torch.float64  # whole numbers are exact
         return parts.reshape(examples, parts[0].numel()).to(wide)
 
     def _vectors(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "k d"]:
