@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,4 +247,22 @@ def test_the_command_measures_in_all_processes_and_speaks_in_one(tmp_path):
     assert (code, held) == (0, False)
     assert second == (0, "", False)
     assert json.loads(printed)["folder"] == str(folder)
+    assert theodolite.load(folder).record.contents["config"]["processes"] == 2
+
+
+def test_torchrun_starts_the_command(tmp_path):
+    root, folder = Path(__file__).parents[2], tmp_path / "launched"
+    words = ["survey", f"{root}/tests/networks.py:mlp", "digits", "--arg", "sizes=[64,8,10]"]
+    words += ["--examples", "40", "--family", "kernel", "--json", "--output", str(folder)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, "-m", "theodolite.cli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout)["folder"] == str(folder)
     assert theodolite.load(folder).record.contents["config"]["processes"] == 2
