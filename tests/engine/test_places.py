@@ -92,7 +92,9 @@ def assert_norms(model, x, labels, sums):
 
 
 def assert_trace(model, x, kernels):
-    rows = torch.cat([part.flatten(2) for part in tangent_features(model, x, None).values()], 2)
+    covered = {entry.parameter for parts in kernels.coverage.values() for entry in parts}
+    features = tangent_features(model, x)
+    rows = torch.cat([part for name, part in features.items() if name in covered], 2)
     wanted = torch.einsum("icp,jcp->ij", rows, rows)
     torch.testing.assert_close(kernels.total, wanted, rtol=1e-9, atol=0)
 
@@ -302,6 +304,42 @@ def test_examples_that_nothing_moves_are_not_all_run_again(mask):
     assert read.seen == 200 + 2 + 3 + 16
     # The check runs all once more where Python has decided, by whatever.
     assert followed.seen == 200 + 1 + (16 if mask is None else 200)
+
+
+class Shifted(nn.Module):
+    """Parameters of every kind: a table of places, norms, matrices, one that is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.shift = nn.Embedding(WIDTH, 6), nn.Parameter(torch.randn(1, 1, 6))
+        self.lift, self.norm = nn.Conv1d(1, 6, 1), nn.BatchNorm1d(6).eval()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+        self.double()
+        self.seen = 0
+
+    def forward(self, x):
+        self.seen += len(x)
+        h = self.norm(self.lift(x[:, None])).transpose(1, 2)  # (n, places, channels)
+        h = h + self.places(torch.arange(WIDTH)[None]) + self.shift
+        h = functional.linear(torch.tanh(h), 2.0 * self.inner.weight.T, self.inner.bias)
+        return self.head(functional.layer_norm(h, (6,)).mean(1))
+
+
+@pytest.mark.parametrize("params", [None, "head.*", "lift.*", ["inner.bias", "shift"]])
+def test_parameters_that_are_not_followed_move_no_examples(params):
+    torch.manual_seed(0)
+    model, x = Shifted(), torch.randn(EXAMPLES, WIDTH, dtype=torch.float64)
+    kernels = tangent_kernels(model, x, outputs="trace", params=params)
+    # The first alone, all; two of the check with a full kernel of their own, that once more.
+    assert model.seen == 1 + EXAMPLES + 2 + 2
+    assert_trace(model, x, kernels)
+
+
+@pytest.mark.parametrize("means", MEANS)
+def test_examples_that_move_between_layers_that_are_not_followed(means):
+    x, _ = examples()
+    model = Moves(MEANS[means])
+    assert_trace(model, x, tangent_kernels(model, x, "inner", outputs="trace"))
 
 
 @pytest.mark.parametrize("count", range(2, 12))

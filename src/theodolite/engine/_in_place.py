@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["MadeCall", "reads_shape", "stays_in_place"]
+__all__ = ["MadeCall", "is_known", "reads_shape", "stays_in_place"]
 
 # Calls and properties that tell about a tensor without its numbers.
 _ABOUT_SHAPES = frozenset({
@@ -80,9 +80,17 @@ def stays_in_place(name: str, call: MadeCall) -> bool:
         name: Name of the torch function.
         call: The call.
     """
-    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    known = _KNOWN.get(plain)
+    known = _KNOWN.get(_plain(name))
     return known is not None and "out" not in call.kwargs and bool(call.args) and known(call)
+
+
+def is_known(name: str) -> bool:
+    """Whether all that a function of this name takes are its arguments, as they are written."""
+    return _plain(name) in _KNOWN
+
+
+def _plain(name: str) -> str:
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def _axes(tensor: Tensor, given: Any) -> set[int]:

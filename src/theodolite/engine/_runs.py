@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -274,7 +274,9 @@ class ModelRecorder:
         prints: Prints | None = None,
     ) -> tuple[ForwardRun, UseRecorder]:
         inputs = (batch.args, dict(batch.kwargs))
-        recorded = UseRecorder(self.ownership.parameters, inputs, len(batch), reference, prints)
+        recorded = UseRecorder(
+            self.ownership.parameters, inputs, len(batch), reference, prints, self._others
+        )
         device = next(iter(self.ownership.parameters.values())).device
         before = generator_states(device)
         with recorded:
@@ -302,6 +304,12 @@ class ModelRecorder:
         self.dtypes |= run.dtypes
         self.decided.add(run.decisions)
         return run, recorded
+
+    @cached_property
+    def _others(self) -> list[Tensor]:
+        """Parameters that have gradients and are not followed."""
+        followed = set(map(id, self.ownership.parameters.values()))
+        return [p for p in self.model.parameters() if p.requires_grad and id(p) not in followed]
 
     def wrong_rule(self, functions: Sequence[str]) -> str:
         """What to make of a single example whose gradients are not those of plain autograd."""

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from theodolite.engine._examples import BRANCHES, movement, moves_examples, written
-from theodolite.engine._in_place import MadeCall, reads_shape, stays_in_place
+from theodolite.engine._in_place import MadeCall, is_known, reads_shape, stays_in_place
 from theodolite.engine._places import Prints
 from theodolite.engine.backward import CHEAPER, fixed_batch_norm, flipped_kernel_convolution
 from theodolite.engine.calls import (
@@ -241,6 +241,7 @@ class UseRecorder(TorchFunctionMode):
         examples: Number of examples.
         reference: The same calls for a single example, which tell where examples lie.
         prints: Notes what calls received of each example; None to note nothing.
+        others: Parameters that are not followed: they depend on no example either.
 
     Attributes:
         in_model: Cleared once the model has answered: readouts may pick rows as they like.
@@ -257,6 +258,7 @@ class UseRecorder(TorchFunctionMode):
         examples: int,
         reference: list[CallTensors] | None = None,
         prints: Prints | None = None,
+        others: Iterable[Tensor] = (),
     ) -> None:
         super().__init__()
         self.uses: list[Use] = []
@@ -277,6 +279,9 @@ class UseRecorder(TorchFunctionMode):
         self.dtypes: set[torch.dtype] = set()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
         self._examples, self._reference = examples, reference
+        # With a gradient, and of no example: what is made of parameters that are not followed.
+        self._constants: dict[int, tuple[Tensor, int]] = {}
+        self._keep(others)
         self._of_examples = WeakTensorKeyDictionary()
         for tensor in tensors_in(inputs):
             self._of_examples[tensor] = True
@@ -305,7 +310,10 @@ class UseRecorder(TorchFunctionMode):
             self._seen.append((start, _get_sequence_nr()))
         if self.in_model and (traits.watched or self.in_place):
             self._watch(func, traits, args, kwargs, result, depends)
-        self._mark((result,) if isinstance(result, Tensor) else tensors_in(result), depends)
+        returned = [result] if isinstance(result, Tensor) else tensors_in(result)
+        self._mark(returned, depends)
+        if not depends and traits.known:
+            self._keep(returned)
         if depends and traits.name == "__setitem__":
             self._mark(written(args[0]), depends)
         return result
@@ -319,7 +327,7 @@ class UseRecorder(TorchFunctionMode):
                 if origin is not None and origin.tensor is value:
                     sources[id(value)] = origin
                 elif not depends:
-                    depends = value.requires_grad or value in self._of_examples
+                    depends = self._has_examples(value)
             elif type(value) in PLAIN:  # most others: thousands of calls are looked at
                 continue
             elif isinstance(value, list | tuple):
@@ -403,9 +411,19 @@ class UseRecorder(TorchFunctionMode):
 
     def _depends(self, tensor: Tensor) -> bool:
         """Whether a tensor depends on the examples."""
-        if self.made_of_parameters(tensor):
-            return False
-        return tensor.requires_grad or tensor in self._of_examples
+        return not self.made_of_parameters(tensor) and self._has_examples(tensor)
+
+    def _has_examples(self, tensor: Tensor) -> bool:
+        """The same of a tensor that is not made of followed parameters alone."""
+        if not tensor.requires_grad:
+            return tensor in self._of_examples
+        kept, version = self._constants.get(id(tensor), (None, 0))
+        return kept is not tensor or tensor._version != version or tensor in self._of_examples
+
+    def _keep(self, constants: Iterable[Tensor]) -> None:
+        for tensor in constants:
+            if tensor.requires_grad and not tensor.is_inference():
+                self._constants[id(tensor)] = tensor, tensor._version
 
     def _mark(self, returned: Sequence[Tensor], depends: bool) -> None:
         for tensor in returned:
@@ -553,6 +571,7 @@ class _Traits:
     moves: bool
     branches: bool
     cheaper: bool
+    known: bool
 
     @cached_property
     def watched(self) -> bool:
@@ -574,6 +593,7 @@ def _traits(func: Callable[..., Any]) -> _Traits:
         moves_examples(name),
         name in BRANCHES,
         func in CHEAPER,
+        name in SELECTIONS or is_known(name),
     )
 
 
