@@ -12,6 +12,9 @@ prints the exponent of its time beside the one that docs/scale.md states.
 
 import argparse
 import math
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -28,7 +31,7 @@ from torch.nn.functional import cross_entropy
 import theodolite as th
 from benchmarks.resnet import ResNet18, ResNet20, images
 from benchmarks.tangent import slope
-from theodolite.cli.story import StorySettings, one_thread, tell_story
+from theodolite.cli.story import StorySettings, tell_story
 from theodolite.measures import kernel, representation
 from theodolite.surveys.record import RecordBuilder
 
@@ -77,10 +80,17 @@ def jobs(folder: Path | None) -> None:
     report("ResNet-20", th.survey, model, probe, families=families)
 
     def demo() -> None:
-        with one_thread(), tempfile.TemporaryDirectory() as folder:
-            tell_story(StorySettings(), Path(folder), lambda _share, _what: None)
+        with tempfile.TemporaryDirectory() as folder:
+            tell_story(StorySettings(), Path(folder), lambda _share, _what: None, workers=1)
 
     report("demo", demo)
+    command = [sys.executable, "-m", "theodolite.cli", "demo", "--json"]
+    with tempfile.TemporaryDirectory() as folder:
+        started, before = time.perf_counter(), os.times()
+        subprocess.run([*command, "-o", folder], check=True, stdout=subprocess.DEVNULL)
+        clock, after = time.perf_counter() - started, os.times()
+    used = sum(after[2:4]) - sum(before[2:4])  # of children, user and system
+    print(f"  the command: {clock:.1f} s by the clock, {used:.1f} s of the processor, imports too")
 
 
 def report(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> None:

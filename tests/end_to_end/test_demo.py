@@ -1,12 +1,15 @@
 """The demo's story on a smaller network: what the numbers should say, and that checks can fail."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from theodolite.cli import app
-from theodolite.cli.story import StorySettings, story_checks, tell_story
+from theodolite.cli.networks import watch_network
+from theodolite.cli.story import CNN, NETWORKS, StorySettings, story_checks, tell_story
+from theodolite.errors import StudyError
 from theodolite.records import load_run
 
 SMALL = StorySettings(steps=250, width=64, moments=0)
@@ -18,8 +21,34 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def story(folder):
-    return tell_story(SMALL, folder, lambda _done, _text: None)
+def told():
+    return []
+
+
+@pytest.fixture(scope="module")
+def story(folder, told):
+    return tell_story(SMALL, folder, lambda *heard: told.append(heard), workers=2)
+
+
+def test_a_process_of_its_own_measures_the_same(story):
+    alone = watch_network(CNN, replace(SMALL, steps=1), lambda _done, _text: None)
+    first, beside = alone.histories[CNN].survey(0), story.histories[CNN].survey(0)
+    rows, others = first.record.contents["rows"], beside.record.contents["rows"]
+    assert str(rows) == str(others)  # nan is nan
+
+
+def test_progress_names_every_network(story, told):
+    assert [share for share, _ in told] == sorted(share for share, _ in told)
+    assert {f"training on {name}" for name in NETWORKS} < {text for _, text in told}
+
+
+def test_a_network_that_fails_is_a_sentence(tmp_path, monkeypatch):
+    def fails(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("theodolite.cli.networks.watch_network", fails)
+    with pytest.raises(StudyError, match="no result of CNN: MemoryError: no room; true labels: "):
+        tell_story(SMALL, tmp_path, lambda *_: None, workers=1)
 
 
 @pytest.mark.parametrize("index", range(3), ids=["contrast", "held-out", "area"])
@@ -87,7 +116,7 @@ def test_the_reports_are_small_enough(story):
 
 
 def test_the_command_prints_tables_checks_and_where_the_report_is(story, monkeypatch, folder):
-    monkeypatch.setattr("theodolite.cli.story.tell_story", lambda *_: story)
+    monkeypatch.setattr("theodolite.cli.story.tell_story", lambda *_, **__: story)
     result = CliRunner().invoke(app, ["demo", "-o", str(folder)])
     assert result.exit_code == 0, result.output
     assert result.stdout.count("holds: ") == 3
@@ -99,7 +128,7 @@ def test_the_command_prints_tables_checks_and_where_the_report_is(story, monkeyp
 
 
 def test_the_command_in_json(story, monkeypatch, folder):
-    monkeypatch.setattr("theodolite.cli.story.tell_story", lambda *_: story)
+    monkeypatch.setattr("theodolite.cli.story.tell_story", lambda *_, **__: story)
     result = CliRunner().invoke(app, ["demo", "--json", "-o", str(folder)])
     document = json.loads(result.stdout)
     assert [check["holds"] for check in document["checks"]] == [True] * 3

@@ -388,3 +388,15 @@ def test_defects_of_the_library_are_named_as_such(monkeypatch, data):
     assert result.exit_code == 1
     assert "internal error: KeyError: 'lost'" in result.stderr
     assert isinstance(call("--traceback", "survey", MLP, data).exception, KeyError)
+
+
+def test_an_interrupt_ends_with_a_sentence(monkeypatch, data):
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("theodolite.surveys.named_models.build_model", interrupted)
+    result = call("survey", MLP, data)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        130,
+        "stopped; what was written before is kept",
+    )

@@ -1,5 +1,8 @@
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,3 +73,39 @@ def test_a_job_that_always_kills_its_worker_is_given_up(tmp_path):
     failures = run_in_processes(task, range(2), quiet, workers=2, report=quiet)
     assert 0 in [failure.job for failure in failures]
     assert all("died 3 times" in failure.reason for failure in failures)
+
+
+INTERRUPTED = """
+import time
+from pathlib import Path
+from theodolite.sweeps import run_in_processes
+
+def work(job, report):
+    Path(f"begun-{job}").touch()
+    time.sleep(60 * job)
+    return job
+
+if __name__ == "__main__":
+    keep = lambda job, outcome: Path(f"kept-{outcome}").touch()
+    run_in_processes(work, range(3), keep, workers=2, report=lambda share, text: None)
+"""
+
+
+@pytest.mark.parametrize("whom", [os.kill, os.killpg], ids=["driver", "terminal"])
+def test_an_interrupt_ends_the_workers_at_once_and_without_their_tracebacks(tmp_path, whom):
+    script = tmp_path / "run.py"
+    script.write_text(INTERRUPTED)
+    driver = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not all((tmp_path / name).exists() for name in ("kept-0", "begun-1", "begun-2")):
+        assert driver.poll() is None
+        time.sleep(0.02)
+    whom(driver.pid, signal.SIGINT)
+    _, err = driver.communicate(timeout=30)
+    assert err.count("Traceback") == 1
+    assert err.endswith("KeyboardInterrupt\n")

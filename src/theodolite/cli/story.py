@@ -1,36 +1,31 @@
-"""What the demo does: watch one network learn true and shuffled labels, then a small CNN."""
+"""What the demo tells: one network learns true and shuffled labels, a small CNN beside it.
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+The networks are trained in processes of their own where there are cores for them; nothing here
+imports torch, so that these start at once.
+"""
+
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-from torch import Tensor, nn
+import numpy as np
 
-from theodolite.data import Dataset, digits, scaled, shuffled_labels
-from theodolite.interventions import initialize_
-from theodolite.records import FAMILIES, Answer
+from theodolite.errors import StudyError
+from theodolite.records import Answer
 from theodolite.report import answers
-from theodolite.surveys import History, Monitor, compare
+from theodolite.surveys import History, compare
+from theodolite.sweeps import Report, run_in_processes
 
-__all__ = ["Check", "Story", "StorySettings", "one_thread", "story_checks", "tell_story"]
+if TYPE_CHECKING:
+    from theodolite.cli.networks import Watched
 
-# More than a monitor takes by default: here the networks are small and the pictures are the point.
-_SIZES = {
-    "representation": 500,
-    "covariance": 500,
-    "kernel": 500,
-    "tangent": 100,
-    "gradient": 500,
-}
-_CNN = "CNN"
-_NULLS = 10
-_BATCH = 128
-Show = Callable[[float, str], None]
+__all__ = ["CNN", "NETWORKS", "Check", "Story", "StorySettings", "story_checks", "tell_story"]
+
+CNN = "CNN"
+NETWORKS = ("true labels", "shuffled labels", CNN)
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class StorySettings:
 
     def measured_steps(self) -> list[int]:
         """Before the first step, after the last, and denser early on."""
-        spaced = torch.logspace(0, 1, self.moments, base=float(self.steps)).round().long()
+        spaced = np.geomspace(1, self.steps, self.moments).round().astype(int)
         return sorted({0, self.steps, *spaced.tolist()})
 
 
@@ -84,166 +79,66 @@ class Story:
     reports: tuple[Path, Path]
 
 
-def tell_story(settings: StorySettings, folder: Path, show: Show) -> Story:
+def tell_story(
+    settings: StorySettings, folder: Path, show: Report, *, workers: int | None = None
+) -> Story:
     """Train three networks with monitors on, save their histories, check and draw them.
 
     Args:
         settings: how large.
         folder: for one record per history, and the reports.
         show: called with (fraction done, what is being done).
+        workers: processes that train; 1 for none beside this one, None for as many as there are
+            cores. The numbers are the same.
+
+    Raises:
+        StudyError: If a network could not be trained or measured.
     """
-    data = scaled(digits(generator=torch.Generator().manual_seed(settings.seed)), "unit_interval")
-    shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(settings.seed + 1))
-    stage = _Stage(settings, folder, show)
-    stage.perform("true labels", stage.dense(), data, labels="true")
-    own = data.with_labels(shuffled)
-    stage.perform("shuffled labels", stage.dense(), own, labels="shuffled", truth=data.y_train)
-    stage.perform(_CNN, stage.convolutional(), data, labels="true")
+    watched: dict[str, Watched] = {}
+
+    def keep(name: str, outcome: "Watched") -> None:
+        watched[name] = outcome
+        for called, history in outcome.histories.items():
+            history.save(folder / called.replace(", ", "-").replace(" ", "-").lower())
+        if name == CNN:  # now, since others may still be in training
+            history.to_html(folder / "cnn.html", title="Digits: a small CNN")
+
+    show(0.0, "starting")
+    if workers is None:
+        workers = min(len(NETWORKS), _cores())
+    jobs = [CNN, *NETWORKS[:-1]]  # the page of the CNN is written beside the last of the others
+    failures = run_in_processes(partial(_train, settings), jobs, keep, workers=workers, report=show)
+    if failures:
+        reasons = "; ".join(f"{failure.job}: {failure.reason}" for failure in failures)
+        raise StudyError(f"expected three trained networks, got no result of {reasons}")
     show(1.0, "writing the reports")
-    dense = [history for name, history in stage.histories.items() if name != _CNN]
+    histories = {
+        called: history for name in NETWORKS for called, history in watched[name].histories.items()
+    }
+    dense = [history for name, history in histories.items() if name != CNN]
     title = "Digits: true and shuffled labels"
     report = compare(*dense).to_html(folder / "report.html", title=title)
-    cnn = stage.histories[_CNN].to_html(folder / "cnn.html", title="Digits: a small CNN")
     return Story(
-        stage.histories,
-        stage.accuracies,
-        story_checks(stage.histories),
+        histories,
+        {name: watched[name].accuracies for name in NETWORKS},
+        story_checks(histories),
         tuple(answers([history.run for history in dense])),
-        (report, cnn),
+        (report, folder / "cnn.html"),
     )
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The demo's matrices are small: a second thread per operation only waits for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+def _cores() -> int:
+    """Those that this process may use, where the system says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-class _Stage:
-    """Trains one network after the other and keeps what was measured."""
+def _train(settings: StorySettings, name: str, report: Report) -> "Watched":
+    """In a worker: torch is imported there, and not where the story is told."""
+    from theodolite.cli.networks import watch_network
 
-    def __init__(self, settings: StorySettings, folder: Path, show: Show) -> None:
-        self.settings, self.folder, self.show = settings, folder, show
-        self.histories: dict[str, History] = {}
-        self.accuracies: dict[str, tuple[float, float]] = {}
-
-    def dense(self) -> nn.Module:
-        sizes = [64, *[self.settings.width] * 3, 10]
-        layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-        for index, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
-            layers[f"fc{index}"] = nn.Linear(inputs, outputs)
-            layers[f"act{index}"] = nn.ReLU()
-        del layers["act4"]
-        return self._initialized(layers)
-
-    def convolutional(self) -> nn.Module:
-        layers = {
-            "conv1": nn.Conv2d(1, 16, 3, padding=1),
-            "relu1": nn.ReLU(),
-            "conv2": nn.Conv2d(16, 16, 3, padding=1),
-            "relu2": nn.ReLU(),
-            "flatten": nn.Flatten(),
-            "dense": nn.Linear(16 * 8 * 8, 64),
-            "relu3": nn.ReLU(),
-            "head": nn.Linear(64, 10),
-        }
-        return self._initialized(layers)
-
-    def _initialized(self, layers: Mapping[str, nn.Module]) -> nn.Module:
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        return initialize_(nn.Sequential(OrderedDict(layers)), generator=generator)
-
-    def perform(
-        self,
-        name: str,
-        model: nn.Module,
-        data: Dataset,
-        *,
-        labels: str,
-        truth: Tensor | None = None,
-    ) -> None:
-        """Train; measure all families on training examples, and kernels on held-out ones."""
-        own, held_out = (data.x_train, data.y_train), (data.x_test, data.y_test)
-        monitors = [self._monitor(model, own, name, split="train", labels=labels, truth=truth)]
-        if name != _CNN:
-            monitors += [self._monitor(model, held_out, f"{name}, test", split="test")]
-        with ExitStack() as stack:
-            for monitor in monitors:
-                stack.enter_context(monitor)
-            _train(model, own, self.settings, self._watcher(name, monitors))
-        self.accuracies[name] = (_accuracy(model, own), _accuracy(model, held_out))
-        self.histories |= {m.history.run.name: m.history for m in monitors}
-
-    def _monitor(
-        self,
-        model: nn.Module,
-        probe: tuple[Tensor, Tensor],
-        name: str,
-        *,
-        split: str,
-        labels: str = "true",
-        truth: Tensor | None = None,
-    ) -> Monitor:
-        return Monitor(
-            model,
-            probe,
-            truth=truth,
-            every=self.settings.measured_steps(),
-            families=tuple(FAMILIES) if split == "train" else ("kernel",),
-            sizes=_SIZES,
-            permutations=_NULLS,
-            folder=self.folder / name.replace(", ", "-").replace(" ", "-").lower(),
-            name=name,
-            options={
-                "tangent": "exact",
-                "deep_covariance": name != _CNN,
-                "split": split,
-                "label_source": labels,
-            },
-        )
-
-    def _watcher(self, name: str, monitors: list[Monitor]) -> Callable[[int], None]:
-        done, steps = len(self.accuracies), self.settings.steps
-
-        def watch(step: int) -> None:
-            self.show((done + step / steps) / 3, f"training on {name}")
-            for monitor in monitors:
-                monitor.step(step)
-
-        return watch
-
-
-def _train(
-    model: nn.Module,
-    data: tuple[Tensor, Tensor],
-    settings: StorySettings,
-    watch: Callable[[int], None],
-) -> None:
-    """Adam on small batches: fits shuffled labels within the given steps."""
-    inputs, labels = data
-    generator = torch.Generator().manual_seed(settings.seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    order = torch.empty(0, dtype=torch.long)
-    watch(0)
-    for step in range(1, settings.steps + 1):
-        if len(order) < _BATCH:
-            order = torch.randperm(len(inputs), generator=generator)
-        rows, order = order[:_BATCH], order[_BATCH:]
-        optimizer.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(model(inputs[rows]), labels[rows]))
-        optimizer.step()
-        watch(step)
-
-
-def _accuracy(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
-    with torch.no_grad():
-        return (model(data[0]).argmax(1) == data[1]).double().mean().item()
+    return watch_network(name, settings, report)
 
 
 def story_checks(histories: Mapping[str, History]) -> tuple[Check, ...]:

@@ -30,7 +30,7 @@ __all__ = [
     "run_document",
 ]
 
-INTERNAL, USER = 1, 2
+INTERNAL, USER, INTERRUPTED = 1, 2, 130
 Show = Callable[[float, str], None]
 
 
@@ -42,13 +42,16 @@ class PoliteGroup(typer.core.TyperGroup):
     """A group of commands that answers errors with a sentence.
 
     What this library raises on purpose, and files that cannot be read or written, are the user's
-    to correct: exit code 2. Anything else is a defect: exit code 1.
+    to correct: exit code 2. Anything else is a defect: exit code 1. Ctrl-C ends with 130.
     """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the sub-command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho("stopped; what was written before is kept", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if ctx.params.get("_traceback") or _known_to_typer(error):
                 raise

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 __all__ = ["Failure", "Keep", "Report", "Work", "reason_of", "run_in_processes"]
@@ -43,7 +45,8 @@ def run_in_processes(
     With one worker the jobs run here, one after another; otherwise in processes that are started
     afresh (``spawn``), so the work and its jobs must be picklable. A job that raises does not stop
     the others. A worker that dies (killed, out of memory) takes the jobs of all workers with it:
-    those that had not finished are run again, at most three times.
+    those that had not finished are run again, at most three times. Ctrl-C ends the workers, and
+    what ``keep`` was given stays.
 
     Args:
         work: called with a job and a function of (share done, text).
@@ -106,10 +109,12 @@ def _run_once(
     """The jobs whose worker died; failures are added to ``failures``."""
     workers, channel = engine
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _start_worker, (channel,)) as pool:
-        futures = {pool.submit(_work, batch.work, batch.jobs[i], i): i for i in waiting}
-        lost, pending = [], set(futures)
         try:
+            with _deaf_to_interrupts():
+                futures = {pool.submit(_work, batch.work, batch.jobs[i], i): i for i in waiting}
+            lost, pending = [], set(futures)
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -120,10 +125,26 @@ def _run_once(
                         failures[index] = Failure(batch.jobs[index], reason_of(error))
                     else:
                         batch.keep(batch.jobs[index], future.result())
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or ``keep`` failed: nobody waits for the others
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
             raise
     return sorted(lost)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started here never see Ctrl-C: the driver does, and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its start, later, would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(channel: Any) -> None:
@@ -159,7 +180,9 @@ def _listener(tally: _Tally) -> Iterator[Any]:
     The queue lives in a process of its own: one that workers share directly has a lock, and a
     worker that is killed while it holds the lock would stop all others.
     """
-    with multiprocessing.get_context("spawn").Manager() as manager:
+    with _deaf_to_interrupts():
+        manager = multiprocessing.get_context("spawn").Manager()
+    with manager:
         channel = manager.Queue()
 
         def listen() -> None:

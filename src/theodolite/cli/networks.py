@@ -1,0 +1,170 @@
+"""The demo's networks: trained on digits, and measured while they learn."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from theodolite.cli.story import CNN, StorySettings
+from theodolite.data import digits, scaled, shuffled_labels
+from theodolite.interventions import initialize_
+from theodolite.records import FAMILIES
+from theodolite.surveys import History, Monitor
+from theodolite.sweeps import Report
+
+__all__ = ["Watched", "watch_network"]
+
+# More than a monitor takes by default: here the networks are small and the pictures are the point.
+_SIZES = {
+    "representation": 500,
+    "covariance": 500,
+    "kernel": 500,
+    "tangent": 100,
+    "gradient": 500,
+}
+_NULLS = 10
+_BATCH = 128
+Examples = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A network that was trained.
+
+    Args:
+        histories: by name; training examples with the labels that the network was trained on, and
+            for dense networks, with ", test" after the name, test examples and true labels.
+        accuracies: on its training set (own labels) and on the test set.
+    """
+
+    histories: Mapping[str, History]
+    accuracies: tuple[float, float]
+
+
+def watch_network(name: str, settings: StorySettings, report: Report) -> Watched:
+    """Train; measure all families on training examples, and kernels on held-out ones.
+
+    Args:
+        name: one of ``NETWORKS``.
+        settings: how large.
+        report: called with (fraction done, what is being done).
+    """
+    seed = settings.seed
+    data = scaled(digits(generator=torch.Generator().manual_seed(seed)), "unit_interval")
+    labels, truth = "true", None
+    if name == "shuffled labels":
+        labels, truth = "shuffled", data.y_train
+        shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(seed + 1))
+        data = data.with_labels(shuffled)
+    own, held_out = (data.x_train, data.y_train), (data.x_test, data.y_test)
+    layers = _convolutional() if name == CNN else _dense(settings.width)
+    generator = torch.Generator().manual_seed(seed)
+    model = initialize_(nn.Sequential(OrderedDict(layers)), generator=generator)
+    with _one_thread():
+        monitors = [_monitor(model, own, name, settings, labels=labels, truth=truth)]
+        if name != CNN:
+            monitors += [_monitor(model, held_out, f"{name}, test", settings)]
+
+        def watch(step: int) -> None:
+            if step % max(1, settings.steps // 50) == 0:
+                report(step / settings.steps, f"training on {name}")
+            for monitor in monitors:
+                monitor.step(step)
+
+        with ExitStack() as stack:
+            for monitor in monitors:
+                stack.enter_context(monitor)
+            _train(model, own, settings, watch)
+        histories = {monitor.history.run.name: monitor.history for monitor in monitors}
+        return Watched(histories, (_accuracy(model, own), _accuracy(model, held_out)))
+
+
+def _dense(width: int) -> dict[str, nn.Module]:
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for index, (inputs, outputs) in enumerate(pairwise([64, *[width] * 3, 10]), start=1):
+        layers[f"fc{index}"] = nn.Linear(inputs, outputs)
+        layers[f"act{index}"] = nn.ReLU()
+    del layers["act4"]
+    return layers
+
+
+def _convolutional() -> dict[str, nn.Module]:
+    return {
+        "conv1": nn.Conv2d(1, 16, 3, padding=1),
+        "relu1": nn.ReLU(),
+        "conv2": nn.Conv2d(16, 16, 3, padding=1),
+        "relu2": nn.ReLU(),
+        "flatten": nn.Flatten(),
+        "dense": nn.Linear(16 * 8 * 8, 64),
+        "relu3": nn.ReLU(),
+        "head": nn.Linear(64, 10),
+    }
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The matrices are small: a second thread per operation only waits for the first."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _monitor(
+    model: nn.Module,
+    probe: Examples,
+    name: str,
+    settings: StorySettings,
+    *,
+    labels: str = "true",
+    truth: Tensor | None = None,
+) -> Monitor:
+    held_out = name.endswith(", test")
+    return Monitor(
+        model,
+        probe,
+        truth=truth,
+        every=settings.measured_steps()[:-1],  # the last one is measured when a monitor is closed
+        families=("kernel",) if held_out else tuple(FAMILIES),
+        sizes=_SIZES,
+        permutations=_NULLS,
+        name=name,
+        options={
+            "tangent": "exact",
+            "deep_covariance": name != CNN,
+            "split": "test" if held_out else "train",
+            "label_source": labels,
+        },
+    )
+
+
+def _train(
+    model: nn.Module, data: Examples, settings: StorySettings, watch: Callable[[int], None]
+) -> None:
+    """Adam on small batches: fits shuffled labels within the given steps."""
+    inputs, labels = data
+    generator = torch.Generator().manual_seed(settings.seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    order = torch.empty(0, dtype=torch.long)
+    watch(0)
+    for step in range(1, settings.steps + 1):
+        if len(order) < _BATCH:
+            order = torch.randperm(len(inputs), generator=generator)
+        rows, order = order[:_BATCH], order[_BATCH:]
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(model(inputs[rows]), labels[rows]))
+        optimizer.step()
+        watch(step)
+
+
+def _accuracy(model: nn.Module, data: Examples) -> float:
+    with torch.no_grad():
+        return (model(data[0]).argmax(1) == data[1]).double().mean().item()
