@@ -45,6 +45,7 @@ from theodolite.engine._gradients import (
 )
 from theodolite.engine._grams import FeatureGrams, feature_grams
 from theodolite.engine._plan import ContractionSizes, contraction_costs
+from theodolite.engine._sketches import sketch_passes
 from theodolite.engine._tangent_features import (
     TangentFeatures,
     backward_kernel,
@@ -195,6 +196,7 @@ __all__ = [
     "shared_moments",
     "shared_tangent_kernels",
     "single_batch",
+    "sketch_passes",
     "tangent_alignments",
     "tangent_features",
     "tangent_kernels",

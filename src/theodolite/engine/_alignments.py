@@ -1,8 +1,7 @@
 """Alignment of every layer's tangent kernel with the labels, without holding any kernel."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -36,15 +35,21 @@ from theodolite.engine._kernel_engine import (
 )
 from theodolite.engine._plan import EngineOptions, Plan, pass_size
 from theodolite.engine._products import Precision
-from theodolite.engine._runs import ModelRecorder, plain_gradients
+from theodolite.engine._sketches import (
+    MOST_GROUPS,
+    jackknife_covariance,
+    pair_norms,
+    sketch_grams,
+    sketch_plan,
+)
 from theodolite.engine._tangents import followed
-from theodolite.engine.batches import Batch, spans
+from theodolite.engine.batches import Batch
 from theodolite.engine.inputs import require_device, require_model
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.state import (
     available_bytes,
-    coarse_arithmetic,
+    coarse_precision,
     exact_arithmetic,
     model_device,
     untouched,
@@ -83,12 +88,15 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
             differences between layers are known better than the layers themselves.
         measured: ``"in batches"``, or ``"one by one: "`` and why examples could not be followed
             together.
+        sketch: How a sketch was made: ``groups`` of examples, random ``vectors`` of each group, and
+            the ``precision`` of their backward passes.
     """
 
     layers: dict[str, TangentAlignment]
     method: Method
     covariance: Float[Tensor, "layers layers"] = field(repr=False)
     measured: str = "in batches"
+    sketch: Mapping[str, int | str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"TangentAlignments({self.method}, {layers_text(self)})"
@@ -150,8 +158,10 @@ def tangent_alignments(
     The numerator takes one backward pass for all layers. The norm is added up over blocks of the
     kernel, in float64, so that memory does not grow with the square of the number of examples. For
     a layer with fewer parameters than the kernel has rows it is that of the parameters' side of the
-    same product, where that is cheaper. Or it is estimated from pairs of common random vectors, one
-    backward pass each.
+    same product, where that is cheaper. Or it is estimated from pairs of random vectors, common to
+    all layers. Where memory allows, groups of examples have vectors of their own, and each example
+    takes part in fewer backward passes than there are ``sketch_vectors``, at an error that is no
+    larger. These passes, whose error is far above rounding, use tensor cores (TF32) on a GPU.
 
     Range: [0, 1].
     Undefined (``nan``): the kernel is constant up to rounding, or the targets are.
@@ -162,8 +172,8 @@ def tangent_alignments(
         targets: :math:`Y`: class labels (n,) or values (n, c), where ``inputs`` holds none.
         layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
         method: ``"exact"``, or ``"sketch"`` where that takes too long.
-        sketch_vectors: How many random vectors the sketch takes, at least 3; errors fall as its
-            inverse.
+        sketch_vectors: The sketch has at most the error of so many random vectors along all
+            outputs of all examples, at least 3; errors fall as its inverse.
         readout: See :func:`tangent_kernels`.
         params: Which trainable parameters count.
         memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
@@ -214,8 +224,7 @@ def tangent_alignments(
             labels = centered_labels(data, engine.outputs)
             if method == "exact":
                 return _exact(engine, data, labels)
-            weights = _sketch_vectors(labels, sketch_vectors, generator)
-            return _sketched(engine, data, labels, weights, processes)
+            return _sketched(engine, data, labels, sketch_vectors, generator, processes)
 
         return followed(inner, data, options, compute)
 
@@ -331,35 +340,35 @@ def _add_blocks(
         entry.add(block.matrices()[0], rows, columns)
 
 
-def _sketch_vectors(labels: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """The labels, and centred random signs: (1 + s, n, c)."""
-    draws = torch.Generator().manual_seed(0) if generator is None else generator
-    signs = torch.randint(0, 2, (count, *labels.shape), generator=draws, device=draws.device)
-    z = (2.0 * signs - 1.0).to(labels)
-    return torch.cat([labels[None], center_all(z)])
-
-
 def _sketched(
-    engine: KernelEngine, data: BatchList, labels: Tensor, weights: Tensor, processes: Processes
+    engine: KernelEngine,
+    data: BatchList,
+    labels: Tensor,
+    wanted: int,
+    generator: torch.Generator | None,
+    processes: Processes,
 ) -> TangentAlignments:
-    own = processes.part(len(data))
     if engine.one_by_one is None:
         first = data.batches[0].take(slice(0, _FIRST))
         check_independence(engine, BatchList([first]), engine.recorder.values(first))
+    size = sum(p.numel() * p.element_size() for p in engine.recorder.ownership.parameters.values())
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
-        kept = require_sketch_memory(engine.recorder, len(weights) - 1, limit)
-        graph, free = 2 * engine.alone.result_bytes, max(0, limit - kept)
+        most = MOST_GROUPS if processes.alone else 1  # all that is kept is sent
+        plan = sketch_plan(len(data), wanted, size, limit, most)
+        graph, free = 2 * engine.alone.result_bytes, max(0, limit - plan.gradients * size)
         batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
-    batches = data.batches if processes.alone else data.rows(own)
-    grams = sketch_grams(engine.recorder, batches, weights[:, own], batch_size, processes)
+    options = {"batch_size": batch_size, "generator": generator, "processes": processes}
+    grams = sketch_grams(engine.recorder, data, labels, plan, **options)
     stacked = torch.stack([grams[layer] for layer in engine.layers])
     energies = stacked[:, 0, 0]
-    norms, without = pair_norms(stacked[:, 1:, 1:])
-    noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1)
-    replicates = alignment_from_norms(energies[:, None], without, labels.square().sum())
+    norms, without = pair_norms(stacked[:, 1:, 1:], len(plan.groups))
+    noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1) * len(plan.groups)
+    replicates = alignment_from_norms(energies[:, None, None], without, labels.square().sum())
     covariance = jackknife_covariance(replicates.nan_to_num())
-    return _assemble(engine, "sketch", (energies, norms, noise), labels, covariance)
+    found = _assemble(engine, "sketch", (energies, norms, noise), labels, covariance)
+    used = {"groups": len(plan.groups), "vectors": plan.vectors}
+    return replace(found, sketch=used | {"precision": coarse_precision(engine.device)})
 
 
 def _assemble(
@@ -378,92 +387,3 @@ def _assemble(
     rows = zip(engine.layers, alignments, energies, norms, errors, strict=True)
     found = {layer: TangentAlignment(*values) for layer, *values in rows}
     return TangentAlignments(found, method, covariance, engine.measured)
-
-
-def require_sketch_memory(recorder: ModelRecorder, sketch_vectors: int, limit: int) -> int:
-    """Bytes of the gradients along all vectors, which fit."""
-    size = sum(p.numel() * p.element_size() for p in recorder.ownership.parameters.values())
-    if (sketch_vectors + 1) * size > limit:
-        raise MemoryLimitError(
-            f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along "
-            f"{sketch_vectors} sketch_vectors take {(sketch_vectors + 1) * size / 2**30:.2f} GiB; "
-            "pass fewer sketch_vectors or layers"
-        )
-    return (sketch_vectors + 1) * size
-
-
-def sketch_grams(
-    recorder: ModelRecorder,
-    batches: Sequence[Batch],
-    weights: Tensor,
-    batch_size: int,
-    processes: Processes = ALONE,
-) -> dict[str, Tensor]:
-    r"""Layer -> inner products of :math:`\Psi_l z_a`, (s, s), for weights z of shape (s, n, c).
-
-    One forward pass over the data, and one backward pass per random vector. Batches and weights
-    are those of this process; gradients along a vector add up over processes.
-    """
-    parameters = recorder.ownership.parameters
-    real = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in parameters.items()}
-    totals = {
-        name: torch.zeros(len(weights), *p.shape, dtype=p.dtype, device=p.device)
-        for name, p in real.items()
-    }
-    start = 0
-    for batch in batches:
-        for rows in spans(len(batch), batch_size):
-            part = batch.take(rows)
-            place = slice(start, start + len(part))
-            _add_sketch(totals, parameters, recorder.outputs(part), weights[:, place])
-            start = place.stop
-    products: dict[str, Tensor] = {}
-    for name in list(totals):  # one parameter at a time: in float64 all would take twice the memory
-        flat = processes.sum(totals.pop(name)).flatten(1).double()
-        products[name] = flat @ flat.T
-    zero = torch.zeros(len(weights), len(weights), dtype=torch.float64, device=weights.device)
-    return {
-        layer: sum((products[name] for name in owned), zero)
-        for layer, owned in recorder.ownership.layers.items()
-    }
-
-
-def _add_sketch(
-    totals: dict[str, Tensor], parameters: Mapping[str, Tensor], outputs: Tensor, weights: Tensor
-) -> None:
-    for index, seed in enumerate(weights):
-        keep = index + 1 < len(weights)
-        # The labels come first, in full precision; random vectors have an error of their own, far
-        # above the rounding of tensor cores.
-        with coarse_arithmetic(outputs.device) if index else nullcontext():
-            gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
-        given = [(totals[name][index], gradient) for name, gradient in gradients.items()]
-        if given:
-            torch._foreach_add_(*zip(*given, strict=True))  # one launch for all parameters
-
-
-def pair_norms(grams: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Norms of kernels from a sketch's inner products, and the same without each vector in turn.
-
-    .. math:: \|K_c\|_F^2 = E\,(z_a^\top K_c z_b)^2, \qquad a \ne b
-
-    Args:
-        grams: (layers, s, s).
-
-    Returns:
-        Estimates (layers,) and leave-one-out estimates (layers, s).
-    """
-    s = grams.shape[1]
-    squares = grams.square()
-    squares = squares - torch.diag_embed(squares.diagonal(dim1=1, dim2=2))
-    total, rows = squares.sum((1, 2)), squares.sum(2)
-    every = total / (s * (s - 1))
-    without = (total[:, None] - 2 * rows) / ((s - 1) * (s - 2))
-    return every.sqrt(), without.clamp(min=0.0).sqrt()
-
-
-def jackknife_covariance(replicates: Tensor) -> Tensor:
-    """Covariance of estimates from their leave-one-out values, (layers, s) -> (layers, layers)."""
-    s = replicates.shape[1]
-    centered = replicates - replicates.mean(1, keepdim=True)
-    return (s - 1) / s * (centered @ centered.T)

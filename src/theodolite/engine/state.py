@@ -29,6 +29,7 @@ __all__ = [
     "SideStream",
     "available_bytes",
     "coarse_arithmetic",
+    "coarse_precision",
     "evaluating",
     "exact_arithmetic",
     "generator_states",
@@ -194,6 +195,12 @@ def coarse_arithmetic(device: torch.device) -> Iterator[None]:
     """Float32 products on tensor cores (TF32), where their rounding, 5e-4, does not show."""
     with _fp32_precision("tf32", device):
         yield
+
+
+def coarse_precision(device: torch.device) -> str:
+    """What float32 products are made of inside :func:`coarse_arithmetic`."""
+    has_cores = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "tf32" if has_cores else "float32"
 
 
 @contextmanager

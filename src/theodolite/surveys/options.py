@@ -78,9 +78,9 @@ class SurveyOptions:
         permutations: of the labels, behind every chance level; 0 for none.
         half_samples: behind every standard error; 0 for none.
         tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs, and up to
-            ``sketch_vectors``, since a kernel takes a pass for each output and a sketch for each
-            vector.
-        sketch_vectors: random vectors of the sketch; few make its numbers noisy, often too high.
+            ``sketch_vectors``: a kernel takes a pass for each output.
+        sketch_vectors: the sketch has at most the error of so many random vectors of all examples;
+            few make its numbers noisy, often too high.
         deep_covariance: covariances of all layers, not of the first alone.
         stiffness: whether to add up gradients of unit length too.
         heat_maps: whether to draw forward and backward kernels.

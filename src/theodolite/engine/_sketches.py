@@ -1,0 +1,233 @@
+r"""Norms of centred tangent kernels from gradients along random vectors, with their errors.
+
+A random vector :math:`z` of signs along the outputs of a group of examples costs one backward pass
+of that group and gives :math:`\Psi z`. For two of them, of groups g and h or both of one group,
+:math:`E (z^\top K_c z')^2` is the squared norm of the block (g, h) of the centred kernel. With all
+examples in one group, s vectors cost s passes of all examples. With m groups, each example is met
+by :math:`s / \sqrt m` vectors only: that many pairs in each of the m diagonal blocks leave the
+error of s vectors where the kernel is block diagonal, and a smaller one elsewhere.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from theodolite._distributed import ALONE, Processes
+from theodolite.engine._kernel_engine import BatchList
+from theodolite.engine._runs import ModelRecorder, plain_gradients
+from theodolite.engine.batches import even_spans
+from theodolite.engine.state import coarse_arithmetic
+from theodolite.errors import MemoryLimitError
+from theodolite.linalg import center_all
+
+__all__ = [
+    "MOST_GROUPS",
+    "SketchPlan",
+    "jackknife_covariance",
+    "pair_norms",
+    "sketch_grams",
+    "sketch_plan",
+]
+
+MOST_GROUPS = 16
+_TOGETHER = 12  # examples of a group at least: a pass of fewer is launched as slowly
+_FEWEST = 3  # vectors of a group: without one of them a pair is left
+_COLUMNS = 2**14  # entries of gradients that are multiplied at a time
+
+
+@dataclass(frozen=True)
+class SketchPlan:
+    """Which examples share random vectors, and how many.
+
+    Args:
+        groups: Consecutive examples, all of them.
+        vectors: Random vectors of each group.
+    """
+
+    groups: tuple[slice, ...]
+    vectors: int
+
+    @property
+    def gradients(self) -> int:
+        """Gradients that are kept: along the labels, along ones, and along all random vectors."""
+        return 1 + (len(self.groups) > 1) + len(self.groups) * self.vectors
+
+    @property
+    def passes(self) -> int:
+        """Backward passes that each example takes part in."""
+        return 1 + (len(self.groups) > 1) + self.vectors
+
+
+def sketch_plan(examples: int, wanted: int, size: int, limit: int, groups: int) -> SketchPlan:
+    """As many groups as half of the memory allows, and few enough vectors for each.
+
+    Args:
+        examples: Number of examples.
+        wanted: Random vectors of a single group; errors are at most those of so many.
+        size: Bytes of one gradient.
+        limit: Bytes that gradients along all vectors may take.
+        groups: At most so many.
+
+    Raises:
+        MemoryLimitError: If not even those of a single group fit.
+    """
+    for count in range(max(1, min(groups, examples // _TOGETHER)), 0, -1):
+        vectors = max(_FEWEST, math.ceil(wanted / math.sqrt(count)))
+        together = -(-examples // count)
+        plan = SketchPlan(tuple(even_spans(examples, together)), vectors)
+        if plan.gradients * size <= (limit // 2 if count > 1 else limit):
+            return plan
+    raise MemoryLimitError(
+        f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along {wanted} "
+        f"sketch_vectors take {plan.gradients * size / 2**30:.2f} GiB; pass fewer sketch_vectors "
+        "or layers"
+    )
+
+
+def sketch_passes(examples: int, sketch_vectors: int) -> int:
+    """Backward passes that a sketch takes where memory is free."""
+    return sketch_plan(examples, sketch_vectors, 0, 1, MOST_GROUPS).passes
+
+
+def random_signs(plan: SketchPlan, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Signs along all outputs, (s, n, c), centred where all examples are one group."""
+    draws = torch.Generator().manual_seed(0) if generator is None else generator
+    shape = (plan.vectors, *labels.shape)
+    signs = (2.0 * torch.randint(0, 2, shape, generator=draws, device=draws.device) - 1.0).to(
+        labels
+    )
+    return center_all(signs) if len(plan.groups) == 1 else signs
+
+
+def sketch_grams(
+    recorder: ModelRecorder,
+    data: BatchList,
+    labels: Tensor,
+    plan: SketchPlan,
+    *,
+    batch_size: int,
+    generator: torch.Generator | None = None,
+    processes: Processes = ALONE,
+) -> dict[str, Tensor]:
+    r"""Layer -> inner products of :math:`\Psi_l C z`, (1 + m s, 1 + m s), the labels before signs.
+
+    The centring of a vector along some of the examples would reach all others. It is done with
+    the gradients: :math:`\Psi C z = \Psi z - \tfrac{1^\top z}{n c} \Psi 1`.
+
+    Args:
+        recorder: The model.
+        data: All examples.
+        labels: Centred, (n, c).
+        plan: Which examples share random vectors.
+        batch_size: Examples in one pass.
+        generator: Of the signs; None for a fixed seed.
+        processes: Each goes through its part of the examples; gradients add up over them.
+    """
+    signs, m = random_signs(plan, labels, generator), len(plan.groups)
+    shared = labels[None] if m == 1 else torch.stack([labels, torch.ones_like(labels)])
+    parameters = recorder.ownership.parameters
+    real = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in parameters.items()}
+    totals = {
+        name: torch.zeros(plan.gradients, *p.shape, dtype=p.dtype, device=p.device)
+        for name, p in real.items()
+    }
+    own = processes.part(len(data))
+    for group, rows in enumerate(plan.groups):
+        start, stop = max(rows.start, own.start), min(rows.stop, own.stop)
+        first = len(shared) + group * plan.vectors
+        places = [*range(len(shared)), *range(first, first + plan.vectors)]
+        for batch in data.rows(slice(start, stop)):
+            for span in even_spans(len(batch), batch_size):
+                part = batch.take(span)
+                here = slice(start, start + len(part))
+                weights = torch.cat([shared[:, here], signs[:, here]])
+                _add_gradients(totals, parameters, recorder.outputs(part), weights, places)
+                start = here.stop
+    ones = torch.stack([signs[:, rows].sum((1, 2)) for rows in plan.groups]).flatten()
+    found: dict[str, Tensor] = {}
+    for name in list(totals):  # one parameter at a time: in float64 all would take twice the memory
+        found[name] = _gram(processes.sum(totals.pop(name)).flatten(1))
+    zero = torch.zeros(plan.gradients, plan.gradients, dtype=torch.float64, device=labels.device)
+    layers = recorder.ownership.layers.items()
+    grams = {layer: sum((found[name] for name in owned), zero) for layer, owned in layers}
+    if m == 1:
+        return grams
+    shares = torch.cat([ones.new_zeros(1), ones]) / labels.numel()  # labels are centred
+    return {layer: _centered(gram, shares) for layer, gram in grams.items()}
+
+
+def _add_gradients(
+    totals: dict[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    outputs: Tensor,
+    weights: Tensor,
+    places: Sequence[int],
+) -> None:
+    """One backward pass for each weight, added in its place."""
+    for index, (seed, place) in enumerate(zip(weights, places, strict=True)):
+        keep = index + 1 < len(weights)
+        # The labels come first, in full precision; random vectors have an error of their own, far
+        # above the rounding of tensor cores.
+        with coarse_arithmetic(outputs.device) if index else nullcontext():
+            gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
+        given = [(totals[name][place], gradient) for name, gradient in gradients.items()]
+        if given:
+            torch._foreach_add_(*zip(*given, strict=True))  # one launch for all parameters
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """Inner products of a few long rows in float64, many parts of them at a time."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    whole = rows.shape[1] // _COLUMNS * _COLUMNS
+    if whole:
+        parts = rows[:, :whole].unflatten(1, (-1, _COLUMNS)).transpose(0, 1).double()
+        total += (parts @ parts.mT).sum(0)
+    rest = rows[:, whole:].double()
+    return total.addmm_(rest, rest.T)
+
+
+def _centered(gram: Tensor, shares: Tensor) -> Tensor:
+    """Inner products of vectors less their shares of the second one, which is left out."""
+    ones, others = gram[1], [0, *range(2, len(gram))]
+    along = ones[others]
+    cross = torch.outer(shares, along)
+    whole = gram[others][:, others] - cross - cross.T
+    return whole + ones[1] * torch.outer(shares, shares)
+
+
+def pair_norms(grams: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+    r"""Norms of kernels from a sketch's inner products, and the same without each vector in turn.
+
+    .. math:: \|K_c\|_F^2 = \sum_{g, h} E\,(z_g^\top K_c z'_h)^2
+
+    Args:
+        grams: Inner products of gradients along random vectors, group after group, (layers, m s,
+            m s).
+        groups: The number m of groups.
+
+    Returns:
+        Estimates (layers,) and leave-one-out estimates (layers, m, s).
+    """
+    s = grams.shape[1] // groups
+    squares = grams.square()
+    squares = squares - torch.diag_embed(squares.diagonal(dim1=1, dim2=2))
+    blocks = squares.unflatten(2, (groups, s)).sum(3).unflatten(1, (groups, s))  # vector x group
+    within = torch.stack([blocks[:, g, :, g] for g in range(groups)], 1)  # pairs of one group
+    across = blocks.sum(3) - within
+    inside, outside = within.sum(2, keepdim=True), across.sum(2, keepdim=True)
+    every = (inside / (s * (s - 1)) + outside / s**2).sum(1)
+    # A group without one of its vectors; pairs of two groups are in the sum twice.
+    fewer = (inside - 2 * within) / ((s - 1) * (s - 2)) - inside / (s * (s - 1))
+    fewer = fewer + 2 * ((outside - across) / (s * (s - 1)) - outside / s**2)
+    return every.squeeze(1).sqrt(), (every.unsqueeze(2) + fewer).clamp(min=0.0).sqrt()
+
+
+def jackknife_covariance(replicates: Tensor) -> Tensor:
+    """Covariance of estimates from values without one vector of a group, (layers, m, s)."""
+    s = replicates.shape[2]
+    centered = (replicates - replicates.mean(2, keepdim=True)).flatten(1)
+    return (s - 1) / s * (centered @ centered.T)

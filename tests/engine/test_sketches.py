@@ -1,0 +1,139 @@
+"""Groups of examples with random vectors of their own: the same numbers, smaller errors."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tolerances import assert_close
+from theodolite.engine import _alignments as alignments
+from theodolite.engine import tangent_alignments, tangent_kernels
+from theodolite.engine._alignments import centered_labels
+from theodolite.engine._kernel_engine import BatchList, prepare
+from theodolite.engine._plan import EngineOptions
+from theodolite.engine._sketches import (
+    jackknife_covariance,
+    pair_norms,
+    random_signs,
+    sketch_grams,
+    sketch_passes,
+    sketch_plan,
+)
+from theodolite.engine.batches import Batch
+from theodolite.errors import MemoryLimitError
+from theodolite.linalg import center_all
+
+
+def model_and_data(examples=24, outputs=5):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
+    return model, torch.randn(examples, 4).double(), torch.arange(examples) % outputs
+
+
+def planned(examples, groups, wanted=9):
+    return sketch_plan(examples, wanted, 0, 1, groups)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("batch_size", [5, 24])
+def test_products_are_those_of_the_centred_kernel(groups, batch_size):
+    model, x, y = model_and_data()
+    data = BatchList([Batch((x[:17],), targets=y[:17]), Batch((x[17:],), targets=y[17:])])
+    plan = planned(24, groups)
+    assert [rows.stop - rows.start for rows in plan.groups] == [24 // groups] * groups
+    labels = centered_labels(data, 5)
+    draws = torch.Generator().manual_seed(3)
+    engine = prepare(model, data, EngineOptions())
+    found = sketch_grams(
+        engine.recorder, data, labels, plan, batch_size=batch_size, generator=draws
+    )
+    signs = random_signs(plan, labels, torch.Generator().manual_seed(3))
+    vectors = [labels]
+    for rows in plan.groups:
+        for sign in signs:
+            wide = torch.zeros_like(labels)
+            wide[rows] = sign[rows]
+            vectors.append(center_all(wide))
+    Z = torch.stack(vectors).flatten(1)
+    for layer, kernel in tangent_kernels(model, x).items():
+        K = kernel.reshape(120, 120)
+        assert_close(found[layer], Z @ K @ Z.T, scale=float(K.norm() * 120))
+
+
+def test_norms_without_a_vector_are_those_of_the_others():
+    torch.manual_seed(0)
+    m, s = 3, 4
+    J = torch.randn(2, m * s, 7).double()
+    grams = J @ J.mT
+    norms, without = pair_norms(grams, m)
+
+    def by_hand(gram, kept):
+        total = 0.0
+        for g in kept:
+            for h in kept:
+                pairs = [gram[a, b].square() for a in kept[g] for b in kept[h] if a != b]
+                total += sum(pairs) / len(pairs)
+        return total.sqrt()
+
+    every = {g: list(range(g * s, g * s + s)) for g in range(m)}
+    for layer in range(2):
+        assert_close(norms[layer], by_hand(grams[layer], every))
+        for g in range(m):
+            for a in range(s):
+                kept = {**every, g: [v for v in every[g] if v != g * s + a]}
+                assert_close(without[layer, g, a], by_hand(grams[layer], kept))
+
+
+def test_one_group_has_the_jackknife_of_all_vectors():
+    torch.manual_seed(0)
+    values = torch.rand(3, 6).double()
+    centered = values - values.mean(1, keepdim=True)
+    assert_close(jackknife_covariance(values[:, None]), 5 / 6 * centered @ centered.T)
+
+
+@pytest.mark.parametrize("kind", ["dense", "block diagonal"])
+def test_groups_are_no_less_accurate_with_half_of_the_passes(kind, monkeypatch):
+    """Ten draws each: root mean squares of ten differ by less than a factor of 1.6 by chance."""
+    model, x, y = model_and_data(120, 10)
+    if kind == "block diagonal":  # inputs at right angles: examples share nothing
+        model, x = nn.Linear(120, 10, bias=False).double(), torch.eye(120).double()
+    exact = tangent_alignments(model, x, y).curve
+    errors, reported = {}, {}
+    for groups in (1, 10):
+        monkeypatch.setattr(alignments, "MOST_GROUPS", groups)
+        draws = [
+            tangent_alignments(
+                model,
+                x,
+                y,
+                method="sketch",
+                sketch_vectors=32,
+                generator=torch.Generator().manual_seed(seed),
+            )
+            for seed in range(10)
+        ]
+        gaps = torch.stack([(draw.curve - exact) / exact for draw in draws])
+        errors[groups] = float(gaps.square().mean().sqrt())
+        reported[groups] = float(
+            torch.stack([draw.covariance.diagonal().sqrt() / exact for draw in draws]).mean()
+        )
+        assert draws[0].sketch["groups"] == groups
+        assert gaps.mean().abs() < errors[groups]  # the mean of the draws is nearer
+    assert draws[0].sketch["vectors"] == 11
+    assert errors[10] < 1.6 * errors[1]
+    assert errors[10] / 1.6 < reported[10] < 3 * errors[10]
+    if kind == "dense":
+        assert reported[10] < 0.7 * reported[1]
+
+
+def test_groups_are_as_many_as_examples_and_memory_allow():
+    assert (planned(16, 16).passes, planned(16, 16).vectors) == (10, 9)  # labels and nine vectors
+    many = sketch_plan(200, 32, 10, 10**6, 16)
+    assert (len(many.groups), many.vectors, many.passes, many.gradients) == (16, 8, 10, 130)
+    assert {rows.stop - rows.start for rows in many.groups} == {12, 13}
+    tight = sketch_plan(200, 32, 10, 2 * 10 * 66, 16)  # half of it: two and four times sixteen
+    assert (len(tight.groups), tight.vectors) == (4, 16)
+    least = sketch_plan(200, 32, 10, 330, 16)
+    assert (len(least.groups), least.vectors) == (1, 32)
+    with pytest.raises(MemoryLimitError, match="32 sketch_vectors"):
+        sketch_plan(200, 32, 10, 329, 16)
+    assert (sketch_passes(200, 32), sketch_passes(16, 16)) == (10, 17)
