@@ -1,5 +1,7 @@
 """Groups of examples with random vectors of their own: the same numbers, smaller errors."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,6 @@ from theodolite.engine._sketches import (
     pair_norms,
     random_signs,
     sketch_grams,
-    sketch_passes,
     sketch_plan,
 )
 from theodolite.engine.batches import Batch
@@ -30,7 +31,7 @@ def model_and_data(examples=24, outputs=5):
 
 
 def planned(examples, groups, wanted=9):
-    return sketch_plan(examples, wanted, 0, 1, groups)
+    return sketch_plan(wanted, examples, 1, 10**6, groups=groups)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -98,8 +99,9 @@ def test_groups_are_no_less_accurate_with_half_of_the_passes(kind, monkeypatch):
         model, x = nn.Linear(120, 10, bias=False).double(), torch.eye(120).double()
     exact = tangent_alignments(model, x, y).curve
     errors, reported = {}, {}
-    for groups in (1, 10):
-        monkeypatch.setattr(alignments, "MOST_GROUPS", groups)
+    for groups in (1, 9):
+        fixed = partial(planned, 120, groups, 32)
+        monkeypatch.setattr(alignments, "sketch_plan", lambda *_, fixed=fixed, **__: fixed())
         draws = [
             tangent_alignments(
                 model,
@@ -119,21 +121,30 @@ def test_groups_are_no_less_accurate_with_half_of_the_passes(kind, monkeypatch):
         assert draws[0].sketch["groups"] == groups
         assert gaps.mean().abs() < errors[groups]  # the mean of the draws is nearer
     assert draws[0].sketch["vectors"] == 11
-    assert errors[10] < 1.6 * errors[1]
-    assert errors[10] / 1.6 < reported[10] < 3 * errors[10]
+    assert errors[9] < 1.6 * errors[1]
+    assert errors[9] / 1.6 < reported[9] < 3 * errors[9]
     if kind == "dense":
-        assert reported[10] < 0.7 * reported[1]
+        assert reported[9] < 0.7 * reported[1]
 
 
 def test_groups_are_as_many_as_examples_and_memory_allow():
     assert (planned(16, 16).passes, planned(16, 16).vectors) == (10, 9)  # labels and nine vectors
-    many = sketch_plan(200, 32, 10, 10**6, 16)
+    deep = {"parameters": 10, "products": 10**6, "item": 1}
+    many = sketch_plan(32, 200, **deep, limit=10**6)
     assert (len(many.groups), many.vectors, many.passes, many.gradients) == (16, 8, 10, 130)
     assert {rows.stop - rows.start for rows in many.groups} == {12, 13}
-    tight = sketch_plan(200, 32, 10, 2 * 10 * 66, 16)  # half of it: two and four times sixteen
+    tight = sketch_plan(32, 200, **deep, limit=2 * 10 * 66)  # half of it: two and four times 16
     assert (len(tight.groups), tight.vectors) == (4, 16)
-    least = sketch_plan(200, 32, 10, 330, 16)
+    least = sketch_plan(32, 200, **deep, limit=330)
     assert (len(least.groups), least.vectors) == (1, 32)
     with pytest.raises(MemoryLimitError, match="32 sketch_vectors"):
-        sketch_plan(200, 32, 10, 329, 16)
-    assert (sketch_passes(200, 32), sketch_passes(16, 16)) == (10, 17)
+        sketch_plan(32, 200, **deep, limit=329)
+
+
+def test_groups_are_few_where_products_of_gradients_take_longer_than_passes():
+    """A perceptron multiplies each weight once: 34 passes of 200 examples, or 2 * 33^2 products."""
+    shallow, deep = (sketch_plan(32, 200, 1000, 1000 * reuse) for reuse in (1, 200))
+    assert (len(shallow.groups), len(deep.groups)) == (2, 16)
+    model, x, y = model_and_data(60)
+    found = tangent_alignments(model, x, y, method="sketch")
+    assert found.sketch == {"groups": 1, "vectors": 32, "precision": "float32"}

@@ -12,8 +12,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
 from tests.survey.subjects import Last, blobs, cnn, images, mlp, rows, value
+from theodolite.errors import MemoryLimitError
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 from theodolite.surveys import SurveyOptions, draw_probe
+from theodolite.surveys.context import SurveyContext
 from theodolite.theory import convergence
 
 CLOSE = {"rel": 2e-4, "abs": 2e-5}
@@ -292,6 +294,46 @@ def test_modes_to_reach_counts_modes_of_the_layer():
     labels = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0))
     found = th.survey(model, (x, labels), families=["kernel"])
     assert value(found, "modes_to_reach", "0") == math.inf
+
+
+def test_all_pairs_are_taken_where_their_products_cost_less_than_sums(monkeypatch):
+    """Eight passes of a convolution at 36 places are products with gradients of 288 examples."""
+    for name, number in (("_CHEAP", 0), ("_FEWER", 20)):
+        monkeypatch.setattr(f"theodolite.surveys.gradient.{name}", number)
+    conv = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AvgPool2d(6), nn.Flatten())
+    x, y = torch.randn(40, 1, 8, 8), torch.arange(40) % 8
+    routes = {}
+    for name, model, data in (("conv", conv, (x, y)), ("linear", mlp((6, 8, 3)), blobs(40))):
+        for pairs in (None, 0):
+            found = th.survey(model, data, families="gradient", sizes={"pairs": pairs})
+            route = found.record.contents["routes"]["gradient"]
+            routes[name, pairs] = route["method"].split()[0], route["pairs"]
+            rows = set(found.to_frame().measure)
+            assert ("gradient_confusion" in rows) == (pairs is None)
+            assert "stiffness" in rows
+    assert routes == {
+        ("conv", None): ("all", 40),
+        ("conv", 0): ("all", 0),
+        ("linear", None): ("sums", 20),
+        ("linear", 0): ("sums", 0),
+    }
+
+
+def test_sums_follow_where_pairs_of_all_examples_do_not_fit(monkeypatch):
+    calls = []
+
+    def refused(self, layers, batch, loss=None):
+        calls.append(len(batch))
+        raise MemoryLimitError("memory: none")
+
+    whole = th.survey(cnn(), images(), families="gradient")
+    monkeypatch.setattr(SurveyContext, "tangent_kernels", refused)
+    found = th.survey(cnn(), images(), families="gradient")
+    assert found.record.contents["routes"]["gradient"]["method"] == "sums over examples"
+    assert len(calls) == 2
+    warned = [w for w in found.record.contents["warnings"] if w["measure"] == "gradient_confusion"]
+    assert len(warned) == 1
+    assert value(found, "omega", "0") == pytest.approx(value(whole, "omega", "0"), rel=1e-4)
 
 
 def test_sums_of_gradients_are_those_of_all_pairs():

@@ -45,7 +45,7 @@ from theodolite.engine._gradients import (
 )
 from theodolite.engine._grams import FeatureGrams, feature_grams
 from theodolite.engine._plan import ContractionSizes, contraction_costs
-from theodolite.engine._sketches import sketch_passes
+from theodolite.engine._sketches import sketch_plan
 from theodolite.engine._tangent_features import (
     TangentFeatures,
     backward_kernel,
@@ -196,7 +196,7 @@ __all__ = [
     "shared_moments",
     "shared_tangent_kernels",
     "single_batch",
-    "sketch_passes",
+    "sketch_plan",
     "tangent_alignments",
     "tangent_features",
     "tangent_kernels",

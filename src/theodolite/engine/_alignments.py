@@ -36,7 +36,7 @@ from theodolite.engine._kernel_engine import (
 from theodolite.engine._plan import EngineOptions, Plan, pass_size
 from theodolite.engine._products import Precision
 from theodolite.engine._sketches import (
-    MOST_GROUPS,
+    forward_products,
     jackknife_covariance,
     pair_norms,
     sketch_grams,
@@ -351,12 +351,20 @@ def _sketched(
     if engine.one_by_one is None:
         first = data.batches[0].take(slice(0, _FIRST))
         check_independence(engine, BatchList([first]), engine.recorder.values(first))
-    size = sum(p.numel() * p.element_size() for p in engine.recorder.ownership.parameters.values())
+    tensors = engine.recorder.ownership.parameters.values()
+    numbers, item = sum(p.numel() for p in tensors), max(p.element_size() for p in tensors)
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
-        most = MOST_GROUPS if processes.alone else 1  # all that is kept is sent
-        plan = sketch_plan(len(data), wanted, size, limit, most)
-        graph, free = 2 * engine.alone.result_bytes, max(0, limit - plan.gradients * size)
+        plan = sketch_plan(
+            wanted,
+            len(data),
+            numbers,
+            forward_products(engine.alone.uses, numbers),
+            groups=None if processes.alone else 1,  # all that is kept is sent
+            item=item,
+            limit=limit,
+        )
+        graph, free = 2 * engine.alone.result_bytes, limit - plan.gradients * numbers * item
         batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
     options = {"batch_size": batch_size, "generator": generator, "processes": processes}
     grams = sketch_grams(engine.recorder, data, labels, plan, **options)

@@ -20,13 +20,16 @@ from theodolite._distributed import ALONE, Processes
 from theodolite.engine._kernel_engine import BatchList
 from theodolite.engine._runs import ModelRecorder, plain_gradients
 from theodolite.engine.batches import even_spans
+from theodolite.engine.calls import Outer
 from theodolite.engine.state import coarse_arithmetic
+from theodolite.engine.uses import Use
 from theodolite.errors import MemoryLimitError
 from theodolite.linalg import center_all
 
 __all__ = [
     "MOST_GROUPS",
     "SketchPlan",
+    "forward_products",
     "jackknife_covariance",
     "pair_norms",
     "sketch_grams",
@@ -36,6 +39,7 @@ __all__ = [
 MOST_GROUPS = 16
 _TOGETHER = 12  # examples of a group at least: a pass of fewer is launched as slowly
 _FEWEST = 3  # vectors of a group: without one of them a pair is left
+_DOUBLE = 2.0  # products of float32 that run in the time of one of float64
 _COLUMNS = 2**14  # entries of gradients that are multiplied at a time
 
 
@@ -62,35 +66,57 @@ class SketchPlan:
         return 1 + (len(self.groups) > 1) + self.vectors
 
 
-def sketch_plan(examples: int, wanted: int, size: int, limit: int, groups: int) -> SketchPlan:
-    """As many groups as half of the memory allows, and few enough vectors for each.
+def sketch_plan(
+    wanted: int,
+    examples: int,
+    parameters: int,
+    products: int,
+    *,
+    groups: int | None = None,
+    item: int = 4,
+    limit: int | None = None,
+) -> SketchPlan:
+    """The groups that take least time: few passes of the examples, few products of gradients.
 
     Args:
-        examples: Number of examples.
         wanted: Random vectors of a single group; errors are at most those of so many.
-        size: Bytes of one gradient.
-        limit: Bytes that gradients along all vectors may take.
-        groups: At most so many.
+        examples: Number of examples.
+        parameters: Numbers of a gradient.
+        products: Multiply-adds of one example's way through the model.
+        groups: At most so many; None for :data:`MOST_GROUPS`.
+        item: Bytes of a number.
+        limit: Bytes that gradients along all vectors may take, half of it where there are several
+            groups; None for no limit.
 
     Raises:
         MemoryLimitError: If not even those of a single group fit.
     """
-    for count in range(max(1, min(groups, examples // _TOGETHER)), 0, -1):
+    most = max(1, min(MOST_GROUPS if groups is None else groups, examples // _TOGETHER))
+    plans = []
+    for count in range(1, most + 1):
         vectors = max(_FEWEST, math.ceil(wanted / math.sqrt(count)))
-        together = -(-examples // count)
-        plan = SketchPlan(tuple(even_spans(examples, together)), vectors)
-        if plan.gradients * size <= (limit // 2 if count > 1 else limit):
-            return plan
-    raise MemoryLimitError(
-        f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along {wanted} "
-        f"sketch_vectors take {plan.gradients * size / 2**30:.2f} GiB; pass fewer sketch_vectors "
-        "or layers"
-    )
+        plan = SketchPlan(tuple(even_spans(examples, -(-examples // count))), vectors)
+        size = plan.gradients * parameters * item
+        if limit is None or size <= (limit if count == 1 else limit // 2):
+            plans.append(plan)
+        elif count == 1:
+            raise MemoryLimitError(
+                f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along "
+                f"{wanted} sketch_vectors take {size / 2**30:.2f} GiB; pass fewer sketch_vectors "
+                "or layers"
+            )
+
+    def cost(plan: SketchPlan) -> float:
+        backwards = 2.0 * plan.passes * examples * products
+        return backwards + _DOUBLE * plan.gradients**2 * parameters
+
+    return min(plans, key=cost)
 
 
-def sketch_passes(examples: int, sketch_vectors: int) -> int:
-    """Backward passes that a sketch takes where memory is free."""
-    return sketch_plan(examples, sketch_vectors, 0, 1, MOST_GROUPS).passes
+def forward_products(uses: Sequence[Use], parameters: int) -> int:
+    """Multiply-adds of one example with all parameters, from a recorded pass of one."""
+    outer = [use.structure for use in uses if isinstance(use.structure, Outer)]
+    return parameters + sum(one.positions * one.rows * one.columns for one in outer)
 
 
 def random_signs(plan: SketchPlan, labels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -6,6 +6,7 @@ Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contr
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,8 @@ from theodolite.surveys.record import RecordBuilder, chance
 __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
 
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
-_FEWER = 100  # examples whose pairs of gradients are compared in larger models
+_PASSES = 8  # products with all gradients that take less time than their sums, in forward passes
+_FEWER = 100  # examples whose pairs of gradients are compared elsewhere
 _ZERO_GRADIENTS = "all gradients are zero, or every class has a single example"
 _ZERO_FEATURES = "all features are zero, or every class has a single example"
 
@@ -125,17 +127,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of the gradients of all layers that own trainable parameters."""
     layers = context.layout.with_parameters()
     batch, targets = context.examples("gradient")
-    found: Mapping[str, LayerGradientAlignment]
-    pairs = _pairs(context, record, layers) if _all_from_pairs(context, layers) else None
-    complete = pairs is not None
-    with context.step("gradient"):
-        if pairs is not None:
-            found, total, logits = _from_pairs(context, pairs, layers)
-        else:
-            sums = context.gradient_sums(layers, example_loss(context))
-            found, total, logits = sums, sums.total, sums.logits
-    if not complete:
-        pairs = _pairs(context, record, layers)
+    (found, total, logits), pairs, complete = _agreement(context, record, layers)
     if context.options.stiffness and total.stiffness is None:
         text = "not measured: gradients of unit length do not fit into memory_limit"
         record.warn(None, "gradient", "stiffness", text)
@@ -162,9 +154,39 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     record.routes["gradient"] = {
         "method": "all pairs of examples" if complete else "sums over examples",
         "n": len(batch),
-        "pairs": 0 if pairs is None else _pair_count(context),
+        "pairs": 0 if pairs is None else len(batch) if complete else _pair_count(context),
         "null": "the grouping into classes is permuted",
     }
+
+
+_Agreement = tuple[
+    Mapping[str, LayerGradientAlignment], LayerGradientAlignment, LayerGradientAlignment
+]
+
+
+def _agreement(
+    context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]
+) -> tuple[_Agreement, TangentKernels | None, bool]:
+    """How gradients agree (layers, all parameters, logits), pairs if any, whether of all examples.
+
+    From pairs of all examples, or from sums over all and pairs of fewer.
+    """
+    asked = context.plan.sizes["pairs"]
+    if _all_from_pairs(context, layers):
+        with suppress(MemoryLimitError):  # sums may still fit
+            pairs = _pairs(context, layers, context.count("gradient"))
+            assert pairs is not None
+            with context.step("gradient"):
+                found = _from_pairs(context, pairs, layers)
+            return found, None if asked == 0 else pairs, True
+    with context.step("gradient"):
+        sums = context.gradient_sums(layers, example_loss(context))
+    few = None
+    try:
+        few = _pairs(context, layers, _pair_count(context))
+    except MemoryLimitError as error:
+        record.warn(None, "gradient", "gradient_confusion", f"not measured: {error}")
+    return (sums, sums.total, sums.logits), few, False
 
 
 def gradient_cost(work: WorkCounts) -> StageCost:
@@ -173,8 +195,10 @@ def gradient_cost(work: WorkCounts) -> StageCost:
     Pairs of all examples need no sums.
     """
     n, asked = work.count("gradient"), work.plan.sizes["pairs"]
+    parameters = sum(p.numel() for p in work.model.parameters())
     if asked is None:
-        asked = n if n * sum(p.numel() for p in work.model.parameters()) <= _CHEAP else _FEWER
+        every = n * parameters <= max(_CHEAP, _PASSES * work.single)
+        asked = n if every else _FEWER
     pairs = min(n, asked)
     grams = 3 * pairs * work.single + work.kernels(pairs, 1) if pairs > 1 else 0.0
     passes = [grams, 0.0] if pairs == n else [8 * n * work.single, grams]
@@ -191,37 +215,41 @@ def _pair_count(context: SurveyContext) -> int:
     return min(count, asked)
 
 
-def _pairs(
-    context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]
-) -> TangentKernels | None:
-    """Inner products of all pairs of gradients, for fewer examples."""
-    count = _pair_count(context)
+def _pairs(context: SurveyContext, layers: Sequence[Layer], count: int) -> TangentKernels | None:
+    """Inner products of all pairs of gradients, for so many examples.
+
+    Raises:
+        MemoryLimitError: If they do not fit.
+    """
     if count < 2:
         return None
     batch, _ = context.examples("gradient", count)
-    with context.step("gradient"):
-        try:
-            with context.processes.together():
-                return context.tangent_kernels(layers, batch, example_loss(context))
-        except MemoryLimitError as error:
-            record.warn(None, "gradient", "gradient_confusion", f"not measured: {error}")
-            return None
+    with context.step("gradient"), context.processes.together():
+        return context.tangent_kernels(layers, batch, example_loss(context))
 
 
 def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
     """Whether pairs of all examples are taken: sums follow from them, without passes of their own.
 
-    Kernels add up to that of all parameters where layers share none.
+    They are where all pairs are asked for, and where their products cost less than sums: n examples
+    have n/2 products with each of p numbers, and sums, with those of unit vectors, some passes over
+    n examples. Kernels add up to that of all parameters where layers share none.
     """
     names = [name for layer in layers for name in layer.owned]
     if not context.processes.alone or context.task is not None or len(names) > len(set(names)):
         return False
-    return _pair_count(context) == context.count("gradient")
+    count, asked = context.count("gradient"), context.plan.sizes["pairs"]
+    if _pair_count(context) == count or asked:
+        return _pair_count(context) == count
+    footprint = context.layout.footprint
+    passes = _PASSES * footprint.per_example(footprint.products)
+    parameters = sum(p.numel() for p in context.model.parameters())
+    return context.options.stiffness and count * parameters <= passes
 
 
 def _from_pairs(
     context: SurveyContext, pairs: TangentKernels, layers: Sequence[Layer]
-) -> tuple[dict[str, LayerGradientAlignment], LayerGradientAlignment, LayerGradientAlignment]:
+) -> _Agreement:
     """Alignment of every layer's gradients, of those of all parameters, and of the logits."""
     batch, targets = context.examples("gradient")
     outputs = context.outputs(batch).detach().requires_grad_()

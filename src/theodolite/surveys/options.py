@@ -31,7 +31,7 @@ SIZES: Mapping[str, int | None] = {
     "tangent": 200,
     "gradient": 1000,
     # For what needs all pairs of gradients (confusion, nulls and errors of Omega); None takes as
-    # many as the family where that is cheap, else 100. 0 leaves it out.
+    # many as the family where that is cheap, also beside its sums, else 100. 0 leaves it out.
     "pairs": None,
 }
 
@@ -74,7 +74,8 @@ class SurveyOptions:
             several processes, of each one's part. None reads all the data.
         sizes: family -> largest number of examples; None for all the data. By default 2,000 for
             representation and kernel, 1,000 for gradient (and for ``"pairs"`` of gradients, 100 in
-            large models), 200 for tangent, all the data for covariances.
+            large models where all pairs take longer than sums), 200 for tangent, all the data for
+            covariances.
         permutations: of the labels, behind every chance level; 0 for none.
         half_samples: behind every standard error; 0 for none.
         tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs, and up to

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import forward_backward_kernels, sketch_passes
+from theodolite.engine import forward_backward_kernels, sketch_plan
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
@@ -57,7 +57,9 @@ def tangent_cost(work: WorkCounts) -> StageCost:
     """A pass forwards, one back for each output or vector, and products of kernels."""
     n, outputs = work.count("tangent"), work.layout.outputs or 1
     if work.options.sketches(outputs):
-        return [n * work.single * (1 + sketch_passes(n, work.options.sketch_vectors))], 0.0
+        numbers = sum(p.numel() for p in work.model.parameters())
+        plan = sketch_plan(work.options.sketch_vectors, n, numbers, int(work.single))
+        return [n * work.single * (1 + plan.passes)], 0.0
     passes = n * work.single * (2 + outputs) + work.kernels(n, outputs)
     rows = n * outputs
     return [passes], len(work.matrices) * (EIGEN + 1) * min(rows, _SMALL) * rows**2
