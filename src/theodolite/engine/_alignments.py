@@ -366,8 +366,15 @@ def _sketched(
         )
         graph, free = 2 * engine.alone.result_bytes, limit - plan.gradients * numbers * item
         batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
-    options = {"batch_size": batch_size, "generator": generator, "processes": processes}
-    grams = sketch_grams(engine.recorder, data, labels, plan, **options)
+    grams = sketch_grams(
+        engine.recorder,
+        data,
+        labels,
+        plan,
+        batch_size=batch_size,
+        generator=generator,
+        processes=processes,
+    )
     stacked = torch.stack([grams[layer] for layer in engine.layers])
     energies = stacked[:, 0, 0]
     norms, without = pair_norms(stacked[:, 1:, 1:], len(plan.groups))

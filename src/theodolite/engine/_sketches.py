@@ -210,7 +210,7 @@ def _gram(rows: Tensor) -> Tensor:
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     whole = rows.shape[1] // _COLUMNS * _COLUMNS
     if whole:
-        parts = rows[:, :whole].unflatten(1, (-1, _COLUMNS)).transpose(0, 1).double()
+        parts = rows[:, :whole].reshape(len(rows), -1, _COLUMNS).transpose(0, 1).double()
         total += (parts @ parts.mT).sum(0)
     rest = rows[:, whole:].double()
     return total.addmm_(rest, rest.T)
@@ -241,7 +241,7 @@ def pair_norms(grams: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     s = grams.shape[1] // groups
     squares = grams.square()
     squares = squares - torch.diag_embed(squares.diagonal(dim1=1, dim2=2))
-    blocks = squares.unflatten(2, (groups, s)).sum(3).unflatten(1, (groups, s))  # vector x group
+    blocks = squares.reshape(-1, groups, s, groups, s).sum(4)  # a vector with those of a group
     within = torch.stack([blocks[:, g, :, g] for g in range(groups)], 1)  # pairs of one group
     across = blocks.sum(3) - within
     inside, outside = within.sum(2, keepdim=True), across.sum(2, keepdim=True)
