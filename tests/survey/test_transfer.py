@@ -149,6 +149,13 @@ def test_layers_have_the_numbers_of_a_survey():
         assert layers.loc["body", name] == pytest.approx(found.estimate(measure, "body").value)
 
 
+def test_layers_are_chosen_by_the_names_they_have_in_the_model():
+    found = th.transfer(good(), task(), layers=["body"], tangent=False)
+    assert list(found.layers()["layer"]) == ["body"]
+    with pytest.raises(DomainError, match="unknown layer 'bod'; did you mean one of 'body'"):
+        th.transfer(good(), task(), layers=["bod"], tangent=False)
+
+
 def test_more_labels_than_the_kernel_has_seen():
     """The read-out of all examples, with what the body gained on those of the kernel."""
     found = th.transfer(good(), task(150), tangent_examples=40)

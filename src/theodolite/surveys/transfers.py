@@ -25,6 +25,7 @@ from theodolite.engine import (
     model_device,
     require_device,
     require_pool,
+    select_layers,
     untouched,
 )
 from theodolite.errors import DomainError, RecordError
@@ -76,7 +77,8 @@ class TransferOptions:
         tangent_examples: at most so many of them for it.
         head: name of the layer that a fresh head replaces; "auto" looks for it, None says that the
             model returns features. A mapping from models to names where they differ.
-        layers: whose read-outs are judged; by default as in a survey.
+        layers: whose read-outs are judged, by their names in the model, patterns, or a predicate
+            of name and module; by default as in a survey.
         pool: how a layer's output becomes one row: "mean", "max", "flatten", "cls", "last".
         labels: numbers of labels for the learning curve; by default up to ten times the examples.
         batch_size: examples of one forward pass for features; tangent kernels take what fits.
@@ -434,7 +436,10 @@ def _layers(body: Body, few: Batch, options: TransferOptions) -> list[Layer]:
     below = [name for name, _ in body.named_parameters() if not _is_head(name, body.head)]
     if not below and options.layers is None:
         return []
-    layout = survey_layers(body, few, options.layers)
+    names = None
+    if options.layers is not None and options.layers != "*":
+        names = [f"model.{name}".rstrip(".") for name in select_layers(body.model, options.layers)]
+    layout = survey_layers(body, few, names)
     return [layer for layer in layout.with_features() if not _is_head(layer.name, body.head)]
 
 
