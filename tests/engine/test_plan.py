@@ -85,7 +85,11 @@ def test_a_plan_that_cannot_fit_is_refused():
     model, x = deep()
     with untouched(model):
         engine, _ = engine_of(model, x, memory_limit=1000)
-        with pytest.raises(MemoryLimitError, match="GiB"):
+        with pytest.raises(MemoryLimitError, match="GiB") as told:
+            engine.plan(12, 12, True, 2)
+        assert "batch_size" not in str(told.value)
+        engine, _ = engine_of(model, x, memory_limit=1000, batch_size=6)
+        with pytest.raises(MemoryLimitError, match="a batch_size below 6, outputs='trace'"):
             engine.plan(12, 12, True, 2)
 
 

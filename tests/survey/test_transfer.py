@@ -112,12 +112,15 @@ def test_where_features_are_missing_the_interval_ends_far_above_the_forecast():
 
 def test_a_model_that_knows_nothing_is_expected_at_chance():
     """The class of an example that is left out is rarer among the others, so it is rarely said."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(200, 8, generator=generator), torch.arange(200) % 10
-    found = th.transfer(poor(), (x, y))
-    value, *_ = found.forecast()
-    assert value > found.record.contents["models"][0]["tangent"]["accuracy"]
-    assert abs(value - 0.1) < 0.08  # 2.4 standard errors, and what the network may learn beyond
+    values = []
+    for seed in range(4):
+        x = torch.randn(200, 8, generator=torch.Generator().manual_seed(seed))
+        found = th.transfer(poor(), (x, torch.arange(200) % 10))
+        value, *_ = found.forecast()
+        assert value > found.record.contents["models"][0]["tangent"]["accuracy"]
+        values.append(value)
+    # Two standard errors of the mean, 0.021, and what the network may learn beyond its kernel.
+    assert abs(np.mean(values) - 0.1) < 0.05
 
 
 def test_networks_are_expected_above_their_kernel_where_its_error_is_large():
@@ -149,9 +152,23 @@ def test_layers_have_the_numbers_of_a_survey():
         assert layers.loc["body", name] == pytest.approx(found.estimate(measure, "body").value)
 
 
+def test_what_the_head_receives_is_a_place_to_cut_where_no_layer_gives_it():
+    """Means over positions lose what a head after a flattening has."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
+    x, y = task(100)
+    found = th.transfer(model, (x.unsqueeze(1), y), tangent=False)
+    layers = found.layers().set_index("name")
+    assert list(layers.index) == ["0", "input of the head"]
+    told = found.record.contents["models"][0]
+    assert told["best_layer"] == "input of the head"
+    assert layers.loc["input of the head", "error"] == pytest.approx(told["features"]["error"])
+    assert list(th.transfer(good(), task(60), tangent=False).layers()["name"]) == ["body"]
+
+
 def test_layers_are_chosen_by_the_names_they_have_in_the_model():
     found = th.transfer(good(), task(), layers=["body"], tangent=False)
-    assert list(found.layers()["layer"]) == ["body"]
+    assert list(found.layers()["name"]) == ["body"]
     with pytest.raises(DomainError, match="unknown layer 'bod'; did you mean one of 'body'"):
         th.transfer(good(), task(), layers=["bod"], tangent=False)
 
@@ -268,6 +285,29 @@ def test_nothing_trainable_below_the_head_is_said():
     assert "Nothing below the head is trainable" in model["notes"][0]
     assert model["forecast"]["from"] == "features"
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+@pytest.mark.parametrize("tangent", [True, False])
+def test_a_frozen_model_has_no_features_to_learn(tangent):
+    """Neither does its interval end far above the forecast, nor do notes promise more."""
+    x, y = task(120)
+    y = y[torch.randperm(120, generator=torch.Generator().manual_seed(0))]
+    found = th.transfer(poor().requires_grad_(False), (x, y), tangent=tangent)
+    value, low, high = found.forecast()
+    assert found.record.contents["models"][0]["error"] > 0.9
+    assert high - value == pytest.approx(value - low)
+    assert not any("new features" in note for note in found.notes)
+
+
+def test_inputs_that_are_no_numbers_are_refused():
+    x, y = task(60)
+    x[7, 3] = torch.nan
+    told = r"expected finite inputs, got nan in example 7"
+    with pytest.raises(DomainError, match=told):
+        th.transfer(good(), (x, y))
+    with pytest.raises(DomainError, match=told):
+        th.transfer(good(), (x, y), prepare=lambda given: 2 * given)
+    th.transfer(good(), (x, y), prepare=torch.nan_to_num, tangent=False)
 
 
 def test_a_model_that_is_a_head_alone_is_a_read_out_of_the_inputs():

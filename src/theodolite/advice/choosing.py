@@ -35,6 +35,7 @@ class Candidate:
         parameters: how many.
         misses: squared error of each example, in one order for all models.
         incomplete: whether the tangent kernel was wanted and could not be measured.
+        frozen: whether it is only read out, so that it learns no feature.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Candidate:
     parameters: int
     misses: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.empty(0))
     incomplete: bool = False
+    frozen: bool = False
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -76,7 +78,8 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     """
     known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
     notes = []
-    bounds = [entry.name for entry in known if points and entry.error > SMALL_ERROR]
+    low = [entry for entry in known if points and entry.error > SMALL_ERROR]
+    bounds = [entry.name for entry in low if not entry.frozen]
     if bounds:
         notes.append(
             f"{'Forecasts' if len(bounds) > 1 else 'The forecast'} of {listed(bounds, most=4)} "

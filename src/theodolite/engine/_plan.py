@@ -372,7 +372,7 @@ def make_plan(
         block = min(block, int(free // (2 * kept))) if kept else block
         needed = fixed + batch_size * graph + 2 * block * kept
     if block < 1 or needed > limit:
-        raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept))
+        raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept, options.batch_size))
     return Plan(
         plans,
         len(alone.uses),
@@ -406,14 +406,18 @@ def pass_size(
     return -(-examples // passes)  # passes of equal size
 
 
-def _refusal(sizes: KernelSizes, limit: int, fixed: int, per_example: int) -> str:
+def _refusal(
+    sizes: KernelSizes, limit: int, fixed: int, per_example: int, batch_size: int | None
+) -> str:
     kernels = sizes.kernels * sizes.kernel_bytes
+    passes = "" if batch_size in (None, 1) else f"a batch_size below {batch_size}, "
     return (
         f"memory: expected to stay below {limit / _GIB:.2f} GiB, but {sizes.kernels} kernels of "
         f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.outputs)} take "
         f"{kernels / _GIB:.2f} GiB, intermediate results {(fixed - kernels) / _GIB:.2f} GiB and a "
         f"single example {per_example / _GIB:.3f} GiB; pass fewer examples or layers, "
-        "outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at all"
+        f"{passes}outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at "
+        "all"
     )
 
 

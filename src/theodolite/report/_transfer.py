@@ -112,12 +112,15 @@ def _answers(record: Record, classes: bool) -> list[dict[str, str]]:
     if layer is not None:
         measure = "accuracy" if classes else "error"
         last = best["layers"][-1]
-        where = "its last layer" if layer is last else f"layer {plain(layer['name'])}"
+        where = "after its last layer" if layer is last else f"after layer {plain(layer['name'])}"
         more = "" if layer is last else f"; the last layer gives {_told(last[measure], classes)}"
+        if last["name"] in ("input of the head", "outputs"):  # beside layers
+            where = "right before its head" if layer is last else where
+            more = more.replace("the last layer", f"the {last['name']}")
         found.append(
             {
                 "question": "Which layer?",
-                "text": f"Kept frozen, {name} is best cut after {where}: a linear read-out gives "
+                "text": f"Kept frozen, {name} is best cut {where}: a linear read-out gives "
                 f"{_told(layer[measure], classes)}{more}.",
                 "why": f"{_told(layer[f'{measure}_low'], classes)} to "
                 f"{_told(layer[f'{measure}_high'], classes)}, {layer['n']} examples.",

@@ -7,7 +7,7 @@ layers stand in for it: their error with all labels, times what the kernel gaine
 has seen. benchmarks/transfer has what else was tried.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from theodolite.measures import kernel
 from theodolite.surveys.heads import Body, WithHead
 
 __all__ = [
+    "FROZEN",
     "NOT_MEASURED",
     "Judged",
     "body_kernel",
@@ -37,7 +38,9 @@ __all__ = [
     "predicted_curve",
 ]
 
-NOT_MEASURED = "The tangent kernel was not measured"  # as a note of the model begins
+# As notes of a model begin.
+NOT_MEASURED = "The tangent kernel was not measured"
+FROZEN = "Nothing below the head is trainable"
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 # Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
 # interval where the error is small, and how much higher networks come out where it is not.
@@ -138,36 +141,24 @@ def body_kernel(
     body: Body,
     rows: Tensor,
     examples: Iterable[Batch],
-    is_head: Callable[[str], bool],
+    trained: Sequence[str],
     notes: list[str],
     **options: Any,
 ) -> Tensor | None:
-    """The exact tangent kernel of all that is trainable below a fresh head; None with a note.
+    """The exact tangent kernel of the parameters below a fresh head; None with a note.
 
     Args:
         body: the model up to its head.
         rows: what the head receives, for width, device and dtype.
         examples: batches.
-        is_head: whether a parameter of the body belongs to the old head.
+        trained: names of the body's parameters that fine-tuning moves.
         notes: why there is none is added here.
         **options: ``seed`` of the fresh head; the others as for the engine.
     """
     fresh = WithHead(body, rows.shape[1], _ROWS, options.pop("seed"), rows).eval()
-    trained = [
-        name
-        for name, parameter in fresh.named_parameters()
-        if parameter.requires_grad
-        and not is_head(name.removeprefix("body."))
-        and not name.startswith("head.")
-    ]
-    if not trained:
-        notes.append(
-            "Nothing below the head is trainable: fine-tuning is a read-out of the features, and "
-            "the forecast is that of the read-out."
-        )
-        return None
+    names = [f"body.{name}" for name in trained]
     try:
-        found = tangent_kernels(fresh, list(examples), outputs="trace", params=trained, **options)
+        found = tangent_kernels(fresh, list(examples), outputs="trace", params=names, **options)
     except (TheodoliteError, torch.OutOfMemoryError) as error:
         reason = str(error)
         if isinstance(error, torch.OutOfMemoryError):  # what follows is about settings
@@ -264,12 +255,13 @@ def _wrong(found: LeaveOneOut, answers: Tensor) -> Tensor:
     return ~expected_right(found.predictions, columns)
 
 
-def forecast(found: Judged, answers: Tensor) -> dict[str, Any]:
+def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[str, Any]:
     """Of the fine-tuned network, with the labels at hand: value and 95 % interval.
 
     Args:
         found: regressions with the kernels.
         answers: labels or columns of targets, of all examples.
+        frozen: whether nothing below the head is trainable, so that no feature can be learned.
     """
     origin = "tangent kernel" if found.tangent else "features"
     best, gain, chance = found.best, 1.0, 0.0
@@ -281,7 +273,8 @@ def forecast(found: Judged, answers: Tensor) -> dict[str, Any]:
     value = 1 - float(_wrong(best, answers).double().mean()) * gain
     half = float(best.accuracy_interval[1] - best.accuracy_interval[0]) / 2
     wide = (half**2 + (NORMAL_QUANTILE * chance * (1 - value)) ** 2 + _FINE_TUNING**2) ** 0.5
-    above = max(wide, _NEW_FEATURES) if found.error > SMALL_ERROR else wide
+    learns = found.error > SMALL_ERROR and not frozen
+    above = max(wide, _NEW_FEATURES) if learns else wide
     low, high = max(value - wide, 0.0), min(value + above, 1.0)
     if found.tangent:  # the interval is about the regression, and holds the network as it is
         wrong, error = torch.tensor([1 - value, found.error], dtype=torch.float64)

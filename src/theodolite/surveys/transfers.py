@@ -39,6 +39,7 @@ from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_regressions import (
+    FROZEN,
     NOT_MEASURED,
     Judged,
     body_kernel,
@@ -375,7 +376,10 @@ def _measured(
     with _moved(model, options.device), untouched(model):
         model.eval()
         examples = _Prepared(probe.batch.to(place), prepare, options.batch_size, place)
-        few = replace(probe, batch=examples.part(slice(0, 2)), notes={}, suspect=None)
+        few = replace(probe, batch=examples.part(slice(0, 2)), notes={})
+        if probe.suspect is not None and prepare is not None:
+            index, odd = probe.suspect
+            few = replace(few, suspect=(index, _as_batch(prepare, odd)))
         fit = fit_inputs(model, few, SurveyOptions())
         examples = replace(examples, cast=fit.cast)
         wanted = (
@@ -388,7 +392,15 @@ def _measured(
         seconds["features"] = time.perf_counter() - began
         report(0.3, f"{name}: features")
         answers = _answers(probe, outputs.device)
-        layers = [_layer(layer, rows[layer.name], answers) for layer in shown]
+        layers = [
+            {"name": layer.name.removeprefix("model.").removeprefix("model"), "type": layer.type}
+            | {"read_at": layer.read_at, **_readout(rows[layer.name], answers)}
+            for layer in shown
+        ]
+        if shown and not _same(rows[shown[-1].name], outputs):
+            where = {"name": "outputs" if body.head is None else "input of the head"}
+            where |= {"type": "", "read_at": ""}
+            layers.append(where | _readout(outputs, answers))
         plain = representation.leave_one_out_readout(outputs, answers)
         seconds["readouts"] = time.perf_counter() - began - seconds["features"]
         report(0.5, f"{name}: read-outs")
@@ -404,13 +416,23 @@ def _body_kernel(
     body: Body, rows: Tensor, examples: _Prepared, options: TransferOptions, notes: list[str]
 ) -> Tensor | None:
     """The tangent kernel below the head, between as many examples as are allowed."""
-    if not options.tangent:
+    trained = [
+        name
+        for name, parameter in body.named_parameters()
+        if parameter.requires_grad and not _is_head(name, body.head)
+    ]
+    if not trained:
+        notes.append(
+            f"{FROZEN}: fine-tuning is a read-out of the features, and the forecast is that of "
+            "the read-out."
+        )
+    if not trained or not options.tangent:
         return None
     return body_kernel(
         body,
         rows,
         examples.first(options.tangent_examples),
-        lambda name: _is_head(name, body.head),
+        trained,
         notes,
         seed=options.seed,
         memory_limit=options.memory_limit,
@@ -470,16 +492,17 @@ def _answers(probe: Probe, device: torch.device) -> Tensor:
     return columns.to(device) if labels is None else labels.to(device)
 
 
-def _layer(layer: Layer, rows: Tensor, answers: Tensor) -> dict[str, Any]:
-    """What a read-out of one layer says, and the alignment that explains it."""
+def _same(rows: Tensor, others: Tensor) -> bool:
+    return rows.shape == others.shape and torch.allclose(rows, others, rtol=1e-4, atol=1e-6)
+
+
+def _readout(rows: Tensor, answers: Tensor) -> dict[str, Any]:
+    """What a read-out of features says, and the alignment that explains it."""
     count = min(len(rows), _READOUT)
     own = representation.leave_one_out_readout(rows[:count], answers[:count])
     area = representation.alignment_area(rows[:count], answers[:count])
     return {
-        "name": layer.name.removeprefix("model.").removeprefix("model") or "",
-        "type": layer.type,
         "width": int(rows.shape[1]),
-        "read_at": layer.read_at,
         "n": count,
         **_numbers(own),
         "alignment_area": float(area),
@@ -522,7 +545,7 @@ def _model_record(
         "width": int(layers[-1]["width"]) if layers else 0,
         "examples": len(probe),
         "error": found.error,
-        "forecast": forecast(found, answers),
+        "forecast": forecast(found, answers, frozen=_told(notes, FROZEN)),
         "features": {"n": len(probe), **_numbers(plain)},
         "features_beside": {"n": found.count, **_numbers(found.plain)},
         "tangent": {"n": found.count, "share": found.share, **_numbers(found.best)}
@@ -543,6 +566,11 @@ def _model_record(
     return Record(contents, arrays)
 
 
+def _told(notes: Sequence[str], start: str) -> bool:
+    """Whether one of the notes begins so."""
+    return any(note.startswith(start) for note in notes)
+
+
 def _joined(
     sources: Mapping[str, Source],
     kept: Mapping[str, Record],
@@ -560,7 +588,8 @@ def _joined(
             record.contents["forecast"]["value"],
             record.contents["parameters"],
             record.arrays["misses"],
-            any(note.startswith(NOT_MEASURED) for note in record.contents["notes"]),
+            incomplete=_told(record.contents["notes"], NOT_MEASURED),
+            frozen=_told(record.contents["notes"], FROZEN),
         )
         for name, record in ((name, kept[name]) for name in sources if name in kept)
     ]
