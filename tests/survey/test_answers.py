@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import theodolite as th
+from theodolite.measures import kernel, representation
 from theodolite.report import answers
 from theodolite.surveys.answers import answers_of
 
@@ -414,3 +415,12 @@ def test_a_survey_of_one_family_shows_the_same_sentences_everywhere(generator):
     assert [answer["question"] for answer in told] == ["task", "layer", "next"]
     assert found.summary().startswith(told[0]["text"])
     assert [answer.text for answer in answers([found.run])] == [answer["text"] for answer in told]
+
+
+@pytest.mark.parametrize("width", [3, 60], ids=["by-features", "by-kernel"])
+def test_narrow_and_wide_features_are_read_off_alike(generator, width):
+    x, y = torch.randn(40, width, generator=generator), torch.arange(40) % 4
+    x[:, 0] += y
+    found = th.survey_features({"x": x}, y).estimate("readout_accuracy", "x")
+    assert found.value == float(kernel.regression_accuracy(x.double() @ x.double().T, y))
+    assert found.value == float(representation.readout_accuracy(x.double(), y))

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from theodolite.cli.story import CNN, StorySettings
 from theodolite.data import digits, scaled, shuffled_labels
@@ -149,19 +150,27 @@ def _monitor(
 def _train(
     model: nn.Module, data: Examples, settings: StorySettings, watch: Callable[[int], None]
 ) -> None:
-    """Adam on small batches: fits shuffled labels within the given steps."""
+    """Adam on small batches: fits shuffled labels within the given steps.
+
+    As a function: the first optimizer of a process imports ``torch._dynamo``, which takes a second.
+    """
     inputs, labels = data
     generator = torch.Generator().manual_seed(settings.seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    weights = list(model.parameters())
+    means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    steps = [torch.tensor(0.0) for _ in weights]
+    rates = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+    plain = {"amsgrad": False, "maximize": False}
     order = torch.empty(0, dtype=torch.long)
     watch(0)
     for step in range(1, settings.steps + 1):
         if len(order) < _BATCH:
             order = torch.randperm(len(inputs), generator=generator)
         rows, order = order[:_BATCH], order[_BATCH:]
-        optimizer.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(model(inputs[rows]), labels[rows]))
-        optimizer.step()
+        loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
+        gradients = list(torch.autograd.grad(loss, weights))
+        with torch.no_grad():
+            adam(weights, gradients, means, squares, [], steps, **plain, **rates)
         watch(step)
 
 

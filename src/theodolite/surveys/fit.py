@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from theodolite.engine import Loss, first_output, per_example_cross_entropy, per_example_loss
+from theodolite.linalg import LeaveOneOut
 from theodolite.measures import kernel, representation
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext
@@ -136,8 +137,7 @@ def measure_readouts(
     value = representation.neighbour_accuracy_of_gram(features.gram, labels)
     estimate = _accuracy(float(value), labels)
     record.row(layer, "representation", "neighbour_accuracy", estimate, n=len(labels))
-    value = kernel.regression_accuracy(few.gram, labels[: len(few)])
-    estimate = _accuracy(float(value), labels[: len(few)])
+    estimate = _accuracy(float(_readout(few, labels[: len(few)]).accuracy), labels[: len(few)])
     record.row(layer, "representation", "readout_accuracy", estimate, n=len(few))
 
 
@@ -161,7 +161,7 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
     if inputs is not None and bool(inputs.gram.isfinite().all()):
         labels = targets.labels.to(inputs.gram.device)
         near = representation.neighbour_accuracy_of_gram(inputs.gram, labels)
-        line = kernel.regression_accuracy(inputs.gram, labels)
+        line = _readout(inputs, labels).accuracy
         rows |= {"input_neighbour_accuracy": float(near), "input_readout_accuracy": float(line)}
     for measure, value in rows.items():
         read_at = "outputs" if measure == "accuracy" else "inputs"
@@ -196,13 +196,21 @@ def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
             record.row(None, "representation", name, other, n=len(held_out.batch))
 
 
+def _readout(features: LayerFeatures, targets: Tensor) -> LeaveOneOut:
+    """Regression on all other examples: with narrow features themselves, else with their kernel."""
+    rows = features.rows
+    if rows is not None and rows.device.type == "cpu" and 3 * features.width <= 2 * len(rows):
+        return representation.leave_one_out_readout(rows.double(), targets)
+    return kernel.leave_one_out_regression(features.gram, targets)
+
+
 def _readout_r2(features: LayerFeatures, targets: Targets) -> Estimate:
     """Share of the variance of the targets that a linear read-out of all the others explains."""
     assert targets.columns is not None
     columns = targets.columns[: len(features)].to(features.gram.device)
     if columns.shape[1] > len(columns):  # turned into fewer, with the same lengths of all rows
         columns = torch.linalg.qr((columns - columns.mean(0)).mT).R.mT
-    found = kernel.leave_one_out_regression(features.gram, columns)
+    found = _readout(features, columns)
     low, high = found.error_interval.tolist()
     return Estimate(1 - float(found.error), (high - low) / 3.92, 0.0, None, "leave-one-out")
 
