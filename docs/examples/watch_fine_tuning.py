@@ -13,6 +13,7 @@ training sequences, ``held_out`` others of the same domains.
 Measuring takes a share of the training's time, ``--budget 0.05`` by default: processor time on the
 CPU, time by the clock on a GPU. The first measurement, which compares the engine with autograd, and
 the last, which has everything, come in any case; those between when they can be paid for.
+``--compare 100`` also trains 100 steps without the callback and prints what a step took.
 """
 
 import argparse
@@ -101,6 +102,7 @@ def sequences(tokens: Tokens, count: int, length: int, task: str) -> tuple[dict,
         ids = torch.tensor(tokens(text[: 24 * count * length]))
         windows = ids[: len(ids) // length * length].reshape(-1, length)
         parts.append(windows[torch.randperm(len(windows), generator=generator)[: 2 * count]])
+    count = min(len(part) for part in parts) // 2  # fewer where few packages are installed
     domains = [name for _ in range(count) for name in texts()]  # in turns: any part is balanced
 
     def batch(rows: slice) -> dict[str, Tensor]:
@@ -136,21 +138,30 @@ def main(
     lora: bool = False,
     steps: int = 40,
     batch: int = 8,
-    probe: int = 12,
+    probe: int | None = None,
     every: int = 10,
     budget: float = 0.05,
     count: int = 32,
     length: int = 32,
     rate: float | None = None,
+    compare: int = 0,
 ) -> th.History:
     """Fine-tune, watch, and say what was seen."""
-    torch.manual_seed(0)
-    model, tokens = language_model(weights) if task == "language" else classifier(weights, folder)
-    if lora:
-        from peft import LoraConfig, get_peft_model
 
-        model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
+    def prepared() -> tuple[nn.Module, Tokens]:
+        torch.manual_seed(0)
+        model, tokens = (
+            language_model(weights) if task == "language" else classifier(weights, folder)
+        )
+        if lora:
+            from peft import LoraConfig, get_peft_model
+
+            model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
+        return model, tokens
+
+    model, tokens = prepared()
     train, others, domains = sequences(tokens, count, length, task)
+    probe = probe or (12 if task == "language" else 96)  # sequences, of which one says much; texts
     few = {name: part[:probe] for name, part in train.items()}
     watch = AlignmentCallback(
         few,
@@ -166,24 +177,34 @@ def main(
         options={"split": "train"},
     )
     rows = [dict(zip(train, row, strict=True)) for row in zip(*train.values(), strict=True)]
-    arguments = TrainingArguments(
-        output_dir=str(folder / "trainer"),
-        max_steps=steps,
-        per_device_train_batch_size=batch,
-        learning_rate=rate or (1e-3 if lora or weights is None else 5e-5),
-        use_cpu=not torch.cuda.is_available(),
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[watch])
-    begun = clock()
-    trainer.train()
-    whole, history = clock() - begun, watch.history
+
+    def trained(model: nn.Module, steps: int, callbacks: list) -> float:
+        arguments = TrainingArguments(
+            output_dir=str(folder / "trainer"),
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            learning_rate=rate or (1e-3 if lora or weights is None else 5e-5),
+            use_cpu=not torch.cuda.is_available(),
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        trainer = Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
+        begun = clock()
+        trainer.train()
+        return clock() - begun
+
+    alone = None
+    if compare:
+        trained(prepared()[0], 5, [])  # the first steps of a process are slow
+        alone = trained(prepared()[0], compare, []) * steps / compare
+    whole, history = trained(model, steps, [watch]), watch.history
     measuring = whole * watch.overhead / (1 + watch.overhead)
-    print(f"{whole:.0f} s, of which {measuring:.0f} s for measuring at steps {history.steps}:")
+    print(f"{whole:.1f} s, of which {measuring:.1f} s for measuring at steps {history.steps}:")
     print(f"{watch.overhead:.1%} of the training, the first and the last measurement included")
+    if alone is not None:
+        print(f"{alone:.1f} s without the callback ({compare} steps, scaled)")
     took = [record.contents["seconds"]["total"] for record in history.run.steps]
     print("seconds by the clock of each:", [round(seconds, 2) for seconds in took])
     for record in history.run.steps:
@@ -203,7 +224,7 @@ if __name__ == "__main__":
     parser.add_argument("--task", choices=["language", "classifier"], default="language")
     parser.add_argument("--weights", type=Path, help="folder with the unpacked packages")
     parser.add_argument("--lora", action="store_true")
-    for option in ("steps", "batch", "probe", "every", "count", "length"):
+    for option in ("steps", "batch", "probe", "every", "count", "length", "compare"):
         parser.add_argument(f"--{option}", type=int)
     for option in ("rate", "budget"):
         parser.add_argument(f"--{option}", type=float)

@@ -285,11 +285,11 @@ def test_omega_is_measured_where_unit_vectors_do_not_fit(monkeypatch):
     """The last measurement of a monitor takes everything; it must not lose what the others had."""
     torch.manual_seed(0)
     model, batch = llama(), tokens()
-    full = th.survey(model, batch, families="gradient", sizes={"pairs": 0})
+    full = th.survey(model, batch, families="gradient", sizes={"pairs": 2})
     monkeypatch.setattr("theodolite.surveys.context._SUMS", 10**9)
     monkeypatch.setattr("theodolite.surveys.context._CHECKED", 10**9)
     tight = {"memory_limit": "1GB"}
-    found = th.survey(model, batch, families="gradient", sizes={"pairs": 0}, options=tight)
+    found = th.survey(model, batch, families="gradient", sizes={"pairs": 2}, options=tight)
     contents = found.record.contents
     assert contents["skipped"] == {}
     assert value(found, "omega") == pytest.approx(value(full, "omega"), rel=1e-5)

@@ -90,6 +90,22 @@ def test_gradients_are_those_of_the_losses_of_sequences():
     assert "the output at a position is held against the next one" in text
 
 
+@pytest.mark.parametrize("layers", [None, ["mix"]])
+def test_sums_of_gradients_of_sequences_follow_from_their_pairs(layers):
+    model, groups = Reader().double().eval(), torch.arange(12) % 3
+    given = {"groups": groups, "families": "gradient", "layers": layers, "permutations": 0}
+    pairs = th.survey(model, sentences(), **given)
+    sums = th.survey(model, sentences(), **given, sizes={"pairs": 2})
+    methods = [found.record.contents["routes"]["gradient"]["method"] for found in (pairs, sums)]
+    whole = "sums over examples" if layers else "all pairs of examples"  # layers lack parameters
+    assert methods == [whole, "sums over examples"]
+    rows = {(row["layer"], row["measure"]): row["value"] for row in sums.record.contents["rows"]}
+    compared = {"omega", "in_class_omega", "omega_contrast", "gradient_diversity", "stiffness"}
+    for (layer, measure), expected in rows.items():
+        if measure in compared:
+            assert value(pairs, measure, layer) == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_model_that_sees_all_tokens_is_not_shifted():
     batch = {**sentences(), "labels": sentences()["input_ids"]}
     found = th.survey(Reader(causal=False).double(), batch, families="kernel")
@@ -415,3 +431,20 @@ def test_the_engine_takes_labels_per_position_by_name():
 def test_real_numbers_beside_classes_are_no_labels():
     batch = Batch((torch.zeros(2, 3, 4),), targets=torch.randn(2, 3))
     assert PositionLabels.of(torch.zeros(2, 3, 4), batch) is None
+
+
+def test_the_last_measurement_of_a_monitor_says_whether_groups_pull_apart():
+    torch.manual_seed(0)
+    groups = ["code", "prose"] * 6
+    watched = th.Monitor(Reader().double(), sentences(), groups=groups, families="gradient")
+    with watched:
+        watched.step(0)
+        watched.step(1)
+    first, last = (record.contents for record in watched.history.run.steps)
+    chance = {row["null_sd"] is None for row in first["rows"] if row["measure"] == "omega_contrast"}
+    assert chance == {True}
+    rows = [row for row in last["rows"] if row["measure"] == "omega_contrast" and row["layer"]]
+    assert rows
+    assert all(row["null_sd"] is not None for row in rows)
+    (text,) = (answer["text"] for answer in last["answers"] if answer["question"] == "groups")
+    assert "chance was not measured" not in text

@@ -355,3 +355,15 @@ def test_sums_of_gradients_are_those_of_all_pairs():
     np.testing.assert_allclose(one.value, other.value, rtol=1e-9)
     for name, values in from_sums.record.arrays.items():
         np.testing.assert_allclose(from_pairs.record.arrays[name], values, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_of_all_parameters_stay_those_where_few_layers_are_shown():
+    model, data = cnn().double(), (images()[0].double(), images()[1])
+    every, first = (
+        th.survey(model, data, families="gradient", layers=layers, permutations=0)
+        for layers in (None, ["0"])
+    )
+    wanted = "measure in ('omega', 'in_class_omega') and layer.isna()"
+    one, other = (found.to_frame().query(wanted).value for found in (every, first))
+    assert len(one) == 2
+    np.testing.assert_allclose(one, other, rtol=1e-9)

@@ -233,10 +233,11 @@ def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
 
     They are where all pairs are asked for, and where their products cost less than sums: n examples
     have n/2 products with each of p numbers, and sums, with those of unit vectors, some passes over
-    n examples. Kernels add up to that of all parameters where layers share none.
+    n examples. Kernels add up to that of all parameters where each belongs to one of the layers.
     """
     names = [name for layer in layers for name in layer.owned]
-    if not context.processes.alone or context.task is not None or len(names) > len(set(names)):
+    trained = [name for name, p in context.model.named_parameters() if p.requires_grad]
+    if not context.processes.alone or sorted(names) != sorted(trained):
         return False
     count, asked = context.count("gradient"), context.plan.sizes["pairs"]
     if _pair_count(context) == count or asked:

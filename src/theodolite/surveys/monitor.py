@@ -225,9 +225,12 @@ class Monitor:
         """Measure the last step in full: with curves, heat maps, stiffness and chance levels."""
         if self._last is None:
             return
-        chosen = self._options
+        chosen, sizes = self._options, dict(self._options.sizes)
+        if self._probe.positions is not None and self._probe.groups is not None:
+            sizes["pairs"] = None  # of few sequences: do their groups pull apart beyond chance?
         full = replace(
             chosen,
+            sizes=sizes,
             stiffness=True,
             heat_maps=True,
             permutations=max(_LAST_PERMUTATIONS, chosen.permutations),
