@@ -87,7 +87,7 @@ def test_stacks_are_checked(large, monkeypatch):
         bundles.OuterStack, "_product", lambda self, a, b: correct(self, a, b.flip(0))
     )
     with pytest.raises(CaptureError, match=r"'blocks.*as autograd gives them"):
-        measured(model, monkeypatch, stacked=True)
+        measured(Blocks().double(), monkeypatch, stacked=True)
 
 
 def test_layers_of_very_different_gradients_keep_their_digits(monkeypatch):

@@ -27,13 +27,19 @@ from theodolite.engine._examples import Check, require_independent, tolerance_of
 from theodolite.engine._gradient_bundles import Bundle, bundled, part_norms
 from theodolite.engine._gradient_samples import (
     LOGITS,
-    BatchLoss,
     GradientCheck,
     GradientSample,
     in_background,
     squared_norms,
 )
-from theodolite.engine._runs import ForwardRun, ModelRecorder, Progress, plain_gradients
+from theodolite.engine._runs import (
+    BatchLoss,
+    ForwardRun,
+    ModelRecorder,
+    Progress,
+    plain_gradients,
+)
+from theodolite.engine._signatures import Signature, remember_check
 from theodolite.engine.batches import Batch, even_spans
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.state import model_device
@@ -318,6 +324,7 @@ class GradientAccumulation:
         stacked: bool = True,
     ) -> None:
         self._recorder, self._loss, self._stiffness = recorder, loss, stiffness
+        recorder.arithmetic = (stacked, stiffness)
         self.progress: Progress | None = None
         self._processes = processes
         owned = recorder.ownership
@@ -336,6 +343,8 @@ class GradientAccumulation:
         self._check = GradientCheck(recorder)
         self._alone, self._stacked = alone, stacked
         self._kinds: set[tuple[Any, ...]] = set()  # ways through the model that were taken
+        self._signatures: list[Signature | None] = []  # of passes that are compared
+        self._compared: set[str] = set()  # what was compared with autograd, in words
         self._differences: list[tuple[Tensor, Batch]] = []
         if stiffness:
             self._groups = target_columns(self._labels, self._classes).to(device)
@@ -346,6 +355,12 @@ class GradientAccumulation:
     def layers(self) -> tuple[str, ...]:
         """Layers, all parameters, and the logits: the rows of :meth:`sums`."""
         return tuple(self._layers)
+
+    @property
+    def checked(self) -> str:
+        """What was compared with autograd, in words; the least of all batches."""
+        kinds = ("some examples", "every example", "remembered")
+        return next((kind for kind in kinds if kind in self._compared), "nothing")
 
     def _membership(self) -> Float[Tensor, "layers names"]:
         """One where a layer owns a tensor."""
@@ -428,6 +443,8 @@ class GradientAccumulation:
             )
         self._differences.clear()
         self._check.require_agreement(self._losses[0].dtype)
+        for signature in self._signatures:
+            remember_check(self._recorder.model, signature)
 
     def _add(self, batch: Batch, start: int, check: Check) -> None:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions.
@@ -437,14 +454,20 @@ class GradientAccumulation:
         the reductions while it launches that of these examples.
         """
         segments = self._segments(start, start + len(batch))
-        run = self._recorder.run(batch)
-        losses = self._loss(run.outputs, batch)
+        run = self._recorder.run(batch, self._loss)
+        losses = run.losses
+        assert losses is not None
         self._losses.append(losses.detach())
         sample = None
         every = check == "every" or self._recorder.unsure
         if check and (every or run.draws or run.kind not in self._kinds):
             self._kinds.add(run.kind)
-            sample = GradientSample(self._recorder, self._loss, run, batch, every=every)
+            if run.remembered:
+                self._compared.add("remembered")
+            else:
+                sample = GradientSample(self._recorder, self._loss, run, batch, every=every)
+                self._compared.add("every example" if every else "some examples")
+                self._signatures.append(run.signature)
         backward = partial(torch.autograd.grad, losses.sum(), self._inputs(run), allow_unused=True)
         begun = in_background(losses.device, backward)
         del losses, backward
@@ -460,20 +483,17 @@ class GradientAccumulation:
         span = slice(start, start + len(batch))
         kept = list(arrived) if self._stiffness else None
         bundles = bundled(self._gradients(run, arrived), stacked=self._stacked)
-        self._reduce(bundles, segments, span, sample)
+        if sample is None:
+            self._reduce(bundles, segments, span)
+        else:
+            waiting = list(bundles)
+            squares = self._reduce(iter(waiting), segments, span)
+            for bundle, own in zip(waiting, squares, strict=True):
+                sample.compare(self._check, bundle, own.clamp(min=0.0).sqrt())
+            self._differences += sample.finish(self._check)
+            del waiting
         if kept is not None:
             self._add_units(self._gradients(run, kept), segments, span)
-        del run, arrived, kept
-        if sample is not None:
-            self._differences += sample.compare(self._check, partial(self._norms, span))
-
-    def _norms(self, span: slice, names: Sequence[str]) -> Float[Tensor, "m n"]:
-        """Norms of some tensors' gradients for the examples of a batch."""
-        rows = [self._rows[name] for name in names]
-        first = rows[0]
-        if rows == list(range(first, first + len(rows))):
-            return self._squares[first : first + len(rows), span].sqrt()
-        return torch.stack([self._squares[row, span] for row in rows]).sqrt()
 
     def _add_alone(self, batch: Batch, start: int) -> None:
         """One example, by plain autograd."""
@@ -497,9 +517,8 @@ class GradientAccumulation:
         bundles: Iterator[Bundle],
         segments: list[Segment],
         span: slice,
-        sample: GradientSample | None = None,
-    ) -> None:
-        """Norms into the table, sums into the tallies, gradients of some examples to a sample."""
+    ) -> list[Float[Tensor, "m n"]]:
+        """Norms into the table, sums into the tallies; the squared norms of every bundle."""
         norms: list[Tensor] = []
         rows: list[int] = []
         for bundle in bundles:
@@ -509,8 +528,6 @@ class GradientAccumulation:
                 dtype = torch.float32 if bundle.gradients.coarse else torch.float64
                 self._tallies[bundle.names] = ClassTally(widths=bundle.widths, dtype=dtype)
             norms.append(bundle.reduce(segments, self._tallies[bundle.names].add))
-            if sample is not None:
-                sample.take(bundle)
             if span.stop == len(self._labels) and self._processes.alone:
                 self._tallies[bundle.names].settle()
             rows += [self._rows.setdefault(name, len(self._rows)) for name in bundle.names]
@@ -520,6 +537,7 @@ class GradientAccumulation:
         else:
             for row, values in zip(rows, table, strict=True):
                 self._squares[row, span] = values
+        return norms
 
     def _segments(self, start: int, stop: int) -> list[Segment]:
         """Runs of one class; a class closes where the next example of all has another label."""

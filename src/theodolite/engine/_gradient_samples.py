@@ -5,10 +5,11 @@ the same examples inside the batch must add up to them: an example that was take
 out or mixed with others shows, for every parameter.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from theodolite.engine._example_gradients import Segment
 from theodolite.engine._examples import BRANCHES, LARGE, output_differences, tolerance_of
 from theodolite.engine._gradient_bundles import Bundle, part_norms
-from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
+from theodolite.engine._runs import BatchLoss, ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import DisagreementError, function_name
 
@@ -38,7 +39,6 @@ _ALL = 32  # so few examples all run again, in two parts
 _ENDS = 8  # of many, these from each end of the batch
 _LARGE_ENDS = 1  # of whole sequences and pictures
 
-BatchLoss = Callable[[Tensor, Batch], Tensor]
 Result = TypeVar("Result")
 
 
@@ -128,22 +128,24 @@ class _Part:
         # One example, or two that a slice picks.
         single = large and all(len(part) == 1 for part in ranges)
         self.few = slice(first, last + 1, max(1, last - first)) if single else None
-        self.sums: dict[str, Tensor] = {}
-        self.norms: list[Tensor] = []
-        self.arranged: dict[str, Callable[[Tensor], Tensor]] = {}
 
-    def weighted_sum(self, bundle: Bundle) -> Float[Tensor, " p"]:
-        """Sum of the gradients; the norm of each is kept where they are few."""
+    def weighted_sum(self, bundle: Bundle) -> tuple[Float[Tensor, " p"], Tensor | None]:
+        """Sum of the gradients, and the norm of each where they are few."""
         if self.few is None:
             sums: list[Tensor] = []
             add = sums.append
             bundle.gradients.weighted_sums(self.segments, self.weights, lambda _, part: add(part))
             rows = sums[0] if len(sums) == 1 else torch.cat(sums)
-            return rows.sum(0).flatten()
+            return rows.sum(0).flatten(), None
         rows = bundle.gradients.singles(self.few)
-        exact = not bundle.gradients.coarse
-        self.norms.append(part_norms(rows, bundle.widths, exact).mT)
-        return self.own.to(rows.dtype) @ rows.flatten(1)
+        norms = part_norms(rows, bundle.widths, exact=not bundle.gradients.coarse)
+        return self.own.to(rows.dtype) @ rows.flatten(1), norms.mT
+
+    @cached_property
+    def expected(self) -> dict[str, Tensor]:
+        """Autograd's own gradients, once they are there; those that were compared are let go."""
+        found, self.plain = self.plain(), dict
+        return found
 
     def weigh(self, weights: Float[Tensor, " n"]) -> None:
         """Weights of all examples of the batch, and of these."""
@@ -168,6 +170,12 @@ class _Comparison:
     distances: Tensor
     scales: Tensor
 
+    @classmethod
+    def together(cls, parts: Sequence["_Comparison"]) -> "_Comparison":
+        """Several as one, on the CPU."""
+        numbers = torch.cat([torch.stack([part.distances, part.scales]) for part in parts], 1)
+        return cls(tuple(name for part in parts for name in part.names), *numbers.cpu())
+
 
 class GradientCheck:
     """Gradients of weighted losses against plain autograd; waits on the device for the verdict.
@@ -179,7 +187,7 @@ class GradientCheck:
 
     def __init__(self, recorder: ModelRecorder) -> None:
         self._recorder = recorder
-        self._waiting: list[_Comparison] = []
+        self._waiting: dict[Hashable, list[_Comparison]] = defaultdict(list)
 
     def draw(self, slopes: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
         """Random weights that bring all examples to one size, given their losses' slopes."""
@@ -194,6 +202,7 @@ class GradientCheck:
         found: Mapping[str, Tensor],
         expected: Mapping[str, Tensor],
         spreads: Float[Tensor, " m"],
+        pass_: Hashable = None,
     ) -> None:
         """Note how far vectors are from what they should be.
 
@@ -203,6 +212,7 @@ class GradientCheck:
             expected: Parameter -> vector; not there means zero.
             spreads: Norm of the norms of the examples' weighted gradients, which gives the scale,
                 for every parameter that was found.
+            pass_: Equal for parameters of one pass, whose rounding is that of the largest.
         """
         names = tuple(dict.fromkeys([*found, *expected]))
         nothing = spreads.new_zeros(1)
@@ -217,16 +227,20 @@ class GradientCheck:
             gaps.append(value if value.dim() else (value - size).unsqueeze(0))
         missing = spreads.new_zeros(len(names) - len(spreads))
         scales = torch.maximum(torch.cat([spreads, missing]), sizes)
-        self._waiting.append(_Comparison(names, squared_norms(gaps).sqrt(), scales))
+        self._waiting[pass_].append(_Comparison(names, squared_norms(gaps).sqrt(), scales))
 
     def compare_rows(
-        self, names: tuple[str, ...], found: Float[Tensor, "m n"], expected: Float[Tensor, "m n"]
+        self,
+        names: tuple[str, ...],
+        found: Float[Tensor, "m n"],
+        expected: Float[Tensor, "m n"],
+        pass_: Hashable = None,
     ) -> None:
         """Note how far one row per parameter is from what it should be."""
         distances, scales = (
             torch.linalg.vector_norm(rows, dim=1) for rows in (found - expected, expected)
         )
-        self._waiting.append(_Comparison(names, distances, scales))
+        self._waiting["rows", pass_].append(_Comparison(names, distances, scales))
 
     def require_agreement(self, dtype: torch.dtype) -> None:
         """Judge what is waiting.
@@ -240,8 +254,9 @@ class GradientCheck:
         kinds = {dtype} | self._recorder.rounding
         allowed = tolerance_of(kinds)
         eps = max(torch.finfo(kind).eps for kind in kinds)
-        for one in self._waiting:
-            distances, scales = torch.stack([one.distances, one.scales]).cpu()
+        for parts in self._waiting.values():
+            one = _Comparison.together(parts)
+            distances, scales = one.distances, one.scales
             vanishing = _VANISHING * eps * scales.square().sum().sqrt()
             wrong = (~(distances <= allowed * scales + vanishing)).nonzero().flatten().tolist()
             if wrong:
@@ -320,40 +335,43 @@ class GradientSample:
             part.plain = in_background(self._device, compute)
             del part.losses
 
-    def take(self, bundle: Bundle) -> None:
-        """Add up the gradients of the same examples as they were found in the batch."""
-        for part in self._parts:
-            total = part.weighted_sum(bundle)
-            pieces = torch.split(total, list(bundle.widths)) if bundle.widths else [total]
-            arranged = bundle.gradients.arrangement()
-            for name, piece in zip(bundle.names, pieces, strict=True):
-                if name in self._derived:  # parts of a parameter, in an order of their own
-                    part.sums[name] = torch.linalg.vector_norm(piece)
-                else:
-                    part.sums[name], part.arranged[name] = piece, arranged
+    def compare(self, check: GradientCheck, bundle: Bundle, norms: Float[Tensor, "m n"]) -> None:
+        """Note how far gradients found in the batch are from autograd's, which are let go.
 
-    def compare(
-        self, check: GradientCheck, norms: Callable[[Sequence[str]], Float[Tensor, "m n"]]
-    ) -> Iterator[tuple[Float[Tensor, "2"], Batch]]:
-        """Wait for autograd and note how far gradients are from its own, and outputs from before.
+        No more than those of one bundle, and autograd's that wait, exist at a time.
 
         Args:
             check: Where it is noted.
-            norms: From names of parameters to the norms of the examples' gradients.
+            bundle: The gradients of all examples of the batch.
+            norms: Of each of them.
         """
+        names = bundle.names
         for part in self._parts:
-            names = tuple(part.sums)
-            own = norms(names)[:, part.places]
+            own = norms[:, part.places]
             spreads = torch.linalg.vector_norm(own * part.own, dim=1)
-            plain = part.plain()
-            part.plain = dict
-            expected = {
-                name: part.arranged.get(name, torch.flatten)(value) for name, value in plain.items()
-            }
-            del plain
-            kept = [place for place, name in enumerate(names) if name != LOGITS]
-            part.sums.pop(LOGITS, None)
-            check.compare(part.sums, expected, spreads[kept])
-            if part.norms:
-                check.compare_rows(names, torch.cat(part.norms), own)
+            total, lengths = part.weighted_sum(bundle)
+            if lengths is not None:
+                check.compare_rows(names, lengths, own, pass_=part)
+            pieces = torch.split(total, list(bundle.widths)) if bundle.widths else [total]
+            found, expected = {}, {}
+            for name, piece in zip(names, pieces, strict=True):
+                derived = name in self._derived  # parts of a parameter, in an order of their own
+                arranged = torch.flatten if derived else bundle.gradients.arrangement()
+                found[name] = torch.linalg.vector_norm(piece) if derived else piece
+                if name in part.expected:
+                    expected[name] = arranged(part.expected.pop(name))
+            if LOGITS in found:
+                place = names.index(LOGITS)
+                spreads = torch.cat([spreads[:place], spreads[place + 1 :]])
+                del found[LOGITS]
+            if found:
+                check.compare(found, expected, spreads, pass_=part)
+
+    def finish(self, check: GradientCheck) -> Iterator[tuple[Float[Tensor, "2"], Batch]]:
+        """What nobody has found is compared with nothing; how far outputs are from before."""
+        for part in self._parts:
+            if part.expected:
+                unseen = {name: value.flatten() for name, value in part.expected.items()}
+                nothing = part.own.new_zeros(0)
+                check.compare({}, unseen, nothing, pass_=part)
             yield part.differences, self._batch

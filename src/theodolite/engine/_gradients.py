@@ -69,6 +69,9 @@ class GradientSums(Mapping[str, LayerSums]):
         losses: loss of each example.
         measured: ``"in batches"``, or ``"one by one: "`` and why examples could not be followed
             together.
+        checked: what was compared with autograd: ``"some examples"``, ``"every example"``,
+            ``"remembered"`` where an earlier call was, ``"nothing"``; ``"by autograd itself"``
+            where examples were measured one by one.
     """
 
     names: tuple[str, ...]
@@ -76,6 +79,7 @@ class GradientSums(Mapping[str, LayerSums]):
     labels: Int[Tensor, " n"]
     losses: Float[Tensor, " n"]
     measured: str = "in batches"
+    checked: str = "nothing"
 
     def __getitem__(self, layer: str) -> LayerSums:
         if layer not in self.names:
@@ -148,9 +152,12 @@ def gradient_sums(
         check: run some examples of the first batch again (up to 32, two of whole sequences), beside
             others than before and by plain autograd alone, with a random weight for each: outputs
             must be the same, and for every parameter the gradients that were found must add up to
-            autograd's. Where examples lie is remembered from earlier calls with the model. Where a
-            call could move them, all examples of the batch are looked for, for about two thirds of
-            a plain pass. ``"every"`` runs every example of every batch again, for about another.
+            autograd's. Where a call could move examples, all of the batch are looked for, for about
+            two thirds of a plain pass. Where none could, from the inputs to the loss, and an
+            earlier call with the same module object made the very same torch calls (functions,
+            shapes, dtypes, arguments, parameters; weights may differ), the comparison is remembered
+            and not made again: ``checked`` says so. ``"every"`` remembers nothing and runs every
+            example of every batch again, for about another plain pass.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
@@ -216,7 +223,8 @@ def gradient_sums(
         work.add_up()
         stacked = work.sums()
     measured = "in batches" if why is None else f"one by one: {why}"
-    return GradientSums(work.layers[:-2], stacked, classes, work.losses(), measured)
+    checked = work.checked if why is None else "by autograd itself"
+    return GradientSums(work.layers[:-2], stacked, classes, work.losses(), measured, checked)
 
 
 def _require_sound_rules(

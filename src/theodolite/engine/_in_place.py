@@ -28,7 +28,7 @@ def reads_shape(name: str) -> bool:
     return name in _ABOUT_SHAPES
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # thousands of them: not frozen, which takes three times as long
 class MadeCall:
     """A call that was made.
 
@@ -182,6 +182,27 @@ def _rows_by_weight(call: MadeCall) -> bool:
     return given == [False, True, False] and not call.kwargs
 
 
+def _loss_of_each(*, labels: bool) -> Callable[[MadeCall], bool]:
+    """Losses that are not added up, of labels or of numbers; weights are the same for all."""
+
+    def known(call: MadeCall) -> bool:
+        first, target = call.first, call.given("target", 1)
+        others = [v for v in call.others if v is not target]
+        if call.kwargs.get("reduction") != "none" or any(map(call.depends, others)):
+            return False
+        if not isinstance(target, Tensor) or not (call.depends(first) and call.depends(target)):
+            return False
+        one_each = labels and target.shape == first.shape[:1] + first.shape[2:]
+        return first.dim() > 0 and (one_each or target.shape == first.shape)
+
+    return known
+
+
+def _padded(call: MadeCall) -> bool:
+    """Along the last axes, of which the first is none."""
+    return call.holds_examples() and len(call.given("pad", 1)) // 2 < call.first.dim()
+
+
 def _attention(call: MadeCall) -> bool:
     query, certain = call.first, call.given("dropout_p", 4, 0.0) == 0.0
     examples = call.depends(query) and query.dim() > 2
@@ -223,6 +244,7 @@ _KNOWN: dict[str, Callable[[MadeCall], bool]] = {
             "sub", "tanh", "to", "type_as", "where", "__add__", "__and__", "__iadd__", "__imul__",
             "__invert__", "__isub__", "__itruediv__", "__mul__", "__neg__", "__or__", "__pow__",
             "__radd__", "__rmul__", "__rsub__", "__rtruediv__", "__sub__", "__truediv__",
+            "bool", "int", "isnan", "long", "logical_and", "logical_not", "logical_or",
         ],
         _pointwise,
     ),
@@ -259,6 +281,15 @@ _KNOWN: dict[str, Callable[[MadeCall], bool]] = {
     ),
     **dict.fromkeys(["cat", "concat"], _joined),
     **dict.fromkeys(["matmul", "bmm", "__matmul__"], _product),
+    **dict.fromkeys(["cross_entropy", "nll_loss"], _loss_of_each(labels=True)),
+    **dict.fromkeys(
+        [
+            "binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss",
+            "smooth_l1_loss",
+        ],
+        _loss_of_each(labels=False),
+    ),
+    "pad": _padded,
     "embedding": _rows(least=1),
     "batch_norm": lambda call: _rows()(call) and call.given("training", 5) is False,
     "dropout": lambda call: call.given("training", 2) is False,

@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge
 
 from theodolite.engine._examples import Check, alike, output_differences, tolerance_of
 from theodolite.engine._places import Prints, shuffled_halves
+from theodolite.engine._signatures import Signature, was_checked
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.layers import Ownership
@@ -22,6 +23,7 @@ from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_comple
 from theodolite.errors import CaptureError, NotFiniteError
 
 __all__ = [
+    "BatchLoss",
     "ForwardRun",
     "ModelRecorder",
     "Progress",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 Progress = Callable[[float, str], None]
+BatchLoss = Callable[[Tensor, Batch], Tensor]
 
 
 class ProgressCounter:
@@ -69,6 +72,9 @@ class ForwardRun:
         decisions: Numbers that the model's Python code got to decide by.
         draws: Whether random numbers were drawn.
         require_complete: Raises if a use of a parameter went unseen.
+        losses: One number per example, where they were asked for.
+        signature: Equal for passes that differ in weights and numbers alone; None if unsure.
+        remembered: Whether a pass with this signature has agreed with autograd before.
     """
 
     outputs: Tensor
@@ -78,6 +84,9 @@ class ForwardRun:
     decisions: tuple[Any, ...] = ()
     draws: bool = False
     require_complete: Callable[[], None] = lambda: None
+    losses: Tensor | None = None
+    signature: Signature | None = None
+    remembered: bool = False
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -155,6 +164,7 @@ class ModelRecorder:
         decided: Numbers that the model's Python code decided by, of all runs so far.
         remembers: Whether an earlier call has told where examples lie, instead of a pass of one
             example alone.
+        arithmetic: What else decides how gradients are made of what passes leave.
     """
 
     model: nn.Module
@@ -167,21 +177,28 @@ class ModelRecorder:
     dtypes: set[torch.dtype] = field(default_factory=set)
     decided: set[tuple[Any, ...]] = field(default_factory=set)
     remembers: bool = False
+    arithmetic: tuple[Any, ...] = ()
     _kinds: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
 
-    def run(self, batch: Batch) -> ForwardRun:
-        """Record a forward pass; the first of each shape is preceded by one example alone."""
+    def run(self, batch: Batch, loss: BatchLoss | None = None) -> ForwardRun:
+        """Record a forward pass; the first of each shape is preceded by one example alone.
+
+        Args:
+            batch: The examples.
+            loss: From outputs and batch to one number per example, if it is wanted too.
+        """
         reference = None if len(batch) == 1 else self._reference(batch)
         checked = bool(self.check) and not self.trusted
-        run, recorded = self._record(batch, reference)
+        run, recorded = self._record(batch, reference, loss=loss)
         if recorded.moved is not None:
             raise NotFollowedError(f"{recorded.moved} moves examples about by what they contain")
         new = run.kind not in self._kinds
-        if not self.trusted and new:
+        self._kinds.add(run.kind)
+        if not self.trusted and new and not run.remembered:
             run.require_complete()  # another way through the model than the first example's
-            self._kinds.add(run.kind)
-        if checked and (new or self.check == "every") and not recorded.leaves_in_place(run.outputs):
+        looked = self.check == "every" or (new and not run.remembered)
+        if checked and looked and not recorded.leaves_in_place(run.outputs):
             self._look_for_examples(batch, run, reference)
         if reference is not None:
             self._remember(batch, reference)
@@ -272,10 +289,17 @@ class ModelRecorder:
         batch: Batch,
         reference: list[CallTensors] | None,
         prints: Prints | None = None,
+        loss: BatchLoss | None = None,
     ) -> tuple[ForwardRun, UseRecorder]:
-        inputs = (batch.args, dict(batch.kwargs))
         recorded = UseRecorder(
-            self.ownership.parameters, inputs, len(batch), reference, prints, self._others
+            self.ownership.parameters,
+            (batch.args, dict(batch.kwargs)),
+            len(batch),
+            reference,
+            prints,
+            self._others,
+            signed=bool(self.check) and not self.trusted and prints is None,
+            targets=(batch.targets, batch.mask, batch.positions),
         )
         device = next(iter(self.ownership.parameters.values())).device
         before = generator_states(device)
@@ -284,6 +308,8 @@ class ModelRecorder:
             recorded.in_model = False
             outputs = read_outputs(returned, batch, self.readout)
             values = self.choice.select(outputs, batch)
+            recorded.in_outputs = False
+            losses = None if loss is None else loss(values, batch)
         self.require_usable(values)
         if recorded.made_of_parameters(values):
             raise NotFollowedError(
@@ -292,6 +318,8 @@ class ModelRecorder:
             )
         states = zip(before, generator_states(device), strict=True)
         draws = any(not torch.equal(*pair) for pair in states)
+        others = (*self.arithmetic, values.device, tuple(recorded.decisions))
+        signature = None if draws else recorded.signature(*others)
         run = ForwardRun(
             values,
             recorded.uses,
@@ -300,6 +328,9 @@ class ModelRecorder:
             tuple(recorded.decisions),
             draws,
             partial(require_complete, values, recorded),
+            losses,
+            signature,
+            self.check is True and was_checked(self.model, signature),
         )
         self.dtypes |= run.dtypes
         self.decided.add(run.decisions)

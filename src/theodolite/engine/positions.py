@@ -169,7 +169,7 @@ def labels_are_inputs(batch: Batch) -> bool:
     counted = targets != IGNORED
     for tensor in tensors_in((batch.args, dict(batch.kwargs))):
         plain = tensor.shape == targets.shape and not tensor.is_floating_point()
-        if plain and tensor is not batch.mask and bool((tensor == targets)[counted].all()):
+        if plain and tensor is not batch.mask and bool(((tensor == targets) | ~counted).all()):
             return bool(counted.any())
     return False
 

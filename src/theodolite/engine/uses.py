@@ -7,7 +7,7 @@ graph of autograd then tells whether every use was seen.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import FunctionType
@@ -23,8 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from theodolite.engine._examples import BRANCHES, movement, moves_examples, written
-from theodolite.engine._in_place import MadeCall, is_known, reads_shape, stays_in_place
+from theodolite.engine._in_place import is_known, reads_shape
 from theodolite.engine._places import Prints
+from theodolite.engine._signatures import Signature, SignedCalls
 from theodolite.engine.backward import CHEAPER, fixed_batch_norm, flipped_kernel_convolution
 from theodolite.engine.calls import (
     PLAIN,
@@ -242,11 +243,14 @@ class UseRecorder(TorchFunctionMode):
         reference: The same calls for a single example, which tell where examples lie.
         prints: Notes what calls received of each example; None to note nothing.
         others: Parameters that are not followed: they depend on no example either.
+        signed: Whether all calls are written down.
+        targets: Tensors beside the inputs that readouts and losses take of the examples.
 
     Attributes:
         in_model: Cleared once the model has answered: readouts may pick rows as they like.
+        in_outputs: Cleared once the outputs are there: a loss is only looked at.
         moved: The function that moves examples about by what they contain, if one does.
-        in_place: Whether no call could have moved examples, whatever they contain.
+        in_place: Whether no call of the model could have moved examples, whatever they contain.
         decisions: Numbers that Python got to decide by.
         dtypes: In which numbers results were rounded.
     """
@@ -259,6 +263,9 @@ class UseRecorder(TorchFunctionMode):
         reference: list[CallTensors] | None = None,
         prints: Prints | None = None,
         others: Iterable[Tensor] = (),
+        *,
+        signed: bool = False,
+        targets: Any = (),
     ) -> None:
         super().__init__()
         self.uses: list[Use] = []
@@ -267,14 +274,14 @@ class UseRecorder(TorchFunctionMode):
         self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
         self.result_bytes = 0
-        self.in_model = True
+        self.in_model = self.in_outputs = True
         self.moved: str | None = None
-        self.in_place = all(
+        self.in_place = signed and all(
             tensor.dim() > 0 and len(tensor) == examples > 1
             for tensor in tensors_in(inputs)
             if not tensor.is_nested
         )
-        self._seen: list[Interval] = []  # running numbers of all nodes, as long as all are in place
+        self._signs = SignedCalls(examples, self._told) if self.in_place else None
         self.decisions: list[Any] = []
         self.dtypes: set[torch.dtype] = set()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
@@ -283,7 +290,7 @@ class UseRecorder(TorchFunctionMode):
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._keep(others)
         self._of_examples = WeakTensorKeyDictionary()
-        for tensor in tensors_in(inputs):
+        for tensor in tensors_in((inputs, targets)):
             self._of_examples[tensor] = True
 
     def __torch_function__(
@@ -302,39 +309,71 @@ class UseRecorder(TorchFunctionMode):
         depends = self._look(args, sources)
         if kwargs:
             depends |= self._look(kwargs.values(), sources)
-        if sources:
+        if sources and self.in_outputs:
             return self._follow(func, traits, args, kwargs, sources, depends)
-        start = _get_sequence_nr()
-        result = self._result(func, args, kwargs) if traits.cheaper else func(*args, **kwargs)
-        if self.in_place:
-            self._seen.append((start, _get_sequence_nr()))
-        if self.in_model and (traits.watched or self.in_place):
-            self._watch(func, traits, args, kwargs, result, depends)
-        returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        self._mark(returned, depends)
-        if not depends and traits.known:
-            self._keep(returned)
-        if depends and traits.name == "__setitem__":
-            self._mark(written(args[0]), depends)
+        if self._signs is None and not traits.special:  # most of all
+            result = func(*args, **kwargs)
+        else:
+            result = self._called(func, traits, args, kwargs, depends)
+        self._mark(result, depends)
+        if not depends and self._constants and traits.known:
+            self._keep([result] if isinstance(result, Tensor) else tensors_in(result))
         return result
 
     def _look(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
         """Find arguments made of parameters alone; whether others depend on the examples."""
         depends, origins = False, self.origins
         for value in values:
+            if type(value) in PLAIN:  # thousands of calls are looked at
+                continue
             if isinstance(value, Tensor):
                 origin = origins.get(id(value))
-                if origin is not None and origin.tensor is value:
+                if origin is not None:  # and so it is alive: no other tensor has its identity
                     sources[id(value)] = origin
                 elif not depends:
                     depends = self._has_examples(value)
-            elif type(value) in PLAIN:  # most others: thousands of calls are looked at
-                continue
             elif isinstance(value, list | tuple):
                 depends |= self._look(value, sources)
             elif isinstance(value, dict):
                 depends |= self._look(value.values(), sources)
         return depends
+
+    def _called(
+        self,
+        func: Callable[..., Any],
+        traits: "_Traits",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        depends: bool,
+        followed: bool = False,
+    ) -> Any:
+        """The result of a call that is written down, or that not every function would make."""
+        signs = self._signs
+        if signs is not None:
+            signs.begin(func, args, kwargs)
+        if traits.cheaper:
+            result = self._result(func, args, kwargs, followed=followed)
+        else:
+            result = func(*args, **kwargs)
+        if signs is not None:
+            made = (args, kwargs, result, self._depends, self._examples) if depends else None
+            self.in_place &= signs.end(traits.name, made) or not self.in_model
+            if not (self.in_place or signs.complete):  # nobody asks any more
+                self._signs = None
+        if traits.watched and self.in_model:
+            self._watch(func, traits, args, kwargs, result, depends)
+        if depends and traits.name == "__setitem__":
+            self._mark(written(args[0]), depends)
+        return result
+
+    def _told(self, tensor: Tensor) -> tuple[Any, ...]:
+        """What decides about a call, of one tensor."""
+        origin = self.origins.get(id(tensor))
+        if origin is None:
+            return tensor.dtype, self._has_examples(tensor)
+        if not self.in_outputs and self._signs is not None:
+            self._signs.complete = False  # a loss of parameters
+        return tensor.dtype, origin.roots, origin.scale
 
     def _follow(
         self,
@@ -353,16 +392,9 @@ class UseRecorder(TorchFunctionMode):
         if traits.overwrites and isinstance(args[0], Tensor):
             kept = (args[0].clone(), *args[1:])
         start = _get_sequence_nr()
-        if traits.cheaper:
-            result = self._result(func, args, kwargs, followed=True)
-        else:
-            result = func(*args, **kwargs)
-        if self.in_place:
-            self._seen.append((start, _get_sequence_nr()))
+        result = self._called(func, traits, args, kwargs, depends, followed=True)
+        self._mark(result, depends)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
-        if self.in_model and (traits.watched or self.in_place):
-            self._watch(func, traits, args, kwargs, result, depends)
-        self._mark(returned, depends)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
         if not results:
             return result
@@ -370,11 +402,17 @@ class UseRecorder(TorchFunctionMode):
             # One result may be made of another, as those of LSTM cells: names of their own.
             result = tuple(_renamed(part) for part in result)
             returned = tensors_in(result)
-        self._note_interval(sources, (start, _get_sequence_nr()))
+        interval = start, _get_sequence_nr()
+        for source in sources:
+            self.intervals.setdefault(source, []).append(interval)
         if depends:
             self._record(func, traits.name, kept, kwargs, list(sources.values()), returned)
         else:
-            self._derive(func, args, kwargs, list(sources.values()), results)
+            for tensor in results:
+                found = derive(func, (args, kwargs), list(sources.values()), tensor)
+                self.origins[id(tensor)] = found
+        if self._signs is not None:
+            self._signs.resume()
         return result
 
     def _result(
@@ -393,16 +431,30 @@ class UseRecorder(TorchFunctionMode):
         return func(*args, **kwargs) if cheaper is None else cheaper
 
     def leaves_in_place(self, output: Tensor) -> bool:
-        """Whether no call has moved examples, and none was out of sight."""
-        if not self.in_place:
+        """Whether no call of the model has moved examples, and none was out of sight."""
+        if not self.in_place or self._signs is None:
             return False
-        starts = [start for start, _ in self._seen]
+        spans = self._signs.spans
+        starts = [start for start, _ in spans]
         for node, edges in _nodes(output):
             number = node._sequence_nr()
             place = bisect_right(starts, number) - 1
-            if edges and (place < 0 or number >= self._seen[place][1]):
+            if edges and (place < 0 or number >= spans[place][1]):
                 return False
         return True
+
+    def signature(self, *others: Any) -> Signature | None:
+        """Equal for passes of one model that differ in weights and numbers alone; None if unsure.
+
+        Where no call could have moved examples, from the inputs to what was computed last.
+
+        Args:
+            others: What decides beside the calls.
+        """
+        hooked = any(origin.tensor._backward_hooks for origin in self.origins.values())
+        if self._signs is None or hooked:
+            return None
+        return self._signs.signature(*others)
 
     def made_of_parameters(self, tensor: Tensor) -> bool:
         """Whether a tensor is made of parameters, and of nothing that depends on the examples."""
@@ -417,6 +469,8 @@ class UseRecorder(TorchFunctionMode):
         """The same of a tensor that is not made of followed parameters alone."""
         if not tensor.requires_grad:
             return tensor in self._of_examples
+        if not self._constants:
+            return True
         kept, version = self._constants.get(id(tensor), (None, 0))
         return kept is not tensor or tensor._version != version or tensor in self._of_examples
 
@@ -425,8 +479,9 @@ class UseRecorder(TorchFunctionMode):
             if tensor.requires_grad and not tensor.is_inference():
                 self._constants[id(tensor)] = tensor, tensor._version
 
-    def _mark(self, returned: Sequence[Tensor], depends: bool) -> None:
-        for tensor in returned:
+    def _mark(self, result: Any, depends: bool) -> None:
+        """Note what a call has returned or written to."""
+        for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
             if depends:
                 if not tensor.requires_grad:
                     self._of_examples[tensor] = True
@@ -445,31 +500,11 @@ class UseRecorder(TorchFunctionMode):
         depends: bool,
     ) -> None:
         """Note whether a call moves examples about, or hands Python a number to decide by."""
-        if self.in_place and _are_functorch_transforms_active():
-            self.in_place = False
-        elif self.in_place and depends:
-            call = MadeCall(args, kwargs, result, self._depends, self._examples)
-            self.in_place = stays_in_place(traits.name, call)
         if traits.branches:
             self.decisions.append(result)
         suspect = traits.moves and depends and self._examples > 1 and self.moved is None
         if suspect and movement(func, args, kwargs, self._depends, self._examples):
             self.moved = traits.name
-
-    def _note_interval(self, sources: dict[int, Origin], interval: Interval) -> None:
-        for key in sources:
-            self.intervals.setdefault(key, []).append(interval)
-
-    def _derive(
-        self,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        sources: list[Origin],
-        results: list[Tensor],
-    ) -> None:
-        for tensor in results:
-            self.origins[id(tensor)] = derive(func, (args, kwargs), sources, tensor)
 
     def _record(
         self,
@@ -504,6 +539,8 @@ class UseRecorder(TorchFunctionMode):
             call = Call(func, args, kwargs, source, self._examples, axes, result_axes)
             rule = RULES.get(func)
             structure = rule(call) if rule is not None else None
+            if self._signs is not None:
+                self._signs.note(rule, _wrapped(), *found)
             by_rule = structure is not None
             if structure is None:
                 structure = replay(call, keep)
@@ -577,6 +614,11 @@ class _Traits:
     def watched(self) -> bool:
         """Whether it may move examples, or tell Python a number."""
         return self.moves or self.branches
+
+    @cached_property
+    def special(self) -> bool:
+        """Whether more is to be done than to call it."""
+        return self.watched or self.cheaper
 
 
 @lru_cache(maxsize=4096)

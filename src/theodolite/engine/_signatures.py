@@ -1,0 +1,157 @@
+"""The calls of a pass, written down: a model that makes the same ones again was checked before.
+
+The check against autograd asks whether rules are right for the calls of a model, and whether each
+example is where it is taken to be. Both follow from the calls: which functions, on tensors of which
+shapes and dtypes, with which other arguments, which of them parameters, and how many nodes of the
+graph each made. Weights decide neither. A signature is kept only where every call leaves examples
+in place whatever they contain, from the inputs to the loss.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
+from torch._C._autograd import _get_sequence_nr
+
+from theodolite.engine._in_place import MadeCall, stays_in_place
+from theodolite.engine.calls import PLAIN
+
+__all__ = ["Signature", "SignedCalls", "remember_check", "was_checked"]
+
+Signature = tuple[Any, ...]
+
+# Arguments, as far as they decide what a call does -> its number, and whether it leaves examples in
+# place. Numbers are never given twice: a table that was emptied makes calls new, not alike.
+_NUMBERS: dict[tuple[Any, ...], tuple[int, bool]] = {}
+_COUNTER = count()
+_MOST_CALLS = 2**16
+_TOLD = frozenset({type(Ellipsis), torch.layout, torch.memory_format})  # as they are
+_MOST_CHECKS = 64  # signatures of one model
+
+# Model -> signatures of passes that agreed with autograd; no tensors are kept.
+_CHECKED: WeakKeyDictionary[nn.Module, dict[Signature, None]] = WeakKeyDictionary()
+
+
+def was_checked(model: nn.Module, signature: Signature | None) -> bool:
+    """Whether a pass of this model with the same signature has agreed with autograd before."""
+    return signature is not None and signature in _CHECKED.get(model, {})
+
+
+def remember_check(model: nn.Module, signature: Signature | None) -> None:
+    """A pass has agreed with autograd."""
+    if signature is None:
+        return
+    known = _CHECKED.setdefault(model, {})
+    known[signature] = None
+    while len(known) > _MOST_CHECKS:
+        del known[next(iter(known))]
+
+
+class SignedCalls:
+    """Calls of one pass, in order.
+
+    Args:
+        examples: Number of examples.
+        told: From a tensor to what decides about a call beside its shape; for those that are made
+            of no parameter the last entry says whether it depends on the examples.
+
+    Attributes:
+        complete: Cleared where a call may move examples, has arguments that cannot be written down,
+            or comes behind nodes of the graph that no call has made.
+        spans: Running numbers of the nodes that each call made.
+    """
+
+    def __init__(self, examples: int, told: Callable[[Tensor], tuple[Any, ...]]) -> None:
+        self.complete = True
+        self.spans: list[tuple[int, int]] = []
+        self._examples, self._told = examples, told
+        self._entries: list[Any] = []
+        self._last = _get_sequence_nr()
+        self._key: list[Any] = []
+        self._by_value, self._start = False, 0
+
+    def begin(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Write down a call that is about to be made."""
+        self._by_value = False
+        self._key = [function, self._examples]
+        self._describe(args)
+        if kwargs:
+            self._key += kwargs
+            self._describe(kwargs.values())
+        self._start = _get_sequence_nr()
+
+    def _describe(self, values: Iterable[Any]) -> None:
+        key = self._key
+        for value in values:
+            kind = type(value)
+            if isinstance(value, Tensor):
+                self._describe_tensor(value)
+            elif kind is bool:
+                key += (kind, value)  # no 0 and no 1
+            elif kind in PLAIN or kind in _TOLD:
+                key.append(value)
+            elif isinstance(value, list | tuple):
+                key += (kind, len(value))
+                self._describe(value)
+            elif isinstance(value, dict):
+                key += (kind, *value)
+                self._describe(value.values())
+            elif kind is slice:
+                key.append(kind)
+                self._describe((value.start, value.stop, value.step))
+            else:
+                self.complete = False
+
+    def _describe_tensor(self, tensor: Tensor) -> None:
+        told = self._told(tensor)
+        if tensor.is_nested:
+            self.complete = False
+            return
+        shape = tensor.shape
+        self._key += (shape, *told)
+        if told[-1] is False and len(shape) > 0 and shape[0] != 1 and tensor.stride(0) != 0:
+            self._key.append(Tensor)  # of whose numbers nothing is known
+            self._by_value = True
+
+    def end(self, name: str, made: tuple[Any, ...] | None) -> bool:
+        """Note the call once it was made; whether it leaves examples in place.
+
+        Args:
+            name: Name of the function.
+            made: Of a :class:`MadeCall`; None where no argument depends on the examples.
+        """
+        nodes, entry = (self._start, _get_sequence_nr()), tuple(self._key)
+        found = _NUMBERS.get(entry)
+        if found is None or (self._by_value and made is not None):
+            fine = made is None or stays_in_place(name, MadeCall(*made))
+            if len(_NUMBERS) >= _MOST_CALLS:
+                _NUMBERS.clear()
+            found = _NUMBERS[entry] = (next(_COUNTER) if found is None else found[0], fine)
+        number, fine = found
+        if _are_functorch_transforms_active():
+            fine = False
+        if not fine or nodes[0] != self._last:
+            self.complete = False
+        self._last = nodes[1]
+        self.spans.append(nodes)
+        self._entries += (number, nodes[1] - nodes[0])
+        return fine
+
+    def note(self, *what: Any) -> None:
+        """What else decides about the last call."""
+        self._entries.append(what)
+
+    def resume(self) -> None:
+        """Nodes of the graph that were made since the last call are nobody's."""
+        self._last = _get_sequence_nr()
+
+    def signature(self, *others: Any) -> Signature | None:
+        """All calls, and what else decides; None where they cannot be told from others."""
+        complete = self.complete and self._last == _get_sequence_nr()
+        return (*others, *self._entries) if complete else None
