@@ -246,6 +246,45 @@ class KernelEngine:
         )
         return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
 
+    def parts(self, left: int, right: int, symmetric: bool) -> "list[KernelEngine]":
+        """Engines of some layers each, whose factors fit into memory for all examples at once.
+
+        Where factors of all layers do not: passes of few examples would be many, and a GPU waits
+        for their launches. Passes go back no further than the first of these layers. This engine
+        alone where everything fits, or where a layer by itself does not.
+        """
+        plan = self.plan(left, right, symmetric, len(self.layers))
+        examples = max(left, right)
+        if plan.block >= examples or self.one_by_one is not None:
+            return [self]
+        for count in range(2, len(self.layers) + 1):
+            found = [self._of_layers(names) for names in self._shared_out(plan, count)]
+            plans = (part.plan(left, right, symmetric, len(self.layers)) for part in found)
+            if all(plan.block >= examples for plan in plans):
+                return found
+        return [self]
+
+    def _shared_out(self, plan: Plan, count: int) -> list[list[str]]:
+        """Layers in so many parts, or fewer, that keep about as much."""
+        total = sum(entry.numbers for entry in plan.groups) / count
+        parts: list[list[str]] = [[]]
+        kept = 0
+        for layer in self.layers:
+            own = sum(plan.groups[index].numbers for index in self.groups_of(layer))
+            if parts[-1] and kept + own / 2 > total * len(parts):
+                parts.append([])
+            parts[-1].append(layer)
+            kept += own
+        return parts
+
+    def _of_layers(self, names: Sequence[str]) -> "KernelEngine":
+        owned = self.recorder.ownership
+        layers = {name: owned.layers[name] for name in owned.layers if name in set(names)}
+        wanted = {parameter for own in layers.values() for parameter in own}
+        groups = [group for group in self.groups if wanted & set(group.parameters)]
+        recorder = replace(self.recorder, ownership=replace(owned, layers=layers))
+        return replace(self, recorder=recorder, groups=groups)
+
     def collect(self, block: ExampleBlock, plan: Plan, weights: Tensor | None = None) -> Collected:
         """Factors of all groups, and the gradient of the weighted outputs where weights are given.
 
@@ -412,8 +451,9 @@ def _add_run(
     _require_same_calls(plan, run)
     for factor in factors:
         factor.begin(rows, [run.uses[index] for index in factor.group.uses])
-    if not _joint(factors, run, _outputs_per_pass(plan, run)):
-        for output, gradients in run.passes(keep_graph):
+    wanted = frozenset(index for factor in factors for index in factor.group.uses)
+    if not _joint(factors, run, _outputs_per_pass(plan, run), wanted):
+        for output, gradients in run.passes(keep_graph, wanted):
             for factor in factors:
                 factor.add(output, [gradients[index] for index in factor.group.uses])
             del gradients  # before those of the next output come
@@ -421,12 +461,12 @@ def _add_run(
         factor.end()
 
 
-def _joint(factors: list[Factors], run: ForwardRun, size: int) -> bool:
+def _joint(factors: list[Factors], run: ForwardRun, size: int, wanted: frozenset[int]) -> bool:
     """Passes of several outputs at a time; False where the model does not allow it."""
     count = run.outputs.shape[1]
     for start in range(0, count if size > 1 else 0, size):
         outputs = range(start, min(start + size, count))
-        together = run.joint_passes(outputs)
+        together = run.joint_passes(outputs, wanted)
         if together is None:
             return False
         for factor in factors:

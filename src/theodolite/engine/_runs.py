@@ -1,6 +1,6 @@
 """Run a model on some examples with every use of its parameters recorded."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -94,25 +94,36 @@ class ForwardRun:
         return self.decisions, tuple((use.function, use.by_rule) for use in self.uses)
 
     def passes(
-        self, keep_graph: bool = False
+        self, keep_graph: bool = False, wanted: Collection[int] | None = None
     ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
-        """For every output: the gradients of its sum that arrive at each use, None where zero."""
-        edges = [edge for use in self.uses for edge in use.edges]
+        """For every output: the gradients of its sum that arrive at each use, None where zero.
+
+        Args:
+            keep_graph: Whether the graph is needed afterwards.
+            wanted: Places of the uses that matter; nothing comes for others. None for all.
+        """
+        edges = self._edges(wanted)
         count = self.outputs.shape[1] if edges else 0
         for index in range(count):  # nothing here holds on to the gradients of an output
             keep = keep_graph or index + 1 < count
-            yield index, self._by_use(self._pass(edges, index, keep))
+            yield index, self._by_use(self._pass(edges, index, keep), wanted)
+
+    def _edges(self, wanted: Collection[int] | None) -> list[GradientEdge]:
+        uses = enumerate(self.uses)
+        return [e for place, use in uses if wanted is None or place in wanted for e in use.edges]
 
     def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
         total = self.outputs[:, index].sum()
         return list(torch.autograd.grad(total, edges, retain_graph=keep, allow_unused=True))
 
-    def joint_passes(self, outputs: range) -> list[tuple[Tensor, ...]] | None:
+    def joint_passes(
+        self, outputs: range, wanted: Collection[int] | None = None
+    ) -> list[tuple[Tensor, ...]] | None:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
 
         Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
         """
-        edges = [edge for use in self.uses for edge in use.edges]
+        edges = self._edges(wanted)
         n, c = self.outputs.shape
         seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
 
@@ -126,7 +137,8 @@ class ForwardRun:
             grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])
         except RuntimeError:
             return None
-        return [tuple(item for item in use if item is not None) for use in self._by_use([*grads])]
+        found = self._by_use([*grads], wanted)
+        return [tuple(item for item in use if item is not None) for use in found]
 
     @property
     def output_grad_bytes(self) -> int:
@@ -137,11 +149,14 @@ class ForwardRun:
         sizes = (torch.Size(shape).numel() for shapes in calls.values() for shape in shapes)
         return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
 
-    def _by_use(self, grads: list[Tensor | None]) -> list[tuple[Tensor | None, ...]]:
+    def _by_use(
+        self, grads: list[Tensor | None], wanted: Collection[int] | None
+    ) -> list[tuple[Tensor | None, ...]]:
         position, grouped = 0, []
-        for use in self.uses:
-            grouped.append(tuple(grads[position : position + len(use.edges)]))
-            position += len(use.edges)
+        for place, use in enumerate(self.uses):
+            count = len(use.edges) if wanted is None or place in wanted else 0
+            grouped.append(tuple(grads[position : position + count]))
+            position += count
         return grouped
 
 

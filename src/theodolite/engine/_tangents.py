@@ -293,15 +293,42 @@ def kernels_of(
     other: BatchList | None,
     progress: Progress | None = None,
 ) -> TangentKernels:
-    """Kernels of all layers, block of examples by block of examples."""
+    """Kernels of all layers: of some at a time where memory is short, or block by block."""
     right_size = len(data) if other is None else len(other)
-    plan = engine.plan(len(data), right_size, other is None, len(engine.layers))
+    parts = [
+        (part, part.plan(len(data), right_size, other is None, len(engine.layers)))
+        for part in engine.parts(len(data), right_size, other is None)
+    ]
     check = None
     if engine.options.check and engine.one_by_one is None:
         check = KernelCheck(engine, data, other, SideStream(engine.device))
-    counter = ProgressCounter(progress, _pieces(engine, plan, data, other))
+    pieces = sum(_pieces(part, plan, data, other) for part, plan in parts)
+    counter = ProgressCounter(progress, pieces)
     shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
-    store = _KernelStore(engine, plan, shape, counter, check)
+    kernels: dict[str, Tensor] = {}
+    for part, plan in parts:
+        launch = None if check is None or part is not parts[-1][0] else check.launch
+        store = _KernelStore(part, plan, shape, counter, launch)
+        values = _fill(store, part, plan, counter, data, other)
+        kernels |= store.kernels
+    if check is not None:
+        check.launch()  # again, for all examples, if a later batch has shown that they branch
+        full = kernels_of(*check.full_kernels) if check.traced else None
+        check.compare(kernels, values, full)
+    coverage = {name: own for part, plan in parts for name, own in coverage_of(part, plan).items()}
+    predicted = max(plan.predicted_bytes for _, plan in parts)
+    return TangentKernels(kernels, coverage, values, predicted, engine.measured)
+
+
+def _fill(
+    store: "_KernelStore",
+    engine: KernelEngine,
+    plan: Plan,
+    counter: ProgressCounter,
+    data: BatchList,
+    other: BatchList | None,
+) -> Tensor:
+    """Fill the kernels of an engine's layers, block of examples by block; the outputs, (n, c)."""
     outputs: list[Tensor] = []
     for block in data.blocks(plan.block, plan.batch_size):
         left = engine.collect(block, plan)
@@ -321,13 +348,7 @@ def kernels_of(
             store.fill(left, right)
             if other is None:
                 store.mirror(left.rows, right.rows)
-    values = torch.cat(outputs)
-    if check is not None:
-        check.launch()  # again, for all examples, if a later batch has shown that they branch
-        full = kernels_of(*check.full_kernels) if check.traced else None
-        check.compare(store.kernels, values, full)
-    coverage = coverage_of(engine, plan)
-    return TangentKernels(store.kernels, coverage, values, plan.predicted_bytes, engine.measured)
+    return torch.cat(outputs)
 
 
 def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
@@ -352,10 +373,10 @@ class _KernelStore:
         plan: Plan,
         shape: tuple[int, ...],
         counter: ProgressCounter,
-        check: KernelCheck | None,
+        launch: Callable[[], None] | None,
     ) -> None:
         self._engine, self._plan, self._shape = engine, plan, shape
-        self._counter, self._check = counter, check
+        self._counter, self._launch = counter, launch
         self.kernels: dict[str, Tensor] = {}
 
     def _block(self, layer: str) -> KernelBlock:
@@ -389,8 +410,8 @@ class _KernelStore:
 
     def _launch_check(self) -> None:
         """Once half of the kernels are on their way: a GPU has work for a while by then."""
-        if self._check is not None and 2 * len(self.kernels) >= len(self._engine.layers) - 1:
-            self._check.launch()
+        if self._launch is not None and 2 * len(self.kernels) >= len(self._engine.layers) - 1:
+            self._launch()
 
     def mirror(self, rows: slice, columns: slice) -> None:
         """Copy a block above the diagonal to its place below."""
