@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["MadeCall", "is_known", "reads_shape", "stays_in_place"]
+__all__ = ["MadeCall", "is_known", "reads_numbers", "reads_shape", "stays_in_place"]
 
 # Calls and properties that tell about a tensor without its numbers.
 _ABOUT_SHAPES = frozenset({
@@ -87,6 +87,11 @@ def stays_in_place(name: str, call: MadeCall) -> bool:
 def is_known(name: str) -> bool:
     """Whether all that a function of this name takes are its arguments, as they are written."""
     return _plain(name) in _KNOWN
+
+
+def reads_numbers(name: str) -> bool:
+    """Whether numbers in arguments that depend on no example may decide about such a function."""
+    return _KNOWN.get(_plain(name)) in (_pointwise, _compared, _attention, _indexed)
 
 
 def _plain(name: str) -> str:
@@ -174,6 +179,10 @@ def _counted(call: MadeCall) -> bool:
     found = [t for t in tensors if isinstance(t, Tensor)]
     exact = not any(t.is_floating_point() or t.is_complex() for t in found)
     return exact and not (isinstance(call.result, Tensor) and call.result.dim())
+
+
+def _compared(call: MadeCall) -> bool:
+    return _pointwise(call) or _counted(call)
 
 
 def _rows_by_weight(call: MadeCall) -> bool:
@@ -270,7 +279,7 @@ _KNOWN: dict[str, Callable[[MadeCall], bool]] = {
             "eq", "ge", "gt", "le", "lt", "ne", "__eq__", "__ge__", "__gt__", "__le__", "__lt__",
             "__ne__",
         ],
-        lambda call: _pointwise(call) or _counted(call),
+        _compared,
     ),
     **dict.fromkeys(
         ["transpose", "swapaxes", "swapdims"],

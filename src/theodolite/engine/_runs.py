@@ -18,7 +18,12 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
-from theodolite.engine.state import generator_states, quiet_vmap, rounding_dtypes
+from theodolite.engine.state import (
+    generator_states,
+    parameters_of,
+    quiet_vmap,
+    rounding_dtypes,
+)
 from theodolite.engine.uses import CallTensors, Use, UseRecorder, require_complete, require_visible
 from theodolite.errors import CaptureError, NotFiniteError
 
@@ -355,7 +360,8 @@ class ModelRecorder:
     def _others(self) -> list[Tensor]:
         """Parameters that have gradients and are not followed."""
         followed = set(map(id, self.ownership.parameters.values()))
-        return [p for p in self.model.parameters() if p.requires_grad and id(p) not in followed]
+        named = parameters_of(self.model)
+        return [p for _, p in named if p.requires_grad and id(p) not in followed]
 
     def wrong_rule(self, functions: Sequence[str]) -> str:
         """What to make of a single example whose gradients are not those of plain autograd."""

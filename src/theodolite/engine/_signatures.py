@@ -7,7 +7,7 @@ graph each made. Weights decide neither. A signature is kept only where every ca
 in place whatever they contain, from the inputs to the loss.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active
 from torch._C._autograd import _get_sequence_nr
 
-from theodolite.engine._in_place import MadeCall, stays_in_place
+from theodolite.engine._in_place import MadeCall, reads_numbers, stays_in_place
 from theodolite.engine.calls import PLAIN
 
 __all__ = ["Signature", "SignedCalls", "remember_check", "was_checked"]
@@ -56,8 +56,8 @@ class SignedCalls:
 
     Args:
         examples: Number of examples.
-        told: From a tensor to what decides about a call beside its shape; for those that are made
-            of no parameter the last entry says whether it depends on the examples.
+        origins: Identity of a tensor that is made of parameters -> its ``uses.Origin``.
+        has_examples: Whether any other tensor depends on the examples.
 
     Attributes:
         complete: Cleared where a call may move examples, has arguments that cannot be written down,
@@ -65,59 +65,83 @@ class SignedCalls:
         spans: Running numbers of the nodes that each call made.
     """
 
-    def __init__(self, examples: int, told: Callable[[Tensor], tuple[Any, ...]]) -> None:
+    def __init__(
+        self,
+        examples: int,
+        origins: Mapping[int, Any],
+        has_examples: Callable[[Tensor], bool],
+    ) -> None:
         self.complete = True
         self.spans: list[tuple[int, int]] = []
-        self._examples, self._told = examples, told
+        self._examples, self._origins, self._has_examples = examples, origins, has_examples
         self._entries: list[Any] = []
         self._last = _get_sequence_nr()
         self._key: list[Any] = []
         self._by_value, self._start = False, 0
 
     def begin(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Write down a call that is about to be made."""
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sources: dict[int, Any],
+    ) -> bool:
+        """Write down a call that is about to be made; whether an argument depends on the examples.
+
+        Args:
+            function: The torch function.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            sources: Arguments that are made of parameters are added here.
+        """
         self._by_value = False
         self._key = [function, self._examples]
-        self._describe(args)
+        depends = self._describe(args, sources)
         if kwargs:
             self._key += kwargs
-            self._describe(kwargs.values())
+            depends |= self._describe(kwargs.values(), sources)
         self._start = _get_sequence_nr()
+        return depends
 
-    def _describe(self, values: Iterable[Any]) -> None:
-        key = self._key
+    def _describe(self, values: Iterable[Any], sources: dict[int, Any]) -> bool:
+        key, depends = self._key, False
         for value in values:
             kind = type(value)
             if isinstance(value, Tensor):
-                self._describe_tensor(value)
+                depends |= self._describe_tensor(value, sources)
             elif kind is bool:
                 key += (kind, value)  # no 0 and no 1
             elif kind in PLAIN or kind in _TOLD:
                 key.append(value)
             elif isinstance(value, list | tuple):
                 key += (kind, len(value))
-                self._describe(value)
+                depends |= self._describe(value, sources)
             elif isinstance(value, dict):
                 key += (kind, *value)
-                self._describe(value.values())
+                depends |= self._describe(value.values(), sources)
             elif kind is slice:
                 key.append(kind)
-                self._describe((value.start, value.stop, value.step))
+                self._describe((value.start, value.stop, value.step), {})
             else:
                 self.complete = False
+        return depends
 
-    def _describe_tensor(self, tensor: Tensor) -> None:
-        told = self._told(tensor)
+    def _describe_tensor(self, tensor: Tensor, sources: dict[int, Any]) -> bool:
+        origin = self._origins.get(id(tensor))
         if tensor.is_nested:
             self.complete = False
-            return
-        shape = tensor.shape
-        self._key += (shape, *told)
-        if told[-1] is False and len(shape) > 0 and shape[0] != 1 and tensor.stride(0) != 0:
-            self._key.append(Tensor)  # of whose numbers nothing is known
-            self._by_value = True
+        if origin is not None:
+            sources[id(tensor)] = origin
+            self._key += (tensor.shape, tensor.dtype, origin.roots, origin.scale)
+            return False
+        depends = self._has_examples(tensor)
+        if not tensor.is_nested:
+            shape = tensor.shape
+            self._key += (shape, tensor.dtype, depends)
+            if not depends and len(shape) > 0 and shape[0] != 1 and tensor.stride(0) != 0:
+                self._key.append(Tensor)  # of whose numbers nothing is known
+                self._by_value = True
+        return depends
 
     def end(self, name: str, made: tuple[Any, ...] | None) -> bool:
         """Note the call once it was made; whether it leaves examples in place.
@@ -128,7 +152,7 @@ class SignedCalls:
         """
         nodes, entry = (self._start, _get_sequence_nr()), tuple(self._key)
         found = _NUMBERS.get(entry)
-        if found is None or (self._by_value and made is not None):
+        if found is None or (self._by_value and made is not None and reads_numbers(name)):
             fine = made is None or stays_in_place(name, MadeCall(*made))
             if len(_NUMBERS) >= _MOST_CALLS:
                 _NUMBERS.clear()

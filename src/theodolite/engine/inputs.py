@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
-from theodolite.engine.state import evaluating, model_device, untouched
+from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
 __all__ = ["Cast", "FittedBatch", "fit_batch", "fitted_batches", "require_device", "require_model"]
@@ -67,8 +67,9 @@ def require_model(model: Any) -> None:
         raise DtypeError(
             f"model: expected a torch.nn.Module, got {type(model).__name__}; wrap it in a module"
         )
-    for name, parameter in model.named_parameters():
-        if any(hasattr(parameter, mark) for mark in _SHARDED):
+    for name, parameter in parameters_of(model):
+        plain = type(parameter) is nn.Parameter and not vars(parameter)
+        if not plain and any(hasattr(parameter, mark) for mark in _SHARDED):
             raise DomainError(
                 f"model: expected whole weights in every process, got a part of {name!r} (FSDP, "
                 "tensor parallelism, ZeRO-3); measure a model that was loaded from a full state "

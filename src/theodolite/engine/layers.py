@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.state import parameters_of
 from theodolite.errors import DomainError, UnknownNameError
 
 __all__ = [
@@ -101,12 +102,13 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
     """
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    named = parameters_of(model, repeated=True)
+    for name, parameter in named:
         if parameter.requires_grad:
             names.setdefault(id(parameter), []).append(name)
             tensors[id(parameter)] = parameter
     first = {aliases[0]: tensors[key] for key, aliases in names.items()}
-    if next(model.parameters(), None) is None:
+    if not named:
         raise DomainError(
             "model: expected parameters, got none; tangent features are gradients with respect "
             "to parameters"

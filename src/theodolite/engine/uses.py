@@ -281,7 +281,6 @@ class UseRecorder(TorchFunctionMode):
             for tensor in tensors_in(inputs)
             if not tensor.is_nested
         )
-        self._signs = SignedCalls(examples, self._told) if self.in_place else None
         self.decisions: list[Any] = []
         self.dtypes: set[torch.dtype] = set()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
@@ -290,6 +289,9 @@ class UseRecorder(TorchFunctionMode):
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._keep(others)
         self._of_examples = WeakTensorKeyDictionary()
+        self._signs: SignedCalls | None = None
+        if self.in_place:
+            self._signs = SignedCalls(examples, self.origins, self._has_examples)
         for tensor in tensors_in((inputs, targets)):
             self._of_examples[tensor] = True
 
@@ -306,11 +308,16 @@ class UseRecorder(TorchFunctionMode):
         if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
             return func(*args, **kwargs)
         sources: dict[int, Origin] = {}
-        depends = self._look(args, sources)
-        if kwargs:
-            depends |= self._look(kwargs.values(), sources)
+        if self._signs is not None:
+            depends = self._signs.begin(func, args, kwargs, sources)
+        else:
+            depends = self._look(args, sources)
+            if kwargs:
+                depends |= self._look(kwargs.values(), sources)
         if sources and self.in_outputs:
             return self._follow(func, traits, args, kwargs, sources, depends)
+        if sources and self._signs is not None:  # a loss of parameters
+            self._signs.complete = False
         if self._signs is None and not traits.special:  # most of all
             result = func(*args, **kwargs)
         else:
@@ -349,8 +356,6 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """The result of a call that is written down, or that not every function would make."""
         signs = self._signs
-        if signs is not None:
-            signs.begin(func, args, kwargs)
         if traits.cheaper:
             result = self._result(func, args, kwargs, followed=followed)
         else:
@@ -365,15 +370,6 @@ class UseRecorder(TorchFunctionMode):
         if depends and traits.name == "__setitem__":
             self._mark(written(args[0]), depends)
         return result
-
-    def _told(self, tensor: Tensor) -> tuple[Any, ...]:
-        """What decides about a call, of one tensor."""
-        origin = self.origins.get(id(tensor))
-        if origin is None:
-            return tensor.dtype, self._has_examples(tensor)
-        if not self.in_outputs and self._signs is not None:
-            self._signs.complete = False  # a loss of parameters
-        return tensor.dtype, origin.roots, origin.scale
 
     def _follow(
         self,
@@ -515,8 +511,9 @@ class UseRecorder(TorchFunctionMode):
         sources: list[Origin],
         returned: list[Tensor],
     ) -> None:
-        given = tensors_in((args, kwargs))
-        detached = {id(tensor): tensor.detach() for tensor in given}
+        given: list[Tensor] = []
+        detached: dict[int, Tensor] = {}
+        args, kwargs = _twins(args, given, detached), _twins(kwargs, given, detached)
         self._count += 1
         if self._examples == 1:
             kept = tuple(detached[id(tensor)] for tensor in given)
@@ -529,7 +526,6 @@ class UseRecorder(TorchFunctionMode):
             self.prints.add(name, tensors, found[: len(tensors)], self._examples)
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
-        args, kwargs = _replaced(args, detached), _replaced(kwargs, detached) if kwargs else {}
         keep = tuple(tensor.requires_grad for tensor in returned)
         kept_results = [tensor for tensor in returned if tensor.requires_grad]
         edges = tuple(get_gradient_edge(tensor) for tensor in kept_results)
@@ -577,14 +573,18 @@ def _wrapped() -> bool:
     return _are_functorch_transforms_active() or _top_saved_tensors_default_hooks(True) is not None
 
 
-def _replaced(value: Any, detached: dict[int, Tensor]) -> Any:
-    """Nested arguments with every tensor replaced by its detached twin."""
+def _twins(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:
+    """Nested arguments with every tensor replaced by a detached twin; both are noted."""
     if isinstance(value, Tensor):
+        given.append(value)
+        if id(value) not in detached:
+            detached[id(value)] = value.detach()
         return detached[id(value)]
-    if type(value) in (list, tuple):
-        return type(value)([_replaced(item, detached) for item in value])
+    if isinstance(value, list | tuple):
+        twins = [_twins(item, given, detached) for item in value]
+        return type(value)(twins) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
-        return {key: _replaced(item, detached) for key, item in value.items()}
+        return {key: _twins(item, given, detached) for key, item in value.items()}
     return value
 
 
