@@ -207,15 +207,18 @@ class UnitSums:
     mean_square: Float[Tensor, "*layers"]
 
     @classmethod
-    def of_gram(cls, gram: Float[Tensor, "n n"], groups: Float[Tensor, "n k"]) -> "UnitSums":
-        """The sums of one layer from the inner products of its gradients, in float64."""
-        lengths = gram.diagonal().clamp(min=0.0).sqrt()
+    def of_gram(
+        cls, gram: Float[Tensor, "*layers n n"], groups: Float[Tensor, "n k"]
+    ) -> "UnitSums":
+        """The sums of layers from the inner products of their gradients, in float64."""
+        lengths = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
         scale = torch.where(lengths > 0, 1 / lengths, torch.zeros_like(lengths))
-        cosines = gram * scale * scale.unsqueeze(1)
+        cosines = gram * scale.unsqueeze(-2) * scale.unsqueeze(-1)
         counts = (lengths > 0).double() @ groups
         by_class = groups.mT @ cosines @ groups
-        means = 1 / counts.clamp(min=1.0)
-        return cls(counts, by_class.diagonal(), cosines.sum(), means @ by_class @ means)
+        means = (1 / counts.clamp(min=1.0)).unsqueeze(-1)
+        both = (means.mT @ by_class @ means).squeeze((-2, -1))
+        return cls(counts, by_class.diagonal(dim1=-2, dim2=-1), cosines.sum((-2, -1)), both)
 
     def stiffness(self) -> Float[Tensor, "*layers"]:
         """Mean cosine of two different gradients."""
@@ -258,9 +261,12 @@ class LayerSums:
 
     @classmethod
     def of_gram(
-        cls, gram: Float[Tensor, "n n"], groups: Float[Tensor, "n k"], weight_norm: float = math.nan
+        cls,
+        gram: Float[Tensor, "*layers n n"],
+        groups: Float[Tensor, "n k"],
+        weight_norm: float = math.nan,
     ) -> "LayerSums":
-        """The sums of one layer from the inner products of its gradients.
+        """The sums of one layer, or of several side by side, from inner products of gradients.
 
         Args:
             gram: inner products of all pairs of examples, in float64.
@@ -275,9 +281,9 @@ class LayerSums:
         every = groups.new_ones(len(groups), 1)
         return cls(
             SetSums.of_gram(gram, groups),
-            SetSums.of_gram(gram, every)[0],
-            gram.diagonal().clamp(min=0.0).sqrt(),
-            gram.new_tensor(weight_norm),
+            SetSums.of_gram(gram, every)[..., 0],
+            gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt(),
+            gram.new_full(gram.shape[:-2], weight_norm),
             UnitSums.of_gram(gram, groups),
         )
 

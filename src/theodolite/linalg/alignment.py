@@ -9,6 +9,7 @@ that the estimator of [song2012], Eq. (5) becomes
 """
 
 from dataclasses import dataclass, fields
+from types import EllipsisType
 
 import torch
 from jaxtyping import Float
@@ -156,7 +157,7 @@ class SetSums:
         squares = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
         return cls.of_groups(groups, squares, (groups * (gram @ groups)).sum(-2))
 
-    def __getitem__(self, index: int | tuple[slice | int, ...]) -> "SetSums":
+    def __getitem__(self, index: int | tuple[slice | int | EllipsisType, ...]) -> "SetSums":
         """One of the sets, or the sets of one layer where layers come first."""
         return SetSums(*(getattr(self, part.name)[index] for part in fields(self)))
 

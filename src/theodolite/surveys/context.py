@@ -4,12 +4,12 @@ Families see a single model and a single probe. That several processes share the
 alone: each collector gives a process what belongs to its own layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -57,6 +57,8 @@ __all__ = [
     "side_by_side",
     "why_undefined",
 ]
+
+S = TypeVar("S", bound=Sized)
 
 _SUMS = 20  # float32 copies of the parameters: sums over examples and unit vectors, in float64
 _PLAIN_SUMS = 6  # without unit vectors
@@ -603,14 +605,12 @@ def _rejoined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
 
 
-def side_by_side(
-    entries: Iterable[tuple[Layer, LayerFeatures]],
-) -> Iterator[list[tuple[Layer, LayerFeatures]]]:
+def side_by_side(entries: Iterable[tuple[Layer, S]]) -> Iterator[list[tuple[Layer, S]]]:
     """Layers whose inner products are small enough to be worked on together.
 
     A call for a stack of small matrices costs what one for a single matrix does.
     """
-    group: list[tuple[Layer, LayerFeatures]] = []
+    group: list[tuple[Layer, S]] = []
     for layer, entry in entries:
         fits = (len(group) + 1) * 8 * len(entry) ** 2 <= _STACKED
         if group and not fits:

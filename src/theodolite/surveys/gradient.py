@@ -259,16 +259,19 @@ def _from_pairs(
         (slopes,) = torch.autograd.grad(losses.sum(), outputs)
     groups = _groups(targets.labels, len(batch)).to(slopes.device)
 
-    def alignment(gram: Tensor) -> LayerGradientAlignment:
-        return alignment_of_sums(LayerSums.of_gram(gram, groups))
+    def alignments(grams: Sequence[Tensor]) -> list[LayerGradientAlignment]:
+        sums = LayerSums.of_gram(torch.stack([gram.double() for gram in grams]), groups)
+        stacked = alignment_of_sums(sums)
+        parts = [part if part is None else part.cpu() for part in vars(stacked).values()]
+        return [LayerGradientAlignment(*parts).row(index) for index in range(len(grams))]
 
     total, found = torch.zeros_like(groups @ groups.mT), {}
-    for layer in layers:
-        gram = pairs[layer.name].double()
-        found[layer.name] = alignment(gram)
-        total += gram
+    for group in side_by_side((layer, pairs[layer.name]) for layer in layers):
+        grams = [gram for _, gram in group]
+        found |= zip([layer.name for layer, _ in group], alignments(grams), strict=True)
+        total += sum(gram.double() for gram in grams)
     wide = slopes.double()
-    return found, alignment(total), alignment(wide @ wide.mT)
+    return found, *alignments([total, wide @ wide.mT])
 
 
 def _gradient_rows(
