@@ -77,10 +77,13 @@ def chunked(model: nn.Module, data: tuple[Tensor, Tensor], size: int = 250) -> N
         plain_pass(model, (data[0][low : low + size], data[1][low : low + size]))
 
 
+def part_seconds(record: Any, digits: int = 1) -> str:
+    named = sorted(record.contents["seconds"].items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {seconds:.{digits}f}" for name, seconds in named if name != "total")
+
+
 def by_part(found: Any) -> str:
-    parts = found.record.contents["seconds"]
-    named = sorted(parts.items(), key=lambda item: -item[1])
-    text = ", ".join(f"{name} {seconds:.1f}" for name, seconds in named if name != "total")
+    text = part_seconds(found.record)
     skipped = found.record.contents["skipped"]
     missing = "; ".join(f"no {family}: {why}" for family, why in skipped.items())
     route = found.record.contents["routes"].get("tangent", {}).get("method", "-")
@@ -173,16 +176,20 @@ def monitor(last: bool, device: str, small: bool) -> Case:
     for _ in range(1 if small else 50):
         step()
     watch = th.Monitor(model, probe, loss=nn.CrossEntropyLoss(), every=1)
+
+    def detail(_found: Any) -> str:
+        return part_seconds(watch.history.run.steps[-1], 3)
+
     if not last:
-        return Case(lambda: watch.step(0), step, once=True)
+        return Case(lambda: watch.step(0), step, once=True, detail=detail)
     for index in range(2):
         watch.step(index)
         step()
-    return Case(watch.close, step, once=True)
+    return Case(watch.close, step, once=True, detail=detail)
 
 
-def monitored_run(device: str, small: bool) -> Case:
-    """400 steps with a measurement every 100: seconds of measurements, first and last included."""
+def monitored_run(budget: float | None, device: str, small: bool) -> Case:
+    """400 steps with a measurement every 100, the first and the last in full included."""
     torch.manual_seed(0)
     model = ResNet18().to(device)
     data = images(64 if small else 2048, 32, device)
@@ -193,14 +200,21 @@ def monitored_run(device: str, small: bool) -> Case:
         for _ in range(steps):
             step()
 
-    def watched() -> None:
-        watch = th.Monitor(model, probe, loss=nn.CrossEntropyLoss(), every=steps // 4)
+    def watched() -> th.Monitor:
+        loss, every = nn.CrossEntropyLoss(), steps // 4
+        watch = th.Monitor(model, probe, loss=loss, every=every, budget=budget)
         for index in range(steps):
             watch.step(index)
             step()
         watch.close()
+        return watch
 
-    return Case(watched, bare, once=True)
+    def detail(watch: th.Monitor) -> str:
+        taken = [record.contents["seconds"]["total"] for record in watch.history.run.steps]
+        each = ", ".join(f"{seconds:.2f}" for seconds in taken)
+        return f"{len(taken)} measurements of {each} s: {watch.overhead:.1%} of the rest"
+
+    return Case(watched, bare, once=True, detail=detail)
 
 
 ROWS = (
@@ -225,7 +239,8 @@ ROWS = (
         partial(survey, resnet50, 500, 224, 1000)),
     Row("monitor, ResNet-18, first measurement", 0.5, partial(monitor, False)),
     Row("monitor, ResNet-18, last measurement", 0.3, partial(monitor, True)),
-    Row("training of 400 steps with a monitor", 0.0, monitored_run),
+    Row("training of 400 steps with a monitor", 0.0, partial(monitored_run, None)),
+    Row("the same with budget=0.06", 0.0, partial(monitored_run, 0.06)),
 )  # fmt: skip
 
 
