@@ -357,6 +357,20 @@ def test_permuted_cka_is_the_cka_of_permuted_labels(normal, generator):
     assert_close(found, torch.stack(expected))
 
 
+def test_permuted_cka_of_several_kernels_is_that_of_each(normal, generator):
+    x, Y = normal(3, 8, 4), normal(8, 2)
+    grams = x @ x.mT
+    grams[1] = 1.0  # nothing is left of it
+    centered = kernel.CenteredGrams.of(grams, (1e-16, 1e-16, 1e-7))
+    orders = torch.stack([torch.randperm(8, generator=generator) for _ in range(4)])
+    found = kernel.permuted_cka(centered.grams, Y[orders], eps=centered.eps)
+    for K, eps, row in zip(centered.grams, centered.eps, found, strict=True):
+        single = kernel.permuted_cka(K, Y[orders], eps=eps)
+        torch.testing.assert_close(row, single, equal_nan=True)
+    assert found[1].isnan().all()
+    assert not found[[0, 2]].isnan().any()
+
+
 def test_permuted_cka_is_undefined_where_all_pairs_are_equally_similar():
     """Two orthogonal examples of every class: nothing is left of the kernel but its diagonal."""
     centered = kernel.CenteredGrams.of(torch.eye(12, dtype=torch.float64).unsqueeze(0))

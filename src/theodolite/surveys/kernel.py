@@ -27,6 +27,7 @@ from theodolite.surveys.record import RecordBuilder, chance
 __all__ = ["kernel_cost", "measure_kernel"]
 
 _SHOWN = 200  # modes of spectra that are kept
+_PRODUCTS = 2**26  # bytes of products of kernels with permuted labels
 _FEW = 50  # examples, below which chance alone moves CKA visibly
 _LONG, _FEWEST = 0.01, 20  # share of examples that should not outweigh all others, of so many
 
@@ -122,6 +123,7 @@ def _alignment_rows(
     with record.timed("kernel"):
         values = [kernel.centered_cka(kernels, r.kernel)[:, 0].tolist() for r in references]
         errors = [_errors(kernels, r.kernel, halves) for r in references]
+        nulls = [_nulls(context, kernels, r.columns) for r in references]
     for row, layer in enumerate(layers):
         with context.step("kernel", layer):
             if n < _FEW:
@@ -129,11 +131,11 @@ def _alignment_rows(
                 record.warn(layer, "kernel", "cka_target", text)
             for column, reference in enumerate(references):
                 value, error = values[column][row], errors[column]
-                null = _null(context, kernels, row, reference.columns)
+                null = nulls[column]
                 estimate = Estimate(
                     value,
                     None if error is None else error[row],
-                    *chance(null),
+                    *chance(None if null is None else null[row]),
                     "exact" if error is None else "half-sampling",
                 )
                 why = None
@@ -149,14 +151,17 @@ def _undefined(n: int, targets: Tensor | None) -> str:
     return "all examples have the same label" if same else "the features are constant"
 
 
-def _null(
-    context: SurveyContext, kernels: CenteredGrams, row: int, targets: Tensor | None
-) -> Tensor | None:
-    centered = kernels.grams[row]
-    if targets is None or context.options.permutations == 0 or len(centered) < 4:
+def _nulls(
+    context: SurveyContext, kernels: CenteredGrams, targets: Tensor | None
+) -> Float[Tensor, "l b"] | None:
+    grams = kernels.grams
+    if targets is None or context.options.permutations == 0 or grams.shape[1] < 4:
         return None
-    shuffled = context.draws.shuffled(targets.to(centered.device))
-    return kernel.permuted_cka(centered, shuffled, eps=kernels.eps[row])
+    shuffled = context.draws.shuffled(targets.to(grams.device))
+    together = max(1, _PRODUCTS // (8 * shuffled.numel()))
+    parts = [slice(low, low + together) for low in range(0, len(grams), together)]
+    found = [kernel.permuted_cka(grams[p], shuffled, eps=kernels.eps[p]) for p in parts]
+    return torch.cat(found).cpu()
 
 
 def _errors(kernels: CenteredGrams, other: CenteredGrams, halves: Tensor) -> list[float] | None:

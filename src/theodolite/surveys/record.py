@@ -24,11 +24,11 @@ def chance(draws: Tensor | None) -> tuple[float | None, float | None]:
     """Mean and standard deviation of values under the null; None where none were drawn."""
     if draws is None or draws.numel() == 0:
         return None, None
-    values = draws.double().cpu()
-    values = values[~values.isnan()]
+    values = draws.double().cpu().numpy()
+    values = values[~np.isnan(values)]
     if len(values) < 2:
         return None, None
-    return float(values.mean()), float(values.std())
+    return float(values.mean()), float(values.std(ddof=1))
 
 
 class RecordBuilder:

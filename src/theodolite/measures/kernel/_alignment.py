@@ -448,34 +448,40 @@ def cka_from_products(
 
 
 def permuted_cka(
-    centered: Float[Tensor, "n n"], targets: Float[Tensor, "b n c"], *, eps: float = _EPS64
-) -> Float[Tensor, " b"]:
-    """Debiased CKA of a centred kernel with every permutation of some targets, in one product.
+    centered: Float[Tensor, "*layers n n"],
+    targets: Float[Tensor, "b n c"],
+    *,
+    eps: float | Sequence[float] = _EPS64,
+) -> Float[Tensor, "*layers b"]:
+    """Debiased CKA of centred kernels with every permutation of some targets, in one product.
 
     Args:
-        centered: one of the ``grams`` of :class:`CenteredGrams`.
+        centered: one of the ``grams`` of :class:`CenteredGrams`, or all of them.
         targets: the same rows in a different order for every ``b``.
-        eps: rounding of the dtype in which the kernel came.
+        eps: rounding of the dtype in which the kernel came, or of each.
     """
     count, n, c = targets.shape
-    K, d = centered, centered.diagonal()
+    K, d = centered, centered.diagonal(dim1=-2, dim2=-1)
     Y = targets - targets.mean(1, keepdim=True)
     flat = Y.permute(1, 0, 2).reshape(n, count * c)
-    crossed = (flat * (K @ flat)).reshape(n, count, c).sum((0, 2))
+    crossed = (flat * (K @ flat)).reshape(*K.shape[:-1], count, c).sum((-3, -1))
     squares = Y.square().sum(2)  # diagonals of the permuted target kernels
-    size = K.new_tensor(float(n))
-    norm, target_norm = K.square().sum(), (Y[:1].mT @ Y[:1]).square().sum()
-    own = debiased_product(norm, d.square().sum(), d.sum().square(), size)
+    size, trace = K.new_tensor(float(n)), d.sum(-1)
+    norm, target_norm = K.square().sum((-2, -1)), (Y[:1].mT @ Y[:1]).square().sum()
+    own = debiased_product(norm, d.square().sum(-1), trace.square(), size)
     own_target = debiased_product(
         target_norm, squares[:1].square().sum(), squares[:1].sum().square(), size
     )
-    total = debiased_product(crossed, squares @ d, squares.sum(1) * d.sum(), size)
-    defined = _resolved(own, norm, size, eps) & _resolved(own_target, target_norm, size, eps)
-    return _cosine(total, own, own_target, defined)
+    traces = trace.unsqueeze(-1) * squares.sum(1)
+    total = debiased_product(crossed, d @ squares.mT, traces, size)
+    rounding = torch.as_tensor(eps, dtype=K.dtype).to(K.device)
+    defined = _resolved(own, norm, size, rounding)
+    defined = defined & _resolved(own_target, target_norm, size, rounding)
+    return _cosine(total, own.unsqueeze(-1), own_target, defined.unsqueeze(-1))
 
 
 def _resolved(
-    own: Tensor, norm: Tensor, count: Tensor, eps: float, debiased: bool = True
+    own: Tensor, norm: Tensor, count: Tensor, eps: float | Tensor, debiased: bool = True
 ) -> Tensor:
     """Whether the self term of a kernel is more than rounding of the centred kernel's norm."""
     noise = torch.clamp(count * _EPS64, min=(8 * eps) ** 2)
