@@ -389,7 +389,8 @@ class SurveyContext:
         missing = [layer for layer in self.layout.layers if layer.name in everywhere]
         if missing:
             rows = self._shared_rows(batch, missing, "max")
-            pooled |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
+            fresh = {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
+            pooled |= {name: entry.settled() for name, entry in fresh.items()}
         for name, entry in pooled.items():
             if entry is not None:
                 yield self.layout[name], entry.first(len(batch))

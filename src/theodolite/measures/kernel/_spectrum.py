@@ -360,8 +360,11 @@ def _spectrum_of(kernel: Tensor | KernelSpectrum) -> KernelSpectrum:
 
 def _even(shares: Float[Tensor, "r k"], spectrum: KernelSpectrum) -> Float[Tensor, "r k"]:
     """The power of every eigenspace spread evenly over its modes."""
-    blocks = [shares[a:b].mean(0, keepdim=True).expand(b - a, -1) for a, b in spectrum.groups]
-    return torch.cat(blocks) if blocks else shares
+    even = shares.clone()
+    for a, b in spectrum.groups:
+        if b - a > 1:
+            even[a:b] = shares[a:b].mean(0, keepdim=True)
+    return even
 
 
 def _curve(
