@@ -7,7 +7,7 @@ Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contr
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -260,18 +260,21 @@ def _from_pairs(
     groups = _groups(targets.labels, len(batch)).to(slopes.device)
 
     def alignments(grams: Sequence[Tensor]) -> list[LayerGradientAlignment]:
-        sums = LayerSums.of_gram(torch.stack([gram.double() for gram in grams]), groups)
-        stacked = alignment_of_sums(sums)
-        parts = [part if part is None else part.cpu() for part in vars(stacked).values()]
-        return [LayerGradientAlignment(*parts).row(index) for index in range(len(grams))]
+        stacked = torch.stack([gram.double() for gram in grams])
+        found = alignment_of_sums(LayerSums.of_gram(stacked, groups))
+        values = {name: part.cpu() for name, part in vars(found).items() if part is not None}
+        together = replace(found, **values)
+        return [together.row(index) for index in range(len(grams))]
 
-    total, found = torch.zeros_like(groups @ groups.mT), {}
+    total = torch.zeros_like(groups @ groups.mT)
+    found: dict[str, LayerGradientAlignment] = {}
     for group in side_by_side((layer, pairs[layer.name]) for layer in layers):
         grams = [gram for _, gram in group]
         found |= zip([layer.name for layer, _ in group], alignments(grams), strict=True)
         total += sum(gram.double() for gram in grams)
     wide = slopes.double()
-    return found, *alignments([total, wide @ wide.mT])
+    whole, logits = alignments([total, wide @ wide.mT])
+    return found, whole, logits
 
 
 def _gradient_rows(
