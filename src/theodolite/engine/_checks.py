@@ -129,6 +129,7 @@ class KernelCheck:
         self._mode = engine.recorder.choice.mode
         self.traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
+        self._alone: Tensor | None = None
         self._again: Tensor | None = None
         self._compared = 0  # examples
 
@@ -148,6 +149,7 @@ class KernelCheck:
         draws = torch.Generator().manual_seed(0)
         other, device = self._other, self._engine.device
         with self._side_stream.work():
+            self._alone = self._engine.outputs_alone() if self._alone is None else self._alone
             turned = not self.traced  # full kernels of few examples turn them in their own check
             self._left = _Side.of(self._data, count, device, turned)
             self._right = self._left if other is None else _Side.of(other, count, device, turned)
@@ -184,21 +186,27 @@ class KernelCheck:
             self._again = full.outputs
             traces = ((name, part.diagonal(dim1=1, dim2=3).sum(2)) for name, part in full.items())
             exact = {layer: self._form(trace) for layer, trace in traces}
-        parts = {layer: self._part(kernel) for layer, kernel in kernels.items()}
-        forms = {layer: self._form(part) for layer, part in parts.items()}
-        scales = {layer: part.norm() for layer, part in parts.items()}
+        checked = {layer: self._part(kernel) for layer, kernel in kernels.items()}
+        forms = {layer: self._form(part) for layer, part in checked.items()}
+        scales = {layer: part.norm() for layer, part in checked.items()}
         table = form_table(forms, exact, scales)
         assert self._again is not None
+        assert self._alone is not None
         differences = torch.stack(
             [
-                output_differences(outputs[:1], engine.alone.outputs),
+                output_differences(outputs[:1], self._alone),
                 output_differences(outputs[self._left.indices], self._again),
             ]
         )
-        numbers = torch.cat([differences.flatten(), table.flatten()]).cpu()  # waits once
+        waiting = [differences.flatten(), table.flatten(), self._alone.flatten()]
+        numbers, first = (
+            torch.cat(waiting).cpu().split([4 + table.numel(), engine.outputs])
+        )  # waits
+        engine.recorder.require_finite(first)
         if len(outputs) > 1:
             _require_alike(engine, self._data, numbers[:4].view(2, 2))
-        check_quadratic_forms(engine, list(forms), numbers[4:].view_as(table), len(outputs))
+        found = numbers[4 : 4 + table.numel()].view_as(table)
+        check_quadratic_forms(engine, list(forms), found, len(outputs))
 
     def _part(self, kernel: Tensor) -> Tensor:
         """The entries of a kernel that are checked, as a matrix."""
@@ -250,7 +258,7 @@ def check_independence(engine: KernelEngine, data: BatchList, outputs: Tensor) -
     """
     side = _Side.of(data, _MANY, engine.device)
     again = torch.cat([engine.recorder.values(batch) for batch in side.data.batches])
-    alike = [(outputs[:1], engine.alone.outputs), (outputs[side.indices], again)]
+    alike = [(outputs[:1], engine.outputs_alone()), (outputs[side.indices], again)]
     _require_alike(engine, data, torch.stack([output_differences(*pair) for pair in alike]))
 
 
@@ -281,7 +289,7 @@ def check_features(
     weights = torch.randn(len(side.indices), engine.outputs, generator=draws).to(outputs)
     plain, again = side.gradients(engine, weights)
     if len(data) > 1:
-        alike = [(outputs[:1], engine.alone.outputs), (outputs[side.indices], again)]
+        alike = [(outputs[:1], engine.outputs_alone()), (outputs[side.indices], again)]
         _require_alike(engine, data, torch.stack([output_differences(*pair) for pair in alike]))
     check = GradientCheck(engine.recorder)
     found, spreads = {}, []

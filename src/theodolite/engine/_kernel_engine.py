@@ -1,12 +1,13 @@
 """The kernel computation: passes over blocks of examples, then contractions of what they leave.
 
-:func:`prepare` runs the first example alone and groups the uses of parameters. The
+:func:`prepare` runs the first example alone and groups the uses of parameters, or remembers what
+an earlier call has found. The
 :class:`KernelEngine` then plans, collects the factors of blocks of examples (forward and backward
 passes) and fills blocks of kernels with them (contractions).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ from theodolite.engine._factors import (
     compact,
     empty_factors,
 )
+from theodolite.engine._outlines import Outline, recall, remember
 from theodolite.engine._plan import (
     EngineOptions,
     GroupPlan,
@@ -38,7 +40,7 @@ from theodolite.engine._plan import (
 from theodolite.engine._products import Products, on_one_thread
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
 from theodolite.engine.batches import Batch, iterate_batches
-from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.inputs import fit_batch, fitted_batches
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
@@ -173,11 +175,13 @@ class KernelEngine:
     Args:
         recorder: The model and what is differentiated.
         groups: Parts whose kernels add up.
-        alone: The first example alone.
+        alone: The first example alone, or the outline of such a pass.
         dtype: Dtype of factors and kernels.
         device: Where everything happens.
         options: The user's choices.
+        first: The first example.
         one_by_one: Why examples are measured one by one, by plain autograd; None if they are not.
+        outline: Of an earlier call, where the first example was not run.
     """
 
     recorder: ModelRecorder
@@ -186,7 +190,21 @@ class KernelEngine:
     dtype: torch.dtype
     device: torch.device
     options: EngineOptions
+    first: Batch
     one_by_one: str | None = None
+    outline: Outline | None = None
+
+    def outputs_alone(self) -> Tensor:
+        """Functions of the first example when it is run alone, (1, c)."""
+        if self.outline is not None:
+            return self.recorder.values(self.first)
+        return self.alone.outputs.detach()
+
+    def remember(self) -> None:
+        """Keep the outline of the first example for later calls with the same model."""
+        if self.one_by_one is None and self.outline is None and not self.recorder.unsure:
+            key = _outline_key(self.recorder.ownership, self.first, self.options)
+            remember(self.recorder.model, key, self.alone, self.groups)
 
     @property
     def measured(self) -> str:
@@ -307,6 +325,8 @@ class KernelEngine:
         for batch in block.batches:
             rows = slice(start, start + len(batch))
             run = self.recorder.run(batch)
+            if self.outline is not None and not self.outline.fits(run):
+                raise NotFollowedError("the model is called in another way than before")
             _add_run(factors, plan, run, rows, keep_graph=weights is not None)
             if weights is not None:
                 _add_gradients(total, self.recorder, run.outputs, weights[rows])
@@ -405,7 +425,12 @@ class KernelEngine:
 
 
 def prepare(
-    model: nn.Module, data: BatchList, options: EngineOptions, one_by_one: str | None = None
+    model: nn.Module,
+    data: BatchList,
+    options: EngineOptions,
+    one_by_one: str | None = None,
+    *,
+    recalls: bool = False,
 ) -> KernelEngine:
     """Look at the model with one example, and group the uses of its parameters.
 
@@ -414,6 +439,7 @@ def prepare(
         data: The examples.
         options: The user's choices.
         one_by_one: Why examples are to be measured one by one, by plain autograd; None if not.
+        recalls: Whether what an earlier call has found will do.
     """
     inner = unwrap(model)
     require_fixed_mode(inner)
@@ -423,7 +449,10 @@ def prepare(
     readout = resolve_readout(options.readout)
     recorder = ModelRecorder(inner, ownership, readout, choice, check=check)
     first = data.batches[0].take(slice(0, 1))
-    if one_by_one is None:
+    outline = recall(inner, _outline_key(ownership, first, options)) if recalls else None
+    if outline is not None:
+        alone, groups = outline.alone, outline.groups
+    elif one_by_one is None:
         require_real(ownership)
         alone = recorder.run_alone(first)
         groups = group_parameters(alone.uses, ownership)
@@ -431,11 +460,20 @@ def prepare(
         alone = ForwardRun(recorder.run_plainly(first), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
-    recorder.require_finite(alone.outputs)
+    if outline is None:
+        recorder.require_finite(alone.outputs)
     dtype = options.dtype or alone.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
-    device = alone.outputs.device
-    return KernelEngine(recorder, groups, alone, dtype, device, options, one_by_one)
+    device = alone.outputs.device if outline is None else outline.device
+    return KernelEngine(recorder, groups, alone, dtype, device, options, first, one_by_one, outline)
+
+
+def _outline_key(ownership: Ownership, first: Batch, options: EngineOptions) -> Hashable:
+    """What decides about the pass of one example, and about groups, beside the model."""
+    tensors = tensors_in((first.args, dict(first.kwargs), first.targets))
+    shapes = tuple((t.dtype, t.device, () if t.is_nested else t.shape) for t in tensors)
+    names = tuple(ownership.parameters), tuple(ownership.layers.items())
+    return names, shapes, options.outputs, options.readout
 
 
 def _restricted(ownership: Ownership) -> Ownership:

@@ -24,6 +24,7 @@ from theodolite.engine._examples import (
     require_check,
 )
 from theodolite.engine._kernel_engine import BatchList, Collected, KernelEngine, prepare
+from theodolite.engine._outlines import forget
 from theodolite.engine._plan import EngineOptions, Plan
 from theodolite.engine._products import Precision
 from theodolite.engine._runs import Progress, ProgressCounter
@@ -236,7 +237,7 @@ def tangent_kernels(
         def compute(engine: KernelEngine) -> TangentKernels:
             return kernels_of(engine, data, second, progress)
 
-        return followed(inner, data, options, compute, second)
+        return followed(inner, data, options, compute, second, recalls=True)
 
 
 def followed(
@@ -245,6 +246,8 @@ def followed(
     options: EngineOptions,
     compute: Callable[[KernelEngine], Answer],
     other: BatchList | None = None,
+    *,
+    recalls: bool = False,
 ) -> Answer:
     """What is computed with all examples together, or one by one where that cannot be followed.
 
@@ -257,6 +260,7 @@ def followed(
         options: The user's choices.
         compute: From the prepared engine to its result.
         other: Examples of the second side, if there is one.
+        recalls: Whether later calls remember what this one finds about one example alone.
 
     Raises:
         CaptureError: If an example's outputs depend on the others, or on chance, or a rule is wrong
@@ -264,11 +268,17 @@ def followed(
     """
     sides = [data] if other is None else [data, other]
     try:
-        return compute(prepare(model, data, options))
+        engine = prepare(model, data, options, recalls=recalls)
+        answer = compute(engine)
+        if recalls:
+            engine.remember()
+        return answer
     except Exception as error:
+        if recalls and forget(model):  # whatever is wrong: once more without earlier findings
+            return followed(model, data, options, compute, other, recalls=recalls)
         refused = not isinstance(error, TheodoliteError)
         if refused and any(side.fit(model) for side in sides):
-            return followed(model, data, options, compute, other)
+            return followed(model, data, options, compute, other, recalls=recalls)
         if not can_be_followed_alone(error):
             raise
         reason = error
@@ -315,6 +325,8 @@ def kernels_of(
         check.launch()  # again, for all examples, if a later batch has shown that they branch
         full = kernels_of(*check.full_kernels) if check.traced else None
         check.compare(kernels, values, full)
+    elif engine.outline is not None:
+        engine.recorder.require_finite(values)
     coverage = {name: own for part, plan in parts for name, own in coverage_of(part, plan).items()}
     predicted = max(plan.predicted_bytes for _, plan in parts)
     return TangentKernels(kernels, coverage, values, predicted, engine.measured)
