@@ -134,6 +134,7 @@ def _monitor(
         probe,
         truth=truth,
         every=settings.measured_steps()[:-1],  # the last one is measured when a monitor is closed
+        cadence={"curves": 2},
         families=("kernel",) if held_out else tuple(FAMILIES),
         sizes=_SIZES,
         permutations=_NULLS,

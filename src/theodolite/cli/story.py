@@ -41,7 +41,7 @@ class StorySettings:
 
     steps: int = 600
     width: int = 256
-    moments: int = 8
+    moments: int = 6
     seed: int = 0
 
     def measured_steps(self) -> list[int]:
