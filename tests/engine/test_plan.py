@@ -10,7 +10,7 @@ from tests.tolerances import assert_close
 from theodolite.engine import _kernel_engine, _plan, tangent_kernels
 from theodolite.engine._checks import KernelCheck
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_engine import BatchList, ExampleBlock, prepare
+from theodolite.engine._kernel_engine import BatchList, ExampleBlock, KernelEngine, prepare
 from theodolite.engine._plan import ContractionSizes, EngineOptions, choose_route, contraction_costs
 from theodolite.engine._products import Products, _leading
 from theodolite.engine._tangents import kernels_of
@@ -256,3 +256,31 @@ def test_the_check_is_launched_once_amid_the_kernels(monkeypatch):
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))
     tangent_kernels(model, torch.randn(4, 3), progress=lambda share, what: told.append(what))
     assert told[1:] == ["layer 0", "layer 1", "check", "layer 2", "layer 3", "layer 4"]
+
+
+def test_layers_go_in_parts_where_factors_of_all_do_not_fit(monkeypatch):
+    """Every part has all examples at once, and kernels are the same up to the order of sums."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12)), nn.Linear(16, 4)).double()
+    inputs = torch.randn(10, 8, 16, dtype=torch.float64)
+    passes = []
+    collect = KernelEngine.collect
+
+    def noted(self, block, plan, weights=None):
+        passes.append((self.layers, block.rows.stop - block.rows.start))
+        return collect(self, block, plan, weights)
+
+    monkeypatch.setattr(KernelEngine, "collect", noted)
+    options = {"readout": "mean", "batch_size": 2}
+    whole = tangent_kernels(model, inputs, **options)
+    assert passes == [(list(whole), 10)]
+    passes.clear()
+    limit = whole.predicted_bytes - 2 * _plan._TILE_BYTES["cpu"]  # without intermediate results
+    parts = tangent_kernels(model, inputs, memory_limit=limit, **options)
+    assert len(passes) > 1
+    assert {count for _, count in passes} == {10}
+    assert [name for layers, _ in passes for name in layers] == list(whole) == list(parts)
+    assert parts.predicted_bytes <= limit
+    assert parts.coverage == whole.coverage
+    for name, kernel in whole.items():
+        assert_close(parts[name], kernel, scale=float(kernel.abs().max()))

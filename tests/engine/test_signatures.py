@@ -1,6 +1,8 @@
 """A check is remembered for the very same calls, and made again for any others."""
 
 import copy
+import gc
+from weakref import ref
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from theodolite.engine import gradient_sums, rules
+from theodolite.engine import _runs, gradient_sums, rules
 from theodolite.errors import CaptureError
 
 
@@ -284,3 +286,23 @@ def test_calls_that_move_examples_are_never_remembered(data):
     model = Gathered().double()
     for _ in range(2):
         assert measured(model, data).checked == "by autograd itself"
+
+
+def test_a_pass_is_let_go_without_a_collection_of_garbage(model, data, monkeypatch):
+    """What was recorded holds the activations of all layers."""
+    recorders = []
+
+    class Noted(_runs.UseRecorder):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            recorders.append(ref(self))
+
+    monkeypatch.setattr(_runs, "UseRecorder", Noted)
+    gc.disable()
+    try:
+        for check in (True, True, False, "every"):
+            gradient_sums(model, *data, check=check)
+            assert [one for one in recorders if one() is not None] == [], check
+    finally:
+        gc.enable()
+    assert len(recorders) >= 4

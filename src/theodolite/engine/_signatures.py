@@ -23,6 +23,7 @@ from theodolite.engine.calls import PLAIN
 __all__ = ["Signature", "SignedCalls", "remember_check", "was_checked"]
 
 Signature = tuple[Any, ...]
+HasExamples = Callable[[Tensor], bool]
 
 # Arguments, as far as they decide what a call does -> its number, and whether it leaves examples in
 # place. Numbers are never given twice: a table that was emptied makes calls new, not alike.
@@ -57,23 +58,19 @@ class SignedCalls:
     Args:
         examples: Number of examples.
         origins: Identity of a tensor that is made of parameters -> its ``uses.Origin``.
-        has_examples: Whether any other tensor depends on the examples.
 
     Attributes:
         complete: Cleared where a call may move examples, has arguments that cannot be written down,
             or comes behind nodes of the graph that no call has made.
-        spans: Running numbers of the nodes that each call made.
+        starts: Running number of the graph's next node before each call.
+        ends: The same after it.
     """
 
-    def __init__(
-        self,
-        examples: int,
-        origins: Mapping[int, Any],
-        has_examples: Callable[[Tensor], bool],
-    ) -> None:
+    def __init__(self, examples: int, origins: Mapping[int, Any]) -> None:
         self.complete = True
-        self.spans: list[tuple[int, int]] = []
-        self._examples, self._origins, self._has_examples = examples, origins, has_examples
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self._examples, self._origins = examples, origins
         self._entries: list[Any] = []
         self._last = _get_sequence_nr()
         self._key: list[Any] = []
@@ -85,6 +82,7 @@ class SignedCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         sources: dict[int, Any],
+        has_examples: HasExamples,
     ) -> bool:
         """Write down a call that is about to be made; whether an argument depends on the examples.
 
@@ -93,40 +91,46 @@ class SignedCalls:
             args: Its positional arguments.
             kwargs: Its keyword arguments.
             sources: Arguments that are made of parameters are added here.
+            has_examples: Whether any other tensor depends on the examples. It is not kept: whose
+                method it is would live until the next collection of garbage, with all its tensors.
         """
         self._by_value = False
         self._key = [function, self._examples]
-        depends = self._describe(args, sources)
+        depends = self._describe(args, sources, has_examples)
         if kwargs:
             self._key += kwargs
-            depends |= self._describe(kwargs.values(), sources)
+            depends |= self._describe(kwargs.values(), sources, has_examples)
         self._start = _get_sequence_nr()
         return depends
 
-    def _describe(self, values: Iterable[Any], sources: dict[int, Any]) -> bool:
+    def _describe(
+        self, values: Iterable[Any], sources: dict[int, Any], has_examples: HasExamples
+    ) -> bool:
         key, depends = self._key, False
         for value in values:
             kind = type(value)
             if isinstance(value, Tensor):
-                depends |= self._describe_tensor(value, sources)
+                depends |= self._describe_tensor(value, sources, has_examples)
             elif kind is bool:
                 key += (kind, value)  # no 0 and no 1
             elif kind in PLAIN or kind in _TOLD:
                 key.append(value)
             elif isinstance(value, list | tuple):
                 key += (kind, len(value))
-                depends |= self._describe(value, sources)
+                depends |= self._describe(value, sources, has_examples)
             elif isinstance(value, dict):
                 key += (kind, *value)
-                depends |= self._describe(value.values(), sources)
+                depends |= self._describe(value.values(), sources, has_examples)
             elif kind is slice:
                 key.append(kind)
-                self._describe((value.start, value.stop, value.step), {})
+                self._describe((value.start, value.stop, value.step), {}, has_examples)
             else:
                 self.complete = False
         return depends
 
-    def _describe_tensor(self, tensor: Tensor, sources: dict[int, Any]) -> bool:
+    def _describe_tensor(
+        self, tensor: Tensor, sources: dict[int, Any], has_examples: HasExamples
+    ) -> bool:
         origin = self._origins.get(id(tensor))
         if tensor.is_nested:
             self.complete = False
@@ -134,7 +138,7 @@ class SignedCalls:
             sources[id(tensor)] = origin
             self._key += (tensor.shape, tensor.dtype, origin.roots, origin.scale)
             return False
-        depends = self._has_examples(tensor)
+        depends = has_examples(tensor)
         if not tensor.is_nested:
             shape = tensor.shape
             self._key += (shape, tensor.dtype, depends)
@@ -150,7 +154,7 @@ class SignedCalls:
             name: Name of the function.
             made: Of a :class:`MadeCall`; None where no argument depends on the examples.
         """
-        nodes, entry = (self._start, _get_sequence_nr()), tuple(self._key)
+        start, last, entry = self._start, _get_sequence_nr(), tuple(self._key)
         found = _NUMBERS.get(entry)
         if found is None or (self._by_value and made is not None and reads_numbers(name)):
             fine = made is None or stays_in_place(name, MadeCall(*made))
@@ -160,11 +164,12 @@ class SignedCalls:
         number, fine = found
         if _are_functorch_transforms_active():
             fine = False
-        if not fine or nodes[0] != self._last:
+        if not fine or start != self._last:
             self.complete = False
-        self._last = nodes[1]
-        self.spans.append(nodes)
-        self._entries += (number, nodes[1] - nodes[0])
+        self._last = last
+        self.starts.append(start)
+        self.ends.append(last)
+        self._entries += (number, last - start)
         return fine
 
     def note(self, *what: Any) -> None:

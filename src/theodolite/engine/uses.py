@@ -291,7 +291,7 @@ class UseRecorder(TorchFunctionMode):
         self._of_examples = WeakTensorKeyDictionary()
         self._signs: SignedCalls | None = None
         if self.in_place:
-            self._signs = SignedCalls(examples, self.origins, self._has_examples)
+            self._signs = SignedCalls(examples, self.origins)
         for tensor in tensors_in((inputs, targets)):
             self._of_examples[tensor] = True
 
@@ -309,7 +309,7 @@ class UseRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         sources: dict[int, Origin] = {}
         if self._signs is not None:
-            depends = self._signs.begin(func, args, kwargs, sources)
+            depends = self._signs.begin(func, args, kwargs, sources, self._has_examples)
         else:
             depends = self._look(args, sources)
             if kwargs:
@@ -430,12 +430,11 @@ class UseRecorder(TorchFunctionMode):
         """Whether no call of the model has moved examples, and none was out of sight."""
         if not self.in_place or self._signs is None:
             return False
-        spans = self._signs.spans
-        starts = [start for start, _ in spans]
+        starts, ends = self._signs.starts, self._signs.ends
         for node, edges in _nodes(output):
             number = node._sequence_nr()
             place = bisect_right(starts, number) - 1
-            if edges and (place < 0 or number >= spans[place][1]):
+            if edges and (place < 0 or number >= ends[place]):
                 return False
         return True
 

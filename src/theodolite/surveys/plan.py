@@ -37,7 +37,7 @@ _GRAPHS = 4  # one part of so many is for what a backward pass goes back through
 _BACKWARD = 5  # results of a backward pass that exist at a time
 _FEWEST = 4
 _BATCHES = {"cuda": 1000}  # examples in one pass; elsewhere 256
-_KERNELS = 24 * 2**30  # bytes for kernels of long sequences, where the user sets no limit
+_KERNELS = 18 * 2**30  # bytes for kernels of long sequences, where the user sets no limit
 _UNLIMITED = 2 * 2**30  # free bytes before anything was planned
 
 
