@@ -66,7 +66,8 @@ _CHECKED = 3  # copies of the parameters: their gradients and sums where they ar
 _KEPT_RESULTS = 3  # of a forward pass: results, their gradients, and conversions
 _GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
 _KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
-_SMALL = 512  # examples
+_SMALL = 512  # examples whose inner products are remembered
+_ON_CPU = 200  # examples that a GPU decomposes more slowly than a CPU
 _STACKED = 2**23  # bytes of inner products that are worked on side by side
 _KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
 
@@ -95,6 +96,11 @@ class LayerFeatures:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self._kept.device
 
     @property
     def eps(self) -> float:
@@ -133,7 +139,7 @@ class LayerFeatures:
 
     def settled(self) -> "LayerFeatures":
         """Few examples on a GPU move to the CPU, which decomposes small matrices faster."""
-        if self._kept.device.type == "cpu" or len(self) > _SMALL:
+        if self.device.type == "cpu" or len(self) > _ON_CPU:
             return self
         if self.rows is not None and self.width <= len(self):
             return LayerFeatures(self.width, self.rows.cpu())

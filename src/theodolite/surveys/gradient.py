@@ -89,7 +89,8 @@ def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> N
     for stack in side_by_side(context.features("gradient")):
         with record.timed("gradient"):
             grams = torch.stack([features.gram for _, features in stack])
-            found = grouped_alignment(grams, every.to(grams.device))
+            every = every.to(grams.device)  # copied once: with many classes they are large
+            found = grouped_alignment(grams, every)
             parts = [part.cpu() for part in vars(found).values()]
         for row, (layer, features) in enumerate(stack):
             with context.step("gradient", layer):
@@ -132,11 +133,12 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
         text = "not measured: gradients of unit length do not fit into memory_limit"
         record.warn(None, "gradient", "stiffness", text)
     record.section()
+    shuffled = _shuffled(context, pairs)
     for layer in context.own(layers):
         if layer.name in found:
             with context.step("gradient", layer):
                 gram = None if pairs is None else pairs[layer.name]
-                _gradient_rows(context, record, layer, found[layer.name], gram)
+                _gradient_rows(context, record, layer, found[layer.name], gram, shuffled)
     rows = {"omega": total.omega}
     if targets.labels is not None:
         rows["in_class_omega"] = total.in_class
@@ -283,9 +285,13 @@ def _gradient_rows(
     layer: Layer,
     values: LayerGradientAlignment,
     gram: Tensor | None,
+    shuffled: Float[Tensor, "b n k"] | None,
 ) -> None:
     n, labels = context.count("gradient"), context.examples("gradient")[1].labels
-    nulls = None if gram is None or labels is None else _nulls(context, gram, labels)
+    # The grouping into classes is permuted and gradients stay as they are.
+    nulls = None
+    if gram is not None and shuffled is not None:
+        nulls = grouped_alignment(gram.double(), shuffled.to(gram.device))
     errors = {} if gram is None else _errors(context, gram, labels, n)
     method = "half-sampling" if errors else "exact"
 
@@ -312,12 +318,19 @@ def _gradient_rows(
         record.curve(layer, "gradient", "class_contrast", arrays, x="class", y="Ω minus Ω of all")
 
 
-def _nulls(context: SurveyContext, gram: Tensor, labels: Tensor) -> GroupAlignment | None:
-    """Omega when the grouping into classes is permuted and gradients stay as they are."""
-    shuffled = context.draws.shuffled(_groups(labels, len(gram)))
-    if len(shuffled) == 0:
+def _shuffled(
+    context: SurveyContext, pairs: TangentKernels | None
+) -> Float[Tensor, "b n k"] | None:
+    """Permuted groupings of the examples with all pairs, where these are; with many classes large.
+
+    None if there are none, or no classes.
+    """
+    labels = context.examples("gradient")[1].labels
+    if pairs is None or labels is None or len(pairs) == 0:
         return None
-    return grouped_alignment(gram.double(), shuffled.to(gram.device))
+    first = next(iter(pairs.values()))
+    shuffled = context.draws.shuffled(_groups(labels, len(first)))
+    return shuffled.to(first.device) if len(shuffled) else None
 
 
 def _errors(

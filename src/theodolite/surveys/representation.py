@@ -31,10 +31,12 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     targets = context.row_targets("representation")
     columns = targets.columns
     assert columns is not None  # the family would not apply
-    shuffled = context.draws.shuffled(columns)
+    # The labels, then every permutation of them, side by side.
+    sets = torch.cat([columns[None], context.draws.shuffled(columns)])
     for layer, features in context.features("representation"):
         with context.step("representation", layer):
-            _layer_rows(context, record, layer, features, columns, shuffled)
+            sets = sets.to(features.device)  # copied once: with many classes they are large
+            _layer_rows(context, record, layer, features, columns, sets)
             if context.plan.curves:
                 measure_readouts(record, layer, features, targets)
     record.routes["representation"] = {
@@ -58,7 +60,7 @@ def _layer_rows(
     layer: Layer,
     features: LayerFeatures,
     columns: Tensor,
-    shuffled: Tensor,
+    sets: Float[Tensor, "m n c"],
 ) -> None:
     n, c = columns.shape
     if n <= features.width:
@@ -70,8 +72,7 @@ def _layer_rows(
             why, nothing = "all features are zero", Estimate(math.nan)
             record.row(layer, "representation", measure, nothing, n=n, reason=why)
         return
-    # The labels, then every permutation of them, side by side.
-    every = _projections(features, torch.cat([columns[None], shuffled]))
+    every = _projections(features, sets)
     areas = representation.area_from_projections(every, normalized=True).cpu()
     error = _error(context, features, columns)
     method = "exact" if error is None else "half-sampling"
@@ -84,7 +85,7 @@ def _layer_rows(
         return
     found = _alone(every, every.coefficients[..., 0], every.residual[..., 0])
     record.row(layer, "representation", "predicted_steps", Estimate(_steps(found)), n=n)
-    _curves(record, layer, found, _mean(every) if len(shuffled) else None)
+    _curves(record, layer, found, _mean(every) if len(sets) > 1 else None)
 
 
 def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> LabelProjections:
@@ -93,15 +94,15 @@ def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> La
     Coefficients are (r, c, m), residuals (c, m).
     """
     m, n, c = columns.shape
-    flat = columns.permute(1, 2, 0).reshape(n, c * m)
+    flat = columns.to(features.device).permute(1, 2, 0).reshape(n, c * m)
     if features.rows is not None and features.width <= n:
         prepared = representation.prepare_features(features.rows).features
-        found = representation.label_projections(prepared, flat.to(prepared.device))
+        found = representation.label_projections(prepared, flat)
     else:
         norms = features.lengths()
         scale = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
         unit = features.gram * scale * scale.unsqueeze(1)
-        found = projections_from_kernel(unit, flat.to(unit.device), features.width, features.eps)
+        found = projections_from_kernel(unit, flat, features.width, features.eps)
     coefficients = found.coefficients.reshape(len(found.coefficients), c, m)
     return replace(found, coefficients=coefficients, residual=found.residual.view(c, m))
 
