@@ -13,8 +13,8 @@ from torch import nn
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp, value
 from theodolite.errors import MemoryLimitError
-from theodolite.surveys import tangent
-from theodolite.surveys.layers import count_operations
+from theodolite.surveys import SurveyOptions, tangent
+from theodolite.surveys.layers import Footprint, Layout, count_operations
 from theodolite.surveys.plan import SurveyPlan
 
 MIB = 2**20
@@ -182,3 +182,15 @@ def test_heat_maps_of_many_outputs_have_as_many_examples_as_fit(monkeypatch, fit
     assert shapes == ({(most, most)} if most else set())
     told = {warning["text"] for warning in found.record.contents["warnings"]}
     assert any("not drawn" in text for text in told) == (most == 0)
+
+
+def test_passes_of_a_single_output_on_a_gpu_are_as_large_as_memory_allows():
+    """A quarter of the free bytes for activations and their gradients, 200 bytes an example."""
+    plan = SurveyPlan(batch_size=1000, free_bytes=8 * 10**4)
+    layout = Layout((), 10, footprint=Footprint(examples=2, largest=10, total=200))
+    options = SurveyOptions()
+    assert plan.kernel_options(options, layout, 1, launched=True) == {"batch_size": 100}
+    assert plan.kernel_options(options, layout, 10, launched=True) == {}
+    assert plan.kernel_options(options, layout, 1) == {}
+    few = replace(plan, batch_size=30).kernel_options(options, layout, 1, launched=True)
+    assert few == {"batch_size": 30}

@@ -107,20 +107,32 @@ class SurveyPlan:
         return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
 
     def kernel_options(
-        self, options: SurveyOptions, layout: Layout, outputs: int, *, capped: bool = False
+        self,
+        options: SurveyOptions,
+        layout: Layout,
+        outputs: int,
+        *,
+        capped: bool = False,
+        launched: bool = False,
     ) -> dict[str, Any]:
         """Memory and batch size for tangent kernels, where the user set a limit.
 
-        Of long sequences a GPU is not filled (``capped``): more blocks cost little there.
+        Of long sequences a GPU is not filled (``capped``): more blocks cost little there. Passes of
+        a single output, which are ``launched`` on a GPU, are as large as memory allows: each is
+        recorded, and where a model could move examples each of these is looked for.
 
         One pass may hold gradients of all outputs, and what its backward passes go back through:
         the engine refuses a batch that leaves no memory for kernels.
         """
-        if options.memory_limit is None:
-            return {"memory_limit": min(self.free_bytes, _KERNELS) if capped else None}
         passing = layout.footprint
-        each = _BACKWARD * outputs * passing.per_example(passing.largest)
         graph = 2 * passing.per_example(passing.total)  # activations, and gradients of their size
+        if options.memory_limit is None and capped:
+            return {"memory_limit": min(self.free_bytes, _KERNELS)}
+        if options.memory_limit is None:
+            fitting = self.free_bytes // (_GRAPHS * max(1, graph))
+            single = launched and outputs == 1
+            return {"batch_size": max(1, min(self.batch_size, fitting))} if single else {}
+        each = _BACKWARD * outputs * passing.per_example(passing.largest)
         limit = int(_PLANNED * self.free_bytes)
         fitting = self.free_bytes // (_SHARE * max(1, each)), limit // (_GRAPHS * max(1, graph))
         return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
