@@ -1,6 +1,6 @@
 """The table of a GPU: surveys, kernels, gradients, a monitor; beside a plain pass and peers.
 
-``python -m benchmarks.gpu [--device cuda] [--only WORD,...] [--write] [--profile]``, or
+``python -m benchmarks.gpu [--device cuda] [--only WORDS;...] [--write] [--profile]``, or
 ``make bench-gpu``. One run gives every row; ``--write`` puts the table into benchmarks/README.md
 with the machine and the commit. A row is the best of a few calls after a warm-up, with algorithms
 of cuDNN chosen by timing in it (``torch.backends.cudnn.benchmark``); a survey and a monitor
@@ -375,7 +375,9 @@ def write(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", default="", help="words of which a row's name has one")
+    parser.add_argument(
+        "--only", default="", help="words, by semicolons, of which a row's name has one"
+    )
     parser.add_argument("--small", action="store_true", help="few examples, to try the script")
     parser.add_argument("--profile", action="store_true", help="also print where the time goes")
     parser.add_argument("--no-peers", action="store_true", help="leave other tools out")
@@ -386,7 +388,7 @@ def main() -> None:
     if chosen.small:
         resnet.WIDTHS = (4, 8, 8, 8)
     where = machine(chosen.device)
-    words = [word.strip().lower() for word in chosen.only.split(",")]
+    words = [word.strip().lower() for word in chosen.only.split(";")]
     results = []
     for row in ROWS:
         if not any(word in row.name.lower() for word in words):
