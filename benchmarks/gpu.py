@@ -375,9 +375,7 @@ def write(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--only", default="", help="words, by semicolons, of which a row's name has one"
-    )
+    parser.add_argument("--only", default="", help="parts of rows' names, by semicolons")
     parser.add_argument("--small", action="store_true", help="few examples, to try the script")
     parser.add_argument("--profile", action="store_true", help="also print where the time goes")
     parser.add_argument("--no-peers", action="store_true", help="leave other tools out")
