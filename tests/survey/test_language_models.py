@@ -281,6 +281,22 @@ def test_batches_of_different_lengths_are_padded():
     assert value(found, "loss") == pytest.approx(float(losses.mean().detach()), rel=ROUNDING)
 
 
+def test_omega_is_measured_where_sums_do_not_fit(monkeypatch):
+    """Sums are of the size of the parameters; a monitor of few sequences takes their pairs then."""
+    torch.manual_seed(0)
+    model, batch = llama(), tokens()
+    lighter = {"families": "gradient", "sizes": {"pairs": 0}, "options": {"stiffness": False}}
+    full = th.survey(model, batch, **lighter)
+    for name in ("_SUMS", "_PLAIN_SUMS", "_CHECKED"):
+        monkeypatch.setattr(f"theodolite.surveys.context.{name}", 10**12)
+    found = th.survey(model, batch, **lighter)
+    methods = [s.record.contents["routes"]["gradient"]["method"] for s in (full, found)]
+    assert methods == ["sums over examples", "all pairs of examples"]
+    assert found.record.contents["skipped"] == {}
+    assert value(found, "omega") == pytest.approx(value(full, "omega"), rel=1e-5)
+    assert set(found.to_frame().measure) == set(full.to_frame().measure)
+
+
 def test_omega_is_measured_where_unit_vectors_do_not_fit(monkeypatch):
     """The last measurement of a monitor takes everything; it must not lose what the others had."""
     torch.manual_seed(0)

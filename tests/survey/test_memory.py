@@ -156,9 +156,11 @@ def test_sums_of_gradients_that_do_not_fit_say_so():
     model, limit = mlp((6, 900, 900, 3)), limited(2 * 10**7)
     found = th.survey(model, blobs(), families="gradient", options=limit)
     assert found.record.contents["skipped"] == {}  # pairs of all examples need no sums
-    few = {"pairs": 10}
-    found = th.survey(model, blobs(), families=["kernel", "gradient"], sizes=few, options=limit)
-    assert "sums of the size of the parameters take" in found.record.contents["skipped"]["gradient"]
+    few = {"families": ["kernel", "gradient"], "sizes": {"pairs": 10}, "options": limit}
+    contents = th.survey(model, blobs(), **few).record.contents
+    assert contents["routes"]["gradient"]["method"] == "all pairs of examples"
+    contents = th.survey(model, blobs(), layers=["0"], **few).record.contents  # lacks parameters
+    assert "sums of the size of the parameters take" in contents["skipped"]["gradient"]
 
 
 def test_a_limit_below_a_single_example_is_an_error():

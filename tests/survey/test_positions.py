@@ -448,3 +448,17 @@ def test_the_last_measurement_of_a_monitor_says_whether_groups_pull_apart():
     assert all(row["null_sd"] is not None for row in rows)
     (text,) = (answer["text"] for answer in last["answers"] if answer["question"] == "groups")
     assert "chance was not measured" not in text
+
+
+def test_tangent_kernels_of_long_sequences_are_those_of_a_few_on_a_cpu():
+    torch.manual_seed(0)
+    ids = torch.randint(0, 3, (20, 256)) + 1
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    given = {"families": "tangent", "permutations": 0}
+    few = th.survey(Reader(), data, **given).record.contents
+    assert few["routes"]["tangent"]["n"] == 16
+    (text,) = (note["text"] for note in few["warnings"] if note["measure"] == "examples")
+    assert text.startswith("16 of 20 examples")
+    assert text.endswith('sizes={"tangent": 20} takes all')
+    every = th.survey(Reader(), data, **given, sizes={"tangent": 20}).record.contents
+    assert every["routes"]["tangent"]["n"] == 20

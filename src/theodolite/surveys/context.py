@@ -295,11 +295,6 @@ class SurveyContext:
             return "positions"
         return "mean" if self.task and not self.options.pool else self.options.describe()["pool"]
 
-    @property
-    def _capped(self) -> bool:
-        cuda = next(self.model.parameters(), torch.empty(0)).is_cuda
-        return self.task is not None and cuda
-
     def _readout(self, of_loss: bool) -> str | Readout | None:
         """From what the model returns to rows: of losses, or of outputs."""
         if self.task is None:
@@ -479,7 +474,7 @@ class SurveyContext:
                 self.options,
                 self.layout,
                 columns,
-                capped=self._capped,
+                capped=self.task is not None,
                 launched=next(self.model.parameters()).is_cuda,
             ),
             **options,
@@ -497,7 +492,10 @@ class SurveyContext:
             sketch_vectors=self.options.sketch_vectors,
             readout=self._readout(of_loss=False),
             **self.plan.kernel_options(
-                self.options, self.layout, self.layout.outputs or 1, capped=self._capped
+                self.options,
+                self.layout,
+                self.layout.outputs or 1,
+                capped=self.task is not None,
             ),
             generator=torch.Generator().manual_seed(self.options.seed),
             processes=self.processes,

@@ -171,24 +171,36 @@ def _agreement(
 ) -> tuple[_Agreement, TangentKernels | None, bool]:
     """How gradients agree (layers, all parameters, logits), pairs if any, whether of all examples.
 
-    From pairs of all examples, or from sums over all and pairs of fewer.
+    From pairs of all examples, or from sums over all and pairs of fewer. Sums are of the size of
+    the parameters: where they do not fit, pairs of few examples may.
     """
-    asked = context.plan.sizes["pairs"]
     if _all_from_pairs(context, layers):
         with suppress(MemoryLimitError):  # sums may still fit
-            pairs = _pairs(context, layers, context.count("gradient"))
-            assert pairs is not None
-            with context.step("gradient"):
-                found = _from_pairs(context, pairs, layers)
-            return found, None if asked == 0 else pairs, True
-    with context.step("gradient"):
-        sums = context.gradient_sums(layers, example_loss(context))
+            return _by_pairs(context, layers)
+    try:
+        with context.step("gradient"):
+            sums = context.gradient_sums(layers, example_loss(context))
+    except MemoryLimitError:
+        if context.count("gradient") > _FEWER or not _add_up(context, layers):
+            raise
+        return _by_pairs(context, layers)
     few = None
     try:
         few = _pairs(context, layers, _pair_count(context))
     except MemoryLimitError as error:
         record.warn(None, "gradient", "gradient_confusion", f"not measured: {error}")
     return (sums, sums.total, sums.logits), few, False
+
+
+def _by_pairs(
+    context: SurveyContext, layers: Sequence[Layer]
+) -> tuple[_Agreement, TangentKernels | None, bool]:
+    """What sums over all examples would give, from their pairs; these too if asked for."""
+    pairs = _pairs(context, layers, context.count("gradient"))
+    assert pairs is not None
+    with context.step("gradient"):
+        found = _from_pairs(context, pairs, layers)
+    return found, None if context.plan.sizes["pairs"] == 0 else pairs, True
 
 
 def gradient_cost(work: WorkCounts) -> StageCost:
@@ -230,16 +242,21 @@ def _pairs(context: SurveyContext, layers: Sequence[Layer], count: int) -> Tange
         return context.tangent_kernels(layers, batch, example_loss(context))
 
 
+def _add_up(context: SurveyContext, layers: Sequence[Layer]) -> bool:
+    """Whether kernels of layers add up to that of all parameters: each belongs to one of them."""
+    names = [name for layer in layers for name in layer.owned]
+    trained = [name for name, p in context.model.named_parameters() if p.requires_grad]
+    return context.processes.alone and sorted(names) == sorted(trained)
+
+
 def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
     """Whether pairs of all examples are taken: sums follow from them, without passes of their own.
 
     They are where all pairs are asked for, and where their products cost less than sums: n examples
     have n/2 products with each of p numbers, and sums, with those of unit vectors, some passes over
-    n examples. Kernels add up to that of all parameters where each belongs to one of the layers.
+    n examples.
     """
-    names = [name for layer in layers for name in layer.owned]
-    trained = [name for name, p in context.model.named_parameters() if p.requires_grad]
-    if not context.processes.alone or sorted(names) != sorted(trained):
+    if not _add_up(context, layers):
         return False
     count, asked = context.count("gradient"), context.plan.sizes["pairs"]
     if _pair_count(context) == count or asked:

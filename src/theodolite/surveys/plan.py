@@ -39,6 +39,8 @@ _FEWEST = 4
 _BATCHES = {"cuda": 1000}  # examples in one pass; elsewhere 256
 _KERNELS = 18 * 2**30  # bytes for kernels of long sequences, where the user sets no limit
 _UNLIMITED = 2 * 2**30  # free bytes before anything was planned
+_SEQUENCES = 16  # whose tangent kernels are taken on a CPU, where the user asks for no number
+_OUTPUTS = 2**13  # more of them while they have fewer outputs at all their positions together
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,13 @@ class SurveyPlan:
             if wanted > most:
                 sizes[family] = most
                 notes[family] = f"{most} of {wanted} examples, to stay within memory_limit"
+        wanted, few = plan.size("tangent", len(probe)), _most_sequences(options, layout, probe)
+        if "tangent" in options.families and wanted > few:
+            sizes["tangent"] = few
+            notes["tangent"] = (
+                f"{few} of {wanted} examples, since products of their positions take long on a "
+                f'CPU; sizes={{"tangent": {wanted}}} takes all'
+            )
         if readers:  # features in float32 or products in float64, whichever is kept
             count = min(most, probe.row_count)
             free -= sum(8 * count * min(layer.width, count) for layer in layout.layers)
@@ -117,8 +126,8 @@ class SurveyPlan:
     ) -> dict[str, Any]:
         """Memory and batch size for tangent kernels, where the user set a limit.
 
-        Of long sequences a GPU is not filled (``capped``): more blocks cost little there. Passes of
-        a single output, which are ``launched`` on a GPU, are as large as memory allows: each is
+        Of long sequences memory is not filled (``capped``): more blocks cost little there. Passes
+        of a single output, which are ``launched`` on a GPU, are as large as memory allows: each is
         recorded, and where a model could move examples each of these is looked for.
 
         One pass may hold gradients of all outputs, and what its backward passes go back through:
@@ -161,6 +170,18 @@ def _most_examples(options: SurveyOptions, layout: Layout, probe: Probe, share: 
     columns = max(1 if t.columns is None else t.columns.shape[1] for t in known)
     by_nulls = share // (_NULL_COPIES * max(1, options.permutations) * columns)
     return max(_FEWEST, min(by_products, by_nulls))
+
+
+def _most_sequences(options: SurveyOptions, layout: Layout, probe: Probe) -> int:
+    """Examples with tangent kernels, where their positions make them long and a CPU works.
+
+    The time grows with the square of their number, positions and outputs.
+    """
+    asked = options.sizes["tangent"] != SIZES["tangent"]
+    if probe.positions is None or not probe.by_position or asked or _place(probe).type != "cpu":
+        return len(probe)
+    outputs = probe.positions.task.labels.count * (layout.outputs or 1)
+    return max(_SEQUENCES, _OUTPUTS // outputs)
 
 
 def trim_memory(options: SurveyOptions) -> None:
