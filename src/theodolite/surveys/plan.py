@@ -138,9 +138,8 @@ class SurveyPlan:
         if options.memory_limit is None and capped:
             return {"memory_limit": min(self.free_bytes, _KERNELS)}
         if options.memory_limit is None:
-            fitting = self.free_bytes // (_GRAPHS * max(1, graph))
-            single = launched and outputs == 1
-            return {"batch_size": max(1, min(self.batch_size, fitting))} if single else {}
+            roomy = min(self.batch_size, self.free_bytes // (_GRAPHS * max(1, graph)))
+            return {"batch_size": max(1, roomy)} if launched and outputs == 1 else {}
         each = _BACKWARD * outputs * passing.per_example(passing.largest)
         limit = int(_PLANNED * self.free_bytes)
         fitting = self.free_bytes // (_SHARE * max(1, each)), limit // (_GRAPHS * max(1, graph))
