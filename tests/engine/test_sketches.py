@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.tolerances import assert_close
 from theodolite.engine import _alignments as alignments
+from theodolite.engine import _sketches as sketches
 from theodolite.engine import tangent_alignments, tangent_kernels
 from theodolite.engine._alignments import centered_labels
 from theodolite.engine._kernel_engine import BatchList, prepare
@@ -58,6 +59,14 @@ def test_products_are_those_of_the_centred_kernel(groups, batch_size):
     for layer, kernel in tangent_kernels(model, x).items():
         K = kernel.reshape(120, 120)
         assert_close(found[layer], Z @ K @ Z.T, scale=float(K.norm() * 120))
+
+
+@pytest.mark.parametrize("length", [1, 4, 12, 23])
+def test_long_gradients_are_multiplied_in_parts(length, monkeypatch):
+    monkeypatch.setattr(sketches, "_COLUMNS", 4)
+    monkeypatch.setattr(sketches, "_COPIED", 3 * 4 * 2)
+    rows = torch.randn(3, length, generator=torch.Generator().manual_seed(0))
+    assert_close(sketches._gram(rows), rows.double() @ rows.double().T)
 
 
 def test_norms_without_a_vector_are_those_of_the_others():

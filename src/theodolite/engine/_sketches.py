@@ -19,7 +19,7 @@ from torch import Tensor
 from theodolite._distributed import ALONE, Processes
 from theodolite.engine._kernel_engine import BatchList
 from theodolite.engine._runs import ModelRecorder, plain_gradients
-from theodolite.engine.batches import even_spans
+from theodolite.engine.batches import even_spans, spans
 from theodolite.engine.calls import Outer
 from theodolite.engine.state import coarse_arithmetic
 from theodolite.engine.uses import Use
@@ -40,7 +40,8 @@ MOST_GROUPS = 16
 _TOGETHER = 12  # examples of a group at least: a pass of fewer is launched as slowly
 _FEWEST = 3  # vectors of a group: without one of them a pair is left
 _DOUBLE = 2.0  # products of float32 that run in the time of one of float64
-_COLUMNS = 2**14  # entries of gradients that are multiplied at a time
+_COLUMNS = 2**14  # entries of gradients in one of the products that are made side by side
+_COPIED = 2**27  # numbers in float64 at a time
 
 
 @dataclass(frozen=True)
@@ -208,12 +209,14 @@ def _add_gradients(
 def _gram(rows: Tensor) -> Tensor:
     """Inner products of a few long rows in float64, many parts of them at a time."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    whole = rows.shape[1] // _COLUMNS * _COLUMNS
-    if whole:
-        parts = rows[:, :whole].reshape(len(rows), -1, _COLUMNS).transpose(0, 1).double()
+    for span in spans(rows.shape[1], max(1, _COPIED // (len(rows) * _COLUMNS)) * _COLUMNS):
+        wide = rows[:, span].double()
+        whole = wide.shape[1] // _COLUMNS * _COLUMNS
+        parts = wide[:, :whole].reshape(len(rows), -1, _COLUMNS).transpose(0, 1)
         total += (parts @ parts.mT).sum(0)
-    rest = rows[:, whole:].double()
-    return total.addmm_(rest, rest.T)
+        rest = wide[:, whole:]
+        total.addmm_(rest, rest.T)
+    return total
 
 
 def _centered(gram: Tensor, shares: Tensor) -> Tensor:
