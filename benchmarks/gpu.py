@@ -190,20 +190,20 @@ def monitor(last: bool, device: str, small: bool) -> Case:
     return Case(watch.close, step, once=True, detail=detail)
 
 
-def monitored_run(budget: float | None, device: str, small: bool) -> Case:
-    """400 steps with a measurement every 100, the first and the last in full included."""
+def monitored_run(steps: int, budget: float | None, device: str, small: bool) -> Case:
+    """Steps with a measurement every 100, the first and the last in full included."""
     torch.manual_seed(0)
     model = ResNet18().to(device)
     data = images(64 if small else 2048, 32, device)
     step, probe = training(model, *data), tuple(part[:256] for part in data)
-    steps = 4 if small else 400
+    steps, every = (4, 1) if small else (steps, 100)
 
     def bare() -> None:
         for _ in range(steps):
             step()
 
     def watched() -> th.Monitor:
-        loss, every = nn.CrossEntropyLoss(), steps // 4
+        loss = nn.CrossEntropyLoss()
         watch = th.Monitor(model, probe, loss=loss, every=every, budget=budget)
         for index in range(steps):
             watch.step(index)
@@ -241,8 +241,8 @@ ROWS = (
         partial(survey, resnet50, 500, 224, 1000)),
     Row("monitor, ResNet-18, first measurement", 0.5, partial(monitor, False)),
     Row("monitor, ResNet-18, last measurement", 0.3, partial(monitor, True)),
-    Row("training of 400 steps with a monitor", 0.0, partial(monitored_run, None)),
-    Row("the same with budget=0.06", 0.0, partial(monitored_run, 0.06)),
+    Row("training of 400 steps with a monitor", 0.0, partial(monitored_run, 400, None)),
+    Row("training of 1200 steps with budget=0.06", 0.0, partial(monitored_run, 1200, 0.06)),
 )  # fmt: skip
 
 
