@@ -22,6 +22,7 @@ from torch import nn
 
 import theodolite
 from theodolite.engine import tangent_alignments
+from theodolite.surveys import SurveyOptions
 
 GIB, TERA = 2**30, 1e12
 SIZES = ((800, 400), (1600, 800))  # examples and width
@@ -286,6 +287,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rate = speed()
     print(f"one core: {rate / 1e9:.1f} Gflop/s of float64 products")
+    caps = {name: size or "all" for name, size in SurveyOptions().sizes.items()}
+    del caps["pairs"]
+    print("examples of a survey by default:", ", ".join(f"{k} {v}" for k, v in caps.items()))
     for name in FAMILIES:  # imports and first calls
         measured(name, 60, 32)
     for name, formula in FAMILIES.items():

@@ -6,8 +6,10 @@ Seconds of the processor, which others on the machine lengthen less than the clo
 survey of the CIFAR ResNet-18 with 40 images, one of the CIFAR ResNet-20 with 500 (all families but
 covariance; images of ``FOLDER/cifar10.npz`` where it is given, and weights after an epoch on
 5,000 of them) and ``theodolite demo``. ``families`` varies examples, outputs, depth, classes and
-shown layers of a survey one at a time, ``functions`` the number of examples up to 20,000: each
-prints the exponent of its time beside the one that docs/scale.md states.
+shown layers of a survey one at a time, up to the examples that a family takes by default at least
+(covariance: 20,000); ``functions`` the number of examples up to 20,000, of what has no n x n matrix
+and of each family as it comes: each prints the exponent of its time beside the one that
+docs/scale.md states.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ from benchmarks.resnet import ResNet18, ResNet20, images
 from benchmarks.tangent import slope
 from theodolite.cli.story import StorySettings, tell_story
 from theodolite.measures import kernel, representation
+from theodolite.records import FAMILIES
+from theodolite.surveys import SIZES
 from theodolite.surveys.record import RecordBuilder
 
 GOALS = {"ResNet-18": 8.0, "ResNet-20": 60.0, "demo": 20.0}  # 30 s on two cores are 60 s
@@ -144,14 +149,18 @@ STATED: dict[str, tuple[int, dict[str, float]]] = {
     "gradient, sums": (1000, {"examples": 2, "outputs": 1, "depth": 1, "classes": 1, "layers": 1}),
 }
 AXES = {"outputs": (10, 20, 40), "depth": (4, 8, 16), "classes": (10, 20, 40), "layers": (4, 8, 16)}
-MOST = {"representation": 2000, "kernel": 2000, "tangent": 200, "gradient": 1000}
+MOST = {**SIZES, "covariance": 20000}
+
+
+def family_of(name: str) -> str:
+    return {"sketch": "tangent"}.get(name, name.partition(",")[0])
 
 
 def family_seconds(name: str, count: int, axis: str, size: int) -> float:
     depth = {"depth": size, "layers": 16}.get(axis, DEPTH)
     outputs = {"outputs": size, "classes": 40}.get(axis, CLASSES)
     classes = size if axis in ("outputs", "classes") else CLASSES
-    family = {"sketch": "tangent"}.get(name, name.partition(",")[0])
+    family = family_of(name)
     options: dict[str, Any] = {"families": family, "sizes": {family: count}}
     if name in ("tangent", "sketch"):
         options["options"] = {"tangent": "exact" if name == "tangent" else "sketch"}
@@ -178,32 +187,36 @@ def families(only: str) -> None:
                 for size in sizes
             ]
             found.append(exponent(axis, sizes, taken, expected))
-        print(f"{name}: " + "; ".join(found), flush=True)
+        cap = SIZES[family_of(name)]
+        print(
+            f"{name} (by default at most {cap or 'all'} examples): " + "; ".join(found), flush=True
+        )
 
 
 def functions() -> None:
-    """Exponents in the number of examples, up to 20,000, of what has no n x n matrix."""
+    """Exponents in the number of examples, up to 20,000: without an n x n matrix, or with a cap."""
     sizes = (5000, 10000, 20000)
     model = mlp(DEPTH, CLASSES)
-    calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
-        "representation.alignment_area": lambda x, y: representation.alignment_area(x, y),
-        "kernel.linear_cka": lambda x, y: kernel.linear_cka(x, torch.eye(CLASSES)[y]),
-        "engine.input_moments": lambda x, _y: th.engine.input_moments(model, x),
-        "survey(families='covariance')": lambda x, y: th.survey(
-            model, (x, y), families="covariance"
+    calls: dict[str, Callable[[tuple[Tensor, Tensor]], Any]] = {
+        "representation.alignment_area": lambda data: representation.alignment_area(*data),
+        "kernel.linear_cka": lambda data: kernel.linear_cka(data[0], torch.eye(CLASSES)[data[1]]),
+        "engine.input_moments": lambda data: th.engine.input_moments(model, data[0]),
+        "engine.gradient_alignment": lambda data: th.gradient_alignment(model, *data),
+        "engine.tangent_alignments, sketch": lambda data: th.engine.tangent_alignments(
+            model, *data, method="sketch"
         ),
-        "engine.gradient_alignment": lambda x, y: th.gradient_alignment(model, x, y),
-        "engine.tangent_alignments, sketch": lambda x, y: th.engine.tangent_alignments(
-            model, x, y, method="sketch"
-        ),
-        "survey, all families and defaults": lambda x, y: th.survey(model, (x, y)),
+        **{
+            f"survey, {family} by default": partial(th.survey, model, families=family)
+            for family in FAMILIES
+        },
+        "survey, all families by default": partial(th.survey, model),
     }
     for name, call in calls.items():
         taken = []
         for size in sizes:
-            x, y = blobs(size, CLASSES)
-            call(x[:50], y[:50])
-            taken.append(seconds(lambda x=x, y=y, call=call: call(x, y), 5))
+            data = blobs(size, CLASSES)
+            call(tuple(part[:50] for part in data))
+            taken.append(seconds(partial(call, data), 5))
         print(exponent(name, sizes, taken, 1.0), flush=True)
 
 

@@ -5,10 +5,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
-from theodolite.sweeps import run_in_processes
+from theodolite.sweeps import processes, run_in_processes
 
 
 @dataclass(frozen=True)
@@ -109,3 +110,42 @@ def test_an_interrupt_ends_the_workers_at_once_and_without_their_tracebacks(tmp_
     _, err = driver.communicate(timeout=30)
     assert err.count("Traceback") == 1
     assert err.endswith("KeyboardInterrupt\n")
+
+
+FULL_DISK = """
+import time
+from theodolite.sweeps import run_in_processes
+
+def work(job, report):
+    time.sleep(60 * job)
+
+def keep(job, outcome):
+    raise OSError("no space left")
+
+if __name__ == "__main__":
+    run_in_processes(work, range(3), keep, workers=2, report=lambda share, text: None)
+"""
+
+
+def test_what_cannot_be_kept_ends_the_run(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(FULL_DISK)
+    command = [sys.executable, str(script)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("OSError: no space left\n")
+
+
+def test_a_worker_hands_its_result_over_before_it_stops(monkeypatch):
+    monkeypatch.setattr(processes, "_stopped", False)
+    monkeypatch.setattr(processes, "_channel", SimpleQueue())
+    assert processes._work(lambda job, report: job, 7, 0) == 7
+    processes._stop()  # here half of a result may be in the pipe: nothing is raised
+    with pytest.raises(KeyboardInterrupt):
+        processes._work(lambda job, report: job, 8, 1)
+
+
+def test_a_worker_stops_within_a_job(monkeypatch):
+    monkeypatch.setattr(processes, "_stopped", False)
+    with pytest.raises(KeyboardInterrupt):
+        processes._work(lambda job, report: processes._stop(), 7, 0)

@@ -21,7 +21,11 @@ Work = Callable[[Any, Report], Any]  # (job, report) -> outcome; picklable
 Keep = Callable[[Any, Any], None]  # (job, outcome); where the records are
 
 _ATTEMPTS = 3  # of a job whose worker died; an exception is not tried again
+# Ends the job of a worker, but never while it hands over a result: half a result would be waited
+# for without end. Windows has no such signal; there the jobs that have begun are waited for.
+_STOP = getattr(signal, "SIGUSR1", None)
 _channel: Any = None
+_working = _stopped = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ def _run_once(
         except BaseException:  # Ctrl-C, or ``keep`` failed: nobody waits for the others
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
+                if _STOP is not None and process.pid is not None:
+                    os.kill(process.pid, _STOP)
             raise
     return sorted(lost)
 
@@ -153,12 +158,28 @@ def _start_worker(channel: Any) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is first imported
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    if _STOP is not None:
+        signal.signal(_STOP, _stop)
+
+
+def _stop(*_: object) -> None:
+    global _stopped
+    _stopped = True
+    if _working:
+        raise KeyboardInterrupt
 
 
 def _work(work: Work, job: Any, index: int) -> Any:
-    outcome = work(job, lambda share, text: _channel.put((index, share, text)))
-    _channel.put((index, 1.0, ""))
-    return outcome
+    global _working
+    _working = True
+    try:
+        if _stopped:  # while the job before was handed over
+            raise KeyboardInterrupt
+        outcome = work(job, lambda share, text: _channel.put((index, share, text)))
+        _channel.put((index, 1.0, ""))
+        return outcome
+    finally:
+        _working = False
 
 
 class _Tally:
