@@ -150,9 +150,8 @@ def scores(given: argparse.Namespace) -> None:
 def told(given: argparse.Namespace) -> None:
     images = Images(given.images)
     for name, count in product(given.architectures, given.budgets):
-        append(
-            forecasts(images, given.folder, name, given.targets, count), given.folder / "told.csv"
-        )
+        tables = forecasts(images, given.folder, name, given.targets, count, given.device)
+        append(tables, given.folder / f"told-{count}.csv")
 
 
 def joint_scores(given: argparse.Namespace) -> None:

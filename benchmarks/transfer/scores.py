@@ -14,17 +14,19 @@ from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pandas
 import torch
 from torch import Tensor, nn
 
+from benchmarks.learning_curve import power_laws
 from benchmarks.transfer.data import TARGETS, Images, network_input
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.advice import learning_curve
 from theodolite.engine import tangent_kernels
 from theodolite.measures import kernel, representation, tangent
-from theodolite.surveys.transfer_regressions import forecast, judged
+from theodolite.surveys.transfer_regressions import forecast, judged, predicted_curve
 
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
@@ -356,30 +358,40 @@ def score_all(
 
 
 def forecasts(
-    images: Images, folder: Path, architecture: str, targets: Sequence[str], count: int
+    images: Images, folder: Path, architecture: str, targets: Sequence[str], count: int, device: str
 ) -> Iterator[pandas.DataFrame]:
-    """What ``th.transfer`` forecasts with so many labels, source by source.
+    """What ``th.transfer`` forecasts with so many labels and with more, source by source.
 
     The scores above have plain leave-one-out accuracies. These are at the shares of classes among
-    all examples, and of fine-tuned networks.
+    all examples, and of fine-tuned networks. Beside them are power laws through read-outs of
+    sub-samples.
     """
-    data = {target: target_data(images, target, "cpu")[:2] for target in targets}
+    data = {target: target_data(images, target, device)[:2] for target in targets}
     states = load_states(folder, architecture)
     for source in (source for source in SOURCES if source.architecture == architecture):
         network = Network(ARCHITECTURES[architecture])
         network.load_state_dict(states[str(source)])
-        network.eval()
+        network.to(device).eval()
         rows = []
         for target, (x, y) in data.items():
             x, y = x[:count], y[:count]
             used = with_fresh_head(network, int(y.max()) + 1)
             _, body = tangent_kernels(used, x, outputs="trace", check=False).split("head")
             with torch.no_grad():
-                last = list(network.features(x).values())[-1]
-            found = judged(last, [], body, y)
+                last = list(network.features(x).values())[-1].cpu()
+            found = judged(last, [], body.cpu(), y)
             told = forecast(found, y)
             row = {"source": str(source), "target": target, "labels": count, "error": found.error}
-            rows.append(row | {key: told[key] for key in ("value", "low", "high")})
+            row |= {key: told[key] for key in ("value", "low", "high")}
+            more = [budget for budget in sorted(BUDGETS) if budget > count]
+            curve = predicted_curve(found, y, more)
+            for place, budget in enumerate(more):
+                row[f"with {budget}"] = float(curve.accuracy[place])
+                for end, values in zip(("low", "high"), curve.accuracy_interval, strict=True):
+                    row[f"with {budget}, {end}"] = float(values[place])
+                laws = power_laws(last, y, budget, np.random.default_rng(0))
+                row[f"power law {budget}"], row[f"power law and floor {budget}"] = laws
+            rows.append(row)
         yield pandas.DataFrame(rows)
 
 

@@ -6,6 +6,7 @@ which had been seen when it last changed, and judged on those of ``FRESH``, whic
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -306,7 +307,8 @@ def told_gaps(results: Results) -> pandas.DataFrame:
 
 def print_told(results: Results) -> None:
     """What ``th.transfer`` itself forecasts with few labels, for sources that were done again."""
-    told = pandas.read_csv(TOLD).set_index(KEYS)
+    told = pandas.read_csv(TOLD).query("labels == 100").set_index(KEYS)
+    told = told[told.index.isin(results.truth.index)]
     told["truth"] = results.truth["truth"].loc[told.index]
     plain = results.forecasts["th.transfer: accuracy"].loc[told.index]
     for half, targets in (("chosen on", SELECTION), ("reported", REPORTED)):
@@ -346,53 +348,54 @@ def print_tables(path: Path = RESULTS) -> None:
     moved = [name for name in results.scores if "(target's)" in name and "size" not in name]
     print("\nBatch normalisation with the target's statistics, reported half\n")
     print(markdown(summary(results, moved, REPORTED)))
-    if UNSEEN.exists():
-        print_unseen(Results.load(UNSEEN), default)
+    unseen = Results.load(UNSEEN)
+    print_unseen(unseen, default)
+    print("\nAccuracy with more labels, predicted from fewer, beside fine-tuning\n")
+    print(markdown(curve_misses(pandas.concat([results.truth["truth"], unseen.truth["truth"]]))))
 
 
 def print_unseen(results: Results, default: str) -> None:
-    """Targets that nobody had seen when the default was chosen, and learning curves."""
+    """Targets that nobody had seen when the default was chosen."""
     methods = [name for name in results.scores if name not in (default, "list by size")]
     print(f"\nFresh: {', '.join(results.truth.index.unique('target'))}\n")
     columns = ["list by size", *methods, default, "one fine-tuning"]
     print(markdown(summary(results, columns, FRESH).drop(columns="ms")))
     print("\nForecasts, points off (median)\n")
     print(markdown(told_gaps(results)))
-    print("\nAccuracy with more labels, predicted from fewer, beside fine-tuning\n")
-    print(markdown(curve_misses(results, default)))
 
 
-def curve_misses(results: Results, default: str) -> pandas.DataFrame:
-    """Points between predicted and fine-tuned accuracy, and the share that intervals hold.
+def curve_misses(truth: pandas.Series) -> pandas.DataFrame:
+    """Points between predicted and fine-tuned accuracy with more labels (medians), and intervals.
 
-    Beside it the power law through fine-tunings with 100 and 400 labels, which a user would have to
-    run, and no growth at all.
+    Beside it power laws through read-outs of sub-samples, at least at chance; the power law through
+    fine-tunings with 100 and 400 labels, which a user would have to run; and no growth at all.
     """
-    told, truth = results.forecasts, results.truth["truth"].unstack("labels")
-    error = -results.scores[default].unstack("labels")
+    told = pandas.read_csv(TOLD)
+    reached = truth.unstack("labels")
+    halves = {"chosen on": SELECTION, "reported": REPORTED, "fresh": FRESH}
     rows = {}
-    for count, wanted in ((100, 400), (100, 1_600), (400, 1_600)):
-        value, low, high = (
-            told[f"curve from {count}{end}"].unstack("labels")[wanted]
-            for end in ("", ", low", ", high")
-        )
-        reached = truth[wanted]
+    for (count, wanted), (half, targets), (part, most) in product(
+        ((100, 400), (100, 1_600), (400, 1_600)),
+        halves.items(),
+        (("", np.inf), (f", error up to {SMALL_ERROR}", SMALL_ERROR)),
+    ):
+        inside = told["target"].isin(targets) & (told["error"] <= most) & (told["labels"] == count)
+        own = told[inside].set_index(["source", "target"])
+        got = reached[wanted].reindex(own.index).dropna()
+        own = own.loc[got.index]
+        chance = 1 / own.index.get_level_values("target").map(CLASSES).to_numpy()
+        wrong = 1 - reached.loc[own.index]
         ways = {
-            "learning curve": value,
-            "no growth": told["th.transfer: accuracy"].unstack()[count],
+            "curve": own[f"with {wanted}"],
+            "power law": own[f"power law {wanted}"].clip(lower=chance),
+            "with a floor": own[f"power law and floor {wanted}"].clip(lower=chance),
+            "no growth": own["value"],
+            "two fine-tunings": 1 - wrong[400] ** 2 / wrong[100] if count == 400 else np.nan,
         }
-        if count == 400:
-            wrong = 1 - truth
-            ways["power law through fine-tunings"] = 1 - wrong[400] ** 2 / wrong[100]
-        for part, chosen in (("all", error[count] > 0), ("error up to 0.7", error[count] <= 0.7)):
-            for way, guess in ways.items():
-                gap = 100 * (guess - reached)[chosen].dropna()
-                known = low[chosen & low.notna()].index
-                held = (reached[known].between(low[known], high[known])).mean()
-                rows[f"{count} to {wanted} labels, {part}: {way}"] = {
-                    "count": len(gap),
-                    "50%": gap.median(),
-                    "median size": gap.abs().median(),
-                    "held": held if way == "learning curve" else np.nan,
-                }
+        low, high = (own[f"with {wanted}, {end}"] for end in ("low", "high"))
+        rows[f"{count} to {wanted}, {half}{part}"] = {
+            "count": len(own),
+            **{way: (100 * (guess - got)).abs().median() for way, guess in ways.items()},
+            "held": got.between(low, high).mean(),
+        }
     return pandas.DataFrame.from_dict(rows, orient="index")

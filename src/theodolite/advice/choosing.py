@@ -81,9 +81,10 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     low = [entry for entry in known if points and entry.error > SMALL_ERROR]
     bounds = [entry.name for entry in low if not entry.frozen]
     if bounds:
+        several = len(bounds) > 1
+        what = "Forecasts and learning curves" if several else "Forecast and learning curve"
         notes.append(
-            f"{'Forecasts' if len(bounds) > 1 else 'The forecast'} of {listed(bounds, most=4)} "
-            "may be far too low: more than "
+            f"{what} of {listed(bounds, most=4)} may be far too low: more than "
             f"{100 * SMALL_ERROR:.0f} % of the spread of the labels stays unexplained, and "
             "fine-tuning has new features to learn."
         )

@@ -46,6 +46,7 @@ _ROWS = 10  # of the fresh head: the body's kernel is their mean
 # interval where the error is small, and how much higher networks come out where it is not.
 _FINE_TUNING = 0.04
 _NEW_FEATURES = 0.47
+_WITH_LABELS = 0.06  # how much that grows with a factor of ten in labels
 # Of the wrong answers of kernel regression, the share that fine-tuned networks get right where its
 # error is 1, falling to none at the second number; from the same benchmark. Below the third number
 # above chance it falls to none, too: what no model learns anything of may be noise.
@@ -195,45 +196,58 @@ def _worst(answers: Tensor) -> float:
     return 1 - float(torch.unique(answers, return_counts=True)[1].max()) / len(answers)
 
 
-def predicted_curve(found: Judged, answers: Tensor, labels: Sequence[int] | None) -> LearningCurve:
-    """Over the number of labels, anchored at all that are at hand.
+def predicted_curve(
+    found: Judged, answers: Tensor, labels: Sequence[int] | None, *, frozen: bool = False
+) -> LearningCurve:
+    """Of the fine-tuned network over the number of labels, through the forecast at those at hand.
 
     With more labels than the tangent kernel has seen it is the curve of the features of all layers,
-    with what the kernel gained on the examples that it has seen.
+    with what the kernel gained on the examples that it has seen. It is the curve of a network that
+    stays near its start: like the forecast a lower bound where the error is large, and its interval
+    then ends as far above it, and the further, the more labels there are to learn features from.
+
+    Args:
+        found: regressions with the kernels.
+        answers: labels or columns of targets, of all examples.
+        labels: how many; by default up to ten times the examples.
+        frozen: whether nothing below the head is trainable, so that no feature can be learned.
     """
-    counts = labels or [round(len(answers) * 10 ** (step / 8)) for step in range(-4, 9)]
-    if found.beyond is None:
-        curve = learning_curve(found.kernel, answers, counts, kernel=True)
-        classes = found.tangent and not answers.is_floating_point()
-        return _of_fine_tuning(curve, _worst(answers)) if classes else curve
-    curve = learning_curve(found.beyond.kernel, answers, counts, kernel=True)
-    less = float(found.best.error / found.beyond.few.error)
-    curve = replace(curve, error=curve.error * less, error_interval=curve.error_interval * less)
+    n, beyond = len(answers), found.beyond
+    counts = labels or [round(n * 10 ** (step / 8)) for step in range(-4, 9)]
+    gram = found.kernel if beyond is None else beyond.kernel
+    curve = learning_curve(gram, answers, [*counts, n], kernel=True)
+    if beyond is not None:
+        less = float(found.best.error / beyond.few.error)
+        curve = replace(curve, error=curve.error * less, error_interval=curve.error_interval * less)
     if answers.is_floating_point():
-        return curve
-    gain, chance = _gain(found.best, found.beyond.few, answers)
+        return _but_last(curve)
+    gain, chance = (1.0, 0.0) if beyond is None else _gain(found.best, beyond.few, answers)
+    every = found.best if beyond is None else beyond.every
+    at_hand = (float(_wrong(every, answers).sum()) + 0.5) / (n + 1)  # as in the learning curve
     middle = 1 - curve.accuracy
-    # Intervals are of the logarithm of the wrong answers; the chance in the gain comes on top.
-    widths = ((1 - curve.accuracy_interval) / middle).log()
-    wider = widths.sign() * (widths.square() + (NORMAL_QUANTILE * chance) ** 2).sqrt()
-    return _of_fine_tuning(
-        replace(
-            curve,
-            accuracy=1 - middle * gain,
-            accuracy_interval=1 - (middle * gain * wider.exp()).clamp_max(1.0),
-        ),
-        _worst(answers),
-    )
+    worst = _worst(answers)
+    wrong = (middle * gain * at_hand / middle[-1]).clamp_max(worst)
+    # Intervals are of the logarithm of the wrong answers; the chance in the gain and what networks
+    # differ from their kernels by come on top.
+    more, fewer = ((1 - curve.accuracy_interval) / middle).log().square()
+    more = (more + (NORMAL_QUANTILE * chance) ** 2).sqrt()
+    fewer = (fewer + (NORMAL_QUANTILE * chance) ** 2 + (_FINE_TUNING / wrong).square()).sqrt()
+    below = (wrong * more.exp()).clamp_max(max(worst, float(wrong.max()))) - wrong
+    below = (below.square() + _FINE_TUNING**2).sqrt()
+    above = wrong - wrong * (-fewer).exp()
+    if found.error > SMALL_ERROR and not frozen:
+        tens = (curve.labels / n).log10().clamp_min(0.0)
+        above = above.maximum(_NEW_FEATURES + _WITH_LABELS * tens)
+    interval = torch.stack([1 - wrong - below, 1 - wrong + above]).clamp(0.0, 1.0)
+    if found.tangent:
+        wrong = fine_tuned(wrong, curve.error, worst)
+    return _but_last(replace(curve, accuracy=1 - wrong, accuracy_interval=interval))
 
 
-def _of_fine_tuning(curve: LearningCurve, worst: float) -> LearningCurve:
-    """The curve of regression as that of the network; lower ends of intervals stay."""
-    low, high = curve.accuracy_interval
-    return replace(
-        curve,
-        accuracy=1 - fine_tuned(1 - curve.accuracy, curve.error, worst),
-        accuracy_interval=torch.stack([low, 1 - fine_tuned(1 - high, curve.error, worst)]),
-    )
+def _but_last(curve: LearningCurve) -> LearningCurve:
+    """Without the last number of labels."""
+    parts = {key: value[..., :-1] for key, value in vars(curve).items() if key != "examples"}
+    return LearningCurve(**parts, examples=curve.examples)
 
 
 def _gain(best: LeaveOneOut, layers: LeaveOneOut, answers: Tensor) -> tuple[float, float]:

@@ -408,7 +408,8 @@ def _measured(
         of_body = _body_kernel(body, outputs, examples, options, notes)
         found = judged(outputs, [rows[layer.name] for layer in shown], of_body, answers)
         seconds["tangent"] = time.perf_counter() - began
-    curve = predicted_curve(found, answers, options.labels)
+    frozen = _told(notes, FROZEN)
+    curve = predicted_curve(found, answers, options.labels, frozen=frozen)
     return _model_record(name, model, body.head, layers, plain, found, curve, probe, seconds, notes)
 
 
