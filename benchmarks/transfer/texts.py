@@ -33,7 +33,15 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 import theodolite as th
 from benchmarks.learning_curve import sentences
 from benchmarks.transfer.data import balanced_order, seeded
-from benchmarks.transfer.shelf import drawn, held_out_accuracy, judged, peers, print_ranks
+from benchmarks.transfer.shelf import (
+    drawn,
+    held_out_accuracy,
+    judged,
+    peers,
+    print_forecasts,
+    print_ranks,
+    reached,
+)
 
 TASKS = ("reviews", "speeches", "packages")
 TUNED_TASKS = ("reviews", "packages", "debates", "plots", "speeches")
@@ -318,8 +326,8 @@ def tune(given: argparse.Namespace) -> Iterator[pandas.DataFrame]:
                 data = pool[0][chosen], pool[1][chosen]
                 for rate in RATES if best is None else (best,):
                     steps = max(2, int(BUDGETS[count] * given.steps_factor))
-                    reached = tuned(deepcopy(model), data, test, steps, rate, seed)
-                    more = dict(zip(("validation", "test"), reached, strict=True))
+                    shares = tuned(deepcopy(model), data, test, steps, rate, seed)
+                    more = dict(zip(("validation", "test"), shares, strict=True))
                     rows.append(row | {"seed": seed, "rate": rate} | more)
             seconds = time.perf_counter() - start
             print(f"{name}, {target}, {count}: {took:.1f} of {seconds:.1f} s", flush=True)
@@ -332,29 +340,26 @@ def whole_size(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def table(_given: argparse.Namespace) -> None:
-    """Forecasts beside fine-tuned accuracies, and ranks by scores beside fine-tuning and probes."""
-    for kind in ("tuned", "probed"):
-        runs = pandas.read_csv(Path(__file__).with_name(f"texts-{kind}.csv"))
-        if kind == "tuned":
-            best = runs.groupby(["target", "labels", "model"])["validation"].idxmax()
-            runs = runs.loc[best]
-        runs["gap"] = 100 * (runs["test"] - runs["forecast"])
-        columns = ["target", "labels", "model", "error", "forecast", "low", "high", "test", "gap"]
-        print(f"\n{kind}\n\n{runs[columns].to_string(index=False, float_format='%.3f')}")
-        for count, own in runs.groupby("labels"):
-            held = own["test"].between(own["low"], own["high"]).sum()
-            print(
-                f"\n{count} labels: forecasts {own['gap'].abs().median():.1f} points off (median), "
-                f"intervals hold {held} of {len(own)}"
-            )
-            many = own.groupby("target").filter(lambda models: len(models) >= MANY)
-            if kind == "probed" and len(many):
-                print(f"ranks: {', '.join(many['target'].unique())}")
-                print_ranks(many)
-        wide = runs.set_index(["target", "model", "labels"])[["with 4", "test"]].unstack()
-        if {100, 400} <= set(runs["labels"]):
-            gap = 100 * (wide["test", 400] - wide["with 4", 100]).dropna()
-            print(f"\ncurve from 100 to 400: {gap.abs().median():.1f} points off, {len(gap)} pairs")
+    """Forecasts beside fine-tuned accuracies and read-outs, and ranks by scores."""
+    here = Path(__file__)
+    print_forecasts(reached(pandas.read_csv(here.with_name("texts-tuned.csv"))))
+    runs = pandas.read_csv(here.with_name("texts-probed.csv"))
+    runs["gap"] = 100 * (runs["test"] - runs["forecast"])
+    columns = ["target", "labels", "model", "error", "forecast", "low", "high", "test", "gap"]
+    print(f"\nprobed\n\n{runs[columns].to_string(index=False, float_format='%.3f')}")
+    for count, own in runs.groupby("labels"):
+        held = own["test"].between(own["low"], own["high"]).sum()
+        print(
+            f"\n{count} labels: forecasts {own['gap'].abs().median():.1f} points off (median), "
+            f"intervals hold {held} of {len(own)}"
+        )
+        many = own.groupby("target").filter(lambda models: len(models) >= MANY)
+        if len(many):
+            print(f"ranks: {', '.join(many['target'].unique())}")
+            print_ranks(many)
+    wide = runs.set_index(["target", "model", "labels"])[["with 4", "test"]].unstack()
+    gap = 100 * (wide["test", 400] - wide["with 4", 100]).dropna()
+    print(f"\ncurve from 100 to 400: {gap.abs().median():.1f} points off, {len(gap)} pairs")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
