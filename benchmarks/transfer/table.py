@@ -381,6 +381,7 @@ def curve_misses(truth: pandas.Series) -> pandas.DataFrame:
     ):
         inside = told["target"].isin(targets) & (told["error"] <= most) & (told["labels"] == count)
         own = told[inside].set_index(["source", "target"])
+        own = own.dropna(subset=[f"with {wanted}"])
         got = reached[wanted].reindex(own.index).dropna()
         own = own.loc[got.index]
         chance = 1 / own.index.get_level_values("target").map(CLASSES).to_numpy()

@@ -85,6 +85,11 @@ def _told(value: float, classes: bool) -> str:
     return f"{100 * value:.1f} %" if classes else f"{value:.3f}"
 
 
+def _amount(value: float, classes: bool) -> str:
+    """The same within a sentence."""
+    return _told(value, classes) if classes else f"an error of {_told(value, classes)}"
+
+
 def _lead(data: Mapping[str, Any], models: int, classes: bool) -> str:
     count = f"{models} model{'s' if models > 1 else ''}"
     told = f"{count} on {data['probe']} labelled examples"
@@ -100,7 +105,7 @@ def _answers(record: Record, classes: bool) -> list[dict[str, str]]:
     told, name = best["forecast"], plain(best["name"])
     reach = (
         f"Start from {name}." if len(models) > 1 else f"{name} was the only model."
-    ) + f" Fine-tuned on these labels it is expected at {_told(told['value'], classes)}"
+    ) + f" Fine-tuned on these labels it is expected at {_amount(told['value'], classes)}"
     found = [
         {
             "question": "Which model?",
@@ -121,7 +126,7 @@ def _answers(record: Record, classes: bool) -> list[dict[str, str]]:
             {
                 "question": "Which layer?",
                 "text": f"Kept frozen, {name} is best cut {where}: a linear read-out gives "
-                f"{_told(layer[measure], classes)}{more}.",
+                f"{_amount(layer[measure], classes)}{more}.",
                 "why": f"{_told(layer[f'{measure}_low'], classes)} to "
                 f"{_told(layer[f'{measure}_high'], classes)}, {layer['n']} examples.",
             }
@@ -136,10 +141,10 @@ def _labels_answer(record: Record, name: str, classes: bool) -> dict[str, str]:
     values = record.arrays[f"0/curve/{measure}"]
     ends = record.arrays[f"0/curve/{measure}_interval"][:, -1]
     now = record.contents["data"]["probe"]
-    text = f"{labels[-1]:.0f} labels should bring {name} to {_told(float(values[-1]), classes)}."
+    text = f"{labels[-1]:.0f} labels should bring {name} to {_amount(float(values[-1]), classes)}."
     if labels[0] <= 2 * now < labels[-1]:
         double = float(np.interp(np.log(2 * now), np.log(labels), values))
-        told = f"Twice as many labels ({2 * now}) should bring {name} to {_told(double, classes)}"
+        told = f"Twice as many labels ({2 * now}) should bring {name} to {_amount(double, classes)}"
         text = f"{told}, {labels[-1]:.0f} to {_told(float(values[-1]), classes)}."
     low, high = sorted(float(end) for end in ends)
     return {
