@@ -22,8 +22,8 @@ def test_one_model_needs_no_note():
 def test_forecasts_that_are_lower_bounds_are_named():
     notes = choosing_notes([entry("a", 0.6, 1), entry("b", 0.8, 1), entry("c", 0.9, 1)])
     assert notes[0] == (
-        "Forecasts and learning curves of b and c may be far too low: more than 70 % of the spread of the labels stays "
-        "unexplained, and fine-tuning has new features to learn."
+        "Forecasts and learning curves of b and c may be far too low: more than 70 % of the spread "
+        "of the labels stays unexplained, and fine-tuning has new features to learn."
     )
     assert choosing_notes([entry("b", 0.8, 1)])[0].startswith(
         "Forecast and learning curve of b may be far too low"
