@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from theodolite.checks import require_choice, require_finite
 from theodolite.engine._example_gradients import Segment, example_gradients
+from theodolite.engine._plan import group_parameters
 from theodolite.engine._runs import ModelRecorder
 from theodolite.engine._tangents import tangent_kernels
 from theodolite.engine.batches import Batch, iterate_batches
@@ -342,6 +343,7 @@ class GaussNewton(ParameterOperator):
         run = recorder.run(one.batch)
         roots = _roots(one.weights)
         edges = [edge for use in run.uses for edge in use.edges]
+        groups, count = group_parameters(run.uses, self._owned), len(one.batch)
         for index in range(roots.shape[1]):
             arrived = torch.autograd.grad(
                 run.outputs,
@@ -350,7 +352,7 @@ class GaussNewton(ParameterOperator):
                 retain_graph=True,
                 allow_unused=True,
             )
-            for name, grads in example_gradients(run.uses, arrived, self._owned, len(one.batch)):
+            for name, grads in example_gradients(run.uses, groups, arrived, self._owned, count):
                 yield name, grads.reduce((), _discard).clamp(min=0.0).sum()
 
 

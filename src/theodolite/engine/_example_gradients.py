@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.engine._factors import DenseFactors, FactorLayout
-from theodolite.engine._plan import ParameterGroup, group_parameters
+from theodolite.engine._plan import ParameterGroup
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure, Summed
 from theodolite.engine.layers import Ownership
 from theodolite.engine.uses import Use
@@ -680,19 +680,24 @@ class SegmentTotal:
 
 
 def example_gradients(
-    uses: Sequence[Use], arrived: Sequence[Tensor | None], owned: Ownership, examples: int
+    uses: Sequence[Use],
+    groups: Sequence[ParameterGroup],
+    arrived: Sequence[Tensor | None],
+    owned: Ownership,
+    examples: int,
 ) -> Iterator[tuple[str, ExampleGradients]]:
     """Parameter -> gradients of the examples, for every parameter that receives any.
 
     Args:
         uses: all uses of one run.
+        groups: these uses by parameters.
         arrived: gradients at the results of all uses, one after the other; None where zero.
         owned: the parameters.
         examples: number of examples.
     """
     grouped = _by_use(uses, arrived)
     grams = SharedGrams()
-    for group in group_parameters(list(uses), owned):
+    for group in groups:
         chosen = [
             (uses[index], grouped[index])
             for index in group.uses

@@ -32,6 +32,7 @@ from theodolite.engine._gradient_samples import (
     in_background,
     squared_norms,
 )
+from theodolite.engine._plan import ParameterGroup, group_parameters
 from theodolite.engine._runs import (
     BatchLoss,
     ForwardRun,
@@ -346,6 +347,7 @@ class GradientAccumulation:
         )
         self._tallies: dict[tuple[str, ...], ClassTally] = {}
         self._losses: list[Tensor] = []
+        self._weight_squares: Tensor | None = None
         self._check = GradientCheck(recorder)
         self._alone, self._stacked = alone, stacked
         self._kinds: set[tuple[Any, ...]] = set()  # ways through the model that were taken
@@ -456,8 +458,8 @@ class GradientAccumulation:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions.
 
         Batches that take another way through the model than those before are checked; Python
-        launches the forward pass of some examples while autograd launches the backward pass, and
-        the reductions while it launches that of these examples.
+        goes on while autograd launches the backward pass, with the forward pass of some examples,
+        and with the reductions while it launches the backward pass of these.
         """
         segments = self._segments(start, start + len(batch))
         run = self._recorder.run(batch, self._loss)
@@ -477,7 +479,9 @@ class GradientAccumulation:
         backward = partial(torch.autograd.grad, losses.sum(), self._inputs(run), allow_unused=True)
         begun = in_background(losses.device, backward)
         del losses, backward
-        try:
+        try:  # meanwhile
+            groups = group_parameters(run.uses, self._recorder.ownership)
+            self._weight_squares = self._squares_of_weights()
             if sample is not None:
                 sample.run_again()
         finally:
@@ -488,7 +492,7 @@ class GradientAccumulation:
             sample.weigh(self._check.draw(arrived[0]))
         span = slice(start, start + len(batch))
         kept = list(arrived) if self._stiffness else None
-        bundles = bundled(self._gradients(run, arrived), stacked=self._stacked)
+        bundles = bundled(self._gradients(run, groups, arrived), stacked=self._stacked)
         if sample is None:
             self._reduce(bundles, segments, span)
         else:
@@ -499,7 +503,7 @@ class GradientAccumulation:
             self._differences += sample.finish(self._check)
             del waiting
         if kept is not None:
-            self._add_units(self._gradients(run, kept), segments, span)
+            self._add_units(self._gradients(run, groups, kept), segments, span)
 
     def _add_alone(self, batch: Batch, start: int) -> None:
         """One example, by plain autograd."""
@@ -562,12 +566,13 @@ class GradientAccumulation:
         return [get_gradient_edge(run.outputs), *(edge for use in run.uses for edge in use.edges)]
 
     def _gradients(
-        self, run: ForwardRun, arrived: list[Tensor | None]
+        self, run: ForwardRun, groups: list[ParameterGroup], arrived: list[Tensor | None]
     ) -> Iterator[tuple[str, ExampleGradients]]:
         logits, *others = arrived
         assert logits is not None
         yield LOGITS, DenseGradients(logits)
-        yield from example_gradients(run.uses, others, self._recorder.ownership, len(logits))
+        owned = self._recorder.ownership
+        yield from example_gradients(run.uses, groups, others, owned, len(logits))
 
     def _add_units(
         self,
@@ -621,10 +626,16 @@ class GradientAccumulation:
         whole = _gathered(tallies, "total_norm").square()
         return by_class[order], whole[order]
 
+    def _squares_of_weights(self) -> Float[Tensor, " parameters"]:
+        """Of all parameters, on their device, computed once."""
+        if self._weight_squares is not None:
+            return self._weight_squares
+        parameters = self._recorder.ownership.parameters.values()
+        return squared_norms([value.detach() for value in parameters])
+
     def _weight_norms(self) -> Float[Tensor, " layers"]:
-        parameters = self._recorder.ownership.parameters
-        found = squared_norms([value.detach() for value in parameters.values()]).tolist()
-        squares = dict(zip(parameters, found, strict=True))
+        found = self._squares_of_weights().tolist()
+        squares = dict(zip(self._recorder.ownership.parameters, found, strict=True))
         norms = [
             math.nan if names == (LOGITS,) else math.sqrt(sum(squares[name] for name in names))
             for names in self._layers.values()

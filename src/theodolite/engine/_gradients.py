@@ -188,7 +188,7 @@ def gradient_sums(
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
     device = model_device(plain)
-    size = batch_size or _batch_size(device)
+    size = batch_size or _batch_size(device, len(data))
 
     def accumulate(alone: bool, checked: Check, stacked: bool = True) -> GradientAccumulation:
         arguments = recorder, per_example_loss(loss), classes, stiffness, processes
@@ -241,8 +241,10 @@ def _require_sound_rules(
             raise CaptureError(f"{error}; {recorder.wrong_rule(functions)}") from error
 
 
-def _batch_size(device: torch.device) -> int:
-    roomy = device.type == "cuda" and torch.cuda.mem_get_info(device)[0] > _ROOMY_BYTES
+def _batch_size(device: torch.device, examples: int) -> int:
+    if examples <= _BATCH_SIZE or device.type != "cuda":  # to ask for the memory takes long
+        return _BATCH_SIZE
+    roomy = torch.cuda.mem_get_info(device)[0] > _ROOMY_BYTES
     return _LARGE_BATCH_SIZE if roomy else _BATCH_SIZE
 
 

@@ -480,7 +480,7 @@ def _restricted(ownership: Ownership) -> Ownership:
     """Only parameters of selected layers are followed."""
     wanted = {name for names in ownership.layers.values() for name in names}
     parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
-    return Ownership(parameters, ownership.layers, ownership.shared)
+    return replace(ownership, parameters=parameters)
 
 
 def _add_run(

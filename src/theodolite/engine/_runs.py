@@ -20,7 +20,6 @@ from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
 from theodolite.engine.state import (
     generator_states,
-    parameters_of,
     quiet_vmap,
     rounding_dtypes,
 )
@@ -360,8 +359,7 @@ class ModelRecorder:
     def _others(self) -> list[Tensor]:
         """Parameters that have gradients and are not followed."""
         followed = set(map(id, self.ownership.parameters.values()))
-        named = parameters_of(self.model)
-        return [p for _, p in named if p.requires_grad and id(p) not in followed]
+        return [p for p in self.ownership.trained if id(p) not in followed]
 
     def wrong_rule(self, functions: Sequence[str]) -> str:
         """What to make of a single example whose gradients are not those of plain autograd."""

@@ -132,19 +132,19 @@ class SignedCalls:
         self, tensor: Tensor, sources: dict[int, Any], has_examples: HasExamples
     ) -> bool:
         origin = self._origins.get(id(tensor))
-        if tensor.is_nested:
-            self.complete = False
         if origin is not None:
             sources[id(tensor)] = origin
             self._key += (tensor.shape, tensor.dtype, origin.roots, origin.scale)
             return False
         depends = has_examples(tensor)
-        if not tensor.is_nested:
-            shape = tensor.shape
-            self._key += (shape, tensor.dtype, depends)
-            if not depends and len(shape) > 0 and shape[0] != 1 and tensor.stride(0) != 0:
-                self._key.append(Tensor)  # of whose numbers nothing is known
-                self._by_value = True
+        if tensor.is_nested:
+            self.complete = False
+            return depends
+        shape = tensor.shape
+        self._key += (shape, tensor.dtype, depends)
+        if not depends and len(shape) > 0 and shape[0] != 1 and tensor.stride(0) != 0:
+            self._key.append(Tensor)  # of whose numbers nothing is known
+            self._by_value = True
         return depends
 
     def end(self, name: str, made: tuple[Any, ...] | None) -> bool:

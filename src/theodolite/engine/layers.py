@@ -69,11 +69,13 @@ class Ownership:
         parameters: First name -> parameter, in order of registration, each tensor once.
         layers: Layer -> names of the parameters that it owns.
         shared: Name of a parameter -> its further names, for tensors with several.
+        trained: All trainable parameters, chosen or not.
     """
 
     parameters: dict[str, nn.Parameter]
     layers: dict[str, tuple[str, ...]]
     shared: dict[str, tuple[str, ...]]
+    trained: tuple[nn.Parameter, ...] = ()
 
     def shared_with(self, layer: str) -> tuple[str, ...]:
         """Names outside this layer under which tensors of it are used too."""
@@ -125,7 +127,7 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
         if len(aliases) > 1 and aliases[0] in chosen
     }
     owned = _owned(model, layers, chosen)
-    return Ownership(chosen, owned, shared)
+    return Ownership(chosen, owned, shared, tuple(first.values()))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theodolite.engine.calls import (
+    Axis,
     Call,
     Dense,
     Lookup,
@@ -83,12 +84,20 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     return decorate
 
 
+def _in_rows(call: Call, tensor: Tensor, axis: Axis | None) -> Tensor:
+    """A tensor (..., D) as (n, T, D); as it is where it has examples and positions already."""
+    first = axis is not None and axis.index == 0 and not (axis.inner or tensor.is_nested)
+    if first and tensor.dim() == 3 and tensor.shape[0] == call.examples:
+        return tensor
+    parts = split_examples(tensor, call.examples, axis)
+    return parts.reshape(call.examples, -1, tensor.shape[-1])
+
+
 def _row_output_grads(call: Call) -> OutputGrads:
     """From a gradient of shape (..., C) to (n, C, T)."""
 
     def output_grads(gradient: Tensor) -> Tensor:
-        parts = call.split_result(gradient)
-        return parts.reshape(call.examples, -1, gradient.shape[-1]).transpose(1, 2)
+        return _in_rows(call, gradient, call.result_axes[0]).transpose(1, 2)
 
     return output_grads
 
@@ -101,7 +110,7 @@ def _bias(call: Call) -> Structure:
 
 def _last_axis(call: Call, tensor: Tensor) -> Tensor:
     """A tensor of the shape of the result as (n, T, D)."""
-    return call.split_result(tensor).reshape(call.examples, -1, tensor.shape[-1])
+    return _in_rows(call, tensor, call.result_axes[0])
 
 
 def _summed(summed: Summed, *needs: Tensor) -> Structure:
@@ -111,7 +120,7 @@ def _summed(summed: Summed, *needs: Tensor) -> Structure:
 def _matrix(call: Call, inputs: Tensor, rows: int, transposed: bool) -> Structure | None:
     if not call.has_examples(inputs) or inputs.dim() < 1:
         return None
-    flat = call.split(inputs).reshape(call.examples, -1, inputs.shape[-1])
+    flat = _in_rows(call, inputs, call.axes.get(id(inputs)))
     return Outer(flat, _row_output_grads(call), rows, transposed)
 
 

@@ -65,9 +65,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     flags = {module: module.training for module in modules_of(model).values()}
     grads = {p: p.grad for module in flags for p in module._parameters.values() if p is not None}
     with ExitStack() as stack:
-        stack.enter_context(preserved_generators(model))
+        stack.enter_context(_preserved_generators({p.device for p in grads if p.is_cuda}))
+        stack.enter_context(_preserved_tensors(flags))
         stack.enter_context(_preserved_python_generators())
-        stack.enter_context(_preserved_tensors(model))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_without_cast_weights())
@@ -80,9 +80,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
         finally:
             _guarded.reset(token)
             for module, training in flags.items():
-                module.training = training
+                if module.training != training:  # to set an attribute of a module takes long
+                    module.training = training
             for parameter, grad in grads.items():
-                parameter.grad = grad
+                if parameter.grad is not grad:
+                    parameter.grad = grad
 
 
 @contextmanager
@@ -100,13 +102,13 @@ def _without_cast_weights() -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_tensors(model: nn.Module) -> Iterator[None]:
+def _preserved_tensors(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Put back buffers that a forward pass writes or replaces: counters, averages, caches.
 
     Those of batch normalisation are left out: in evaluation mode nobody writes them. Tables whose
     rows a forward pass shortens (``max_norm``) are put back too.
     """
-    modules = modules_of(model).values()
+    modules = list(modules)
     owners = [m for m in modules if m._buffers and not isinstance(m, _BatchNorm)]
     held = [(m, dict(m._buffers)) for m in owners]
     tensors = {b for _, buffers in held for b in buffers.values() if b is not None}
@@ -150,10 +152,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def preserved_generators(model: nn.Module) -> Iterator[None]:
+def _preserved_generators(devices: Iterable[torch.device]) -> Iterator[None]:
     """Restore the global random state; iterating even an unshuffled loader advances it."""
-    owned = (m._parameters.values() for m in modules_of(model).values())
-    devices = {p.device for tensors in owned for p in tensors if p is not None and p.is_cuda}
     state = torch.get_rng_state()
     states = {device: torch.cuda.get_rng_state(device) for device in devices}
     try:

@@ -360,13 +360,15 @@ class UseRecorder(TorchFunctionMode):
             result = self._result(func, args, kwargs, followed=followed)
         else:
             result = func(*args, **kwargs)
+        fine = False
         if signs is not None:
             made = (args, kwargs, result, self._depends, self._examples) if depends else None
-            self.in_place &= signs.end(traits.name, made) or not self.in_model
+            fine = signs.end(traits.name, made)
+            self.in_place &= fine or not self.in_model
             if not (self.in_place or signs.complete):  # nobody asks any more
                 self._signs = None
         if traits.watched and self.in_model:
-            self._watch(func, traits, args, kwargs, result, depends)
+            self._watch(func, traits, args, kwargs, result, depends and not fine)
         if depends and traits.name == "__setitem__":
             self._mark(written(args[0]), depends)
         return result
@@ -492,12 +494,12 @@ class UseRecorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
-        depends: bool,
+        suspect: bool,
     ) -> None:
-        """Note whether a call moves examples about, or hands Python a number to decide by."""
+        """Note whether a suspect call moves examples, or one hands Python a number to decide by."""
         if traits.branches:
             self.decisions.append(result)
-        suspect = traits.moves and depends and self._examples > 1 and self.moved is None
+        suspect = traits.moves and suspect and self._examples > 1 and self.moved is None
         if suspect and movement(func, args, kwargs, self._depends, self._examples):
             self.moved = traits.name
 
