@@ -3,11 +3,14 @@
 import math
 
 import pytest
+import torch
+from torch import nn
 
 from theodolite import integrations
 from theodolite.integrations.tracking import parameters, require_package, scalars, track
 from theodolite.integrations.watching import Watch
 from theodolite.records import Record
+from theodolite.surveys import Budget, History
 
 
 def row(value, layer="fc1", measure="cka_target"):
@@ -113,3 +116,23 @@ def test_callbacks_are_visible(name):
 def test_unknown_names():
     with pytest.raises(AttributeError, match=r"'theodolite\.integrations' has no .* 'comet'"):
         integrations.comet  # noqa: B018
+
+
+def test_the_overhead_counts_the_page(tmp_path, monkeypatch):
+    now = [0.0]
+    budget = Budget(1.0, clock=lambda: now[0])
+    written = History.to_html
+
+    def slow(self, path):
+        now[0] += 3.0
+        return written(self, path)
+
+    monkeypatch.setattr(History, "to_html", slow)
+    torch.manual_seed(0)
+    probe = torch.randn(8, 2), torch.arange(8) % 2
+    watch = Watch(probe, folder=tmp_path / "run", families="kernel", budget=budget)
+    watch.start(nn.Linear(2, 2))
+    watch.step(0)
+    now[0] += 10.0
+    watch.finish()
+    assert watch.overhead == 0.3

@@ -281,6 +281,17 @@ def test_batches_of_different_lengths_are_padded():
     assert value(found, "loss") == pytest.approx(float(losses.mean().detach()), rel=ROUNDING)
 
 
+def test_blocks_have_no_covariance_and_say_which_layers_have():
+    given = {"families": ["kernel", "covariance"], "layers": ["model.layers.0"]}
+    found = th.survey(llama(), tokens(), **given)
+    why = found.record.contents["skipped"]["covariance"]
+    assert (
+        why == 'the layers shown are blocks; layers="**.down_proj" shows linear layers inside them'
+    )
+    inside = th.survey(llama(), tokens(), families="covariance", layers="**.down_proj")
+    assert inside.layers == ["model.layers.0.mlp.down_proj"]
+
+
 def test_omega_is_measured_where_sums_do_not_fit(monkeypatch):
     """Sums are of the size of the parameters; a monitor of few sequences takes their pairs then."""
     torch.manual_seed(0)

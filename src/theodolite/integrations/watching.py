@@ -51,7 +51,7 @@ class Watch:
 
     @property
     def overhead(self) -> float:
-        """Time spent on measuring, as a share of all other time since training started."""
+        """Time spent on measuring and on the page, as a share of all other time since the start."""
         return 0.0 if self.monitor is None else self.monitor.overhead
 
     def start(self, model: nn.Module) -> None:
@@ -83,7 +83,8 @@ class Watch:
         values = self._send(steps[-1]) if steps else {}
         report = None
         if self.monitor.folder is not None and steps:
-            report = self.history.to_html(self.monitor.folder / "report.html")
+            with self.monitor.budget.measuring():
+                report = self.history.to_html(self.monitor.folder / "report.html")
         for tracker in self.trackers:
             if report is not None:
                 tracker.log_report(report)

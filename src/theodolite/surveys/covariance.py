@@ -23,7 +23,7 @@ from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
 
-__all__ = ["covariance_cost", "matrix_layers", "measure_covariance", "require_image_shape"]
+__all__ = ["covariance_cost", "measure_covariance", "require_image_shape", "without_matrices"]
 
 ImageShape = tuple[int, int, int]
 
@@ -40,7 +40,7 @@ _SMALLEST = 8  # pixels across: fewer inputs are hardly an image that was flatte
 
 def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of all linear and convolutional layers that are called as modules."""
-    layers = matrix_layers(context)
+    layers = _matrix_layers(context)
     reasons = {layer.name: _why_not(context, layer) for layer in layers}
     for layer in layers:
         if reasons[layer.name] is not None:
@@ -113,7 +113,7 @@ def _shared_bases(seed: int) -> Callable[[int], Tensor]:
     return bases
 
 
-def matrix_layers(context: SurveyContext) -> list[Layer]:
+def _matrix_layers(context: SurveyContext) -> list[Layer]:
     """Linear and convolutional layers; the first alone where deep ones are switched off."""
     found = [
         layer
@@ -121,6 +121,22 @@ def matrix_layers(context: SurveyContext) -> list[Layer]:
         if layer.input_shape is not None and is_matrix(context.model.get_submodule(layer.name))
     ]
     return found if context.options.deep_covariance else found[:1]
+
+
+def without_matrices(context: SurveyContext) -> str | None:
+    """Why no layer has a covariance, in a sentence; None if one has."""
+    if _matrix_layers(context):
+        return None
+    inside = [
+        f"{layer.name}.{name}"
+        for layer in context.layout.layers
+        for name, module in context.model.get_submodule(layer.name).named_modules()
+        if name and is_matrix(module)
+    ]
+    if not inside:
+        return "no linear or convolutional layer is called"
+    last = inside[-1].rpartition(".")[2]
+    return f'the layers shown are blocks; layers="**.{last}" shows linear layers inside them'
 
 
 def _weight(context: SurveyContext, layer: Layer) -> Tensor:
@@ -287,7 +303,7 @@ def require_image_shape(context: SurveyContext) -> None:
     Raises:
         ShapeError: If they do not.
     """
-    asked, layers = context.options.image_shape, matrix_layers(context)
+    asked, layers = context.options.image_shape, _matrix_layers(context)
     if asked is None or not layers:
         return
     if isinstance(context.model.get_submodule(layers[0].name), CONVOLUTIONS):

@@ -69,6 +69,8 @@ class Monitor:
         budget: a share of the training's time, such as 0.05: a step that is due is passed over
             while measuring has taken more (:class:`Budget`, also for another clock). The first
             measurement and the last come in any case: short runs exceed it (:attr:`overhead`).
+            ``monitor.budget`` keeps the time: what else belongs to measuring, such as writing a
+            page, is counted by ``with monitor.budget.measuring():``.
         held_out: examples that the model is not trained on: each measurement with curves then says
             what is learned and what is memorised. Where labels come per position, each measurement
             has their loss, and how much of what was gained on the probe they share.
@@ -140,14 +142,14 @@ class Monitor:
         self.model = model
         self._is_due = schedule(every)
         self._every = described(every)
-        self._budget = budget if isinstance(budget, Budget) else Budget(budget)
+        self.budget = budget if isinstance(budget, Budget) else Budget(budget)
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
         self._remembered = Remembered()
         self._processes = Processes.of(group_of(options))
         with (
-            self._budget.measuring(),
+            self.budget.measuring(),
             self._processes.together(),
             untouched(unwrap(model)),
         ):
@@ -256,13 +258,13 @@ class Monitor:
     @property
     def overhead(self) -> float:
         """Time spent on measuring, as a share of all other time since the monitor was made."""
-        return self._budget.overhead
+        return self.budget.overhead
 
     def _affordable(self) -> bool:
         """Whether the budget allows a measurement; the first process decides for all."""
-        if self._budget.share is None or not self._records:
+        if self.budget.share is None or not self._records:
             return True
-        allowed: bool = self._processes.spread(self._budget.allows())
+        allowed: bool = self._processes.spread(self.budget.allows())
         return allowed
 
     @property
@@ -283,7 +285,7 @@ class Monitor:
         model = unwrap(self.model)
         _finish_training_step(model)
         with (
-            self._budget.measuring(),
+            self.budget.measuring(),
             self._processes.together(),
             untouched(model),
             one_thread_beside_gpu(model),
@@ -313,7 +315,7 @@ class Monitor:
 
     def _schedule(self) -> dict[str, Any]:
         given = {"every": self._every, "cadence": self._cadence.describe()}
-        return given | ({} if self._budget.share is None else {"budget": self._budget.share})
+        return given | ({} if self.budget.share is None else {"budget": self.budget.share})
 
     def _head(self) -> Record:
         config = self._options.describe() | self._schedule()

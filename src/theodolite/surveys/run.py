@@ -41,9 +41,9 @@ from theodolite.surveys.answers import answers_of
 from theodolite.surveys.context import Draws, Remembered, SurveyContext
 from theodolite.surveys.covariance import (
     covariance_cost,
-    matrix_layers,
     measure_covariance,
     require_image_shape,
+    without_matrices,
 )
 from theodolite.surveys.fit import measure_fit, measure_loss, require_example_loss
 from theodolite.surveys.gradient import (
@@ -475,7 +475,7 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
         why = _without_places(layout) if targets.kind == "sequence" else None
         return why or f"{targets.kind} data: there are no targets to align with"
     if family == "covariance":
-        return None if matrix_layers(context) else "no linear or convolutional layer is called"
+        return without_matrices(context)
     if family not in ("tangent", "gradient"):
         return None
     if family == "gradient" and (why := _without_loss(context)) is not None:
