@@ -166,6 +166,20 @@ def test_what_the_head_receives_is_a_place_to_cut_where_no_layer_gives_it():
     assert list(th.transfer(good(), task(60), tangent=False).layers()["name"]) == ["body"]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_models_of_other_precision_are_measured(dtype):
+    found = th.transfer(good().to(dtype), task(60), tangent=False)
+    assert list(found.layers()["name"]) == ["body"]
+    assert found.forecast()[0] == pytest.approx(
+        th.transfer(good(), task(60), tangent=False).forecast()[0], abs=2.5 / 60
+    )
+
+
+def test_numbers_of_labels_are_checked_first():
+    with pytest.raises(DomainError, match=r"^labels\[1\]: expected a number in"):
+        th.transfer(good(), task(60), labels=[60, 0])
+
+
 def test_layers_are_chosen_by_the_names_they_have_in_the_model():
     found = th.transfer(good(), task(), layers=["body"], tangent=False)
     assert list(found.layers()["name"]) == ["body"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.advice import Candidate, LearningCurve, choosing_notes, ranked
-from theodolite.checks import require_count, size_in_bytes
+from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
     Layers,
@@ -105,6 +105,8 @@ class TransferOptions:
     def __post_init__(self) -> None:
         require_count(20, examples=self.examples, tangent_examples=self.tangent_examples)
         require_count(1, batch_size=self.batch_size)
+        counts = enumerate(self.labels or ())
+        require_positive(**{f"labels[{place}]": float(count) for place, count in counts})
         require_pool(self.pool)
         object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
 
@@ -494,7 +496,9 @@ def _answers(probe: Probe, device: torch.device) -> Tensor:
 
 
 def _same(rows: Tensor, others: Tensor) -> bool:
-    return rows.shape == others.shape and torch.allclose(rows, others, rtol=1e-4, atol=1e-6)
+    if rows.shape != others.shape:
+        return False
+    return torch.allclose(rows.double(), others.double(), rtol=100 * torch.finfo(others.dtype).eps)
 
 
 def _readout(rows: Tensor, answers: Tensor) -> dict[str, Any]:
