@@ -125,6 +125,10 @@ def learning_curve(
     the chance in the examples at hand (Wilson's interval of the leave-one-out accuracy), and what
     the extrapolation was wrong by on the data that it was judged on, which grows with the distance.
 
+    With a tangent kernel it is the curve of a network that stays near its start. Fine-tuning that
+    learns new features comes out higher, which the interval does not know of;
+    :func:`theodolite.transfer` has one that does.
+
     Args:
         features_or_kernel: features (n, d); or a kernel between the examples, (n, n), such as the
             trace of a tangent kernel; or a tangent kernel (n, c, n, c), of which the trace is used.
