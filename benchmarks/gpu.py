@@ -348,7 +348,8 @@ def launches(call: Call, device: str) -> None:
 
     with record(activities=[ProfilerActivity.CUDA]) as seen:
         timed(call, device)
-    rows = sorted(seen.key_averages(), key=lambda entry: -entry.self_device_time_total)
+    every = [entry for entry in seen.key_averages() if entry.self_device_time_total > 0]
+    rows = sorted(every, key=lambda entry: -entry.self_device_time_total)  # not the host's calls
     busy = sum(entry.self_device_time_total for entry in rows) / 1e3
     print(f"  the device is busy for {busy:.1f} ms in {sum(entry.count for entry in rows)} kernels")
     for entry in rows[:12]:
