@@ -367,3 +367,17 @@ def test_gradients_of_all_parameters_stay_those_where_few_layers_are_shown():
     one, other = (found.to_frame().query(wanted).value for found in (every, first))
     assert len(one) == 2
     np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_a_model_runs_once_for_all_that_read_its_outputs(monkeypatch):
+    """Layers of 72 features and more are wider than 40 examples: their pass keeps products only."""
+    monkeypatch.setattr("theodolite.surveys.context._KEPT", 0)
+    passes, forward = [], SurveyContext.forward
+    monkeypatch.setattr(
+        SurveyContext, "forward", lambda self, batch: passes.append(1) or forward(self, batch)
+    )
+    x, y = torch.randn(40, 1, 8, 8), torch.arange(40) % 8
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 6), nn.Flatten())
+    found = th.survey(model, (x, y), families=("representation", "gradient"), layers=["0"])
+    assert {"accuracy", "loss"} <= set(found.to_frame().measure)
+    assert len(passes) == 1

@@ -228,8 +228,8 @@ def _block_krylov(matrix: Float[Tensor, "d d"], count: int, tolerance: float) ->
             basis, image = torch.cat([basis, block], 1), torch.cat([image, further], 1)
             block = further
         small = basis.mT @ image
-        values, turned = symmetric_eigen((small + small.mT).cpu() / 2)
-        values, turned = values[:keep].to(matrix), turned[:, :keep].to(matrix)
+        values, turned = symmetric_eigen((small + small.mT) / 2)
+        values, turned = values[:keep], turned[:, :keep]
         basis, image = basis @ turned, image @ turned
         residuals = image - basis * values
         lengths = torch.linalg.vector_norm(residuals, dim=0) / values.abs().max()

@@ -443,12 +443,13 @@ class SurveyContext:
         """Outputs for the first examples, in the first process; from the pass over the features.
 
         Where that pass has fewer, or none because all layers are so wide that it kept their inner
-        products only, the model runs again.
+        products only, the model runs again, once for all that read them.
         """
         for outputs in self.model_outputs:
             if len(outputs) >= len(batch):
                 return outputs[: len(batch)]
-        return self.forward(batch)
+        self.model_outputs.append(self.forward(batch))
+        return self.model_outputs[-1]
 
     def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
         """Outputs of any examples, by a pass of their own."""
