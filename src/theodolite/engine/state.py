@@ -36,6 +36,7 @@ __all__ = [
     "model_device",
     "modules_of",
     "parameters_of",
+    "preserved_generators",
     "quiet_vmap",
     "raise_trim_threshold",
     "require_fixed_mode",
@@ -65,7 +66,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     flags = {module: module.training for module in modules_of(model).values()}
     grads = {p: p.grad for module in flags for p in module._parameters.values() if p is not None}
     with ExitStack() as stack:
-        stack.enter_context(_preserved_generators({p.device for p in grads if p.is_cuda}))
+        stack.enter_context(preserved_generators({p.device for p in grads if p.is_cuda}))
         stack.enter_context(_preserved_tensors(flags))
         stack.enter_context(_preserved_python_generators())
         stack.enter_context(torch.inference_mode(False))
@@ -152,8 +153,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_generators(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Restore the global random state; iterating even an unshuffled loader advances it."""
+def preserved_generators(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Restore the global random state; iterating even an unshuffled loader advances it.
+
+    Args:
+        devices: GPUs, whose random state is restored, too.
+    """
     state = torch.get_rng_state()
     states = {device: torch.cuda.get_rng_state(device) for device in devices}
     try:

@@ -84,7 +84,9 @@ def train_ensemble(
     placed = _place_all(models, data, recipe)
     tested = None if test is None else place_data(models[0], test, recipe.loss, "test")
     with ExitStack() as stack:
-        stack.enter_context(preserved_generators(models[0]))
+        stack.enter_context(
+            preserved_generators({p.device for p in models[0].parameters() if p.is_cuda})
+        )
         stack.enter_context(own_stream(placed.inputs.device))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(warnings.catch_warnings())

@@ -118,7 +118,9 @@ def train(
     tested = None if test is None else place_data(model, test, recipe.loss, "test")
     rates = parameter_rates(model, recipe)
     with ExitStack() as stack:
-        stack.enter_context(preserved_generators(model))
+        stack.enter_context(
+            preserved_generators({p.device for p in model.parameters() if p.is_cuda})
+        )
         stack.enter_context(in_mode(model, training=True))
         stack.enter_context(frozen(model, rates))
         stack.enter_context(own_stream(placed.inputs.device))
