@@ -7,11 +7,13 @@ above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from theodolite.engine import _tensor_cores as tensor_cores
 from theodolite.engine._factors import (
     DenseFactors,
     Factors,
@@ -21,7 +23,7 @@ from theodolite.engine._factors import (
     crossed,
 )
 from theodolite.engine._plan import pairs_at_once
-from theodolite.engine._products import Products
+from theodolite.engine._products import Products, multiply_stacks
 from theodolite.engine.batches import spans
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.readouts import Mode
@@ -134,13 +136,22 @@ class PositionGram:
         self._positions = a.shape[1], b.shape[1]
         self._left, self._right = products.left(a), products.right(b)
 
-    def block(self, left: slice, right: slice) -> Tensor:
-        """Inner products between two ranges of examples, plus one where a bias is included."""
+    def block(self, left: slice, right: slice, *, turned: bool = False) -> Tensor:
+        """Inner products between two ranges of examples, plus one where a bias is included.
+
+        Args:
+            left: Examples of the first side.
+            right: Examples of the second side.
+            turned: Whether the second side comes first in the result, (ny, T, nx, T).
+        """
         a, b = self._left[left], self._right[right]
+        sizes = self._positions
+        if turned:
+            a, b, sizes = b, a, sizes[::-1]
         if not a.is_floating_point():
             return _same_tokens(a, b).to(self._dtype)
         flat = self._products.of(a.flatten(0, 1), b.flatten(0, 1))
-        gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
+        gram = flat.view(len(a), sizes[0], len(b), sizes[1])
         if self._geometry is not None:
             gram = _sum_of_shifts(gram, self._geometry, self._spatial)
         return gram.add_(1.0) if self._bias else gram
@@ -235,23 +246,28 @@ class Contraction:
     span: int
     whole: bool = False
 
-    def add(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> None:
-        """Add the kernel of one group, or overwrite the block with it."""
+    def add(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> bool:
+        """Add the kernel of one group, or overwrite the block with it.
+
+        Returns:
+            Whether the block is filled on both sides of its diagonal blocks, and symmetric where
+            both sides are the same.
+        """
         if left.is_empty or right.is_empty:
             if overwrite:
                 block.values.zero_()
-            return
+            return True
         if isinstance(left, MixedFactors) and isinstance(right, MixedFactors):
             self._mixed(left, right, block, overwrite)
-            return
-        contract: Callable[[Any, Any, KernelBlock, bool], None] = self._positions
+            return False
+        contract: Callable[[Any, Any, KernelBlock, bool], bool] = self._positions
         if left.stores_gradients:
             contract = self._stored_gradients
         elif left.route == "gradients":
             contract = self._formed_gradients
         elif _single_position(left) and _single_position(right):
             contract = self._hadamard
-        contract(left, right, block, overwrite)
+        return contract(left, right, block, overwrite)
 
     def symmetric(self, factors: Factors) -> bool:
         """Whether rounding has left a kernel of factors with themselves symmetric on a CPU."""
@@ -283,47 +299,67 @@ class Contraction:
         right: OuterFactors | DenseFactors,
         block: KernelBlock,
         overwrite: bool,
-    ) -> None:
+    ) -> bool:
         """Inner products of gradients that were kept as they are."""
-        self._gram(left.gradients, right.gradients, block, overwrite)
+        return self._gram(left.gradients, right.gradients, block, overwrite)
 
     def _gram(
         self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, overwrite: bool
-    ) -> None:
+    ) -> bool:
         """Inner products of gradients, (n, c, ...) in parts whose products add."""
+        whole = True
         for a, b in zip(left, right, strict=True):
             same = a is b
             first = a.flatten(2)
             for pair in self.products.terms(first, first if same else b.flatten(2)):
-                self._add_gram(pair, block, overwrite, same)
+                whole &= self._add_gram(pair, block, overwrite, same)
                 overwrite = False
+        return whole
 
     def _add_gram(
         self, pair: tuple[Tensor, Tensor], block: KernelBlock, overwrite: bool, same: bool
-    ) -> None:
+    ) -> bool:
         J, H = block.split_output_grads(pair[0]), block.split_output_grads(pair[1])
+        if same and self._whole_grams(J, block, overwrite):
+            return True
         for rows, columns in self._ranges(len(pair[0]), len(pair[1]), same):
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, J, H, strict=True):
                 first, second = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
                 self.products.into(target, first, second, overwrite)
+        return not same
+
+    def _whole_grams(
+        self, rows: list[Tensor], block: KernelBlock, overwrite: bool, factor: Tensor | None = None
+    ) -> bool:
+        """Kernels of rows (n, width, k) with themselves as a whole; False where parts are due."""
+        return all(
+            self.products.fills_both_halves(target, x.flatten(0, 1), overwrite, factor, block.width)
+            for target, x in zip(block.matrices(), rows, strict=True)
+        )
 
     def _formed_gradients(
         self, left: OuterFactors, right: OuterFactors, block: KernelBlock, overwrite: bool
-    ) -> None:
+    ) -> bool:
         """Make gradients of all examples, some of their entries at a time."""
-        same = left is right
+        same, whole = left is right, True
         for J in _gradient_parts(left, right, self):
-            self._gram([J[0]], [J[0] if same else J[1]], block, overwrite)
+            whole &= self._gram([J[0]], [J[0] if same else J[1]], block, overwrite)
             overwrite = False
+        return whole
 
     def _hadamard(
         self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
-    ) -> None:
+    ) -> bool:
         """One position: the product of a forward and a backward kernel, entry by entry."""
         assert left.output_grads is not None
         assert right.output_grads is not None
         gram = PositionGram(left, right, self.products)
+        if left is right and tensor_cores.may_be_there(left.output_grads.device):
+            factor = gram.block(slice(None), slice(None))[:, 0, :, 0]
+            rows = block.split_output_grads(left.output_grads.squeeze(3))
+            if self._whole_grams(rows, block, overwrite, factor):
+                return True
         B = [self.products.wide(x) for x in block.split_output_grads(left.output_grads.squeeze(3))]
         H = B if left is right else block.split_output_grads(right.output_grads.squeeze(3))
         H = [self.products.right(self.products.wide(y)) for y in H]
@@ -345,6 +381,7 @@ class Contraction:
                     torch.mul(backward, forward, out=pairs)
                 else:
                     pairs.addcmul_(backward.to(pairs.dtype), forward)
+        return left is not right
 
     def _hadamard_ranges(
         self, left: Tensor, right: Tensor, block: KernelBlock, same: bool
@@ -357,7 +394,7 @@ class Contraction:
 
     def _positions(
         self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
-    ) -> None:
+    ) -> bool:
         """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
         assert left.output_grads is not None
         assert right.output_grads is not None
@@ -370,13 +407,16 @@ class Contraction:
         second = first if at_once and left is right else [_by_position(y) for y in H]
         numbers = H[0].shape[3] * (width * (width * T if at_once else C) + 2 * T)
         size = numbers * B[0].element_size()
-        contract = self._weighted if at_once else self._carried
+        # Tensor cores want the terms of a sum side by side: here the positions of the first side.
+        turned = not at_once and tensor_cores.may_be_there(B[0].device)
+        contract = self._weighted if at_once else partial(self._carried, turned=turned)
         for rows, columns in self._tiles((len(B[0]), len(H[0])), size, left is right):
-            inner = gram.block(rows, columns)
+            inner = gram.block(rows, columns, turned=turned)
             targets = block.part(rows, columns).pairs()
             for target, x, y in zip(targets, first, second, strict=True):
                 total = contract(x[rows], inner, y[columns])
                 target.copy_(total) if overwrite else target.add_(total)
+        return left is not right
 
     def _weighted(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
         """<B^i(t), B'^j(t')> of all positions in one product, then the sum with weights G."""
@@ -385,7 +425,7 @@ class Contraction:
         pairs = self.products.of(first, second).view(nx, T, width, ny, S, width)
         return pairs.mul_(G[:, :, None, :, :, None]).sum((1, 4))
 
-    def _carried(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+    def _carried(self, B: Tensor, G: Tensor, H: Tensor, *, turned: bool = False) -> Tensor:
         """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
 
         The products of an example are written side by side with those of the others: at each
@@ -393,10 +433,15 @@ class Contraction:
         """
         nx, width, C, _ = B.shape
         ny, S, _, _ = H.shape
-        inner = self.products.left(G.flatten(2).transpose(1, 2))  # (nx, ny T', T)
+        pairs = G.permute(2, 0, 1, 3).flatten(1, 2) if turned else G.flatten(2).transpose(1, 2)
+        inner = self.products.left(pairs)  # (nx, ny T', T)
         carried = B.new_empty(ny * S, nx, width * C)
         output_grads = self.products.right(B.flatten(1, 2))
         self.products.into(carried.transpose(0, 1), inner, output_grads, True)
+        if turned:
+            found = tensor_cores.sums_over_positions(carried.view(ny, S, nx * width, C), H)
+            if found is not None:
+                return found.view(nx, width, ny, width)
         rows, others = carried.view(ny * S, nx * width, C), H.flatten(0, 1)
         values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
         return values.sum(1).permute(1, 2, 0, 3)
@@ -447,15 +492,21 @@ def _gradient_parts(
         columns = [_columns(side, offsets) for side in sides]
         most = max(1, usable // (size * columns[0].shape[1]))
         for rows in spans(C, -(-C // -(-C // most))):  # of equal height
-            parts = [
-                torch.bmm(_output_grad_rows(side, rows), values.transpose(1, 2))
+            formed = [
+                _formed(_output_grad_rows(side, rows), values).view(len(values), c, -1)
                 for side, values in zip(sides, columns, strict=True)
             ]
-            formed = [part.view(len(part), c, -1) for part in parts]
             yield formed[0], formed[-1]
     if left.group.bias is not None:
         sums = [side.output_grads.sum(3) for side in sides if side.output_grads is not None]
         yield sums[0], sums[-1]
+
+
+def _formed(output_grads: Tensor, columns: Tensor) -> Tensor:
+    """Gradients of all examples, (n, c C, columns)."""
+    target = output_grads.new_empty(*output_grads.shape[:2], columns.shape[1])
+    multiply_stacks(target, output_grads, columns)
+    return target
 
 
 def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:

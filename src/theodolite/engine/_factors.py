@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from theodolite.engine import _tensor_cores as tensor_cores
 from theodolite.engine._plan import GroupPlan, ParameterGroup, Route
+from theodolite.engine._products import multiply_stacks
 from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import quiet_vmap
@@ -30,6 +32,7 @@ __all__ = [
 
 Gradients = tuple[Tensor | None, ...]
 
+_WHOLE_BYTES = 2**22  # patches of one example that are cut at once
 _WAITING_BYTES = 2**26  # output gradients that wait to be turned into gradients
 
 
@@ -287,7 +290,7 @@ class OuterFactors(_Positions):
         number = 0
         for number, columns in enumerate(self._columns()):
             target = self._part(number, C, columns.shape[1])[place]
-            torch.bmm(output_grads.flatten(1, 2), columns.transpose(1, 2), out=target.flatten(1, 2))
+            multiply_stacks(target.flatten(1, 2), output_grads.flatten(1, 2), columns)
         if self.group.bias is not None:
             self._part(number + 1, C, 1)[place] = output_grads.sum(3, keepdim=True)
 
@@ -325,6 +328,9 @@ class OuterFactors(_Positions):
     def _columns(self) -> Iterable[Tensor]:
         if self.geometry is None:
             return [self._inputs.transpose(1, 2)]
+        size = self._inputs[0].nbytes * self.geometry.offset_count
+        if size <= _WHOLE_BYTES and tensor_cores.may_be_there(self._inputs.device):
+            return [self.geometry.columns(self._inputs).flatten(1, 2)]  # few products, and wide
         return self.geometry.column_parts(self._inputs)
 
     def end(self) -> None:

@@ -372,10 +372,12 @@ class KernelEngine:
         indices = self.groups_of(layer)
         if not indices:
             block.values.zero_()
+        whole = True
         with without_autocast(self.device):
             for rank, index in enumerate(indices):
-                contraction.add(left.factors[index], right.factors[index], block, rank == 0)
-        if left is right and indices:
+                factors = left.factors[index], right.factors[index]
+                whole &= contraction.add(*factors, block, rank == 0)
+        if left is right and not whole:
             # Plain products of a matrix with itself come out symmetric on a GPU, those of split
             # numbers do not: high by low and low by high are added in another order.
             exact = all(plan.groups[index].route != "positions" for index in indices)

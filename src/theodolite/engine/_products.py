@@ -16,6 +16,8 @@ import torch
 from threadpoolctl import LibController, ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
+from theodolite.engine import _tensor_cores as tensor_cores
+
 
 def on_one_thread(device: torch.device) -> bool:
     """Whether PyTorch and NumPy's BLAS are both told to use a single thread of a CPU."""
@@ -61,8 +63,9 @@ class Products:
     Factors are prepared once and sliced as often as needed.
 
     Args:
-        precision: ``"float32"`` for plain products in the dtype of the factors, or a wider one
-            where the chip is faster with it (:meth:`wide`). On CUDA
+        precision: ``"float32"`` for products in the dtype of the factors, or a wider one where the
+            chip is faster with it (:meth:`wide`); on CUDA large ones of float32 are taken on tensor
+            cores with its accuracy (:mod:`theodolite.engine._tensor_cores`). On CUDA
             ``"3xtf32"`` writes float32 factors as sums of two TF32 numbers and multiplies them on
             the tensor cores, the product of the two small parts left out (relative error about
             1e-6, as float32): each prepared factor is three times as long, or there are three
@@ -106,6 +109,9 @@ class Products:
         if overwrite and is_gram(left, right):
             gram_into(target, left)
             return
+        if self._gains(left, right) and target.stride(-1) == 1:
+            tensor_cores.multiply(target, left, right, overwrite=overwrite)
+            return
         with self._allowed(left):
             if target.dim() == 3 and overwrite:
                 torch.bmm(left, right.mT, out=target)
@@ -119,9 +125,42 @@ class Products:
             target = left.new_empty(len(left), len(left))
             gram_into(target, left)
             return target
+        if self._gains(left, right):
+            target = left.new_empty(*left.shape[:-1], right.shape[-2])
+            tensor_cores.multiply(target, left, right, overwrite=True)
+            return target
         multiply = torch.mm if left.dim() == 2 else torch.bmm
         with self._allowed(left):
             return multiply(left, right.mT)
+
+    def fills_both_halves(
+        self,
+        target: Tensor,
+        rows: Tensor,
+        overwrite: bool,
+        factor: Tensor | None = None,
+        width: int = 1,
+    ) -> bool:
+        """``target = rows @ rows.T`` as a whole, times a factor for each pair of examples.
+
+        False, and nothing is done, where tensor cores are not there or gain nothing.
+
+        Args:
+            target: (m, m).
+            rows: (m, k), not prepared.
+            overwrite: Whether nothing is added.
+            factor: One number for each pair of examples, symmetric; None for ones.
+            width: Rows of one example.
+        """
+        least = 1 if factor is not None else tensor_cores.SHORT
+        if target.stride(-1) != 1 or not self._gains(rows, rows, least):
+            return False
+        tensor_cores.gram(target, rows, overwrite=overwrite, factor=factor, width=width)
+        return True
+
+    def _gains(self, left: Tensor, right: Tensor, least: int = tensor_cores.SHORT) -> bool:
+        plain = self._precision == "float32"
+        return plain and tensor_cores.gains(left, right, least=least)
 
     def usable_bytes(self, tensor: Tensor, size: int) -> int:
         """How much of a tile factors may take, so that prepared copies of both fit too."""
@@ -147,6 +186,14 @@ class Products:
             yield
         finally:
             backend.fp32_precision = saved
+
+
+def multiply_stacks(target: Tensor, left: Tensor, right: Tensor) -> None:
+    """``target = left @ right.T`` of stacks of matrices that were not prepared, in float32."""
+    if tensor_cores.gains(left, right) and target.stride(-1) == 1:
+        tensor_cores.multiply(target, left, right, overwrite=True)
+    else:
+        torch.bmm(left, right.mT, out=target)
 
 
 @lru_cache
