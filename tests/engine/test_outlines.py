@@ -56,21 +56,29 @@ def measured(model, x, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"params": "*.weight"}, {"layers": "head"}])
-def test_a_second_call_runs_the_first_example_for_the_check_alone(model, x, options):
+def test_a_second_call_makes_one_pass(model, x, options):
     first, sizes = measured(model, x, **options)
     assert sizes == [1, EXAMPLES, 16]
     second, sizes = measured(model, x, **options)
-    assert sizes == [EXAMPLES, 1, 16]
+    assert sizes == [EXAMPLES]
     assert all(torch.equal(first[layer], second[layer]) for layer in first)
     assert first.coverage == second.coverage
     assert measured(model, x, check=False, **options)[1] == [EXAMPLES]
+    assert measured(model, x[1:], **options)[1] == [EXAMPLES - 1, 1, 16]
+
+
+def test_calls_that_could_move_examples_are_compared_every_time(model, x):
+    model.between = lambda hidden: hidden.cumsum(1)
+    half = EXAMPLES // 2
+    assert measured(model, x)[1] == [1, EXAMPLES, EXAMPLES, half, half, 16]
+    assert measured(model, x)[1] == [EXAMPLES, EXAMPLES, half, half, 1, 16]
 
 
 def test_other_weights_and_examples_change_nothing_about_it(model, x):
     measured(model, x)
     with torch.no_grad():
         model.convolution.weight.mul_(-2.0)
-    assert measured(model, x.flip(0) * 3.0)[1] == [EXAMPLES, 1, 16]
+    assert measured(model, x.flip(0) * 3.0)[1] == [EXAMPLES]
     assert measured(model, x[:18, :, :4])[1] == [1, 18, 16]  # pictures of another size
 
 

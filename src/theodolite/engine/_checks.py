@@ -16,6 +16,8 @@ from theodolite.engine._examples import (
 )
 from theodolite.engine._gradient_samples import GradientCheck
 from theodolite.engine._kernel_engine import BatchList, KernelEngine, weighted_gradients
+from theodolite.engine._plan import GroupPlan
+from theodolite.engine._signatures import Signature, remember_check, was_checked
 from theodolite.engine.calls import DisagreementError
 from theodolite.engine.readouts import OutputChoice
 from theodolite.engine.state import SideStream
@@ -109,12 +111,14 @@ class KernelCheck:
     form (``traced``); it is compared with the full kernel of two examples, which is checked in this
     way. The examples are run beside others than before: outputs that change are an error.
 
-    Made before the kernels are launched; :meth:`launch`, amid them, starts what needs none.
+    Made before the kernels are launched; :meth:`launch`, amid them, starts what needs none. A model
+    that makes the same calls, of which none can move examples, is compared once (``remembered``).
 
     Args:
         engine: The engine.
         data: Its examples.
         other: Those of the second side, if there is one.
+        routes: How kernels are contracted.
         side_stream: Made before the kernels were launched.
     """
 
@@ -123,9 +127,11 @@ class KernelCheck:
         engine: KernelEngine,
         data: BatchList,
         other: BatchList | None,
+        routes: tuple[GroupPlan, ...],
         side_stream: SideStream,
     ) -> None:
         self._engine, self._data, self._other, self._side_stream = engine, data, other, side_stream
+        self._routes = routes
         self._mode = engine.recorder.choice.mode
         self.traced = self._mode == "trace" and engine.outputs > 1
         self._exact: dict[str, Tensor] = {}
@@ -133,11 +139,28 @@ class KernelCheck:
         self._again: Tensor | None = None
         self._compared = 0  # examples
 
+    @property
+    def remembered(self) -> bool:
+        """Whether kernels of the same calls, of as many examples, were compared before."""
+        return was_checked(self._engine.recorder.model, self._signature())
+
+    def _signature(self) -> Signature | None:
+        """What the comparison rests on, beside weights and numbers; None if that is not known."""
+        engine = self._engine
+        seen = engine.signatures
+        if engine.options.check is not True or not seen or None in seen or _every(engine):
+            return None
+        sizes = len(self._data), None if self._other is None else len(self._other)
+        wanted = self._mode, engine.dtype, engine.options.precision, tuple(engine.layers)
+        return ("kernels", frozenset(seen), sizes, wanted, self._routes)
+
     def launch(self) -> None:
         """Launch all that needs no kernel, concurrently with what the device is doing.
 
         A second call launches nothing, unless more examples must be compared by then.
         """
+        if self.remembered:
+            return
         engine, count = self._engine, _FEW if self.traced else _MANY
         if engine.alone.result_bytes > LARGE:
             count = min(count, _SOME_LARGE)
@@ -181,7 +204,7 @@ class KernelCheck:
             outputs: Functions of the examples, (n, c).
             full: Kernels of :attr:`full_kernels`, checked, where these are traces.
         """
-        engine, exact = self._engine, self._exact
+        engine, exact, signature = self._engine, self._exact, self._signature()
         if full is not None:
             self._again = full.outputs
             traces = ((name, part.diagonal(dim1=1, dim2=3).sum(2)) for name, part in full.items())
@@ -207,6 +230,7 @@ class KernelCheck:
             _require_alike(engine, self._data, numbers[:4].view(2, 2))
         found = numbers[4 : 4 + table.numel()].view_as(table)
         check_quadratic_forms(engine, list(forms), found, len(outputs))
+        remember_check(engine.recorder.model, signature)
 
     def _part(self, kernel: Tensor) -> Tensor:
         """The entries of a kernel that are checked, as a matrix."""

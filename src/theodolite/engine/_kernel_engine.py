@@ -8,7 +8,7 @@ passes) and fills blocks of kernels with them (contractions).
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 from warnings import warn
@@ -39,6 +39,7 @@ from theodolite.engine._plan import (
 )
 from theodolite.engine._products import Products, on_one_thread
 from theodolite.engine._runs import ForwardRun, ModelRecorder, plain_gradients
+from theodolite.engine._signatures import Signature
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.calls import NotFollowedError, tensors_in
 from theodolite.engine.inputs import fit_batch, fitted_batches
@@ -182,6 +183,7 @@ class KernelEngine:
         first: The first example.
         one_by_one: Why examples are measured one by one, by plain autograd; None if they are not.
         outline: Of an earlier call, where the first example was not run.
+        signatures: Of the passes so far, see :class:`ForwardRun`.
     """
 
     recorder: ModelRecorder
@@ -193,6 +195,7 @@ class KernelEngine:
     first: Batch
     one_by_one: str | None = None
     outline: Outline | None = None
+    signatures: set[Signature | None] = field(default_factory=set)
 
     def outputs_alone(self) -> Tensor:
         """Functions of the first example when it is run alone, (1, c)."""
@@ -264,7 +267,7 @@ class KernelEngine:
         )
         return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
 
-    def parts(self, left: int, right: int, symmetric: bool) -> "list[KernelEngine]":
+    def parts(self, left: int, right: int, symmetric: bool) -> "list[tuple[KernelEngine, Plan]]":
         """Engines of some layers each, whose factors fit into memory for all examples at once.
 
         Where factors of all layers do not: passes of few examples would be many, and a GPU waits
@@ -274,13 +277,13 @@ class KernelEngine:
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
         if plan.block >= examples or self.one_by_one is not None:
-            return [self]
+            return [(self, plan)]
         for count in range(2, len(self.layers) + 1):
             found = [self._of_layers(names) for names in self._shared_out(plan, count)]
-            plans = (part.plan(left, right, symmetric, len(self.layers)) for part in found)
-            if all(plan.block >= examples for plan in plans):
-                return found
-        return [self]
+            plans = [part.plan(left, right, symmetric, len(self.layers)) for part in found]
+            if all(part.block >= examples for part in plans):
+                return list(zip(found, plans, strict=True))
+        return [(self, plan)]
 
     def _shared_out(self, plan: Plan, count: int) -> list[list[str]]:
         """Layers in so many parts, or fewer, that keep about as much."""
@@ -327,6 +330,7 @@ class KernelEngine:
             run = self.recorder.run(batch)
             if self.outline is not None and not self.outline.fits(run):
                 raise NotFollowedError("the model is called in another way than before")
+            self.signatures.add(run.signature)
             _add_run(factors, plan, run, rows, keep_graph=weights is not None)
             if weights is not None:
                 _add_gradients(total, self.recorder, run.outputs, weights[rows])

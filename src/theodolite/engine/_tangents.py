@@ -305,13 +305,11 @@ def kernels_of(
 ) -> TangentKernels:
     """Kernels of all layers: of some at a time where memory is short, or block by block."""
     right_size = len(data) if other is None else len(other)
-    parts = [
-        (part, part.plan(len(data), right_size, other is None, len(engine.layers)))
-        for part in engine.parts(len(data), right_size, other is None)
-    ]
+    parts = engine.parts(len(data), right_size, other is None)
     check = None
     if engine.options.check and engine.one_by_one is None:
-        check = KernelCheck(engine, data, other, SideStream(engine.device))
+        routes = tuple(entry for _, plan in parts for entry in plan.groups)
+        check = KernelCheck(engine, data, other, routes, SideStream(engine.device))
     pieces = sum(_pieces(part, plan, data, other) for part, plan in parts)
     counter = ProgressCounter(progress, pieces)
     shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
@@ -321,7 +319,7 @@ def kernels_of(
         store = _KernelStore(part, plan, shape, counter, launch)
         values = _fill(store, part, plan, counter, data, other)
         kernels |= store.kernels
-    if check is not None:
+    if check is not None and not check.remembered:
         check.launch()  # again, for all examples, if a later batch has shown that they branch
         full = kernels_of(*check.full_kernels) if check.traced else None
         check.compare(kernels, values, full)
