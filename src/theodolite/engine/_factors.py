@@ -360,6 +360,16 @@ def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
     return gradients.as_strided(shape, steps, first.storage_offset()).transpose(0, 1)
 
 
+def _joint_jacobian(structure: Any, gradients: Tensor) -> Tensor:
+    """Gradients of every example, (outputs, n, ...), from those of several outputs."""
+    if structure.joint is not None:
+        return structure.joint(gradients)
+    try:
+        return quiet_vmap(structure.jacobian)(gradients)
+    except RuntimeError:  # an operation that cannot be vectorised
+        return torch.stack([structure.jacobian(part) for part in gradients])
+
+
 _PULLED_BYTES = 2**26  # gradients that are pulled back at a time
 
 
@@ -404,16 +414,16 @@ class DenseFactors(Factors):
             super().add_joint(outputs, gradients)
             return
         for use, (given,) in zip(self._uses, gradients, strict=True):
-            try:
-                rows = quiet_vmap(use.structure.jacobian)(given)  # (outputs, n, ...)
-            except RuntimeError:  # an operation that cannot be vectorised
-                rows = torch.stack([use.structure.jacobian(part) for part in given])
-            rows = rows.flatten(2).transpose(0, 1).to(self.layout.dtype)
+            rows = _joint_jacobian(use.structure, given).flatten(2).transpose(0, 1)
+            scale = 1.0 if use.origin.scale is None else use.origin.scale
+            if not self.gradients and rows.shape[:2] == (self.layout.examples, self.layout.outputs):
+                own = rows.to(self.layout.dtype, copy=True, memory_format=torch.contiguous_format)
+                self.gradients.append(own if scale == 1.0 else own.mul_(scale))
+                continue
             if not self.gradients:
                 self.gradients.append(self.layout.zeros(self.layout.outputs, rows.shape[2]))
             place = self.gradients[0][self._rows, outputs.start : outputs.stop]
-            scale = use.origin.scale
-            place.add_(rows, alpha=1.0 if scale is None else scale)
+            place.add_(rows.to(self.layout.dtype), alpha=scale)
 
     def put(self, example: int, output: int, gradient: Tensor) -> None:
         """Take the gradient of one output of one example as it is."""

@@ -1,7 +1,7 @@
 """The kernels of :mod:`theodolite.engine._tensor_cores`, in Triton; imported on first use."""
 
 # ruff: noqa: ANN001, ANN202, SIM102
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-not-found,import-untyped"
 # Triton reads the text of its kernels: annotations mean constants, one condition stands in an if.
 
 import triton

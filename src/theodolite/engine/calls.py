@@ -293,6 +293,8 @@ class Dense:
         needs: Tensors that must not be overwritten before the backward pass.
         summed: Set where the Jacobian is a sum over positions: calls that are alike are then added
             up together.
+        joint: The Jacobians of several gradients at once, from (outputs, n, ...) to (outputs, n,
+            ...); None where that takes a vectorised call.
     """
 
     jacobian: Callable[[Any], Tensor]
@@ -301,6 +303,7 @@ class Dense:
     axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
     summed: "Summed | None" = None
+    joint: Callable[[Tensor], Tensor] | None = None
 
 
 Structure = Outer | Lookup | Dense

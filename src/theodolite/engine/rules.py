@@ -372,7 +372,13 @@ def _channels(
         parts = call.split_result(product)  # (n, k, channels, ...)
         return parts.flatten(3).sum((1, 3)) if parts.dim() > 3 else parts.sum(1)
 
-    return Dense(jacobian, needs=() if is_bias else (inputs,))
+    def joint(gradients: Tensor) -> Tensor:
+        products = gradients if is_bias else gradients * normalized()
+        return products.flatten(3).sum(3) if products.dim() > 3 else products
+
+    rows = call.examples > 1 and call.result_axes[0] == Axis(0) and len(inputs) == call.examples
+    needs = () if is_bias else (inputs,)
+    return Dense(jacobian, needs=needs, joint=joint if rows else None)
 
 
 @register_rule(
