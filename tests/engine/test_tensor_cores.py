@@ -9,10 +9,6 @@ from torch import nn
 from theodolite.engine import _tensor_cores as cores
 from theodolite.engine import tangent_kernels
 from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_engine import BatchList, prepare
-from theodolite.engine._plan import EngineOptions
-from theodolite.engine._tangents import kernels_of
-from theodolite.engine.state import untouched
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -46,17 +42,12 @@ def everywhere(monkeypatch):
 
         return call
 
-    def sums(rows, others):
-        calls.append("sums")
-        return torch.einsum("ysrc,ysjc->ryj", rows, others)
-
     for name, value in (("_LEAST", 1), ("_NARROW", 1), ("SHORT", 1)):
         monkeypatch.setattr(cores, name, value)
     monkeypatch.setattr(cores, "may_be_there", lambda _device: True)
     monkeypatch.setattr(cores, "_kernel", lambda _device: object())
     monkeypatch.setattr(cores, "gram", counted("gram", plain_gram))
     monkeypatch.setattr(cores, "multiply", counted("multiply", plain_multiply))
-    monkeypatch.setattr(cores, "sums_over_positions", sums)
     return calls
 
 
@@ -98,27 +89,6 @@ def test_kernels_are_the_same(everywhere, outputs, second):
     assert second or "gram" in everywhere
 
 
-@pytest.mark.parametrize("second", [False, True])
-def test_the_route_over_positions(everywhere, second):
-    torch.manual_seed(0)
-    model, x = Mixed(), torch.randn(7, 2, 13, 13)
-    other = torch.randn(4, 2, 13, 13) if second else None
-    wide = None if other is None else other.double()
-    exact = tangent_kernels(model.double(), x.double(), ["strided", "deep"], other=wide)
-    model.float()
-    with untouched(model):
-        data, right = (
-            None if values is None else BatchList.of(values, None, None, torch.device("cpu"))
-            for values in (x, other)
-        )
-        options = EngineOptions(route="positions", layers=["strided", "deep"])
-        found = kernels_of(prepare(model, data, options), data, right)
-    assert "sums" in everywhere
-    for layer in exact:
-        error = (found[layer].double() - exact[layer]).abs().max() / exact[layer].abs().max()
-        assert float(error) <= 2e-6
-
-
 def test_whole_kernels_take_one_launch_and_are_not_mirrored(everywhere, monkeypatch):
     def fail(*_args, **_kwargs):
         raise AssertionError("mirrored")
@@ -138,9 +108,7 @@ def test_small_products_other_dtypes_and_devices_are_left_alone():
 
 def test_a_kernel_that_cannot_be_compiled_is_done_without(monkeypatch):
     monkeypatch.setattr(cores, "_launch", lambda *_args: 1 / 0)
-    monkeypatch.setattr(cores, "_narrow", lambda *_args: 1 / 0)
     assert cores._kernel.__wrapped__(DEVICE) is None
-    assert cores._narrow_kernel.__wrapped__(DEVICE) is None
 
 
 # The shape checker wraps functions, and Triton reads the text of the wrapper.
@@ -186,17 +154,3 @@ def test_stacks_of_products_into_strided_targets(small_tiles):
     for times in (1, 2):
         cores.multiply(target, left, right, overwrite=times == 1)
         torch.testing.assert_close(target, times * wanted, rtol=0, atol=3e-5)
-
-
-@needs_triton
-@pytest.mark.parametrize("sizes", [(3, 2, 40, 10, 64), (2, 5, 17, 3, 32)])
-def test_sums_over_positions(small_tiles, monkeypatch, sizes):
-    count, positions, size, width, channels = sizes
-    monkeypatch.setattr(cores, "_NARROW", 1)
-    monkeypatch.setattr(cores, "gains", lambda *_rows: True)
-    rows = torch.randn(count, positions, size, channels, device=DEVICE)
-    others = torch.randn(count, positions, width, channels, device=DEVICE)
-    wanted = torch.einsum("ysrc,ysjc->ryj", rows.double(), others.double())
-    error = (cores.sums_over_positions(rows, others) - wanted).abs().max() / wanted.abs().max()
-    assert float(error) < 6e-7
-    assert cores.sums_over_positions(rows[..., :20], others[..., :20]) is None

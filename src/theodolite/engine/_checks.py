@@ -222,10 +222,8 @@ class KernelCheck:
             ]
         )
         waiting = [differences.flatten(), table.flatten(), self._alone.flatten()]
-        numbers, first = (
-            torch.cat(waiting).cpu().split([4 + table.numel(), engine.outputs])
-        )  # waits
-        engine.recorder.require_finite(first)
+        numbers = torch.cat(waiting).cpu()  # waits once
+        engine.recorder.require_finite(numbers[4 + table.numel() :])
         if len(outputs) > 1:
             _require_alike(engine, self._data, numbers[:4].view(2, 2))
         found = numbers[4 : 4 + table.numel()].view_as(table)

@@ -7,7 +7,6 @@ above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -136,22 +135,13 @@ class PositionGram:
         self._positions = a.shape[1], b.shape[1]
         self._left, self._right = products.left(a), products.right(b)
 
-    def block(self, left: slice, right: slice, *, turned: bool = False) -> Tensor:
-        """Inner products between two ranges of examples, plus one where a bias is included.
-
-        Args:
-            left: Examples of the first side.
-            right: Examples of the second side.
-            turned: Whether the second side comes first in the result, (ny, T, nx, T).
-        """
+    def block(self, left: slice, right: slice) -> Tensor:
+        """Inner products between two ranges of examples, plus one where a bias is included."""
         a, b = self._left[left], self._right[right]
-        sizes = self._positions
-        if turned:
-            a, b, sizes = b, a, sizes[::-1]
         if not a.is_floating_point():
             return _same_tokens(a, b).to(self._dtype)
         flat = self._products.of(a.flatten(0, 1), b.flatten(0, 1))
-        gram = flat.view(len(a), sizes[0], len(b), sizes[1])
+        gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
         if self._geometry is not None:
             gram = _sum_of_shifts(gram, self._geometry, self._spatial)
         return gram.add_(1.0) if self._bias else gram
@@ -357,8 +347,8 @@ class Contraction:
         gram = PositionGram(left, right, self.products)
         if left is right and tensor_cores.may_be_there(left.output_grads.device):
             factor = gram.block(slice(None), slice(None))[:, 0, :, 0]
-            rows = block.split_output_grads(left.output_grads.squeeze(3))
-            if self._whole_grams(rows, block, overwrite, factor):
+            signals = block.split_output_grads(left.output_grads.squeeze(3))
+            if self._whole_grams(signals, block, overwrite, factor):
                 return True
         B = [self.products.wide(x) for x in block.split_output_grads(left.output_grads.squeeze(3))]
         H = B if left is right else block.split_output_grads(right.output_grads.squeeze(3))
@@ -407,11 +397,9 @@ class Contraction:
         second = first if at_once and left is right else [_by_position(y) for y in H]
         numbers = H[0].shape[3] * (width * (width * T if at_once else C) + 2 * T)
         size = numbers * B[0].element_size()
-        # Tensor cores want the terms of a sum side by side: here the positions of the first side.
-        turned = not at_once and tensor_cores.may_be_there(B[0].device)
-        contract = self._weighted if at_once else partial(self._carried, turned=turned)
+        contract = self._weighted if at_once else self._carried
         for rows, columns in self._tiles((len(B[0]), len(H[0])), size, left is right):
-            inner = gram.block(rows, columns, turned=turned)
+            inner = gram.block(rows, columns)
             targets = block.part(rows, columns).pairs()
             for target, x, y in zip(targets, first, second, strict=True):
                 total = contract(x[rows], inner, y[columns])
@@ -425,7 +413,7 @@ class Contraction:
         pairs = self.products.of(first, second).view(nx, T, width, ny, S, width)
         return pairs.mul_(G[:, :, None, :, :, None]).sum((1, 4))
 
-    def _carried(self, B: Tensor, G: Tensor, H: Tensor, *, turned: bool = False) -> Tensor:
+    def _carried(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
         """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
 
         The products of an example are written side by side with those of the others: at each
@@ -433,15 +421,10 @@ class Contraction:
         """
         nx, width, C, _ = B.shape
         ny, S, _, _ = H.shape
-        pairs = G.permute(2, 0, 1, 3).flatten(1, 2) if turned else G.flatten(2).transpose(1, 2)
-        inner = self.products.left(pairs)  # (nx, ny T', T)
+        inner = self.products.left(G.flatten(2).transpose(1, 2))  # (nx, ny T', T)
         carried = B.new_empty(ny * S, nx, width * C)
         output_grads = self.products.right(B.flatten(1, 2))
         self.products.into(carried.transpose(0, 1), inner, output_grads, True)
-        if turned:
-            found = tensor_cores.sums_over_positions(carried.view(ny, S, nx * width, C), H)
-            if found is not None:
-                return found.view(nx, width, ny, width)
         rows, others = carried.view(ny * S, nx * width, C), H.flatten(0, 1)
         values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
         return values.sum(1).permute(1, 2, 0, 3)

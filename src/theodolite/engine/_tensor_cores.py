@@ -6,25 +6,27 @@ it, so no more than 32 terms are added there: those sums are then added in float
 closer to the exact one than that of plain float32 products, and comes in less time (figures in
 benchmarks/README.md).
 
-The kernel is written in Triton, which comes with PyTorch for CUDA and compiles it on first use.
-Where that fails, on other devices and for other dtypes, :func:`gains` says no.
+The kernel is written in Triton, which comes with PyTorch for CUDA and compiles it on first use, in
+a second or two; it is kept on disk then. Where that fails, on other devices and for other dtypes,
+:func:`gains` says no.
 """
 
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from theodolite.engine.batches import spans
 
-__all__ = ["SHORT", "gains", "gram", "may_be_there", "multiply", "sums_over_positions"]
+__all__ = ["SHORT", "gains", "gram", "may_be_there", "multiply"]
 
 SHORT = 32  # terms that tensor cores add up
 _LEAST = 2**31  # multiply-adds of a product that is worth the launch
 _NARROW = 64  # rows below which tiles would be mostly empty
 _TILE = 128
-_FEW = 16  # columns of a narrow product
 _WAVES = 4  # tiles for every processor of the chip: where there are fewer, sums are cut in parts
 _LONG = 1024  # terms of such a part, at least
 _CLOSE = 1e-6  # relative to the largest entry; plain TF32 is a thousand times further off
@@ -68,20 +70,6 @@ def _kernel(device: torch.device) -> Any:
         _launch(rows_by_rows, found, rows[None], rows[None], True, 1, (None, 1))
         return rows_by_rows if _close(found[0], rows.double() @ rows.double().T) else None
     except Exception:  # no Triton, no compiler, an unknown chip: plain products are there
-        return None
-
-
-@lru_cache
-def _narrow_kernel(device: torch.device) -> Any:
-    """The same for sums over positions."""
-    try:
-        from theodolite.engine._tensor_core_kernels import sums_over_positions as kernel
-
-        values = torch.randn(2, 2, 80, 64, generator=torch.Generator().manual_seed(0)).to(device)
-        rows, others = (part.contiguous() for part in values.split([70, 10], 2))
-        wanted = torch.einsum("ysrc,ysjc->ryj", rows.double(), others.double())
-        return kernel if _close(_narrow(kernel, rows, others), wanted) else None
-    except Exception:
         return None
 
 
@@ -130,37 +118,6 @@ def gram(
         target.add_(sums.sum(0))
 
 
-def sums_over_positions(rows: Tensor, others: Tensor) -> Tensor | None:
-    """``sum_sc rows[y, s, r, c] others[y, s, j, c]``, (r, y, j), read once from memory.
-
-    Args:
-        rows: (y, s, r, c), one after the other.
-        others: (y, s, j, c), likewise; few of them, as outputs are.
-
-    Returns:
-        None where tensor cores are not there or gain nothing.
-    """
-    size, channels, width = *rows.shape[2:], others.shape[2]
-    if channels % SHORT or width > _FEW or not rows.is_contiguous() or not others.is_contiguous():
-        return None
-    flat = rows.view(-1, channels)
-    if size < _NARROW or not gains(flat, flat[:_NARROW]):
-        return None
-    kernel = _narrow_kernel(rows.device)
-    return None if kernel is None else _narrow(kernel, rows, others)
-
-
-def _narrow(kernel: Any, rows: Tensor, others: Tensor) -> Tensor:
-    (count, positions, size, channels), width = rows.shape, others.shape[2]
-    target = rows.new_empty(size, count, width)
-    with torch.cuda.device_of(rows):
-        kernel[(-(-size // _TILE), count)](
-            rows, others, target, size, positions, channels, target.stride(0), width,
-            TILE=_TILE, NARROW=_FEW, STEP=SHORT, num_warps=4, num_stages=4,
-        )  # fmt: skip
-    return target
-
-
 @lru_cache
 def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -176,20 +133,36 @@ def _launch(
     symmetric: tuple[Tensor | None, int] | None = None,
 ) -> None:
     """One launch for a stack of products, or for one whose sums are cut in parts."""
-    _, rows, terms = left.shape
-    columns = right.shape[1]
+    same, left = left is right, _whole_steps(left)
+    right = left if same else _whole_steps(right)
+    (_, rows, terms), columns = left.shape, right.shape[1]
     factor, width = symmetric or (None, 1)
     factors = left[0] if factor is None else factor
     pairs = _tiles(-(-rows // _TILE), -(-columns // _TILE), symmetric is not None, left.device)
-    length = -(-terms // (parts * SHORT)) * SHORT
+    steps = terms // SHORT
+    places = (rows, columns, *target.stride()[:2])
+    unit = 4 if all(place % 4 == 0 for place in places) else 1
+    rows, columns, *strides = (place // unit for place in places)
     flags = (symmetric is not None, factor is not None, width, not overwrite)
-    with torch.cuda.device_of(left):
+    with torch.cuda.device(left.device) if left.is_cuda else nullcontext():
         kernel[(len(pairs), len(target))](
-            left, right, target, factors, pairs, rows, columns, terms, length,
-            *left.stride()[:2], *right.stride()[:2], *target.stride()[:2], factors.stride(0),
-            parts, *map(int, flags),
-            WHOLE=terms % SHORT == 0, TILE=_TILE, STEP=SHORT, num_warps=8, num_stages=3,
+            left, right, target, factors, pairs, rows, columns, steps, -(-steps // parts),
+            *(stride // 4 for given in (left, right) for stride in given.stride()[:2]),
+            *strides, factors.stride(0), parts, *map(int, flags),
+            UNIT=unit, TILE=_TILE, STEP=SHORT, num_warps=8, num_stages=3,
         )  # fmt: skip
+
+
+def _whole_steps(rows: Tensor) -> Tensor:
+    """Rows that begin at multiples of four numbers and end with a step; copies where they do not.
+
+    Zeros are appended to them, and add nothing.
+    """
+    missing = -rows.shape[-1] % SHORT
+    begins = (*rows.stride()[:-1], rows.data_ptr() // 4)
+    if missing == 0 and all(begin % 4 == 0 for begin in begins):
+        return rows
+    return functional.pad(rows, (0, missing or SHORT))
 
 
 @lru_cache(maxsize=256)
