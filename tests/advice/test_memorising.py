@@ -61,6 +61,14 @@ def test_held_out_data_decides(accuracy, answer):
         assert f"{accuracy:.0%} on 400 held-out" in told.because
 
 
+@pytest.mark.parametrize(("examples", "start"), [(12, "There are too few"), (200, "About half")])
+def test_half_of_the_fit_is_said_only_of_many_held_out_examples(examples, start):
+    told = judge_fit(FitEvidence(0.9, 1 / 3, 96, 64, 0.9, 0.9, 0.9), HeldOut(0.6, examples))
+    assert told.answer == "undecided"
+    assert told.sentence.startswith(start)
+    assert ("more held-out examples" in told.advice) == (examples == 12)
+
+
 def test_a_network_that_fits_little_is_not_asked_for_what_was_given():
     little = FitEvidence(0.12, 0.1, 400, 64, 0.9, 0.9, 0.9)
     for told in (judge_fit(little), judge_fit(little, HeldOut(0.11, 400))):

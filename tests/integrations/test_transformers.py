@@ -99,6 +99,22 @@ def test_steps_are_measured_tracked_and_saved(sentences, tmp_path):
         assert torch.equal(ours, theirs)
 
 
+def test_the_last_step_is_measured_once(sentences, tmp_path, monkeypatch):
+    import theodolite.surveys.monitor as module
+    from theodolite.integrations.transformers import AlignmentCallback
+
+    measured, real = [], module.measure_model
+
+    def counted(*args, **options):
+        measured.append(options["step"])
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "measure_model", counted)
+    callback = AlignmentCallback(sentences, every=1, families="kernel")
+    trained(sentences, tmp_path, [callback])
+    assert measured == callback.history.steps == [0, 1, 2, 3]
+
+
 def test_language_models_are_watched_while_they_are_fine_tuned(tmp_path):
     import transformers
 

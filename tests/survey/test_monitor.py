@@ -413,3 +413,14 @@ def test_a_model_on_the_cpu_keeps_its_threads():
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_last_step_may_be_told_at_the_end():
+    x, y = torch.randn(20, 3), torch.arange(20) % 2
+    monitor = th.Monitor(nn.Linear(3, 2), (x, y), every=2, families="kernel")
+    for step in range(4):
+        monitor.step(step)
+    monitor.close(4)
+    assert monitor.history.steps == [0, 2, 4]
+    with pytest.raises(DomainError, match="steps increase"):
+        monitor.close(3)

@@ -40,6 +40,7 @@ _CANNOT_MEMORISE = 50.0  # examples per number of an example, for the first laye
 _CAN_MEMORISE = 8.0  # at most so many, and whatever the first layer shows may be memorised
 _NOTHING = 0.25  # of the fit in the first layer: as good as nothing
 _CHANCE = 2.0, 2.5  # standard errors of chance: neighbours, read-out
+_RESOLVED = 0.35  # of the fit, two standard errors: beyond, half of it is not told from all or none
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,10 @@ def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
             _TRY,
             measured=True,
         )
+    if spread > _RESOLVED:
+        text = "There are too few held-out examples to say how much of the fit carries over."
+        advice = "Pass more held-out examples, or train it longer."
+        return LabelVerdict("undecided", text, because, sure, advice, measured=True)
     return LabelVerdict(
         "undecided",
         "About half of what the network fits carries over to new examples.",

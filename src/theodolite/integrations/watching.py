@@ -70,15 +70,18 @@ class Watch:
         survey = self.monitor.step(step)
         return {} if survey is None else self._send(survey.record)
 
-    def finish(self) -> dict[str, float]:
-        """Measure the last step if it was not, then write and send the report.
+    def finish(self, step: int | None = None) -> dict[str, float]:
+        """Measure the last step in full, then write and send the report.
+
+        Args:
+            step: its number, where it was not told before.
 
         Returns:
             The numbers of the last step that are new: it is measured in full.
         """
         if self.monitor is None:
             return {}
-        self.monitor.__exit__(None, None, None)
+        self.monitor.close(step)
         steps = self.history.run.steps
         values = self._send(steps[-1]) if steps else {}
         report = None

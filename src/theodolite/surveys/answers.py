@@ -20,6 +20,7 @@ _TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
 _ALIKE = 0.1  # of a tangent alignment: a smaller lead is none
 _FITTED = 0.1  # of what there is to explain: less of it is little
 _MOST = 0.5  # of the fit: more is most of it
+_RESOLVED = 0.35  # of the fit, two standard errors, within which a share of it is told
 _CALIBRATED = 100  # examples at least: the verdict was calibrated on 105 and more
 _LABELED = ("kernel", "representation", "gradient")  # families that read labels, the first first
 _CHANCE, _CLEAR = 2.0, 5.0  # standard deviations: nearer is within chance, further is clear
@@ -184,6 +185,8 @@ def _verdict_of_columns(
     )
     answer: Literal["learning", "memorising", "undecided"] = "undecided"
     text = f"About half of what the network fits of its {goal} carries over."
+    if spread > _RESOLVED:
+        text = "There are too few held-out examples to say how much of the fit carries over."
     if carried - spread > _MOST:
         answer, text = "learning", "The network learns its task: most of its fit carries over."
     elif carried + spread < _MOST:

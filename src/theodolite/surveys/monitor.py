@@ -203,11 +203,7 @@ class Monitor:
         require_count(0, step=step)
         due = self._is_due(step)
         with self._processes.together() if due else nullcontext():
-            if self._last is not None and step <= self._last:
-                raise DomainError(
-                    f"step: expected more than {self._last}, got {step}; steps increase"
-                )
-            self._last = step
+            self._begin(step)
             if not due or not self._affordable():
                 return None
             families = self._options.families
@@ -219,12 +215,24 @@ class Monitor:
             found = self._measure(step, self._options, self._planned(not_due))
             return found if found.record.contents["rows"] else None
 
+    def _begin(self, step: int) -> None:
+        if self._last is not None and step <= self._last:
+            raise DomainError(f"step: expected more than {self._last}, got {step}; steps increase")
+        self._last = step
+
     def measure(self, step: int) -> Survey:
         """Measure all families now, whatever the schedule says."""
         return self._measure(step, self._options, self._planned({}))
 
-    def close(self) -> None:
-        """Measure the last step in full: with curves, heat maps, stiffness and chance levels."""
+    def close(self, step: int | None = None) -> None:
+        """Measure the last step in full: with curves, heat maps, stiffness and chance levels.
+
+        Args:
+            step: its number, where :meth:`step` was not told of it; what is due at the last step
+                is then measured once.
+        """
+        if step is not None and step != self._last:
+            self._begin(step)
         if self._last is None:
             return
         chosen, sizes = self._options, dict(self._options.sizes)
