@@ -77,6 +77,12 @@ def test_a_network_that_fits_little_is_not_asked_for_what_was_given():
         assert "held_out=" not in told.advice
 
 
+@pytest.mark.parametrize(("accuracy", "more"), [(0.12, "hardly more"), (0.08, "no more")])
+def test_a_fit_below_chance_is_not_called_more(accuracy, more):
+    little = FitEvidence(accuracy, 0.1, 400, 64, 0.9, 0.9, 0.9)
+    assert f"right, {more} than chance (10%)" in judge_fit(little, HeldOut(0.11, 400)).because
+
+
 def test_no_share_of_the_fit_is_below_nothing():
     assert ": 0% ±" in judge_fit(MEMORISED, HeldOut(0.05, 400)).sure
     below = FitEvidence(1.0, 0.13, 400, 64, 0.08, 0.08, 0.5)

@@ -194,8 +194,9 @@ def judge_fit(evidence: FitEvidence, held_out: HeldOut | None = None) -> LabelVe
 def _from_held_out(evidence: FitEvidence, held_out: HeldOut) -> LabelVerdict:
     error = sqrt(max(held_out.accuracy * (1 - held_out.accuracy), 1e-4) / held_out.examples)
     if evidence.fit <= 2 * error:
+        more = "hardly more" if evidence.accuracy > evidence.chance else "no more"
         return _little_fitted(
-            f"the network gets {evidence.accuracy:.0%} of its training examples right, hardly more "
+            f"the network gets {evidence.accuracy:.0%} of its training examples right, {more} "
             f"than chance ({evidence.chance:.0%})"
         )
     share, spread = evidence.share(held_out.accuracy), 2 * error / evidence.fit
