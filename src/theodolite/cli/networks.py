@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -157,11 +158,19 @@ def _train(
     """
     inputs, labels = data
     generator = torch.Generator().manual_seed(settings.seed)
-    weights = list(model.parameters())
+    weights: list[Tensor] = [*model.parameters()]
     means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
     steps = [torch.tensor(0.0) for _ in weights]
-    rates = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-    plain = {"amsgrad": False, "maximize": False}
+    update = partial(
+        adam,
+        lr=1e-3,
+        beta1=0.9,
+        beta2=0.999,
+        eps=1e-8,
+        weight_decay=0.0,
+        amsgrad=False,
+        maximize=False,
+    )
     order = torch.empty(0, dtype=torch.long)
     watch(0)
     for step in range(1, settings.steps + 1):
@@ -171,7 +180,7 @@ def _train(
         loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
         gradients = list(torch.autograd.grad(loss, weights))
         with torch.no_grad():
-            adam(weights, gradients, means, squares, [], steps, **plain, **rates)
+            update(weights, gradients, means, squares, [], steps)
         watch(step)
 
 

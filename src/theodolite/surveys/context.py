@@ -223,6 +223,7 @@ class SurveyContext:
         remembered: what later measurements of the same model may use again.
         collected: layer -> its features, once :meth:`collect_features` was called.
         model_outputs: of the examples, where that pass has read them.
+        loss_products: layer -> inner products of the losses' gradients, where kernels gave them.
         given: layer -> features that came as arrays, where there is no model.
     """
 
@@ -240,6 +241,7 @@ class SurveyContext:
     remembered: Remembered = field(default_factory=Remembered)
     collected: dict[str, LayerFeatures] = field(default_factory=dict)
     model_outputs: list[Tensor] = field(default_factory=list)
+    loss_products: dict[str, Tensor] = field(default_factory=dict)
     given: Mapping[str, Tensor] | None = None
 
     def count(self, family: str) -> int:

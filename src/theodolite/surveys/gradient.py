@@ -17,7 +17,6 @@ from torch.nn.functional import one_hot
 from theodolite.engine import (
     LayerGradientAlignment,
     LayerSums,
-    TangentKernels,
     alignment_of_sums,
     per_example_loss,
 )
@@ -168,7 +167,7 @@ _Agreement = tuple[
 
 def _agreement(
     context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]
-) -> tuple[_Agreement, TangentKernels | None, bool]:
+) -> tuple[_Agreement, Mapping[str, Tensor] | None, bool]:
     """How gradients agree (layers, all parameters, logits), pairs if any, whether of all examples.
 
     From pairs of all examples, or from sums over all and pairs of fewer. Sums are of the size of
@@ -194,7 +193,7 @@ def _agreement(
 
 def _by_pairs(
     context: SurveyContext, layers: Sequence[Layer]
-) -> tuple[_Agreement, TangentKernels | None, bool]:
+) -> tuple[_Agreement, Mapping[str, Tensor] | None, bool]:
     """What sums over all examples would give, from their pairs; these too if asked for."""
     pairs = _pairs(context, layers, context.count("gradient"))
     assert pairs is not None
@@ -229,14 +228,21 @@ def _pair_count(context: SurveyContext) -> int:
     return min(count, asked)
 
 
-def _pairs(context: SurveyContext, layers: Sequence[Layer], count: int) -> TangentKernels | None:
+def _pairs(
+    context: SurveyContext, layers: Sequence[Layer], count: int
+) -> Mapping[str, Tensor] | None:
     """Inner products of all pairs of gradients, for so many examples.
+
+    They follow from kernels of the outputs where the tangent family has taken these examples.
 
     Raises:
         MemoryLimitError: If they do not fit.
     """
     if count < 2:
         return None
+    known = context.loss_products
+    if known and all(len(gram) >= count for gram in known.values()):
+        return {name: gram[:count, :count] for name, gram in known.items()}
     batch, _ = context.examples("gradient", count)
     with context.step("gradient"), context.processes.together():
         return context.tangent_kernels(layers, batch, example_loss(context))
@@ -268,7 +274,7 @@ def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
 
 
 def _from_pairs(
-    context: SurveyContext, pairs: TangentKernels, layers: Sequence[Layer]
+    context: SurveyContext, pairs: Mapping[str, Tensor], layers: Sequence[Layer]
 ) -> _Agreement:
     """Alignment of every layer's gradients, of those of all parameters, and of the logits."""
     batch, targets = context.examples("gradient")
@@ -336,7 +342,7 @@ def _gradient_rows(
 
 
 def _shuffled(
-    context: SurveyContext, pairs: TangentKernels | None
+    context: SurveyContext, pairs: Mapping[str, Tensor] | None
 ) -> Float[Tensor, "b n k"] | None:
     """Permuted groupings of the examples with all pairs, where these are; with many classes large.
 

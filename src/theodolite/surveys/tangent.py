@@ -12,11 +12,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import forward_backward_kernels, sketch_plan
+from theodolite.engine import (
+    Batch,
+    TangentKernels,
+    forward_backward_kernels,
+    per_example_loss,
+    sketch_plan,
+)
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
@@ -87,6 +94,7 @@ def _exact(
     assert targets is not None  # the family would not apply
     with context.step("tangent"):
         kernels = context.tangent_kernels(layers, batch)
+        _keep_loss_products(context, kernels, batch)
     values: dict[int, float] = {}
     for layer in layers:
         if layer.name in kernels:
@@ -109,6 +117,29 @@ def _exact(
         record.row(None, "tangent", "peak_layer", Estimate(peak), n=count, reason=why)
     contractions = {name: parts[0].contraction for name, parts in kernels.coverage.items() if parts}
     record.routes["tangent"] = {"method": "exact", "n": count, "contractions": contractions}
+
+
+def _keep_loss_products(context: SurveyContext, kernels: TangentKernels, batch: Batch) -> None:
+    r"""Inner products of the losses' gradients, for the gradient family: no pass of their own.
+
+    .. math:: \langle \nabla_\theta \ell_i, \nabla_\theta \ell_j \rangle
+              = \sum_{ab} \frac{\partial \ell_i}{\partial f_{ia}} K_{ia,jb}
+                \frac{\partial \ell_j}{\partial f_{jb}}
+    """
+    wanted = "gradient" in context.options.families and "gradient" not in context.plan.not_due
+    if not wanted or context.probe.positions is not None or not context.processes.alone:
+        return
+    outputs = kernels.outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        losses = per_example_loss(example_loss(context))(outputs, batch)
+        (slopes,) = torch.autograd.grad(losses.sum(), outputs)
+    wide = slopes.double()
+    products = {
+        name: torch.einsum("ia,iajb,jb->ij", wide, kernel.double(), wide).to(kernel.dtype)
+        for name, kernel in kernels.items()
+    }
+    if all(bool(product.isfinite().all()) for product in products.values()):
+        context.loss_products.update(products)
 
 
 def _with_matrix(context: SurveyContext, layers: Sequence[Layer]) -> list[Layer]:
