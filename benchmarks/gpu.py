@@ -49,6 +49,7 @@ class Case:
         peers: name -> the same numbers by another tool.
         once: whether the first call counts, without a warm-up.
         detail: of what the call returned.
+        before: calls before those that are timed, of which the first and the best are told.
     """
 
     ours: Call
@@ -56,6 +57,7 @@ class Case:
     peers: dict[str, Call] = field(default_factory=dict)
     once: bool = False
     detail: Callable[[Any], str] = lambda _found: ""
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,8 @@ def result(row: Row, device: str, small: bool, profile: bool, beside: bool) -> R
         detail = case.detail(found)
         del found
     else:
-        seconds, detail = measure(case.ours, device, 3).seconds, ""
+        detail = told_before(case, device)
+        seconds = measure(case.ours, device, 3).seconds
         if profile:
             profiled(partial(timed, case.ours, device))
             launches(case.ours, device)
@@ -314,6 +317,15 @@ def seconds_of(call: Call, device: str) -> float:
     """The best of two calls after a warm-up; what takes longer than two seconds is called once."""
     seconds, _ = timed(call, device)
     return seconds if seconds > _LONG else measure(call, device, 2).seconds
+
+
+def told_before(case: Case, device: str) -> str:
+    """How long the first calls took, before products were compiled."""
+    if not case.before:
+        return ""
+    first, *others, last = (timed(case.ours, device)[0] for _ in range(case.before))
+    best, compiled = shown(min(others)), shown(last)
+    return f"first call {shown(first)}, then {best}, the ninth, which may compile, {compiled}"
 
 
 def peers(case: Case, device: str) -> Iterator[tuple[str, float | str]]:
@@ -371,7 +383,7 @@ def table(results: list[Result], where: str) -> str:
     head = "| | theodolite | goal | plain pass (ours over it) | peers |\n|---|---|---|---|---|"
     lines = "\n".join(result.line() for result in results)
     parts = "\n".join(f"- {found.row.name}: {found.detail}" for found in results if found.detail)
-    return f"{where}:\n\n{head}\n{lines}\n" + (f"\nSeconds by part:\n\n{parts}\n" if parts else "")
+    return f"{where}:\n\n{head}\n{lines}\n" + (f"\nIn detail:\n\n{parts}\n" if parts else "")
 
 
 def write(text: str) -> None:

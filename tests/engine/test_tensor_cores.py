@@ -45,6 +45,7 @@ def everywhere(monkeypatch):
     for name, value in (("_LEAST", 1), ("_NARROW", 1), ("SHORT", 1)):
         monkeypatch.setattr(cores, name, value)
     monkeypatch.setattr(cores, "may_be_there", lambda _device: True)
+    monkeypatch.setattr(cores, "is_compiled", lambda _device: True)
     monkeypatch.setattr(cores, "_kernel", lambda _device: object())
     monkeypatch.setattr(cores, "gram", counted("gram", plain_gram))
     monkeypatch.setattr(cores, "multiply", counted("multiply", plain_multiply))
@@ -58,7 +59,7 @@ class Mixed(nn.Module):
         super().__init__()
         self.wide, self.strided = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 6, 3, stride=2)
         self.deep, self.norm = nn.Conv2d(6, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8).eval()
-        self.first, self.head = nn.Linear(8, 9), nn.Linear(9, 3, bias=False)
+        self.first, self.head = nn.Linear(8, 9), nn.Linear(9, 4, bias=False)
 
     def forward(self, x):
         h = torch.tanh(self.strided(torch.relu(self.wide(x))))
@@ -70,7 +71,7 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize("second", [False, True])
 def test_kernels_are_the_same(everywhere, outputs, second):
     torch.manual_seed(0)
-    model, x = Mixed(), torch.randn(7, 2, 13, 13)
+    model, x = Mixed(), torch.randn(8, 2, 13, 13)
     other = torch.randn(4, 2, 13, 13).double() if second else None
     exact = tangent_kernels(Mixed.double(model), x.double(), outputs=outputs, other=other)
     assert not everywhere  # of float32 only
@@ -95,7 +96,7 @@ def test_whole_kernels_take_one_launch_and_are_not_mirrored(everywhere, monkeypa
 
     monkeypatch.setattr(KernelBlock, "mirror", fail)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4))
     tangent_kernels(model, torch.randn(20, 5), check=False)
     assert everywhere.count("gram") == 2
 
@@ -103,7 +104,30 @@ def test_whole_kernels_take_one_launch_and_are_not_mirrored(everywhere, monkeypa
 def test_small_products_other_dtypes_and_devices_are_left_alone():
     rows = torch.randn(4000, 1000)
     assert not cores.may_be_there(torch.device("cpu"))
-    assert not cores.gains(rows, rows)
+    assert not cores.gains(rows.new_empty(4000, 4000), rows, rows)
+    assert not cores.is_compiled(torch.device("cpu"))
+
+
+def test_rows_that_do_not_begin_at_fours_are_left_alone(everywhere):
+    rows, target = torch.randn(8, 32), torch.empty(9, 12)
+    assert cores.gains(target[:8, :8], rows, rows)
+    assert not cores.gains(target[:7, :8], rows[:7], rows)
+    assert not cores.gains(target[:8, 1:9], rows, rows)
+    assert not cores.gains(target.T[:8, :8], rows, rows)
+
+
+def test_products_are_compiled_for_models_that_are_measured_again_and_again(monkeypatch):
+    asked, passes = [], []
+    monkeypatch.setattr(cores, "gains", lambda *_rows, **_options: bool(asked.append(len(passes))))
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    for _ in range(10):
+        passes.append([])
+        hook = model.register_forward_hook(lambda *given: passes[-1].append(len(given[1][0])))
+        tangent_kernels(model, torch.randn(20, 5))
+        hook.remove()
+    assert min(asked) == 9
+    # One alone, all, and those of the check, which is made once more for other products.
+    assert passes == [[1, 20, 16], *[[20]] * 7, [20, 1, 16], [20]]
 
 
 def test_a_kernel_that_cannot_be_compiled_is_done_without(monkeypatch):
@@ -127,7 +151,7 @@ def small_tiles(monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("size", [(45, 64, 3), (44, 10, 4), (33, 40, 1), (20, 300, 5)])
+@pytest.mark.parametrize("size", [(44, 64, 4), (44, 10, 4), (36, 40, 1), (20, 300, 5)])
 @pytest.mark.parametrize("multiplied", [False, True])
 def test_the_kernel_is_as_accurate_as_float32(small_tiles, size, multiplied):
     count, terms, width = size
@@ -138,7 +162,7 @@ def test_the_kernel_is_as_accurate_as_float32(small_tiles, size, multiplied):
     wanted = rows.double() @ rows.double().T
     if factor is not None:
         wanted *= factor.repeat_interleave(width, 0).repeat_interleave(width, 1)
-    target = torch.full((count, count + 5), torch.nan, device=DEVICE)[:, :count]
+    target = torch.full((count, count + 4), torch.nan, device=DEVICE)[:, :count]
     for times in (1, 2):
         cores.gram(target, rows, overwrite=times == 1, factor=factor, width=width)
         assert torch.equal(target, target.T)
@@ -148,8 +172,8 @@ def test_the_kernel_is_as_accurate_as_float32(small_tiles, size, multiplied):
 
 @needs_triton
 def test_stacks_of_products_into_strided_targets(small_tiles):
-    left, right = torch.randn(3, 20, 70, device=DEVICE), torch.randn(3, 37, 70, device=DEVICE)
-    target = torch.empty(20, 3, 37, device=DEVICE).transpose(0, 1)
+    left, right = torch.randn(3, 20, 70, device=DEVICE), torch.randn(3, 36, 70, device=DEVICE)
+    target = torch.empty(20, 3, 36, device=DEVICE).transpose(0, 1)
     wanted = (left.double() @ right.double().mT).float()
     for times in (1, 2):
         cores.multiply(target, left, right, overwrite=times == 1)

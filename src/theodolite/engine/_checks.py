@@ -151,7 +151,8 @@ class KernelCheck:
         if engine.options.check is not True or not seen or None in seen or _every(engine):
             return None
         sizes = len(self._data), None if self._other is None else len(self._other)
-        wanted = self._mode, engine.dtype, engine.options.precision, tuple(engine.layers)
+        precision = engine.options.precision, engine.products.cores
+        wanted = self._mode, engine.dtype, precision, tuple(engine.layers)
         return ("kernels", frozenset(seen), sizes, wanted, self._routes)
 
     def launch(self) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from theodolite.engine import _tensor_cores as tensor_cores
 from theodolite.engine._factors import (
     DenseFactors,
     Factors,
@@ -22,7 +21,7 @@ from theodolite.engine._factors import (
     crossed,
 )
 from theodolite.engine._plan import pairs_at_once
-from theodolite.engine._products import Products, multiply_stacks
+from theodolite.engine._products import Products
 from theodolite.engine.batches import spans
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.readouts import Mode
@@ -345,7 +344,7 @@ class Contraction:
         assert left.output_grads is not None
         assert right.output_grads is not None
         gram = PositionGram(left, right, self.products)
-        if left is right and tensor_cores.may_be_there(left.output_grads.device):
+        if left is right and self.products.cores:
             factor = gram.block(slice(None), slice(None))[:, 0, :, 0]
             signals = block.split_output_grads(left.output_grads.squeeze(3))
             if self._whole_grams(signals, block, overwrite, factor):
@@ -476,19 +475,19 @@ def _gradient_parts(
         most = max(1, usable // (size * columns[0].shape[1]))
         for rows in spans(C, -(-C // -(-C // most))):  # of equal height
             formed = [
-                _formed(_output_grad_rows(side, rows), values).view(len(values), c, -1)
+                _formed(contraction.products, _output_grad_rows(side, rows), values)
                 for side, values in zip(sides, columns, strict=True)
             ]
-            yield formed[0], formed[-1]
+            yield formed[0].unflatten(1, (c, -1)), formed[-1].unflatten(1, (c, -1))
     if left.group.bias is not None:
         sums = [side.output_grads.sum(3) for side in sides if side.output_grads is not None]
         yield sums[0], sums[-1]
 
 
-def _formed(output_grads: Tensor, columns: Tensor) -> Tensor:
+def _formed(products: Products, output_grads: Tensor, columns: Tensor) -> Tensor:
     """Gradients of all examples, (n, c C, columns)."""
     target = output_grads.new_empty(*output_grads.shape[:2], columns.shape[1])
-    multiply_stacks(target, output_grads, columns)
+    products.stacks_into(target, output_grads, columns)
     return target
 
 

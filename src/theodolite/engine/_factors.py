@@ -2,15 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import _tensor_cores as tensor_cores
 from theodolite.engine._plan import GroupPlan, ParameterGroup, Route
-from theodolite.engine._products import multiply_stacks
+from theodolite.engine._products import Products
 from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import quiet_vmap
@@ -38,12 +37,13 @@ _WAITING_BYTES = 2**26  # output gradients that wait to be turned into gradients
 
 @dataclass(frozen=True)
 class FactorLayout:
-    """What all factors of one block of examples have in common."""
+    """What all factors of one block of examples have in common, and how they are multiplied."""
 
     examples: int
     outputs: int
     dtype: torch.dtype
     device: torch.device
+    products: Products = field(default_factory=Products)
 
     def zeros(self, *shape: int) -> Tensor:
         """A tensor of zeros with one row per example."""
@@ -290,7 +290,9 @@ class OuterFactors(_Positions):
         number = 0
         for number, columns in enumerate(self._columns()):
             target = self._part(number, C, columns.shape[1])[place]
-            multiply_stacks(target.flatten(1, 2), output_grads.flatten(1, 2), columns)
+            self.layout.products.stacks_into(
+                target.flatten(1, 2), output_grads.flatten(1, 2), columns
+            )
         if self.group.bias is not None:
             self._part(number + 1, C, 1)[place] = output_grads.sum(3, keepdim=True)
 
@@ -329,7 +331,7 @@ class OuterFactors(_Positions):
         if self.geometry is None:
             return [self._inputs.transpose(1, 2)]
         size = self._inputs[0].nbytes * self.geometry.offset_count
-        if size <= _WHOLE_BYTES and tensor_cores.may_be_there(self._inputs.device):
+        if self.layout.products.cores and size <= _WHOLE_BYTES:
             return [self.geometry.columns(self._inputs).flatten(1, 2)]  # few products, and wide
         return self.geometry.column_parts(self._inputs)
 

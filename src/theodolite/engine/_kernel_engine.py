@@ -16,6 +16,7 @@ from warnings import warn
 import torch
 from torch import Tensor, nn
 
+from theodolite.engine import _tensor_cores as tensor_cores
 from theodolite.engine._contractions import Contraction, KernelBlock
 from theodolite.engine._examples import Check
 from theodolite.engine._factors import (
@@ -68,6 +69,7 @@ _CPU_PARTS: dict[Route, tuple[int, float]] = {
     "gradients": (128, 3.3e7),
     "positions": (1, 3.3e7),
 }
+_REPEATED = 8  # later calls for a model from which on its products are compiled
 _VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
 
 
@@ -197,6 +199,16 @@ class KernelEngine:
     outline: Outline | None = None
     signatures: set[Signature | None] = field(default_factory=set)
 
+    @cached_property
+    def products(self) -> Products:
+        """How to multiply: on tensor cores once a model is measured again and again.
+
+        Compiling for them takes a second or two, as long as the products of many calls.
+        """
+        repeated = self.outline is not None and self.outline.calls >= _REPEATED
+        cores = repeated or tensor_cores.is_compiled(self.device)
+        return Products(self.options.precision, cores=cores)
+
     def outputs_alone(self) -> Tensor:
         """Functions of the first example when it is run alone, (1, c)."""
         if self.outline is not None:
@@ -315,7 +327,7 @@ class KernelEngine:
             weights: One number per example of the block and output.
         """
         count = block.rows.stop - block.rows.start
-        layout = FactorLayout(count, self.outputs, self.dtype, self.device)
+        layout = FactorLayout(count, self.outputs, self.dtype, self.device, self.products)
         if self.one_by_one is not None:
             return self._collect_one_by_one(block, plan, layout, weights)
         parameters = self.recorder.ownership.parameters
@@ -395,11 +407,10 @@ class KernelEngine:
         heaviest = max(groups, key=lambda entry: entry.cost, default=None)
         parts = self.options.parts or self._parts(heaviest, examples)
         whole = self.options.parts is None and self._whole(groups, plan, examples)
-        products = Products(self.options.precision)
         span = examples if whole else -(-examples // parts)
         if heaviest is not None and heaviest.route != "positions":
             span = self._filling(span, examples)
-        return Contraction(products, plan.tile_bytes, span, whole)
+        return Contraction(self.products, plan.tile_bytes, span, whole)
 
     def _parts(self, heaviest: GroupPlan | None, examples: int) -> int:
         if heaviest is None:

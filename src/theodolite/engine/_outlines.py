@@ -23,7 +23,7 @@ __all__ = ["Outline", "forget", "recall", "remember"]
 _MOST = 8  # outlines of one model
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outline:
     """One example's pass without numbers.
 
@@ -32,12 +32,14 @@ class Outline:
         groups: Parts whose kernels add up.
         device: Where the tensors lay.
         sizes: What :func:`_sizes` has found in the pass.
+        calls: How often it was recalled.
     """
 
     alone: ForwardRun
     groups: list[ParameterGroup]
     device: torch.device
     sizes: tuple[Any, ...]
+    calls: int = 0
 
     def fits(self, run: ForwardRun) -> bool:
         """Whether a pass uses parameters in the same way, and decides nothing by numbers."""
@@ -49,7 +51,10 @@ _KNOWN: WeakKeyDictionary[nn.Module, dict[Hashable, Outline]] = WeakKeyDictionar
 
 def recall(model: nn.Module, key: Hashable) -> Outline | None:
     """The outline of an earlier call, if there is one."""
-    return _KNOWN.get(model, {}).get(key)
+    found = _KNOWN.get(model, {}).get(key)
+    if found is not None:
+        found.calls += 1
+    return found
 
 
 def remember(

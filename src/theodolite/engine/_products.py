@@ -64,16 +64,18 @@ class Products:
 
     Args:
         precision: ``"float32"`` for products in the dtype of the factors, or a wider one where the
-            chip is faster with it (:meth:`wide`); on CUDA large ones of float32 are taken on tensor
-            cores with its accuracy (:mod:`theodolite.engine._tensor_cores`). On CUDA
+            chip is faster with it (:meth:`wide`). On CUDA
             ``"3xtf32"`` writes float32 factors as sums of two TF32 numbers and multiplies them on
             the tensor cores, the product of the two small parts left out (relative error about
             1e-6, as float32): each prepared factor is three times as long, or there are three
             products (:meth:`terms`).
+        cores: Whether large products of float32 on CUDA are taken on tensor cores, with its
+            accuracy (:mod:`theodolite.engine._tensor_cores`), which are compiled for it.
     """
 
-    def __init__(self, precision: Precision = "float32") -> None:
+    def __init__(self, precision: Precision = "float32", *, cores: bool = False) -> None:
         self._precision = precision
+        self.cores = cores and precision == "float32"
 
     def wide(self, rows: Tensor) -> Tensor:
         """Factors much smaller than their product, in float64 where the chip is faster so."""
@@ -109,7 +111,7 @@ class Products:
         if overwrite and is_gram(left, right):
             gram_into(target, left)
             return
-        if self._gains(left, right) and target.stride(-1) == 1:
+        if self.cores and tensor_cores.gains(target, left, right):
             tensor_cores.multiply(target, left, right, overwrite=overwrite)
             return
         with self._allowed(left):
@@ -125,9 +127,9 @@ class Products:
             target = left.new_empty(len(left), len(left))
             gram_into(target, left)
             return target
-        if self._gains(left, right):
+        if self.cores:
             target = left.new_empty(*left.shape[:-1], right.shape[-2])
-            tensor_cores.multiply(target, left, right, overwrite=True)
+            self.into(target, left, right, True)
             return target
         multiply = torch.mm if left.dim() == 2 else torch.bmm
         with self._allowed(left):
@@ -153,14 +155,17 @@ class Products:
             width: Rows of one example.
         """
         least = 1 if factor is not None else tensor_cores.SHORT
-        if target.stride(-1) != 1 or not self._gains(rows, rows, least):
+        if not self.cores or not tensor_cores.gains(target, rows, rows, least=least):
             return False
         tensor_cores.gram(target, rows, overwrite=overwrite, factor=factor, width=width)
         return True
 
-    def _gains(self, left: Tensor, right: Tensor, least: int = tensor_cores.SHORT) -> bool:
-        plain = self._precision == "float32"
-        return plain and tensor_cores.gains(left, right, least=least)
+    def stacks_into(self, target: Tensor, left: Tensor, right: Tensor) -> None:
+        """``target = left @ right.T`` of stacks of matrices that were not prepared."""
+        if self.cores and tensor_cores.gains(target, left, right):
+            tensor_cores.multiply(target, left, right, overwrite=True)
+        else:
+            torch.bmm(left, right.mT, out=target)
 
     def usable_bytes(self, tensor: Tensor, size: int) -> int:
         """How much of a tile factors may take, so that prepared copies of both fit too."""
@@ -186,14 +191,6 @@ class Products:
             yield
         finally:
             backend.fp32_precision = saved
-
-
-def multiply_stacks(target: Tensor, left: Tensor, right: Tensor) -> None:
-    """``target = left @ right.T`` of stacks of matrices that were not prepared, in float32."""
-    if tensor_cores.gains(left, right) and target.stride(-1) == 1:
-        tensor_cores.multiply(target, left, right, overwrite=True)
-    else:
-        torch.bmm(left, right.mT, out=target)
 
 
 @lru_cache

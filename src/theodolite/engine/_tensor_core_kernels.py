@@ -23,17 +23,17 @@ def _rounded(x):
 
 
 # One compilation for all sizes: what must be known of them, that rows begin at multiples of four
-# numbers, is told by counting in fours. The target counts in fours too, where UNIT is four.
+# numbers, is told by counting in fours.
 @triton.jit(do_not_specialize=_SIZES)
 def rows_by_rows(
     A, B, OUT, F, TILES, M, N, steps, length,
     a_stack, a_row, b_stack, b_row, out_stack, out_row, f_row,
     parts, symmetric, multiplies, width, adds,
-    UNIT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+    TILE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     # A tile of A B^T, of one product of a stack or of one part of its sums; see _launch.
-    M = M * UNIT
-    N = N * UNIT
+    M = M * 4
+    N = N * 4
     tile = tl.program_id(0)
     place = tl.program_id(1).to(tl.int64)
     stack = place // parts
@@ -69,13 +69,13 @@ def rows_by_rows(
     if symmetric != 0:
         if i == j:
             total = 0.5 * (total + tl.trans(total))
-    out = OUT + place * (out_stack * UNIT)
-    target = out + rows.to(tl.int64)[:, None] * (out_row * UNIT) + columns[None, :]
+    out = OUT + place * (out_stack * 4)
+    target = out + rows.to(tl.int64)[:, None] * (out_row * 4) + columns[None, :]
     if adds != 0:
         total += tl.load(target, mask=inside, other=0.0)
     tl.store(target, total, mask=inside)
     if symmetric != 0:
         if i != j:
-            below = out + columns.to(tl.int64)[:, None] * (out_row * UNIT) + rows[None, :]
+            below = out + columns.to(tl.int64)[:, None] * (out_row * 4) + rows[None, :]
             turned = (columns < N)[:, None] & (rows < M)[None, :]
             tl.store(below, tl.trans(total), mask=turned)

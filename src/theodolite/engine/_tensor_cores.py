@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from theodolite.engine.batches import spans
 
-__all__ = ["SHORT", "gains", "gram", "may_be_there", "multiply"]
+__all__ = ["SHORT", "gains", "gram", "is_compiled", "may_be_there", "multiply"]
 
 SHORT = 32  # terms that tensor cores add up
 _LEAST = 2**31  # multiply-adds of a product that is worth the launch
@@ -42,10 +42,13 @@ def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-def gains(left: Tensor, right: Tensor, *, least: int = SHORT) -> bool:
+def gains(target: Tensor, left: Tensor, right: Tensor, *, least: int = SHORT) -> bool:
     """Whether the product of two matrices, or two stacks, by their rows, is faster here.
 
+    Rows of the target must begin at multiples of four numbers, as those of most kernels do.
+
     Args:
+        target: (m, n) or (b, m, n).
         left: (m, k) or (b, m, k).
         right: (n, k) or (b, n, k).
         least: Terms of a sum, at least.
@@ -56,7 +59,18 @@ def gains(left: Tensor, right: Tensor, *, least: int = SHORT) -> bool:
     size = left.shape[:-2].numel() * rows * columns * max(terms, SHORT)
     if size < _LEAST or min(rows, columns) < _NARROW or terms < least:
         return False
-    return left.stride(-1) == right.stride(-1) == 1 and _kernel(left.device) is not None
+    if not target.stride(-1) == left.stride(-1) == right.stride(-1) == 1:
+        return False
+    places = (rows, columns, *target.stride()[:-1], target.data_ptr() // 4)
+    return all(place % 4 == 0 for place in places) and _kernel(left.device) is not None
+
+
+_COMPILED: set[torch.device] = set()
+
+
+def is_compiled(device: torch.device) -> bool:
+    """Whether the kernel was compiled in this process and gave the right product."""
+    return device in _COMPILED
 
 
 @lru_cache
@@ -68,7 +82,10 @@ def _kernel(device: torch.device) -> Any:
         rows = torch.randn(256, 64, generator=torch.Generator().manual_seed(0)).to(device)
         found = rows.new_empty(1, 256, 256)
         _launch(rows_by_rows, found, rows[None], rows[None], True, 1, (None, 1))
-        return rows_by_rows if _close(found[0], rows.double() @ rows.double().T) else None
+        if not _close(found[0], rows.double() @ rows.double().T):
+            return None
+        _COMPILED.add(device)
+        return rows_by_rows
     except Exception:  # no Triton, no compiler, an unknown chip: plain products are there
         return None
 
@@ -140,16 +157,13 @@ def _launch(
     factors = left[0] if factor is None else factor
     pairs = _tiles(-(-rows // _TILE), -(-columns // _TILE), symmetric is not None, left.device)
     steps = terms // SHORT
-    places = (rows, columns, *target.stride()[:2])
-    unit = 4 if all(place % 4 == 0 for place in places) else 1
-    rows, columns, *strides = (place // unit for place in places)
+    strides = (*left.stride()[:2], *right.stride()[:2], *target.stride()[:2])
     flags = (symmetric is not None, factor is not None, width, not overwrite)
     with torch.cuda.device(left.device) if left.is_cuda else nullcontext():
         kernel[(len(pairs), len(target))](
-            left, right, target, factors, pairs, rows, columns, steps, -(-steps // parts),
-            *(stride // 4 for given in (left, right) for stride in given.stride()[:2]),
-            *strides, factors.stride(0), parts, *map(int, flags),
-            UNIT=unit, TILE=_TILE, STEP=SHORT, num_warps=8, num_stages=3,
+            left, right, target, factors, pairs, rows // 4, columns // 4, steps, -(-steps // parts),
+            *(stride // 4 for stride in strides), factors.stride(0), parts, *map(int, flags),
+            TILE=_TILE, STEP=SHORT, num_warps=8, num_stages=3,
         )  # fmt: skip
 
 
