@@ -187,10 +187,9 @@ def families(only: str) -> None:
                 for size in sizes
             ]
             found.append(exponent(axis, sizes, taken, expected))
-        cap = SIZES[family_of(name)]
-        print(
-            f"{name} (by default at most {cap or 'all'} examples): " + "; ".join(found), flush=True
-        )
+        most = SIZES[family_of(name)]
+        cap = "all" if most is None else f"at most {most}"
+        print(f"{name} (by default {cap} examples): " + "; ".join(found), flush=True)
 
 
 def functions() -> None:
