@@ -16,6 +16,7 @@ from tests.reference.tangents import tangent_features
 from theodolite.engine import _gradient_samples as samples
 from theodolite.engine import forward_kernel, gradient_sums, tangent_kernels
 from theodolite.engine._places import Prints, shuffled_halves
+from theodolite.engine._runs import ModelRecorder
 from theodolite.engine.calls import Axis
 
 EXAMPLES, WIDTH, CLASSES = 40, 4, 3
@@ -107,6 +108,33 @@ def test_examples_that_a_model_moves_are_found(means):
     assert sums.measured.startswith("one by one: ")
     assert_norms(model, x, labels, sums)
     assert_trace(model, x, tangent_kernels(model, x, outputs="trace"))
+
+
+class MovesSome(Moves):
+    """Only batches with an example whose second number is large are put in order."""
+
+    def order(self, x):
+        return torch.where((x[:, 1] > 10).any(), x[:, 0].argsort(), torch.arange(len(x)))
+
+
+@pytest.mark.parametrize("flagged", [None, 5, 25])
+def test_every_batch_is_looked_at_and_noted_while_it_is_recorded(flagged, monkeypatch):
+    """In its own pass and beside others, the first batch in one pass more."""
+    passes, record = [], ModelRecorder._record
+    monkeypatch.setattr(
+        ModelRecorder, "_record", lambda self, *a, **k: passes.append(1) or record(self, *a, **k)
+    )
+    x, model = torch.randn(30, WIDTH).double(), MovesSome(MEANS["embedding"])
+    if flagged is not None:
+        x[flagged, 1] = 20.0
+    kernels = tangent_kernels(model, x, outputs="trace", batch_size=10)
+    if flagged is None:
+        assert kernels.measured == "in batches"
+        others = len(list(shuffled_halves(10)))
+        assert len(passes) == 1 + 3 * (1 + others) + 1  # one example alone, then three batches
+    else:
+        assert kernels.measured.startswith("one by one: ")
+    assert_trace(model, x, kernels)
 
 
 @pytest.mark.parametrize("means", ["index", "sum"])

@@ -198,6 +198,7 @@ class ModelRecorder:
     remembers: bool = False
     arithmetic: tuple[Any, ...] = ()
     _kinds: set[tuple[Any, ...]] = field(default_factory=set)
+    _looked: bool = False
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
 
     def run(self, batch: Batch, loss: BatchLoss | None = None) -> ForwardRun:
@@ -209,7 +210,9 @@ class ModelRecorder:
         """
         reference = None if len(batch) == 1 else self._reference(batch)
         checked = bool(self.check) and not self.trusted
-        run, recorded = self._record(batch, reference, loss=loss)
+        # Where one batch had to be looked at, the next are noted while they are recorded.
+        prints = Prints() if checked and self.check == "every" and self._looked else None
+        run, recorded = self._record(batch, reference, prints, loss=loss)
         if recorded.moved is not None:
             raise NotFollowedError(f"{recorded.moved} moves examples about by what they contain")
         new = run.kind not in self._kinds
@@ -218,23 +221,35 @@ class ModelRecorder:
             run.require_complete()  # another way through the model than the first example's
         looked = self.check == "every" or (new and not run.remembered)
         if checked and looked and not recorded.leaves_in_place(run.outputs):
-            self._look_for_examples(batch, run, reference)
+            self._look_for_examples(batch, run, reference, prints)
         if reference is not None:
             self._remember(batch, reference)
         return run
 
     def _look_for_examples(
-        self, batch: Batch, run: ForwardRun, reference: list[CallTensors] | None
+        self,
+        batch: Batch,
+        run: ForwardRun,
+        reference: list[CallTensors] | None,
+        prints: Prints | None,
     ) -> None:
         """All examples once more, beside others: every call must receive the same from each.
+
+        Args:
+            batch: The examples.
+            run: Their pass.
+            reference: Where one example alone lies in the tensors of all calls.
+            prints: What calls received in that pass; None where it was not noted.
 
         Raises:
             NotFollowedError: If one receives anything else; names its function.
         """
         if len(batch) == 1:
             return
-        prints = Prints()
-        self._record(batch, reference, prints)
+        self._looked = True
+        if prints is None:
+            prints = Prints()
+            self._record(batch, reference, prints)
         allowed = tolerance_of({run.outputs.dtype} | self.rounding)
         for places in shuffled_halves(len(batch)):
             again = Prints(prints)
