@@ -478,7 +478,8 @@ def _gradient_parts(
                 _formed(contraction.products, _output_grad_rows(side, rows), values)
                 for side, values in zip(sides, columns, strict=True)
             ]
-            yield formed[0].unflatten(1, (c, -1)), formed[-1].unflatten(1, (c, -1))
+            formed = [part.view(len(part), c, -1) for part in formed]
+            yield formed[0], formed[-1]
     if left.group.bias is not None:
         sums = [side.output_grads.sum(3) for side in sides if side.output_grads is not None]
         yield sums[0], sums[-1]
