@@ -376,3 +376,22 @@ def test_models_without_a_head(labels):
         why = found.record.contents["skipped"][family]
         assert "load the model with a head for its task, such as AutoModelForCausalLM" in why
     assert ("cka_target" in set(found.to_frame().measure)) == (labels == "per text")
+
+
+def test_kernels_that_take_too_long_are_sketched_and_the_record_says_why(monkeypatch):
+    torch.manual_seed(0)
+    model, batch = llama(), tokens()
+    given = {"families": "tangent", "permutations": 0}
+    exact = th.survey(model, batch, **given).record.contents["routes"]["tangent"]
+    assert exact["method"] == "exact"
+    assert "reason" not in exact
+    monkeypatch.setattr("theodolite.surveys.tangent._MOST_WORK", {"cpu": 0.0})
+    monkeypatch.setattr("theodolite.surveys.tangent._sketch_work", lambda work: 1.0)
+    sketched = th.survey(model, batch, **given).record.contents["routes"]["tangent"]
+    assert sketched["method"] == "sketch"
+    assert "multiply-adds, more than 0e+00; a sketch takes 1.0e+00" in sketched["reason"]
+    forced = th.survey(model, batch, **given, options={"tangent": "exact"})
+    assert forced.record.contents["routes"]["tangent"]["method"] == "exact"
+    monkeypatch.setattr("theodolite.surveys.tangent._sketch_work", lambda work: 1e30)
+    same = th.survey(model, batch, **given).record.contents["routes"]["tangent"]
+    assert same["method"] == "exact"  # a sketch would take as long

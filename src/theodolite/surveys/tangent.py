@@ -34,6 +34,8 @@ __all__ = ["measure_tangent", "tangent_cost"]
 _WORK = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
 _SMALL = 512  # rows of a kernel: the CPU is faster with fewer
+# Multiply-adds of exact kernels of long examples: a minute or two on two cores, or on a large GPU.
+_MOST_WORK = {"cpu": 5e12, "cuda": 2e15}
 _PICTURED = 40  # examples of the heat maps of forward and backward kernels
 _GRADIENTS = 4  # copies of the output gradients behind them
 _PICTURES = 8  # layers with heat maps
@@ -43,9 +45,9 @@ _PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
 def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of all layers that own trainable parameters."""
     layers = context.layout.with_parameters()
-    count = _exact_count(context, len(layers))
-    exact = count is not None
-    if count is not None:
+    count, why = _exact_count(context, len(layers)), _why_sketched(context)
+    exact = count is not None and why is None
+    if exact and count is not None:
         try:
             with context.processes.together():
                 _exact(context, record, layers, count)
@@ -55,6 +57,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
             exact = False
     if not exact:
         _sketch(context, record, layers)
+        record.routes["tangent"] |= {} if why is None else {"reason": why}
     _equilibrium(context, record)
     if context.plan.curves and context.options.heat_maps and context.task is None:
         _heat_maps(context, record, layers)
@@ -64,12 +67,21 @@ def tangent_cost(work: WorkCounts) -> StageCost:
     """A pass forwards, one back for each output or vector, and products of kernels."""
     n, outputs = work.count("tangent"), work.layout.outputs or 1
     if work.options.sketches(outputs):
-        numbers = sum(p.numel() for p in work.model.parameters())
-        plan = sketch_plan(work.options.sketch_vectors, n, numbers, int(work.single))
-        return [n * work.single * (1 + plan.passes)], 0.0
-    passes = n * work.single * (2 + outputs) + work.kernels(n, outputs)
+        return [_sketch_work(work)], 0.0
     rows = n * outputs
-    return [passes], len(work.matrices) * (EIGEN + 1) * min(rows, _SMALL) * rows**2
+    decomposed = len(work.matrices) * (EIGEN + 1) * min(rows, _SMALL) * rows**2
+    return [_exact_work(work, outputs)], decomposed
+
+
+def _exact_work(work: WorkCounts, outputs: int) -> float:
+    n = work.count("tangent")
+    return n * work.single * (2 + outputs) + work.kernels(n, outputs)
+
+
+def _sketch_work(work: WorkCounts) -> float:
+    n, numbers = work.count("tangent"), sum(p.numel() for p in work.model.parameters())
+    plan = sketch_plan(work.options.sketch_vectors, n, numbers, int(work.single))
+    return n * work.single * (1 + plan.passes)
 
 
 def _exact_count(context: SurveyContext, layers: int) -> int | None:
@@ -82,6 +94,23 @@ def _exact_count(context: SurveyContext, layers: int) -> int | None:
     count = context.count("tangent")
     fitting = math.isqrt(context.plan.free_bytes // (4 * (layers + _WORK))) // outputs
     return None if fitting < min(count, _FEWEST) else min(count, fitting)
+
+
+def _why_sketched(context: SurveyContext) -> str | None:
+    """Why long examples are sketched although their kernels would fit: the work they take."""
+    task, outputs = context.task, context.layout.outputs or 1
+    if context.options.tangent != "auto" or task is None or task.unit == "sequence":
+        return None
+    work = WorkCounts(context.model, context.layout, context.probe, context.options, context.plan)
+    exact, sketched = _exact_work(work, outputs), _sketch_work(work)
+    place = next(context.model.parameters()).device.type
+    most = _MOST_WORK.get(place, _MOST_WORK["cpu"])
+    if exact <= most or 2 * sketched > exact:
+        return None
+    return (
+        f"kernels of {work.count('tangent')} examples and {outputs} outputs would take "
+        f"{exact:.1e} multiply-adds, more than {most:.0e}; a sketch takes {sketched:.1e}"
+    )
 
 
 def _exact(
