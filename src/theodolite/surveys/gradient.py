@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from theodolite.engine import (
+    GradientAlignment,
     LayerGradientAlignment,
     LayerSums,
     alignment_of_sums,
@@ -157,6 +158,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
         "n": len(batch),
         "pairs": 0 if pairs is None else len(batch) if complete else _pair_count(context),
         "null": "the grouping into classes is permuted",
+        **({"checked": found.sums.checked} if isinstance(found, GradientAlignment) else {}),
     }
 
 
