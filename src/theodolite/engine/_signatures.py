@@ -58,6 +58,7 @@ class SignedCalls:
     Args:
         examples: Number of examples.
         origins: Identity of a tensor that is made of parameters -> its ``uses.Origin``.
+        sure: Whether every other tensor with a gradient depends on the examples.
 
     Attributes:
         complete: Cleared where a call may move examples, has arguments that cannot be written down,
@@ -66,13 +67,13 @@ class SignedCalls:
         ends: The same after it.
     """
 
-    def __init__(self, examples: int, origins: Mapping[int, Any]) -> None:
+    def __init__(self, examples: int, origins: Mapping[int, Any], *, sure: bool) -> None:
         self.complete = True
         self.starts: list[int] = []
         self.ends: list[int] = []
-        self._examples, self._origins = examples, origins
+        self._examples, self._origins, self._sure = examples, origins, sure
         self._entries: list[Any] = []
-        self._last = _get_sequence_nr()
+        self._first = self._last = _get_sequence_nr()
         self._key: list[Any] = []
         self._by_value, self._start = False, 0
 
@@ -106,10 +107,14 @@ class SignedCalls:
     def _describe(
         self, values: Iterable[Any], sources: dict[int, Any], has_examples: HasExamples
     ) -> bool:
-        key, depends = self._key, False
+        key, depends, sure, origins = self._key, False, self._sure, self._origins
         for value in values:
             kind = type(value)
-            if isinstance(value, Tensor):
+            known = kind is Tensor and sure and value.requires_grad and not value.is_nested
+            if known and id(value) not in origins:  # by far the most
+                key += (value.shape, value.dtype, True)
+                depends = True
+            elif isinstance(value, Tensor):
                 depends |= self._describe_tensor(value, sources, has_examples)
             elif kind is bool:
                 key += (kind, value)  # no 0 and no 1
@@ -147,29 +152,40 @@ class SignedCalls:
             self._by_value = True
         return depends
 
-    def end(self, name: str, made: tuple[Any, ...] | None) -> bool:
-        """Note the call once it was made; whether it leaves examples in place.
+    def end(self) -> bool:
+        """Note the call once it was made; whether it is known to leave examples in place."""
+        start, last = self._start, _get_sequence_nr()
+        self.starts.append(start)
+        self.ends.append(last)
+        if start != self._last:
+            self.complete = False
+        self._last = last
+        found = _NUMBERS.get(tuple(self._key))
+        if found is None or self._by_value or _are_functorch_transforms_active():
+            return False
+        number, fine = found
+        if fine:
+            self._entries.append(number)
+        return fine
+
+    def learn(self, name: str, call: MadeCall | None) -> bool:
+        """Whether the last call, which is not known to, leaves examples in place.
 
         Args:
             name: Name of the function.
-            made: Of a :class:`MadeCall`; None where no argument depends on the examples.
+            call: The call; None where no argument depends on the examples.
         """
-        start, last, entry = self._start, _get_sequence_nr(), tuple(self._key)
+        entry = tuple(self._key)
         found = _NUMBERS.get(entry)
-        if found is None or (self._by_value and made is not None and reads_numbers(name)):
-            fine = made is None or stays_in_place(name, MadeCall(*made))
+        if found is None or (call is not None and reads_numbers(name)):
+            fine = call is None or stays_in_place(name, call)
             if len(_NUMBERS) >= _MOST_CALLS:
                 _NUMBERS.clear()
             found = _NUMBERS[entry] = (next(_COUNTER) if found is None else found[0], fine)
         number, fine = found
-        if _are_functorch_transforms_active():
-            fine = False
-        if not fine or start != self._last:
-            self.complete = False
-        self._last = last
-        self.starts.append(start)
-        self.ends.append(last)
-        self._entries += (number, last - start)
+        self._entries.append(number)
+        fine &= not _are_functorch_transforms_active()
+        self.complete &= fine
         return fine
 
     def note(self, *what: Any) -> None:
@@ -182,5 +198,7 @@ class SignedCalls:
 
     def signature(self, *others: Any) -> Signature | None:
         """All calls, and what else decides; None where they cannot be told from others."""
-        complete = self.complete and self._last == _get_sequence_nr()
-        return (*others, *self._entries) if complete else None
+        if not self.complete or self._last != _get_sequence_nr():
+            return None
+        nodes = (end - self._first for end in self.ends)
+        return (*others, *self._entries, *nodes)

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from theodolite.engine._examples import BRANCHES, movement, moves_examples, written
-from theodolite.engine._in_place import is_known, reads_shape
+from theodolite.engine._in_place import MadeCall, is_known, reads_shape
 from theodolite.engine._places import Prints
 from theodolite.engine._signatures import Signature, SignedCalls
 from theodolite.engine.backward import CHEAPER, fixed_batch_norm, flipped_kernel_convolution
@@ -159,14 +159,14 @@ class CallTensors:
 
     def find_axes(self, tensors: list[Tensor], examples: int) -> list[Axis | None]:
         """Axes of examples in the tensors of the same call for many examples, in order."""
-        for index, (one, tensor) in enumerate(
-            zip((*self.given, *self.returned), tensors, strict=True)
-        ):
-            if index not in self.axes:
-                self.axes[index] = find_axis(one, tensor, examples)
-            elif not _fits(tensor, examples, self.axes[index]):
+        singles = (*self.given, *self.returned)
+        for index in range(len(self.axes), len(singles)):
+            self.axes[index] = find_axis(singles[index], tensors[index], examples)
+        found = [*self.axes.values()]
+        for tensor, axis in zip(tensors, found, strict=True):
+            if axis is not None and not _fits(tensor, examples, axis):
                 raise NotFollowedError(f"{self.function}: examples lie elsewhere in some batches")
-        return [self.axes[index] for index in range(len(tensors))]
+        return found
 
     def without_tensors(self) -> "CallTensors | None":
         """What the call has shown about axes, without its tensors; None if nothing yet."""
@@ -177,13 +177,13 @@ class CallTensors:
         return CallTensors(self.function, given, returned, self.axes)
 
 
-def _fits(tensor: Tensor, examples: int, axis: Axis | None) -> bool:
-    if axis is None or tensor.is_nested:
+def _fits(tensor: Tensor, examples: int, axis: Axis) -> bool:
+    if tensor.is_nested:
         return True
     return axis.index < tensor.dim() and tensor.shape[axis.index] % examples == 0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, which takes longer: hundreds of them in a pass
 class Use:
     """One call of a torch function that received a parameter, or a tensor made of parameters.
 
@@ -291,9 +291,11 @@ class UseRecorder(TorchFunctionMode):
         self._of_examples = WeakTensorKeyDictionary()
         self._signs: SignedCalls | None = None
         if self.in_place:
-            self._signs = SignedCalls(examples, self.origins)
+            self._signs = SignedCalls(examples, self.origins, sure=not self._constants)
+        self._marked: set[int] = set()  # identities, of which some may be those of others by now
         for tensor in tensors_in((inputs, targets)):
             self._of_examples[tensor] = True
+            self._marked.add(id(tensor))
 
     def __torch_function__(
         self,
@@ -308,20 +310,23 @@ class UseRecorder(TorchFunctionMode):
         if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
             return func(*args, **kwargs)
         sources: dict[int, Origin] = {}
-        if self._signs is not None:
-            depends = self._signs.begin(func, args, kwargs, sources, self._has_examples)
+        signs = self._signs
+        if signs is not None:
+            depends = signs.begin(func, args, kwargs, sources, self._has_examples)
         else:
             depends = self._look(args, sources)
             if kwargs:
                 depends |= self._look(kwargs.values(), sources)
         if sources and self.in_outputs:
             return self._follow(func, traits, args, kwargs, sources, depends)
-        if sources and self._signs is not None:  # a loss of parameters
-            self._signs.complete = False
-        if self._signs is None and not traits.special:  # most of all
-            result = func(*args, **kwargs)
-        else:
+        if sources and signs is not None:  # a loss of parameters
+            signs.complete = False
+        if traits.special:
             result = self._called(func, traits, args, kwargs, depends)
+        else:  # most of all
+            result = func(*args, **kwargs)
+            if signs is not None and not signs.end():
+                self._judge(signs, traits.name, (args, kwargs, result), depends)
         self._mark(result, depends)
         if not depends and self._constants and traits.known:
             self._keep([result] if isinstance(result, Tensor) else tensors_in(result))
@@ -354,24 +359,31 @@ class UseRecorder(TorchFunctionMode):
         depends: bool,
         followed: bool = False,
     ) -> Any:
-        """The result of a call that is written down, or that not every function would make."""
+        """The result of a call that not every function would make."""
         signs = self._signs
         if traits.cheaper:
             result = self._result(func, args, kwargs, followed=followed)
         else:
             result = func(*args, **kwargs)
-        fine = False
-        if signs is not None:
-            made = (args, kwargs, result, self._depends, self._examples) if depends else None
-            fine = signs.end(traits.name, made)
-            self.in_place &= fine or not self.in_model
-            if not (self.in_place or signs.complete):  # nobody asks any more
-                self._signs = None
+        fine = signs is not None and signs.end()
+        if signs is not None and not fine:
+            fine = self._judge(signs, traits.name, (args, kwargs, result), depends)
         if traits.watched and self.in_model:
             self._watch(func, traits, args, kwargs, result, depends and not fine)
         if depends and traits.name == "__setitem__":
             self._mark(written(args[0]), depends)
         return result
+
+    def _judge(
+        self, signs: SignedCalls, name: str, made: tuple[Any, Any, Any], depends: bool
+    ) -> bool:
+        """Whether the last call leaves examples in place, where it is not known to."""
+        call = MadeCall(*made, self._depends, self._examples) if depends else None
+        fine = signs.learn(name, call)
+        self.in_place &= fine or not self.in_model
+        if not (self.in_place or signs.complete):  # nobody asks any more
+            self._signs = None
+        return fine
 
     def _follow(
         self,
@@ -465,7 +477,7 @@ class UseRecorder(TorchFunctionMode):
     def _has_examples(self, tensor: Tensor) -> bool:
         """The same of a tensor that is not made of followed parameters alone."""
         if not tensor.requires_grad:
-            return tensor in self._of_examples
+            return id(tensor) in self._marked and tensor in self._of_examples
         if not self._constants:
             return True
         kept, version = self._constants.get(id(tensor), (None, 0))
@@ -482,6 +494,7 @@ class UseRecorder(TorchFunctionMode):
             if depends:
                 if not tensor.requires_grad:
                     self._of_examples[tensor] = True
+                    self._marked.add(id(tensor))
                 if tensor.dtype not in self.dtypes and tensor.dtype not in _COUNTS:
                     self.dtypes.add(tensor.dtype)
             if not tensor._is_view():
@@ -527,21 +540,21 @@ class UseRecorder(TorchFunctionMode):
             self.prints.add(name, tensors, found[: len(tensors)], self._examples)
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
-        keep = tuple(tensor.requires_grad for tensor in returned)
+        keep = tuple([tensor.requires_grad for tensor in returned])
         kept_results = [tensor for tensor in returned if tensor.requires_grad]
-        edges = tuple(get_gradient_edge(tensor) for tensor in kept_results)
-        sizes = tuple(_sizes(tensor) for tensor in kept_results)
+        edges = tuple([get_gradient_edge(tensor) for tensor in kept_results])
+        sizes = tuple([_sizes(tensor) for tensor in kept_results])
+        rule = RULES.get(func)
+        if self._signs is not None:
+            self._signs.note(rule, _wrapped(), *found)
         for origin in sources:
             source = detached[id(origin.tensor)]
             call = Call(func, args, kwargs, source, self._examples, axes, result_axes)
-            rule = RULES.get(func)
             structure = rule(call) if rule is not None else None
-            if self._signs is not None:
-                self._signs.note(rule, _wrapped(), *found)
             by_rule = structure is not None
             if structure is None:
                 structure = replay(call, keep)
-            watched = tuple((tensor, tensor._version) for tensor in _needs(structure))
+            watched = tuple([(tensor, tensor._version) for tensor in _needs(structure)])
             self.uses.append(
                 Use(origin, structure, edges, sizes, name, self._count, by_rule, watched)
             )
