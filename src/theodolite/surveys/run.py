@@ -70,7 +70,7 @@ from theodolite.surveys.progress import (
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.representation import measure_representation, representation_cost
 from theodolite.surveys.results import Survey
-from theodolite.surveys.tangent import measure_tangent, tangent_cost
+from theodolite.surveys.tangent import measure_tangent, tangent_cost, too_long
 
 __all__ = ["finished_record", "measure_families", "measure_model", "survey", "versions"]
 
@@ -484,7 +484,7 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
         return f"the model gives no row of outputs per example: {layout.problem}"
     if not layout.with_parameters():
         return "no layer has trainable parameters"
-    return None
+    return too_long(context) if family == "tangent" else None
 
 
 def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) -> None:

@@ -25,11 +25,12 @@ from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
+from theodolite.surveys.options import SIZES
 from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
-__all__ = ["measure_tangent", "tangent_cost"]
+__all__ = ["measure_tangent", "tangent_cost", "too_long"]
 
 _WORK = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
@@ -39,6 +40,7 @@ _MOST_WORK = {"cpu": 5e12, "cuda": 2e15}
 _PICTURED = 40  # examples of the heat maps of forward and backward kernels
 _GRADIENTS = 4  # copies of the output gradients behind them
 _PICTURES = 8  # layers with heat maps
+_LONG = 10**12  # products of passes over sequences: minutes of a CPU, with those of positions
 _PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
 
 
@@ -61,6 +63,22 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
     _equilibrium(context, record)
     if context.plan.curves and context.options.heat_maps and context.task is None:
         _heat_maps(context, record, layers)
+
+
+def too_long(context: SurveyContext) -> str | None:
+    """Why kernels of the sequences of a large model are left to who asks for them, on a CPU."""
+    asked = context.options.sizes["tangent"] != SIZES["tangent"]
+    on_cpu = next(context.model.parameters()).device.type == "cpu"
+    if context.task is None or context.layout.outputs is None or asked or not on_cpu:
+        return None
+    count, passing = context.count("tangent"), context.layout.footprint
+    products = 2 * count * context.layout.outputs * passing.per_example(passing.products)
+    if products <= _LONG:
+        return None
+    return (
+        f"tangent kernels of {count} sequences take many minutes on a CPU with a model of this "
+        f'size; sizes={{"tangent": {count}}} measures them all the same, a GPU does without'
+    )
 
 
 def tangent_cost(work: WorkCounts) -> StageCost:
