@@ -188,8 +188,9 @@ def tangent_kernels(
         batch_size: Examples per forward pass; None to choose. The result does not depend on it.
         dtype: Dtype of products and result; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
-        precision: ``"float32"``: on CUDA large products are taken on tensor cores, with errors
-            below those of plain float32; ``"3xtf32"`` is coarser.
+        precision: ``"float32"``: on CUDA, large products for a model that is measured again and
+            again are compiled for tensor cores, with errors below those of plain float32;
+            ``"3xtf32"`` is coarser.
         check: Compare with plain autograd (one backward pass more for 16 examples or fewer), and
             look for all examples where a call could move them; once for calls that a model makes
             again and that can move none. ``"every"`` compares every example, every time.
