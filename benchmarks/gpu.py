@@ -156,6 +156,7 @@ def kernels(build: Call, shape: tuple[int, ...], weights: bool, device: str, sma
         partial(tangent_kernels, model, x, **options),
         partial(plain_pass, model, (x, y)),
         peers if weights and fits else {},
+        before=0 if device == "cpu" else 9,  # products are compiled in the ninth call
     )
 
 
