@@ -529,7 +529,10 @@ def _groups(
         beyond = sum(r["value"] > r["null_mean"] + 3 * (r["null_sd"] or 0) for r in chances)
         why = f"{why}; permuted groups {level:.2g} ± {spread:.2g} in {_name(top)}"
         if not beyond:
-            text = f"The groups ({names}) do not pull apart: gradients agree no more within them."
+            text = (
+                f"The groups ({names}) do not pull apart beyond chance: gradients agree within "
+                "them no more than within permuted ones."
+            )
             return Answer("groups", text, "likely", why, evidence)
         certainty = "clear" if known[top]["value"] > level + 5 * spread else "likely"
         why = f"{beyond} of {len(chances)} layers beyond chance; {why}"
