@@ -108,7 +108,12 @@ def tell_story(
     if workers is None:
         workers = min(len(NETWORKS), _cores())
     jobs = [CNN, *NETWORKS[:-1]]  # the page of the CNN is written beside the last of the others
-    failures = run_in_processes(partial(_train, settings), jobs, keep, workers=workers, report=show)
+
+    def tell(share: float, text: str) -> None:
+        show(share, text or "writing records")  # a network is done
+
+    train = partial(_train, settings)
+    failures = run_in_processes(train, jobs, keep, workers=workers, report=tell)
     if failures:
         reasons = "; ".join(f"{failure.job}: {failure.reason}" for failure in failures)
         raise StudyError(f"expected three trained networks, got no result of {reasons}")

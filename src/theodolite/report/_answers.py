@@ -116,7 +116,8 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[str, str]:
         return "open", "no chance level was measured"
     deviations = abs(a.values[layer] - b.values[layer]) / math.hypot(*spreads)
     sure = "clear" if deviations >= _CLEAR else "likely" if deviations > CHANCE else "open"
-    return sure, f"the gap is {deviations:.0f} standard deviations of chance"
+    shown = f"{deviations:.{1 if deviations < _CLEAR else 0}f}"
+    return sure, f"the gap is {shown} standard deviations of chance"
 
 
 def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | None:
