@@ -94,7 +94,7 @@ def probe_digest(batch: Batch) -> str:
     for tensor in _tensors(batch):
         plain = tensor.detach().cpu().contiguous()
         total.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-        total.update(memoryview(plain.flatten().view(torch.uint8).numpy()))  # without a copy
+        total.update(plain.flatten().view(torch.uint8).numpy().data)  # without a copy
     return total.hexdigest()
 
 
