@@ -207,7 +207,8 @@ class KernelEngine:
         """
         repeated = self.outline is not None and self.outline.calls >= _REPEATED
         cores = repeated or tensor_cores.is_compiled(self.device)
-        return Products(self.options.precision, cores=cores)
+        there = tensor_cores.may_be_there(self.device)
+        return Products(self.options.precision, cores=cores and there)
 
     def outputs_alone(self) -> Tensor:
         """Functions of the first example when it is run alone, (1, c)."""
