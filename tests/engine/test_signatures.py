@@ -93,6 +93,15 @@ def test_the_second_call_remembers_the_first(model, data):
     assert measured(model, data, check=False).checked == "nothing"
 
 
+def test_nodes_that_the_search_for_axes_makes_are_nobodys():
+    """The first call splits what layers return, to see where examples lie; later ones do not."""
+    torch.manual_seed(0)
+    flat = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 4), nn.Unflatten(0, (-1, 5))).double()
+    data = torch.randn(12, 5, 4).double(), torch.arange(12) % 4
+    checked = [gradient_sums(flat, *data, readout="mean").checked for _ in range(2)]
+    assert checked == ["some examples", "remembered"]
+
+
 def test_what_was_unchecked_is_not_remembered(model, data):
     gradient_sums(model, *data, check=False)
     assert measured(model, data).checked == "some examples"

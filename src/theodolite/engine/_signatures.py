@@ -9,6 +9,7 @@ in place whatever they contain, from the inputs to the loss.
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from operator import sub
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -73,7 +74,7 @@ class SignedCalls:
         self.ends: list[int] = []
         self._examples, self._origins, self._sure = examples, origins, sure
         self._entries: list[Any] = []
-        self._first = self._last = _get_sequence_nr()
+        self._last = _get_sequence_nr()
         self._key: list[Any] = []
         self._by_value, self._start = False, 0
 
@@ -200,5 +201,5 @@ class SignedCalls:
         """All calls, and what else decides; None where they cannot be told from others."""
         if not self.complete or self._last != _get_sequence_nr():
             return None
-        nodes = (end - self._first for end in self.ends)
+        nodes = map(sub, self.ends, self.starts)  # that each call has made
         return (*others, *self._entries, *nodes)
