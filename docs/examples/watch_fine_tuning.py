@@ -121,12 +121,16 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def halfway(history: th.History, measure: str) -> dict[str, int]:
-    """Layer -> first measured step at which it is halfway from where it began to where it ended."""
+def halfway(history: th.History, measure: str, least: float = 0.02) -> dict[str, int]:
+    """Layer -> first measured step at which it is halfway from where it began to where it ended.
+
+    Layers that moved by less than ``least`` are left out: noise is halfway at any step.
+    """
     frame = history.to_frame().query("measure == @measure and layer != ''")
     table = frame.pivot_table(index="step", columns="layer", values="value").dropna(axis=1)
-    moved = (table - table.iloc[0]) / (table.iloc[-1] - table.iloc[0])
-    found = (moved >= 0.5).idxmax().to_dict()
+    whole = table.iloc[-1] - table.iloc[0]
+    moved = ((table - table.iloc[0]) / whole).loc[:, whole.abs() >= least]
+    found = (moved >= 0.5).idxmax().to_dict() if moved.shape[1] else {}
     return {layer: found[layer] for layer in history.layers if layer in found}
 
 
@@ -212,7 +216,8 @@ def main(
         found = {r["measure"]: r["value"] for r in record.contents["rows"] if not r["layer"]}
         print(record.contents["step"], {k: round(found[k], 3) for k in wanted if k in found})
     reached = halfway(history, "cka_target")
-    print("halfway, by CKA to labels:", dict(sorted(reached.items(), key=lambda item: item[1])))
+    order = dict(sorted(reached.items(), key=lambda item: item[1]))
+    print("halfway, by CKA to labels:", order or "no layer moved by 0.02")
     for answer in history.run.steps[-1].contents["answers"]:
         print(f"- {answer['text']} ({answer['why']})")
     print(folder / "history" / "report.html")
