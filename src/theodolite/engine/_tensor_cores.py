@@ -39,7 +39,7 @@ def may_be_there(device: torch.device) -> bool:
 
 @lru_cache
 def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+    return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (0, 0)
 
 
 def gains(target: Tensor, left: Tensor, right: Tensor, *, least: int = SHORT) -> bool:
