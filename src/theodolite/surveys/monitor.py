@@ -67,7 +67,7 @@ class Monitor:
             families; with all families at a number of steps 8 for representation, tangent and
             gradient (the loss and Omega of features are always taken) and 16 for curves.
         budget: a share of the training's time, such as 0.05: a step that is due is passed over
-            while measuring has taken more (:class:`Budget`, also for another clock). The first
+            until it and the last one fit into it (:class:`Budget`, also for another clock). The first
             measurement and the last come in any case: short runs exceed it (:attr:`overhead`).
             ``monitor.budget`` keeps the time: what else belongs to measuring, such as writing a
             page, is counted by ``with monitor.budget.measuring():``.
@@ -427,8 +427,9 @@ class Cadence:
 class Budget:
     """Time that measuring takes, held against the time that training takes beside it.
 
-    A measurement is put off until what was spent before is no more than a share of the training so
-    far. So long runs come down to that share, and it is never predicted what a measurement costs.
+    A measurement is put off until it and the last one, each taken to be as long as the longest so
+    far, fit into a share of the training so far. So a run stays within that share once it is long
+    enough for its first and its last measurement.
 
     Args:
         share: of the time of the training, such as 0.05; None for any.
@@ -442,12 +443,12 @@ class Budget:
         >>> budget = Budget(0.1, clock=lambda: now)
         >>> with budget.measuring():
         ...     now += 2
-        >>> now += 10
+        >>> now += 20
         >>> budget.overhead, budget.allows()
-        (0.2, False)
-        >>> now += 10
-        >>> budget.overhead, budget.allows()
-        (0.1, True)
+        (0.1, False)
+        >>> now += 40  # three measurements of two seconds fit into a tenth of sixty
+        >>> budget.allows()
+        True
     """
 
     def __init__(
@@ -459,7 +460,7 @@ class Budget:
                 f"{share}; leave budget= out to measure at every step that is due"
             )
         self.share, self._clock = share, clock
-        self._begun, self._spent = clock(), 0.0
+        self._begun, self._spent, self._longest = clock(), 0.0, 0.0
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -468,17 +469,23 @@ class Budget:
         try:
             yield
         finally:
-            self._spent += self._clock() - start
+            passed = self._clock() - start
+            self._spent, self._longest = self._spent + passed, max(self._longest, passed)
 
     @property
     def overhead(self) -> float:
         """Time spent on measuring, as a share of all other time since the start."""
-        training = self._clock() - self._begun - self._spent
+        training = self._training()
         return self._spent / training if training > 0 else float("inf") if self._spent else 0.0
 
     def allows(self) -> bool:
-        """Whether there is time for a measurement."""
-        return self.share is None or self.overhead <= self.share
+        """Whether there is time for a measurement, and for the last one after it."""
+        if self.share is None:
+            return True
+        return self._spent + 2 * self._longest <= self.share * self._training()
+
+    def _training(self) -> float:
+        return self._clock() - self._begun - self._spent
 
 
 def _finish_training_step(model: nn.Module) -> None:
