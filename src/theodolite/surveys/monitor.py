@@ -67,8 +67,9 @@ class Monitor:
             families; with all families at a number of steps 8 for representation, tangent and
             gradient (the loss and Omega of features are always taken) and 16 for curves.
         budget: a share of the training's time, such as 0.05: a step that is due is passed over
-            until it and the last one fit into it (:class:`Budget`, also for another clock). The first
-            measurement and the last come in any case: short runs exceed it (:attr:`overhead`).
+            until it and the last one fit into it (:class:`Budget`, also for another clock). The
+            first measurement and the last come in any case: short runs exceed it
+            (:attr:`overhead`).
             ``monitor.budget`` keeps the time: what else belongs to measuring, such as writing a
             page, is counted by ``with monitor.budget.measuring():``.
         held_out: examples that the model is not trained on: each measurement with curves then says
