@@ -1,5 +1,8 @@
 """What a call has found about a model is used by the next one, and given up where it changes."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -103,6 +106,58 @@ def test_a_model_that_was_changed_is_looked_at_again(model, x, change):
     measured(model, x)
     CHANGES[change](model)
     measured(model, x)
+
+
+WEIGHTS = {
+    "tanh": lambda _, weight: weight.tanh(),
+    "added to itself": lambda _, weight: weight + weight,
+    "masked": lambda _, weight: weight * torch.ones(4, 4).tril(),
+    "others in each use": lambda index, weight: (1 + index) * weight,
+}
+
+
+class Repeated(Passes):
+    """A layer whose weight is used twice, as some function of itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.repeated = nn.Linear(4, 4).double()
+        self.weight_of = lambda _, weight: weight
+        self.between = self.repeat
+
+    def repeat(self, hidden):
+        for index in range(2):
+            weight = self.weight_of(index, self.repeated.weight)
+            hidden = functional.linear(hidden, weight, self.repeated.bias).tanh()
+        return hidden
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("check", [True, False])
+def test_weights_that_become_functions_of_parameters_are_looked_at_again(x, weight, check):
+    model = Repeated()
+    measured(model, x, check=check)
+    model.weight_of = WEIGHTS[weight]
+    measured(model, x, check=check)
+
+
+def test_losses_and_readouts_are_not_kept(model, x):
+    class Unhashable:
+        __hash__ = None
+
+        def __call__(self, outputs, _):
+            return outputs.square().sum(1)
+
+    targets, loss = torch.zeros(EXAMPLES), Unhashable()
+    first = tangent_kernels(model, x, outputs=loss, targets=targets)
+    second = tangent_kernels(model, x, outputs=loss, targets=targets)
+    torch.testing.assert_close(second["head"], first["head"])
+
+    kept = weakref.ref(loss)
+    tangent_kernels(model, x, readout=lambda outputs, _, held=loss: outputs)
+    del loss
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_model_that_begins_to_move_examples_is_measured_one_by_one(model, x):

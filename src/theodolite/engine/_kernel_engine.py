@@ -491,7 +491,12 @@ def _outline_key(ownership: Ownership, first: Batch, options: EngineOptions) -> 
     tensors = tensors_in((first.args, dict(first.kwargs), first.targets))
     shapes = tuple((t.dtype, t.device, () if t.is_nested else t.shape) for t in tensors)
     names = tuple(ownership.parameters), tuple(ownership.layers.items())
-    return names, shapes, options.outputs, options.readout
+    # Of losses and readouts the code alone: they may hold the model, and need no hash.
+    chosen = (
+        getattr(choice, "__code__", type(choice)) if callable(choice) else choice
+        for choice in (options.outputs, options.readout)
+    )
+    return names, shapes, *chosen
 
 
 def _restricted(ownership: Ownership) -> Ownership:

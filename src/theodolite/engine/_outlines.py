@@ -103,9 +103,18 @@ def _nothing(gradient: Tensor) -> Tensor:
 
 def _sizes(run: ForwardRun) -> tuple[Any, ...]:
     """What a plan rests on and all examples have in common; not the number of positions."""
+    tensors: dict[int, int] = {}  # identity -> in which place it was used first
     uses = tuple(
-        (use.function, use.by_rule, use.call, use.origin.roots, *_matrix(use.structure))
-        for use in run.uses
+        (
+            use.function,
+            use.by_rule,
+            use.call,
+            use.origin.roots,
+            use.origin.scale,
+            tensors.setdefault(id(use.origin.tensor), place),
+            *_matrix(use.structure),
+        )
+        for place, use in enumerate(run.uses)
     )
     return run.outputs.dtype, run.outputs.shape[1], uses
 
@@ -113,4 +122,6 @@ def _sizes(run: ForwardRun) -> tuple[Any, ...]:
 def _matrix(structure: Structure) -> tuple[Any, ...]:
     if isinstance(structure, Outer):
         return Outer, structure.rows, structure.columns, structure.transposed, structure.geometry
-    return (Lookup, structure.rows) if isinstance(structure, Lookup) else (Dense,)
+    if isinstance(structure, Lookup):
+        return Lookup, structure.rows
+    return Dense, structure.output_grads is None
