@@ -410,3 +410,19 @@ def test_gradients_follow_from_tangent_kernels_of_the_same_examples(monkeypatch,
         assert (row["layer"], row["measure"]) == (other["layer"], other["measure"])
         for key in ("value", "error", "null_mean"):
             assert other[key] == (row[key] and pytest.approx(row[key], rel=1e-9, abs=1e-12))
+
+
+def test_a_loss_that_looks_at_other_examples_gives_no_pairs_of_gradients():
+    x, y = blobs(30)
+    model = mlp((6, 9, 3)).double().eval()
+
+    def loss(outputs, labels):
+        losses = functional.cross_entropy(outputs, labels, reduction="none")
+        return losses - 0.5 * losses.mean()
+
+    measures = [
+        set(th.survey(model, (x.double(), y), families=families, loss=loss).to_frame().measure)
+        for families in ("gradient", ["tangent", "gradient"])
+    ]
+    assert "feature_omega" in measures[0]
+    assert all("omega" not in found for found in measures)

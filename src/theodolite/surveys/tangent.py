@@ -172,14 +172,29 @@ def _keep_loss_products(context: SurveyContext, kernels: TangentKernels, batch: 
     .. math:: \langle \nabla_\theta \ell_i, \nabla_\theta \ell_j \rangle
               = \sum_{ab} \frac{\partial \ell_i}{\partial f_{ia}} K_{ia,jb}
                 \frac{\partial \ell_j}{\partial f_{jb}}
+
+    None are kept of a loss that looks at other examples too: those of halves, with a weight for
+    each example, must have the same gradients.
     """
     wanted = "gradient" in context.options.families and "gradient" not in context.plan.not_due
     if not wanted or context.probe.positions is not None or not context.processes.alone:
         return
-    outputs = kernels.outputs.detach().requires_grad_()
-    with torch.enable_grad():
-        losses = per_example_loss(example_loss(context))(outputs, batch)
-        (slopes,) = torch.autograd.grad(losses.sum(), outputs)
+    loss, outputs = per_example_loss(example_loss(context)), kernels.outputs.detach()
+
+    def slopes_of(rows: slice, weights: Tensor) -> Tensor:
+        own = outputs[rows].requires_grad_()
+        with torch.enable_grad():
+            losses = loss(own, batch.take(rows))
+            return torch.autograd.grad((losses * weights[rows]).sum(), own)[0]
+
+    count = len(batch)
+    weights = torch.linspace(1.0, 2.0, count).to(outputs)
+    slopes = slopes_of(slice(0, count), torch.ones_like(weights))
+    halves = [slice(0, count // 2), slice(count // 2, count)][count < 2 :]
+    again = torch.cat([slopes_of(rows, weights) for rows in halves])
+    allowed = torch.finfo(slopes.dtype).eps ** 0.5 * slopes.abs().max()
+    if not ((again - weights[:, None] * slopes).abs() <= allowed).all():
+        return
     wide = slopes.double()
     products = {
         name: torch.einsum("ia,iajb,jb->ij", wide, kernel.double(), wide).to(kernel.dtype)
