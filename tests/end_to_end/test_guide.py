@@ -143,7 +143,7 @@ def values(survey, measure):
 
 def test_quick_start(tmp_path, monkeypatch):
     names = run_page("index.md", tmp_path, monkeypatch)
-    assert "hardly more than chance" in names["report"].summary()
+    assert "no more than chance" in names["report"].summary()
     assert th.load(tmp_path / "runs" / "first").layers == ["0", "2", "4"]
     assert names["monitor"].history.steps == [0, 25, 50, 75, 100]
     assert (tmp_path / "training.html").exists()

@@ -77,6 +77,7 @@ def test_a_job_that_always_kills_its_worker_is_given_up(tmp_path):
 
 
 INTERRUPTED = """
+import signal
 import time
 from pathlib import Path
 from theodolite.sweeps import run_in_processes
@@ -87,6 +88,7 @@ def work(job, report):
     return job
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     keep = lambda job, outcome: Path(f"kept-{outcome}").touch()
     run_in_processes(work, range(3), keep, workers=2, report=lambda share, text: None)
 """
