@@ -52,10 +52,16 @@ def precision(reference, dtype):
     return {"eps": torch.finfo(dtype).eps}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", BOTH, ids=["float64", "float32"])
+# Single precision differs from double in its thresholds alone: two cases show them.
+PRECISIONS = [
+    *((torch.float64, case) for case in CASES),
+    *((torch.float32, case) for case in ("random", "rank_deficient")),
+]
+
+
+@pytest.mark.parametrize(("dtype", "case"), PRECISIONS, ids=str)
 @pytest.mark.parametrize("row", EACH)
-def test_agrees_with_the_literal_reference(row, dtype, case):
+def test_agrees_with_the_literal_reference_and_stays_in_its_range(row, dtype, case):
     arguments = draw(row.inputs, case)
     rounded = {
         name: value.astype(np.float32).astype(np.float64)
@@ -68,24 +74,14 @@ def test_agrees_with_the_literal_reference(row, dtype, case):
     actual = outcome(row, tensors(rounded, dtype))
     if isinstance(expected, type):
         assert actual is expected
-    else:
-        assert_close(actual, expected, scale=tolerance_unit(row, rounded), dtype=dtype)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("row", EACH)
-def test_stays_in_its_range(row, case):
-    value = outcome(row, tensors(draw(row.inputs, case, seed=1)))
-    if isinstance(value, type):
         return
-    low, high = row.range
-    slack = TOLERANCE[torch.float64] * tolerance_unit(row, draw(row.inputs, case, seed=1))
-    defined = value[~value.isnan()]
-    assert (defined >= low - slack).all()
-    assert (defined <= high + slack).all()
+    unit = tolerance_unit(row, rounded)
+    assert_close(actual, expected, scale=unit, dtype=dtype)
+    defined, slack = actual[~actual.isnan()], TOLERANCE[dtype] * unit
+    assert ((defined >= row.range[0] - slack) & (defined <= row.range[1] + slack)).all()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["random", "rank_deficient", "wide"])
 @pytest.mark.parametrize(
     ("row", "invariance"),
     [
@@ -214,7 +210,7 @@ def test_what_is_not_differentiable_gives_no_gradient(row, name):
     assert gradient is None
 
 
-@pytest.mark.parametrize("case", ["tied", "rank_deficient", "wide", "tiny"])
+@pytest.mark.parametrize("case", ["tied", "rank_deficient"])
 @pytest.mark.parametrize(("row", "name"), DIFFERENTIABLE)
 def test_gradient_is_finite_at_degenerate_inputs(row, name, case):
     arguments = draw(row.inputs, case, seed=6)
@@ -263,13 +259,12 @@ def test_undefined_by_another_argument_has_gradient_zero_too(row, name, zeroed):
 
 
 @pytest.mark.parametrize("row", EACH)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=["nan", "inf"])
-def test_refuses_what_is_not_finite(row, bad):
+def test_refuses_what_is_not_finite(row):
     for name, value in draw(row.inputs, "random").items():
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
             continue
         arguments = tensors(draw(row.inputs, "random"))
-        arguments[name].view(-1)[0] = bad
+        arguments[name].view(-1)[0] = float("nan")
         with pytest.raises(TheodoliteError):
             row(**arguments)
 
@@ -305,6 +300,6 @@ def test_a_row_is_complete(row):
 @pytest.mark.parametrize("row", EACH)
 def test_the_docstring_says_what_a_measure_is(row):
     text = inspect.getdoc(row.function)
-    sections = [".. math::", "Range:", "Undefined", "Args:", "Raises:", "Example:", "References:"]
+    sections = [".. math::", "Range:", "Undefined", "Args:", "Raises:", "Examples:", "References:"]
     sections += ["Invariant to:"] if row.invariances else []
     assert [section for section in sections if section not in text] == []

@@ -19,10 +19,10 @@ from theodolite.interventions import (
     Directions,
     covariance_init_,
     eigenvector_filters,
-    eigenvector_init_,
     sample_filters,
     tau_curve,
 )
+from theodolite_papers.maennel2020.formulas.eigenvector_init import eigenvector_init_
 
 
 def seeded(seed=0):

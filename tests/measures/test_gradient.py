@@ -1,9 +1,8 @@
 """Numbered properties of spec 5 that concern functions of arrays."""
 
 from itertools import combinations, permutations
-from math import comb, inf, isnan, sqrt
+from math import comb, inf, sqrt
 
-import numpy as np
 import pytest
 import torch
 
@@ -203,43 +202,6 @@ def test_confusion_in_blocks_equals_the_whole_gram(generator):
     assert_close(gradient.gradient_confusion(v), gradient.confusion_of_gram((gram + gram.T) / 2))
 
 
-@pytest.mark.spec("5.P18")
-@pytest.mark.parametrize("cosine", [-0.7, 0.0, 0.4])
-@pytest.mark.parametrize("ratio", [0.2, 1.0, 3.0])
-def test_closed_forms_for_two_vectors(ratio, cosine):
-    v = torch.tensor([[1.0, 0.0], [ratio * cosine, ratio * sqrt(1 - cosine**2)]]).double()
-    closed = gradient.two_vector_measures(1.0, ratio, cosine)
-    assert_close(closed.diversity, gradient.gradient_diversity(v), dtype=torch.float32)
-    assert_close(closed.stiffness, gradient.cosine_stiffness(v), dtype=torch.float32)
-    assert_close(closed.confusion, gradient.gradient_confusion(v), dtype=torch.float32)
-    assert_close(closed.alignment, gradient.vector_alignment(v), dtype=torch.float32)
-
-
-@pytest.mark.spec("5.P18")
-def test_closed_forms_at_their_edges():
-    assert gradient.two_vector_measures(2.0, 2.0, -1.0).diversity == inf
-    one_zero = gradient.two_vector_measures(2.0, 0.0, 0.3)
-    assert isnan(one_zero.stiffness)
-    assert (one_zero.alignment, one_zero.confusion, one_zero.diversity) == (0, 0, 1)
-
-
-@pytest.mark.spec("5.P19")
-def test_shape_of_the_two_vector_forms():
-    cosines = np.linspace(-0.999, 0.999, 401)
-    for ratio in (0.3, 1.0, 4.0):
-        diversity = [gradient.two_vector_measures(1.0, ratio, c).diversity for c in cosines]
-        slopes = np.abs(np.diff(diversity))
-        assert slopes.argmax() == 0
-        forms = gradient.two_vector_measures(1.0, ratio, 0.6)
-        mirrored = gradient.two_vector_measures(1.0, 1 / ratio, 0.6)
-        assert forms.alignment == pytest.approx(mirrored.alignment)
-        assert forms.stiffness == mirrored.stiffness
-        assert forms.confusion == pytest.approx(ratio * 0.6)
-        assert abs(forms.alignment) <= 0.6 + 1e-12
-    assert gradient.two_vector_measures(1.0, 1.0, 0.6).alignment == pytest.approx(0.6)
-    assert gradient.two_vector_measures(1.0, 1e9, 0.6).alignment < 1e-8
-
-
 @pytest.mark.spec("5.P20")
 def test_class_value_is_that_of_the_subset(vectors):
     labels = torch.tensor([0, 0, 3, 3, 3, 1, 0])
@@ -329,19 +291,6 @@ def test_relative_norm_of_a_zero_weight_is_undefined(vectors):
     assert_close(gradient.relative_norm(vectors, torch.full_like(vectors, 2.0)), expected)
     assert gradient.relative_norm(vectors, 0 * vectors).isnan()
     assert gradient.relative_norm(0 * vectors, vectors) == 0
-
-
-@pytest.mark.spec("5.P60")
-@pytest.mark.parametrize(
-    ("train", "test", "expected"),
-    [(1.0, 0.1, True), (1.0, 0.109, True), (1.0, 0.1091, False), (0.999, 0.1, False)],
-)
-def test_extreme_memorization_is_perfect_training_at_chance(train, test, expected):
-    # 0.1 + 3 sqrt(0.1 * 0.9 / 10000) = 0.109
-    outcome = gradient.is_extreme_memorization(train, test, chance=0.1, test_size=10_000)
-    assert outcome is expected
-    if train < 1:
-        assert gradient.is_extreme_memorization(train, test, 0.1, 10_000, tolerance=0.01)
 
 
 @pytest.mark.spec("5.P62")

@@ -95,18 +95,6 @@ def test_what_is_missing_is_the_residual_of_least_squares(normal):
         assert_close(1 - result.curve[rho], expected)
 
 
-@pytest.mark.spec("3.P27")
-def test_collapsed_balanced_classes_share_the_modes_evenly(normal):
-    Q = torch.linalg.qr(normal(3, 3)).Q
-    curve = cumulative_power(linear_spectrum(Y @ Q), LABELS).curve
-    expected = torch.clamp(torch.arange(13).double() / 3, max=1)
-    assert_close(curve, expected)
-    assert_close(kernel.power_evenness(curve, 3), 0.0)
-    # Unequal eigenvalues inside the span of the indicators: any basis gives the same shares.
-    stretched = Y @ torch.diag(torch.tensor([3.0, 2.0, 1.0]).double())
-    assert_close(cumulative_power(linear_spectrum(stretched), Y @ Q).curve, expected)
-
-
 @pytest.mark.spec("3.P28")
 def test_a_target_independent_of_the_kernel_has_a_straight_curve(normal):
     spectrum = kernel_spectrum(kernel.gram(normal(20, 20)))
@@ -247,12 +235,6 @@ def test_zero_kernel_has_rank_zero_and_a_straight_curve():
     assert_close(result.null_power, 1.0)
     constant = linear_spectrum(torch.full((4, 2), 0.1), center=True)
     assert constant.rank == 0
-
-
-def test_spectral_gap_of_an_exact_rank_is_infinite():
-    eta = linear_spectrum(Y).eigenvalues
-    assert kernel.spectral_gap(torch.cat([eta, torch.zeros(1).double()]), 3).isinf()
-    assert_close(kernel.spectral_gap(torch.tensor([4.0, 3.0, 1.5]), 2), 2.0)
 
 
 def test_modes_of_the_null_space_do_not_count(generator):

@@ -12,7 +12,6 @@ from tests.measures.absolute import (
 )
 from tests.tolerances import assert_close
 from theodolite.measures.representation import (
-    alignment_steps,
     label_projections,
     prepare_features,
     representation_alignment,
@@ -53,17 +52,6 @@ def test_alignment_lies_between_zero_and_the_label_mass(problem):
     values = alignment_curve(features, y).values
     assert (values >= 0).all()
     assert (values <= y.square().sum() * (1 + 1e-12)).all()
-
-
-@pytest.mark.spec("1.R2")
-def test_alignment_never_rises_and_includes_the_threshold_itself(problem):
-    features, y = problem
-    steps = alignment_steps(features, y)
-    sigma, mass = steps.singular_values, steps.mass
-    assert (alignment_curve(features, y).values.diff() <= 1e-12).all()
-    assert_close(alignment_curve(features, y, sigma, rtol=1e-12).values, mass.cumsum(0))
-    assert_close(curve(features, y, sigma * (1 + 1e-9)), mass.cumsum(0) - mass)
-    assert_close(curve(features, y, sigma * (1 - 1e-9)), mass.cumsum(0))
 
 
 @pytest.mark.spec("1.R2")

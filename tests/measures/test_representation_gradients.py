@@ -4,10 +4,7 @@ import pytest
 import torch
 
 from tests.measures.absolute import alignment_area, alignment_curve, top_share
-from theodolite.measures.representation import (
-    one_vs_one_curve,
-    representation_alignment,
-)
+from theodolite.measures.representation import representation_alignment
 
 MEASURES = {
     "area": lambda features, y: alignment_area(features, y),
@@ -81,15 +78,6 @@ def test_ascending_the_area_aligns_the_features(generator):
     end = alignment_area(features / features.norm(), y)
     assert end > 2 * start
     assert end <= y @ y
-
-
-def test_one_vs_one_curves_are_differentiable(generator):
-    features = torch.randn(8, 3, dtype=torch.float64, generator=generator, requires_grad=True)
-    labels = torch.tensor([0, 0, 1, 1, 1, 2, 2, 2])
-    grid = torch.tensor([0.1, 0.5], dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda x: one_vs_one_curve(x, labels, grid).mean, features, fast_mode=True
-    )
 
 
 def test_without_autograd_the_cheap_route_is_taken(generator):

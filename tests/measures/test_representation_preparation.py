@@ -5,10 +5,7 @@ import pytest
 import torch
 
 from tests.tolerances import assert_close
-from theodolite.measures.representation import (
-    prepare_features,
-    scaled_targets,
-)
+from theodolite.measures.representation import prepare_features, scaled_targets
 
 
 def test_unit_rows_and_dead_rows():

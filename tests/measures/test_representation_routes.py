@@ -16,10 +16,7 @@ from theodolite.linalg import (
     projections_from_moments,
     projections_from_triangle,
 )
-from theodolite.measures.representation import (
-    label_projections,
-    representation_alignment,
-)
+from theodolite.measures.representation import label_projections, representation_alignment
 
 ROUTES = ["svd", "gram", "dual", "qr"]
 SHAPES = {"tall": (60, 9), "square": (12, 12), "wide": (9, 40)}

@@ -16,8 +16,8 @@ from theodolite.measures.tangent import (
     permuted_alignments,
     stacked_kernel,
     tangent_alignment,
-    uncoupled_bound,
 )
+from theodolite_papers.lou2022.formulas.labels import uncoupled_bound
 
 N, K = 6, 3
 

@@ -3,11 +3,10 @@
 Each module maps names of the registry to functions with the same arguments, on NumPy arrays.
 """
 
-from tests.reference import covariance, gradient, kernel, representation, tangent, transferability
+from tests.reference import covariance, gradient, kernel, representation, tangent
 
 REFERENCES = {
     **representation.REFERENCES,
-    **transferability.REFERENCES,
     **covariance.REFERENCES,
     **kernel.REFERENCES,
     **tangent.REFERENCES,

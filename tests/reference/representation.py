@@ -156,7 +156,7 @@ def neighbour_accuracy(features, labels, neighbours=5):
     return right / n
 
 
-def readout_accuracy(features, labels):
+def probe_accuracy(features, labels):
     """Each example left out in turn, the regression solved anew; the ridge of the least error."""
     n = len(labels)
     y = np.eye(labels.max() + 1)[labels]
@@ -178,8 +178,8 @@ def readout_accuracy(features, labels):
     return best[1]
 
 
-def readout_error(features, targets):
-    """As :func:`readout_accuracy`, for numbers, beside the mean of the others."""
+def probe_error(features, targets):
+    """As :func:`probe_accuracy`, for numbers, beside the mean of the others."""
     n = len(targets)
     centred = features - features.mean(0)
     unit = (centred**2).sum() / n
@@ -211,6 +211,6 @@ REFERENCES = {
     "one_vs_one_difference": one_vs_one_difference,
     "picard_ratios": picard_ratios,
     "neighbour_accuracy": neighbour_accuracy,
-    "readout_accuracy": readout_accuracy,
-    "readout_error": readout_error,
+    "probe_accuracy": probe_accuracy,
+    "probe_error": probe_error,
 }

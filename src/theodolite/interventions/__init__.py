@@ -1,13 +1,6 @@
 """Changes made to a network on purpose: how it starts, what is copied, kept, scaled or frozen."""
 
-from theodolite.interventions.data_init import covariance_init_, eigenvector_init_
-from theodolite.interventions.feature_maximization import (
-    FeatureMaximization,
-    FeatureMaximizationRecipe,
-    UnitNorm,
-    feature_pair_loss,
-    layerwise_feature_maximization,
-)
+from theodolite.interventions.data_init import covariance_init_
 from theodolite.interventions.filters import (
     TAU_CURVES,
     Directions,
@@ -31,20 +24,14 @@ __all__ = [
     "INITIALIZERS",
     "TAU_CURVES",
     "Directions",
-    "FeatureMaximization",
-    "FeatureMaximizationRecipe",
     "Initializer",
-    "UnitNorm",
     "covariance_init_",
     "eigenvector_filters",
-    "eigenvector_init_",
     "fans",
-    "feature_pair_loss",
     "freeze_except_",
     "init_weight_",
     "initialize_",
     "layer_norms",
-    "layerwise_feature_maximization",
     "replace_head_",
     "rescale_to_",
     "sample_filters",

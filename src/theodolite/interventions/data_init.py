@@ -16,7 +16,6 @@ from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions.filters import (
     Directions,
     Select,
-    Signs,
     Tau,
     eigenvector_filters,
     sample_filters,
@@ -29,7 +28,7 @@ from theodolite.interventions.matrix_layers import (
     set_filters_,
 )
 
-__all__ = ["covariance_init_", "eigenvector_init_"]
+__all__ = ["covariance_init_"]
 
 
 def covariance_init_(
@@ -83,7 +82,7 @@ def covariance_init_(
             norm is zero or not that of a covariance.
         ShapeError: If a covariance does not fit its layer, or there are too few eigenvectors.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2))
         >>> before = net[0].weight.norm()
         >>> _ = covariance_init_(net, torch.randn(50, 1, 5, 5))
@@ -100,83 +99,31 @@ def covariance_init_(
     chosen = list(given) if layers is None and given else layers
 
     def make(name: str, covariance: Tensor, count: int) -> Tensor:
-        enough = name not in given and count <= len(covariance) - _first(first, name) + 1
+        enough = name not in given and count <= len(covariance) - first_of(first, name) + 1
         if filters == "eigenvectors" or (filters == "auto" and enough):
-            along = Directions(count, select, _first(first, name))
-            return _eigenvectors(name, covariance, along, tau=tau, generator=generator)
+            along = Directions(count, select, first_of(first, name))
+            return filters_from_eigenvectors(name, covariance, along, tau=tau, generator=generator)
         if name not in given:
-            rank = min(count, len(covariance) - _first(first, name) + 1)
-            along = Directions(max(rank, 1), select, _first(first, name))
+            rank = min(count, len(covariance) - first_of(first, name) + 1)
+            along = Directions(max(rank, 1), select, first_of(first, name))
             covariance = _weight_covariance(covariance, along, tau)
         return sample_filters(covariance, count, generator=generator)
 
-    return _initialize_layers_(model, images, chosen, given, make, match_norms)
+    return initialize_layers_(model, images, chosen, given, make, match_norms)
 
 
-def eigenvector_init_(
-    model: nn.Module,
-    images: Any,
-    layers: Layers | None = None,
-    *,
-    tau: Tau = "f2",
-    select: Select = "top",
-    first: int | Mapping[str, int] = 1,
-    signs: Signs = "random",
-    match_norms: bool = True,
-    generator: torch.Generator | None = None,
-) -> nn.Module:
-    r"""Set the filters of a network to scaled eigenvectors of its data, layer by layer.
-
-    A layer of K filters gets :math:`\tau_1 e_1, \dots, \tau_K e_K`, eigenvectors of the covariance
-    of what its weights multiply, seen through the layers already set. Their outputs are
-    uncorrelated on the data. Biases of the chosen layers become zero.
-
-    Args:
-        model: any network; changed in place. It runs in evaluation mode here.
-        images: examples as :func:`theodolite.survey` takes them; a few thousand are enough.
-        layers: which linear and convolutional layers; by default the convolutions, and in a
-            network without them all linear layers but the last.
-        tau: the same strengths for every layer: ``"f1"``, ``"f2"``, ``"f3"``; K numbers; or a
-            function of the data's standard deviations along the chosen eigenvectors.
-        select: eigenvectors of the largest eigenvalues (``"top"``) or of the ``"smallest"``.
-        first: place of the first eigenvector used, counted from 1; one number or one per layer.
-        signs: ``"random"``, ``"+1"`` (the solver's) or ``"largest"`` (largest entry positive).
-        match_norms: give each new weight the Frobenius norm of the one that it replaces.
-        generator: source of random signs.
-
-    Returns:
-        The model.
-
-    Raises:
-        ShapeError: If a layer has more filters than there are eigenvectors left.
-        DomainError: If a layer is not linear or convolutional, or does not run.
-
-    Example:
-        >>> net = nn.Sequential(nn.Linear(8, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> _ = eigenvector_init_(net, torch.randn(50, 8), match_norms=False)
-        >>> torch.allclose(net[0].weight @ net[0].weight.T, torch.eye(3), atol=1e-5)
-        True
-
-    References:
-        [maennel2020], section 2.5, appendix E.3, tables 1-3, 5, 6. Differs from paper: norms are
-        matched and signs are random, neither of which it mentions.
-    """
-
-    def make(name: str, covariance: Tensor, count: int) -> Tensor:
-        along = Directions(count, select, _first(first, name))
-        return _eigenvectors(name, covariance, along, tau=tau, signs=signs, generator=generator)
-
-    return _initialize_layers_(model, images, layers, {}, make, match_norms)
-
-
-def _eigenvectors(name: str, covariance: Tensor, along: Directions, **options: Any) -> Tensor:
+def filters_from_eigenvectors(
+    name: str, covariance: Tensor, along: Directions, **options: Any
+) -> Tensor:
+    """Filters along eigenvectors; errors name the layer."""
     try:
         return eigenvector_filters(covariance, along, **options)
     except ShapeError as error:
         raise ShapeError(f"layer {name!r}: {error}") from None
 
 
-def _first(first: int | Mapping[str, int], name: str) -> int:
+def first_of(first: int | Mapping[str, int], name: str) -> int:
+    """Rank of the first direction of a layer."""
     return first if isinstance(first, int) else first.get(name, 1)
 
 
@@ -193,7 +140,7 @@ def _weight_covariance(covariance: Tensor, along: Directions, tau: Tau) -> Tenso
 _MakeFilters = Callable[[str, Tensor, int], Tensor]
 
 
-def _initialize_layers_(
+def initialize_layers_(
     model: nn.Module,
     images: Any,
     layers: Layers | None,

@@ -44,7 +44,7 @@ def tau_curve(name: str, count: int) -> Float[Tensor, " count"]:
     Raises:
         UnknownNameError: If there is no such curve.
 
-    Example:
+    Examples:
         >>> tau_curve("f1", 6).tolist()
         [1.0, 2.5, 4.0, 3.0, 2.0, 1.0]
 
@@ -120,7 +120,7 @@ def sample_filters(
         ShapeError: If the covariance is not square.
         DomainError: If it is not symmetric, or has an eigenvalue below zero beyond rounding.
 
-    Example:
+    Examples:
         >>> sigma = torch.tensor([[4.0, 0.0], [0.0, 0.0]])
         >>> w = sample_filters(sigma, 1000, generator=torch.Generator().manual_seed(0))
         >>> round(w[:, 0].std().item(), 1), w[:, 1].abs().max().item()
@@ -208,7 +208,7 @@ def eigenvector_filters(
         ShapeError: If there are more filters than dimensions.
         DomainError: If the covariance is not symmetric or a strength is negative.
 
-    Example:
+    Examples:
         >>> eigenvector_filters(torch.diag(torch.tensor([1.0, 9.0])), 1, signs="largest")
         tensor([[0., 1.]])
 

@@ -48,7 +48,7 @@ def freeze_except_(
         DomainError: If the chosen layers own no parameter, or the scale is not positive.
         UnknownNameError: If a name does not exist.
 
-    Example:
+    Examples:
         >>> net = freeze_except_(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
         >>> [name for name, p in net.named_parameters() if p.requires_grad]
         ['2.weight', '2.bias']
@@ -73,7 +73,7 @@ def freeze_except_(
 def unfrozen(model: nn.Module) -> Iterator[nn.Module]:
     """All parameters trainable inside the block, e.g. to measure tangent kernels of frozen layers.
 
-    Example:
+    Examples:
         >>> net = freeze_except_(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
         >>> with unfrozen(net):
         ...     print(all(p.requires_grad for p in net.parameters()))

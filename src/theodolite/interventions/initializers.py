@@ -1,6 +1,6 @@
 """Initialisations of the papers: He, Glorot, orthogonal, normal; in place, seeded by a generator.
 
-The scale multiplies the standard deviation. Biases start at zero unless told otherwise.
+The scale multiplies the standard deviation. Biases start at zero by default.
 """
 
 from math import sqrt
@@ -23,7 +23,7 @@ INITIALIZERS: tuple[Initializer, ...] = ("he", "glorot", "orthogonal", "normal",
 def fans(weight: Tensor) -> tuple[int, int]:
     """Fan-in and fan-out of a linear or convolutional weight; both include the kernel's area.
 
-    Example:
+    Examples:
         >>> fans(torch.empty(16, 3, 5, 5))
         (75, 400)
     """
@@ -55,7 +55,7 @@ def init_weight_(
     Raises:
         DomainError: If the initializer is unknown or the scale is not positive.
 
-    Example:
+    Examples:
         >>> w = init_weight_(torch.empty(200, 50), "he", generator=torch.Generator().manual_seed(0))
         >>> abs(w.std().item() / (2 / 50) ** 0.5 - 1) < 0.02
         True
@@ -150,7 +150,7 @@ def scale_init_(
     Raises:
         DomainError: If sigma is not positive, or the model has no linear or convolutional layer.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Linear(500, 200), nn.ReLU(), nn.Linear(200, 10))
         >>> net = scale_init_(net, 0.1, generator=torch.Generator().manual_seed(0))
         >>> round(net[0].weight.std().item(), 2)

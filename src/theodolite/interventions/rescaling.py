@@ -37,7 +37,7 @@ def layer_norms(model: nn.Module, *, order: int = 2, bias: bool = True) -> dict[
     Raises:
         DomainError: If the order is neither 1 nor 2.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
         >>> _ = nn.init.constant_(net[0].weight, 3.0)
         >>> layer_norms(net, order=1)
@@ -89,7 +89,7 @@ def rescale_to_(
             be kept; the model is then as it was.
         UnknownNameError: If the reference lacks a layer, or has one that the model lacks.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
         >>> stored = layer_norms(net)
         >>> with torch.no_grad():

@@ -42,7 +42,7 @@ def replace_head_(
         DomainError: If the head is not an ``nn.Linear``, or is the whole model.
         UnknownNameError: If there is no layer of this name.
 
-    Example:
+    Examples:
         >>> replace_head_(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 10)), 3)[2]
         Linear(in_features=8, out_features=3, bias=True)
 
@@ -99,7 +99,7 @@ def transfer_layers_(
         ShapeError: If a copied parameter has another shape in the model.
         UnknownNameError: If the networks have layers of different names.
 
-    Example:
+    Examples:
         >>> def net(classes):
         ...     return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, classes))
         >>> trained, fresh = net(2), net(5)

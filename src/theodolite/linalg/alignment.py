@@ -123,7 +123,7 @@ class SetSums:
 
     :math:`n, S_1, S_2` add over disjoint sets; :math:`Q` does not, the vector sums behind it do.
 
-    Example:
+    Examples:
         >>> sums = SetSums(*(torch.tensor([value]) for value in (3.0, 100.0, 12.0, 50.0)))
         >>> round(sums.alignment().item(), 4)
         0.5208
@@ -195,7 +195,7 @@ class SetSums:
 def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
     """Mean over the classes where a value is defined; nan (with gradient zero) if it is nowhere.
 
-    Example:
+    Examples:
         >>> mean_over_classes(torch.tensor([1.0, float("nan"), 0.5])).item()
         0.75
     """
@@ -214,7 +214,7 @@ def contrast_from_sums(
         overall: sums of all vectors as one set, without that axis.
         zero: value of a set of vectors that are all zero, ``"nan"`` or ``"zero"``.
 
-    Example:
+    Examples:
         >>> one = SetSums(*(torch.tensor([v, v]).double() for v in (2.0, 4.0, 2.0, 2.0)))
         >>> both = SetSums(*(torch.tensor(v).double() for v in (4.0, 8.0, 4.0, 4.0)))
         >>> round(contrast_from_sums(one, both).item(), 4)
@@ -239,7 +239,7 @@ def alignment_from_norms(
         label_square: :math:`\|\tilde y\|^2`.
         defined: whether kernel and targets are more than rounding after centring.
 
-    Example:
+    Examples:
         >>> alignment_from_norms(torch.tensor(2.0), torch.tensor(4.0), 1.0).item()
         0.5
 
@@ -261,7 +261,7 @@ def peak_index(
         covariance: of the errors of estimated numbers; then the largest must exceed every other.
         errors: by how many standard errors of the difference.
 
-    Example:
+    Examples:
         >>> peak_index(torch.tensor([0.1, 0.3, float("nan")]))
         1
     """

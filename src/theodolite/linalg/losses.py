@@ -44,7 +44,7 @@ def cross_entropy_gradient(
         ShapeError: If the shapes differ.
         DomainError: If an entry is not finite, or a row of targets is no distribution.
 
-    Example:
+    Examples:
         >>> cross_entropy_gradient(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])).tolist()
         [[-0.5, 0.5]]
 
@@ -80,7 +80,7 @@ def cross_entropy_hessian(
         ShapeError: If the logits have not two axes, or no entries.
         DomainError: If they are not finite.
 
-    Example:
+    Examples:
         >>> cross_entropy_hessian(torch.zeros(1, 2)).tolist()
         [[[0.25, -0.25], [-0.25, 0.25]]]
 
@@ -112,7 +112,7 @@ def squared_error_gradient(
         ShapeError: If the shapes differ.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> squared_error_gradient(torch.tensor([[3.0]]), torch.tensor([[1.0]])).tolist()
         [[4.0]]
 
@@ -135,7 +135,7 @@ def squared_error_hessian(outputs: Float[Tensor, "n c"]) -> Float[Tensor, "n c c
         ShapeError: If the outputs have not two axes, or no entries.
         DomainError: If they are not finite.
 
-    Example:
+    Examples:
         >>> squared_error_hessian(torch.zeros(1, 2)).tolist()
         [[[2.0, 0.0], [0.0, 2.0]]]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 
-__all__ = ["MEASURES", "Measure", "markdown_page"]
+__all__ = ["MEASURES", "Measure", "markdown_page", "read_measures"]
 
 _FAMILIES: dict[str, ModuleType] = {
     "representation": representation,
@@ -48,11 +48,26 @@ class Measure:
         return getattr(result, self.result) if self.result else result
 
 
-def _measure(row: Mapping[str, str]) -> Measure:
+def read_measures(
+    table: str, function_of: Callable[[str, str], Callable[..., Any]]
+) -> dict[str, Measure]:
+    """Rows of a table with the columns of ``registry.csv``, by name.
+
+    Args:
+        table: comma-separated, with a line of headings.
+        function_of: the function of a family and a name.
+    """
+    return {
+        row["name"]: _measure(row, function_of(row["family"], row["name"].split(".")[0]))
+        for row in csv.DictReader(table.splitlines())
+    }
+
+
+def _measure(row: Mapping[str, str], function: Callable[..., Any]) -> Measure:
     options = (option.split("=", 1) for option in row["options"].split())
     return Measure(
         name=row["name"],
-        function=getattr(_FAMILIES[row["family"]], row["name"].split(".")[0]),
+        function=function,
         family=row["family"],
         meaning=row["meaning"],
         reference=row["reference"],
@@ -65,9 +80,7 @@ def _measure(row: Mapping[str, str]) -> Measure:
 
 
 _TABLE = files("theodolite.measures").joinpath("registry.csv").read_text(encoding="utf-8")
-MEASURES: dict[str, Measure] = {
-    row["name"]: _measure(row) for row in csv.DictReader(_TABLE.splitlines())
-}
+MEASURES = read_measures(_TABLE, lambda family, name: getattr(_FAMILIES[family], name))
 
 _HEAD = """# Measures
 
@@ -81,7 +94,7 @@ _DIRECTIONS = {True: "larger", False: "smaller", None: "neither"}
 def markdown_page() -> str:
     """One table per family, one row per measure or estimator.
 
-    Example:
+    Examples:
         >>> "| `vector_alignment` | [-1, 1] | larger |" in markdown_page()
         True
     """

@@ -28,24 +28,18 @@ from theodolite.linalg import (
     eps_of,
     numerical_rank,
     prints_shapes,
-    rank_tolerance,
-    ratio_or_nan,
     symmetric_eigen,
     thin_svd,
 )
 
 __all__ = [
-    "PowerShortcut",
     "SampleFreedom",
     "effective_ridge",
     "error_with_more",
     "generalization_error",
-    "gradient_flow_predictions",
     "kernel_regression",
     "linear_probe",
-    "power_shortcut",
     "sample_freedom",
-    "spectral_alignment",
 ]
 Samples = int | float | Float[Tensor, "*p"]
 _HALVINGS = 80  # geometric bisection over 300 decades to the last bit
@@ -73,7 +67,7 @@ def linear_probe(
         ShapeError: If the numbers of examples differ.
         DomainError: If the ridge is negative or anything is not finite.
 
-    Example:
+    Examples:
         >>> linear_probe(torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [4.0]]))
         tensor([[2.]])
 
@@ -121,7 +115,7 @@ def kernel_regression(
         ShapeError: If sizes do not match.
         DomainError: If the Gram matrix is not symmetric or the ridge is negative.
 
-    Example:
+    Examples:
         >>> gram, cross = torch.tensor([[1.0]]), torch.tensor([[2.0], [-1.0]])
         >>> kernel_regression(gram, torch.tensor([[3.0]]), cross)
         tensor([[ 6.],
@@ -131,7 +125,7 @@ def kernel_regression(
         [canatar2022], section II.
     """
     require_between(0.0, float("inf"), open_high=True, ridge=ridge)
-    K, Y, k = _stacked(gram, targets, cross)
+    K, Y, k = stacked_problem(gram, targets, cross)
     assert k is not None
     values, vectors = symmetric_eigen(K)
     values = values.clamp(min=0)
@@ -141,74 +135,10 @@ def kernel_regression(
     noise = torch.maximum(rounding, size * torch.finfo(torch.float64).eps * values.max())
     rank = size if ridge > float(noise) else numerical_rank(values, K.shape, eps)
     weights = (vectors[:, :rank].mT @ Y) / (values[:rank] + ridge).unsqueeze(1)
-    return _unstacked(k @ (vectors[:, :rank] @ weights), targets)
+    return unstacked(k @ (vectors[:, :rank] @ weights), targets)
 
 
-@array_function
-def gradient_flow_predictions(
-    gram: Float[Tensor, "n n"] | Float[Tensor, "n c n c"],
-    targets: Float[Tensor, "n c"],
-    times: Float[Tensor, " t"],
-    start: Float[Tensor, "n c"] | None = None,
-    *,
-    cross: Float[Tensor, "m n"] | Float[Tensor, "m c n c"] | None = None,
-    cross_start: Float[Tensor, "m c"] | None = None,
-) -> Float[Tensor, "t k c"]:
-    r"""Predictions under gradient flow with a static kernel, on training or on other examples.
-
-    .. math:: f(t) = Y - e^{-Kt}(Y - f(0)), \qquad
-              u_\rho^\top(Y - f(t)) = e^{-\lambda_\rho t}\, u_\rho^\top(Y - f(0))
-
-    The flow of :math:`\tfrac12\|f - Y\|^2` at unit rate; each kernel mode decays on its own. On
-    other examples :math:`f_*(t) = f_*(0) + k_*^\top K^{-1}(I - e^{-Kt})(Y - f(0))`, in which a
-    mode of eigenvalue zero grows by :math:`t`.
-
-    Args:
-        gram: :math:`K`, symmetric positive semi-definite; a tangent kernel or feature kernel. An
-            operator-valued kernel has the axes example, output, example, output.
-        targets: :math:`Y`.
-        times: :math:`t \ge 0`.
-        start: :math:`f(0)`; zero if absent.
-        cross: :math:`k_*^\top`, between the examples to predict and the training examples; absent,
-            the training examples are predicted.
-        cross_start: :math:`f_*(0)` of the examples to predict; zero if absent.
-
-    Raises:
-        ShapeError: If sizes do not match.
-        DomainError: If the Gram matrix is not symmetric or a time is negative.
-
-    Example:
-        >>> times = torch.tensor([0.0, 1.0])
-        >>> gradient_flow_predictions(torch.eye(1), torch.ones(1, 1), times).flatten()
-        tensor([0.0000, 0.6321])
-
-    References:
-        [canatar2022], Eq. (5).
-    """
-    require_nonnegative(times=times)
-    K, Y, k = _stacked(gram, targets, cross)
-    begin = torch.zeros_like(targets) if start is None else start
-    require_same_shape(targets=targets, start=begin)
-    require_finite(start=begin)
-    values, vectors = symmetric_eigen(K)
-    values, t = values.clamp(min=0), double(times)
-    gap = vectors.mT @ (Y - _like_stacked(begin, gram))
-    learned = -torch.expm1(-torch.outer(t, values))
-    if k is None:
-        moved = vectors @ (learned.unsqueeze(-1) * gap)
-        return double(begin) + _unstacked(moved, targets)
-    known = values > rank_tolerance(K.shape, eps_of(gram)) * values.max()
-    grown = learned / torch.where(known, values, torch.ones_like(values))
-    grown = torch.where(known, grown, torch.zeros_like(grown))
-    moved = _unstacked(k @ (vectors @ (grown.unsqueeze(-1) * gap)), targets)
-    if cross_start is None:
-        return moved
-    require_same_shape(cross_start=cross_start, predictions=moved[0])
-    require_finite(cross_start=cross_start)
-    return double(cross_start) + moved
-
-
-def _stacked(
+def stacked_problem(
     gram: Tensor, targets: Tensor, cross: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Kernel, targets and rows to predict over stacked pairs of example and output, checked."""
@@ -238,28 +168,12 @@ def _stacked(
     return double(gram), double(targets), double(cross)
 
 
-def _like_stacked(values: Tensor, gram: Tensor) -> Tensor:
-    return double(values).reshape(-1, 1) if gram.ndim == 4 else double(values)
-
-
-def _unstacked(predictions: Tensor, targets: Tensor) -> Tensor:
+def unstacked(predictions: Tensor, targets: Tensor) -> Tensor:
     """One column per output again, where the outputs were stacked."""
     outputs = targets.shape[1]
     if predictions.shape[-1] == outputs:
         return predictions
     return predictions.reshape(*predictions.shape[:-2], -1, outputs)
-
-
-@prints_shapes
-@dataclass(frozen=True)
-class PowerShortcut:
-    """``1 - C(modes)`` as an estimate of the normalised error, with its guaranteed accuracy."""
-
-    value: Float[Tensor, ""]  # 1 - C(modes)
-    target: Float[Tensor, ""]  # (1 - gamma) E_g / total power, which the value approximates
-    bound: Float[Tensor, ""]  # on their difference
-    gamma: Float[Tensor, ""]  # 0: the target is the normalised error itself
-    modes: int
 
 
 @array_function
@@ -282,15 +196,15 @@ def effective_ridge(
     Raises:
         DomainError: If an argument is negative or not finite.
 
-    Example:
+    Examples:
         >>> effective_ridge(torch.ones(10), 5.0)
         tensor(5.)
 
     References:
         [canatar2021], Eq. (4).
     """
-    eta, count = _checked(eigenvalues, samples, ridge)
-    return _effective_ridge(eta, count, ridge)
+    eta, count = checked_spectrum(eigenvalues, samples, ridge)
+    return solve_effective_ridge(eta, count, ridge)
 
 
 @array_function
@@ -321,7 +235,7 @@ def generalization_error(
         ShapeError: If eigenvalues and power differ in length.
         DomainError: If an argument is negative or not finite.
 
-    Example:
+    Examples:
         >>> eigenvalues, power = torch.tensor([1.0, 0.1, 0.01]), torch.tensor([0.9, 0.1, 0.0])
         >>> generalization_error(eigenvalues, power, torch.tensor([0.0, 1.0, 2.0]))
         tensor([1.0000, 0.3013, 0.0298])
@@ -329,122 +243,16 @@ def generalization_error(
     References:
         [canatar2021], Eq. (4).
     """
-    eta, count = _checked(eigenvalues, samples, ridge)
+    eta, count = checked_spectrum(eigenvalues, samples, ridge)
     require_same_shape(eigenvalues=eigenvalues, power=power)
     require_nonnegative(power=power)
     require_between(0.0, float("inf"), open_high=True, noise=noise)
-    kappa = _effective_ridge(eta, count, ridge)
-    unlearned = _unlearned(eta, count, kappa)
-    freedom = _freedom(eta, count, kappa, ridge)
+    kappa = solve_effective_ridge(eta, count, ridge)
+    unlearned = unlearned_shares(eta, count, kappa)
+    freedom = remaining_freedom(eta, count, kappa, ridge)
     signal = (unlearned.square() * double(power)).sum(-1) + noise * (1 - freedom)
     peak = torch.full_like(signal, torch.inf)
     return torch.where(freedom > 0, signal / freedom.clamp(min=1e-300), peak)
-
-
-@array_function
-def power_shortcut(
-    eigenvalues: Float[Tensor, " r"],
-    power: Float[Tensor, " r"],
-    samples: float,
-    ridge: float = 0.0,
-    modes: int | None = None,
-) -> PowerShortcut:
-    r"""The estimate :math:`E_g \approx 1 - C(\rho^*)` and how far it can be off.
-
-    .. math:: \Bigl|\frac{(1-\gamma)E_g}{\sum|a|^2} - (1 - C(\rho^*))\Bigr| \le
-              \max\bigl(g(\eta_{\rho^*})^2,\; 1 - g(\eta_{\rho^*+1})^2\bigr), \qquad
-              g(\eta) = \frac{\kappa}{\kappa + P\eta}
-
-    Good where :math:`\eta_{\rho^*+1} \ll \kappa/P \ll \eta_{\rho^*}` and :math:`\rho^* \ll P`.
-
-    Undefined (``nan``): the power is all zero.
-
-    Args:
-        eigenvalues: :math:`\eta_\rho`, in decreasing order.
-        power: :math:`|a_\rho|^2`.
-        samples: :math:`P`.
-        ridge: :math:`\lambda`, added to the Gram matrix.
-        modes: :math:`\rho^*`; the modes with :math:`P\eta > \kappa` if absent.
-
-    Raises:
-        ShapeError: If eigenvalues and power differ in length.
-        DomainError: If eigenvalues are not in decreasing order or an argument is negative.
-
-    Example:
-        >>> eigenvalues, power = torch.tensor([1.0, 1e-9, 1e-9]), torch.tensor([0.7, 0.2, 0.1])
-        >>> shortcut = power_shortcut(eigenvalues, power, samples=100.0, ridge=1e-3)
-        >>> shortcut.modes, round(shortcut.value.item(), 4), round(shortcut.bound.item(), 4)
-        (1, 0.3, 0.0002)
-
-    References:
-        [canatar2022], section III.
-        Differs from paper: it asks for :math:`P \approx 1/\eta_{\rho^*}`, which presumes a kernel
-        scaled so that :math:`\kappa` is of order one.
-    """
-    eta, count = _checked(eigenvalues, samples, ridge)
-    require_same_shape(eigenvalues=eigenvalues, power=power)
-    require_nonnegative(power=power)
-    if (eta.diff() > 0).any():
-        raise DomainError("eigenvalues: expected decreasing order; sort them with their power")
-    kappa = _effective_ridge(eta, count, ridge)
-    unlearned = _unlearned(eta, count, kappa).square()
-    chosen = int((count * eta > kappa).sum()) if modes is None else modes
-    require_count(0, modes=chosen)
-    require_between(0.0, float(len(eta)), modes=float(chosen))
-    value, target, bound = shortcut_parts(unlearned, double(power), chosen)
-    gamma = 1 - _freedom(eta, count, kappa, ridge)
-    return PowerShortcut(value, target, bound, gamma, chosen)
-
-
-def shortcut_parts(unlearned: Tensor, power: Tensor, modes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Estimate, what it estimates, and the bound on their difference; modes on the last axis.
-
-    ``unlearned`` is the share of each mode's power that remains.
-    """
-    total, none = power.sum(-1), torch.zeros_like(unlearned[..., 0])
-    learned = unlearned[..., modes - 1] if modes > 0 else none
-    missed = 1 - unlearned[..., modes] if modes < unlearned.shape[-1] else none
-    value = ratio_or_nan(power[..., modes:].sum(-1), total)
-    return value, ratio_or_nan((unlearned * power).sum(-1), total), torch.maximum(learned, missed)
-
-
-@array_function
-def spectral_alignment(
-    eigenvalues: Float[Tensor, " r"], power: Float[Tensor, " r"], target_gram_norm: float
-) -> Float[Tensor, ""]:
-    r"""Kernel-target alignment from the spectrum and the target's power alone.
-
-    .. math:: A(K, YY^\top) = \frac{\sum_\rho \eta_\rho |a_\rho|^2}{|\eta|_2\,\|YY^\top\|_F/P}
-              = \frac{\|Y\|_F^2}{|\eta|_2\,\|YY^\top\|_F}
-              \sum_\rho (\eta_\rho - \eta_{\rho+1})\, C(\rho)
-
-    An average of the cumulative power with the spectral gaps as weights, which is why it can miss
-    structure of low variance.
-
-    Undefined (``nan``): the kernel or the target is zero.
-
-    Args:
-        eigenvalues: :math:`\eta_\rho`, of the Gram matrix divided by :math:`P`.
-        power: :math:`|a_\rho|^2`.
-        target_gram_norm: :math:`\|YY^\top\|_F / P`.
-
-    Raises:
-        ShapeError: If eigenvalues and power differ in length.
-        DomainError: If an argument is negative or not finite.
-
-    Example:
-        >>> spectral_alignment(torch.tensor([2.0, 0.0]), torch.tensor([0.5, 0.0]), 0.5)
-        tensor(1.)
-
-    References:
-        [canatar2022], Eq. (4), in the kernel's eigenbasis.
-    """
-    require_same_shape(eigenvalues=eigenvalues, power=power)
-    require_nonnegative(eigenvalues=eigenvalues, power=power)
-    require_between(0.0, float("inf"), open_high=True, target_gram_norm=target_gram_norm)
-    eta = double(eigenvalues)
-    product = (eta * double(power)).sum()
-    return ratio_or_nan(product, torch.linalg.vector_norm(eta) * target_gram_norm)
 
 
 @prints_shapes
@@ -479,7 +287,7 @@ def sample_freedom(
     Raises:
         DomainError: If an argument is negative or not finite, or a ridge zero.
 
-    Example:
+    Examples:
         >>> found = sample_freedom(torch.tensor([2.0, 2.0]), torch.tensor([2.0]), samples=4)
         >>> found.first.item(), round(found.second.item(), 4)
         (1.0, 0.4)
@@ -524,7 +332,7 @@ def error_with_more(
         ShapeError: If there is not one error for each degree of freedom.
         DomainError: If an argument is negative or not finite.
 
-    Example:
+    Examples:
         >>> error, freedom = torch.tensor([0.5, 0.6]), torch.tensor([20.0, 50.0])
         >>> error_with_more(error, freedom, 100, torch.tensor([100.0, 1000.0]))
         tensor([0.5000, 0.3158])
@@ -544,7 +352,7 @@ def error_with_more(
     return torch.where(kept > 0, each, torch.full_like(each, torch.inf)).amin(-1)
 
 
-def _checked(eigenvalues: Tensor, samples: Samples, ridge: float) -> tuple[Tensor, Tensor]:
+def checked_spectrum(eigenvalues: Tensor, samples: Samples, ridge: float) -> tuple[Tensor, Tensor]:
     """Eigenvalues and sample sizes in float64."""
     require_axes(1, eigenvalues=eigenvalues)
     require_nonempty(eigenvalues=eigenvalues)
@@ -556,7 +364,7 @@ def _checked(eigenvalues: Tensor, samples: Samples, ridge: float) -> tuple[Tenso
     return eta, count
 
 
-def _effective_ridge(eta: Tensor, count: Tensor, ridge: float) -> Tensor:
+def solve_effective_ridge(eta: Tensor, count: Tensor, ridge: float) -> Tensor:
     """The root for eigenvalues (..., r) and sample sizes that broadcast against ``...``."""
     scale = eta.amax(-1) + ridge  # kappa scales with the kernel and its ridge
     unit = torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -573,7 +381,7 @@ def _effective_ridge(eta: Tensor, count: Tensor, ridge: float) -> Tensor:
     return torch.where(none_left, torch.zeros_like(high), root) * unit
 
 
-def _unlearned(eta: Tensor, count: Tensor, kappa: Tensor) -> Tensor:
+def unlearned_shares(eta: Tensor, count: Tensor, kappa: Tensor) -> Tensor:
     """``kappa / (kappa + P eta)`` on every mode: 1 on zero modes, whatever kappa is."""
     product = count.unsqueeze(-1) * eta
     total = kappa.unsqueeze(-1) + product
@@ -581,9 +389,9 @@ def _unlearned(eta: Tensor, count: Tensor, kappa: Tensor) -> Tensor:
     return torch.where(product > 0, kappa.unsqueeze(-1) / safe, torch.ones_like(total))
 
 
-def _freedom(eta: Tensor, count: Tensor, kappa: Tensor, ridge: float) -> Tensor:
+def remaining_freedom(eta: Tensor, count: Tensor, kappa: Tensor, ridge: float) -> Tensor:
     """``1 - gamma`` without cancellation: from the equation of kappa, ``lambda/kappa + ...``."""
-    unlearned = _unlearned(eta, count, kappa)
+    unlearned = unlearned_shares(eta, count, kappa)
     per_sample = ((1 - unlearned) * unlearned).sum(-1) / count.clamp(min=1e-300)
     safe = torch.where(kappa > 0, kappa, torch.ones_like(kappa))
     over = 1 - (eta > 0).sum(-1) / count.clamp(min=1e-300)  # kappa = 0: every mode is learned

@@ -267,11 +267,6 @@ LAWS = {**_MISALIGNMENT, **_TRANSFER, **_GAUSSIANS, **_EIGENVECTORS, **_ACTIVATI
 
 # Exported names that are no measures of arrays.
 HELPERS = {
-    "ActivationFractions",
-    "CorrespondingEigenvalues",
-    "EigenvectorMatch",
-    "EigenvectorOverlap",
-    "EquivarianceDeviation",
     "MisalignmentComparison",
     "MisalignmentTerms",
     "TransferFunction",
@@ -279,16 +274,7 @@ HELPERS = {
     "compare_misalignment_along",
     "random_bases",
     "random_basis_misalignment",
-    "random_symmetry",
-    "rotation_equivariance_check",
-    "activation_histogram",
-    "closest_aligned",
     "compress_covariance",
-    "corresponding_eigenvalues",
-    "merge_activation_fractions",
-    "symmetrize",
-    "is_aligned",
     "misalignment_floor",
-    "rotation_chain",
     "subspace_size",
 }

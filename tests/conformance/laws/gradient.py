@@ -2,10 +2,7 @@
 
 from tests.conformance.laws.law import Law
 from theodolite.linalg import double
-from theodolite.measures.gradient import (
-    gradient_diversity,
-    relative_norm,
-)
+from theodolite.measures.gradient import gradient_diversity, relative_norm
 
 _VECTORS = {"vectors": "vectors"}
 _CLASSES = {"vectors": "vectors", "labels": "labels"}
@@ -83,10 +80,7 @@ LAWS = {
 # Exported names that are no measures of arrays.
 HELPERS = {
     "SetSums",
-    "TwoVectorMeasures",
     "VectorMoments",
     "contrast_from_sums",
-    "is_extreme_memorization",
     "mean_over_classes",
-    "two_vector_measures",
 }

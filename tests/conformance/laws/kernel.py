@@ -192,6 +192,5 @@ HELPERS = {
     "leave_one_out_regression",
     "mean_gram",
     "mixed_regression",
-    "optimal_kernel",
     "target_gram",
 }

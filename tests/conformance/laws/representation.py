@@ -21,8 +21,6 @@ _READ_OUT = (
     ("shift_rows", "features"),
 )
 _RENAMED = (("rename_classes", "labels"),)
-_SHIFTED = (*_BASIS, *_RENAMED, ("permute_rows", "features", "labels"), ("shift_rows", "features"))
-_FEATURES_AND_LABELS = {"features": "features", "labels": "labels"}
 
 
 def _energy(targets, **_others):
@@ -58,18 +56,6 @@ def _closest_pair(features, targets):
     gaps = -values.diff() / values.max()
     apart = gaps[gaps > 1e-06]
     return 1 / float(apart.min()) if len(apart) else 1.0
-
-
-def _within_condition(features, labels):
-    """Of the shrunk covariance within classes that the discriminant inverts."""
-    wide = double(features)
-    means = torch.stack([wide[labels == name].mean(0) for name in torch.unique(labels)])
-    centred = wide - means[torch.unique(labels, return_inverse=True)[1]]
-    values = torch.linalg.svdvals(centred).square() / len(wide)
-    if len(values) < features.shape[1] or values[-1] <= 1e-10 * values[0]:
-        strength = max(float((-5 * values[0]).exp()), 1e-10)
-        return float(values[0] / (strength * values.mean())) if values[0] > 0 else 1.0
-    return float(values[0] / values[-1])
 
 
 LAWS = {
@@ -108,10 +94,10 @@ LAWS = {
     "neighbour_accuracy": Law(
         inputs={"features": "features", "labels": "labels"}, invariances=_READ_OUT
     ),
-    "readout_accuracy": Law(
+    "probe_accuracy": Law(
         inputs={"features": "features", "labels": "labels"}, invariances=_READ_OUT
     ),
-    "readout_error": Law(
+    "probe_error": Law(
         inputs={"features": "features", "targets": "targets"},
         invariances=(
             *_BASIS,
@@ -121,48 +107,6 @@ LAWS = {
             ("shift_rows", "targets"),
             ("negate", "targets"),
         ),
-    ),
-    "logme": Law(
-        inputs={"features": "features", "targets": "labels"},
-        invariances=(
-            ("rotate_columns", "features"),
-            ("permute_rows", "features", "targets"),
-            ("rename_classes", "targets"),
-        ),
-    ),
-    "logme.complete": Law(
-        inputs={"features": "features", "targets": "targets"},
-        invariances=(*_BASIS, ("permute_rows", "features", "targets")),
-    ),
-    "h_score": Law(inputs=_FEATURES_AND_LABELS, invariances=(*_SHIFTED, ("scale", "features"))),
-    "h_score.shrinkage": Law(
-        inputs=_FEATURES_AND_LABELS,
-        invariances=(
-            *(row for row in _SHIFTED if row[0] != "append_zero_columns"),
-            ("scale", "features"),
-        ),
-    ),
-    "leep": Law(
-        inputs={"probabilities": "probabilities", "labels": "labels"},
-        invariances=(*_RENAMED, ("permute_rows", "probabilities", "labels")),
-    ),
-    "n_leep": Law(inputs=_FEATURES_AND_LABELS, invariances=_RENAMED),
-    "transrate": Law(inputs=_FEATURES_AND_LABELS, invariances=_SHIFTED),
-    **{
-        f"gbc{suffix}": Law(
-            inputs=_FEATURES_AND_LABELS,
-            invariances=(
-                *_RENAMED,
-                ("permute_rows", "features", "labels"),
-                ("shift_rows", "features"),
-            ),
-        )
-        for suffix in ("", ".diagonal")
-    },
-    "sfda": Law(
-        inputs=_FEATURES_AND_LABELS,
-        invariances=(*_RENAMED, ("permute_rows", "features", "labels")),
-        condition=_within_condition,
     ),
     "alignment_second_moment": Law(
         inputs={"features": "features", "targets": "targets"},
@@ -211,20 +155,14 @@ LAWS = {
 # Exported names that are no measures of arrays.
 HELPERS = {
     "AlignmentCurve",
-    "AlignmentSteps",
-    "CurveAverage",
     "LabelProjections",
     "LeaveOneOut",
     "PreparedFeatures",
     "ScaledTargets",
-    "alignment_steps",
     "area_from_projections",
-    "curve_average",
-    "curve_difference",
     "curve_from_projections",
-    "dominance_fraction",
     "label_projections",
-    "leave_one_out_readout",
+    "leave_one_out_probe",
     "neighbour_accuracy_of_gram",
     "prepare_features",
     "scaled_targets",

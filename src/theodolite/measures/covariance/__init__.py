@@ -1,17 +1,5 @@
 """Covariance alignment: do a layer's weights vary along the directions in which its data do?"""
 
-from theodolite.measures.covariance._activation import (
-    ActivationFractions,
-    activation_fractions,
-    activation_histogram,
-    merge_activation_fractions,
-)
-from theodolite.measures.covariance._alignment import (
-    CorrespondingEigenvalues,
-    alignment_defect,
-    corresponding_eigenvalues,
-    is_aligned,
-)
 from theodolite.measures.covariance._baseline import (
     MisalignmentComparison,
     basis_misalignment,
@@ -23,97 +11,36 @@ from theodolite.measures.covariance._baseline import (
     relative_misalignment,
     subspace_size,
 )
-from theodolite.measures.covariance._divergence import (
-    fisher_rao_length,
-    gaussian_information,
-    gaussian_kl,
-    rotation_angle_deviation,
-    rotation_chain,
-    rotation_information,
-    rotation_length,
-    symmetric_kl,
-)
-from theodolite.measures.covariance._matrices import (
-    EquivarianceDeviation,
-    random_bases,
-    random_symmetry,
-    rotation_equivariance_check,
-    symmetrize,
-)
 from theodolite.measures.covariance._misalignment import (
     MisalignmentTerms,
-    closest_aligned,
-    haar_bound,
-    kantorovich_bound,
     misalignment,
     misalignment_floor,
     misalignment_terms,
-    one_sided_misalignment,
-)
-from theodolite.measures.covariance._overlap import (
-    EigenvectorMatch,
-    EigenvectorOverlap,
-    eigenvector_overlap,
-    match_eigenvectors,
-    predicted_overlap_loss,
-    subspace_overlap,
 )
 from theodolite.measures.covariance._transfer import (
     TransferFunction,
-    curve_deviation,
     transfer_from_covariance,
     transfer_function,
-    unimodality_defect,
 )
+from theodolite.measures.covariance.matrices import random_bases, subspace_overlap
 
 __all__ = [
-    "ActivationFractions",
-    "CorrespondingEigenvalues",
-    "EigenvectorMatch",
-    "EigenvectorOverlap",
-    "EquivarianceDeviation",
     "MisalignmentComparison",
     "MisalignmentTerms",
     "TransferFunction",
-    "activation_fractions",
-    "activation_histogram",
-    "alignment_defect",
     "basis_misalignment",
     "basis_misalignment_terms",
-    "closest_aligned",
     "compare_misalignment",
     "compare_misalignment_along",
     "compress_covariance",
-    "corresponding_eigenvalues",
-    "curve_deviation",
-    "eigenvector_overlap",
-    "fisher_rao_length",
-    "gaussian_information",
-    "gaussian_kl",
-    "haar_bound",
-    "is_aligned",
-    "kantorovich_bound",
-    "match_eigenvectors",
-    "merge_activation_fractions",
     "misalignment",
     "misalignment_floor",
     "misalignment_terms",
-    "one_sided_misalignment",
-    "predicted_overlap_loss",
     "random_bases",
     "random_basis_misalignment",
-    "random_symmetry",
     "relative_misalignment",
-    "rotation_angle_deviation",
-    "rotation_chain",
-    "rotation_equivariance_check",
-    "rotation_information",
-    "rotation_length",
     "subspace_overlap",
     "subspace_size",
-    "symmetric_kl",
-    "symmetrize",
     "transfer_from_covariance",
     "transfer_function",
-    "unimodality_defect",
 ]

@@ -19,25 +19,22 @@ from theodolite.linalg import (
     prints_shapes,
     ratio_or_nan,
 )
-from theodolite.measures.covariance._matrices import (
+from theodolite.measures.covariance._misalignment import misalignment_floor, total_misalignment
+from theodolite.measures.covariance.matrices import (
     Eigenspaces,
+    compressed,
     eigenspaces,
     haar_basis,
     leading_eigenspaces,
     positive_definite_factor,
+    prepared,
+    quadratic_forms,
     require_dimension,
     require_orthonormal,
+    require_pair,
     require_symmetric_stack,
     symmetrized,
     whole_leading_eigenspaces,
-)
-from theodolite.measures.covariance._misalignment import (
-    compressed,
-    misalignment_floor,
-    prepared,
-    quadratic_forms,
-    require_pair,
-    total_misalignment,
 )
 
 
@@ -61,7 +58,7 @@ def basis_misalignment(
         ShapeError: If the matrices are not square or differ in size.
         DomainError: If the basis is not orthonormal, or :math:`B` not symmetric, finite, definite.
 
-    Example:
+    Examples:
         >>> weights = torch.diag(torch.tensor([1.0, 2.0]))
         >>> basis = torch.tensor([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
         >>> round(basis_misalignment(basis, weights).item(), 4)
@@ -93,7 +90,7 @@ def basis_misalignment_terms(
         ShapeError: If the matrices are not square or differ in size.
         DomainError: As in :func:`basis_misalignment`.
 
-    Example:
+    Examples:
         >>> weights = torch.tensor([[1.0, 0.6], [0.6, 1.0]])
         >>> basis_misalignment_terms(torch.eye(2), weights).round(decimals=4).tolist()
         [0.25, 0.25]
@@ -129,7 +126,7 @@ def random_basis_misalignment(
         ShapeError: If the matrix is not square.
         DomainError: If it is not symmetric, finite and positive definite, or there are no draws.
 
-    Example:
+    Examples:
         >>> weights = torch.diag(torch.tensor([1.0, 2.0, 4.0]))
         >>> scores = random_basis_misalignment(weights, generator=torch.Generator().manual_seed(0))
         >>> tuple(scores.shape), bool((scores > 0).all())
@@ -183,7 +180,7 @@ def subspace_size(filters: int, dimensions: int) -> int:
     Raises:
         DomainError: If a count is below 1.
 
-    Example:
+    Examples:
         >>> subspace_size(256, 27), subspace_size(64, 576), subspace_size(3, 10)
         (27, 16, 0)
     """
@@ -212,7 +209,7 @@ def compress_covariance(
         ShapeError: If the matrices are not square or differ in size.
         DomainError: If a matrix is not symmetric or not finite, or the subspace cuts an eigenspace.
 
-    Example:
+    Examples:
         >>> data = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
         >>> compress_covariance(data, data, 2).round(decimals=4).tolist()
         [[3.0, 0.0], [0.0, 2.0]]
@@ -254,7 +251,7 @@ def relative_misalignment(
         ShapeError: If the matrices are not square or differ in size.
         DomainError: As in :func:`misalignment` and :func:`basis_misalignment`.
 
-    Example:
+    Examples:
         >>> data = torch.diag(torch.tensor([1.0, 2.0]))
         >>> weights = torch.tensor([[1.0, 0.2], [0.2, 2.0]])
         >>> diagonal = torch.tensor([[[1.0, 1.0], [1.0, -1.0]]]) / 2**0.5
@@ -311,7 +308,7 @@ def compare_misalignment(
         DomainError: If a matrix is not symmetric or not finite, or the weight covariance not
             positive definite in the subspace.
 
-    Example:
+    Examples:
         >>> data = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
         >>> result = compare_misalignment(data, data @ data, filters=64)
         >>> result.subspace, round(result.floor.item(), 4), round(result.value.item(), 4)
@@ -360,7 +357,7 @@ def compare_misalignment_along(
         ShapeError: If the directions have another dimension, or there are too few of them.
         DomainError: If the weight covariance is not positive definite in the subspace.
 
-    Example:
+    Examples:
         >>> from theodolite.measures.covariance import random_bases
         >>> generator = torch.Generator().manual_seed(0)
         >>> weights = torch.randn(64, 3, generator=generator) * torch.tensor([3.0, 2.0, 1.0])

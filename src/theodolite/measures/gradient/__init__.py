@@ -22,18 +22,14 @@ from theodolite.measures.gradient._alignment import (
     within_class_stiffness,
 )
 from theodolite.measures.gradient._comparison import (
-    TwoVectorMeasures,
     confusion_of_gram,
     gradient_confusion,
     gradient_diversity,
-    is_extreme_memorization,
     relative_norm,
-    two_vector_measures,
 )
 
 __all__ = [
     "SetSums",
-    "TwoVectorMeasures",
     "VectorMoments",
     "alignment_contrast",
     "between_class_stiffness",
@@ -45,11 +41,9 @@ __all__ = [
     "gradient_confusion",
     "gradient_diversity",
     "in_class_alignment",
-    "is_extreme_memorization",
     "mean_over_classes",
     "relative_norm",
     "stiffness_matrix",
-    "two_vector_measures",
     "vector_alignment",
     "weighted_alignment",
     "within_class_stiffness",

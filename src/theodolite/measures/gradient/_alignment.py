@@ -34,7 +34,7 @@ class VectorMoments:
     ``O(k d)`` memory beyond the input, which is read once: norms and sums of one tile are taken
     while it is in the cache, in the dtype of the vectors, and added up in float64.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
         >>> both = VectorMoments.of(v[:1]) + VectorMoments.of(v[1:])
         >>> round(both.set_sums().alignment().item(), 4)
@@ -246,7 +246,7 @@ def vector_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         ShapeError: If there are fewer than two vectors, or they are empty.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
         >>> round(vector_alignment(v).item(), 4)  # 25 / 48
         0.5208
@@ -279,7 +279,7 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         ShapeError: If there are fewer than two vectors, or they are empty.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
         >>> round(weighted_alignment(v).item(), 4)  # 50 / 94
         0.5319
@@ -317,7 +317,7 @@ def class_alignment(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
         >>> class_alignment(v, torch.tensor([0, 0, 1]))
         tensor([1., nan])
@@ -354,7 +354,7 @@ def in_class_alignment(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
         >>> round(in_class_alignment(v, torch.tensor([0, 0, 1, 1])).item(), 4)
         0.5
@@ -393,7 +393,7 @@ def alignment_contrast(
         ShapeError: If lengths differ, or there are fewer than two vectors.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
         >>> round(alignment_contrast(v, torch.tensor([0, 0, 1, 1])).item(), 4)
         0.6667
@@ -431,7 +431,7 @@ def class_alignment_matrix(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
         >>> class_alignment_matrix(v, torch.tensor([0, 0, 1, 1]))
         tensor([[1., 0.],
@@ -473,7 +473,7 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         ShapeError: If there are fewer than two vectors, or they are empty.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 3.0]])
         >>> round(cosine_stiffness(v).item(), 4)  # (0 + 2 sqrt(1/2)) / 3
         0.4714
@@ -507,7 +507,7 @@ def stiffness_matrix(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [5.0, 0.0], [0.0, 2.0], [0.0, -1.0]])
         >>> stiffness_matrix(v, torch.tensor([0, 0, 1, 1]))
         tensor([[ 1.,  0.],
@@ -541,7 +541,7 @@ def within_class_stiffness(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [5.0, 0.0], [0.0, 2.0], [0.0, -1.0]])
         >>> within_class_stiffness(v, torch.tensor([0, 0, 1, 1])).item()
         0.0
@@ -575,7 +575,7 @@ def between_class_stiffness(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> v = torch.tensor([[1.0, 0.0], [5.0, 0.0], [3.0, 4.0]])
         >>> round(between_class_stiffness(v, torch.tensor([0, 0, 1])).item(), 4)
         0.6

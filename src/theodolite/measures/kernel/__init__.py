@@ -1,19 +1,6 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra."""
 
 from theodolite.linalg import LeaveOneOut
-from theodolite.measures.kernel._alignment import (
-    CenteredGrams,
-    center_gram,
-    centered_cka,
-    cka,
-    cka_from_products,
-    gram,
-    hsic,
-    kta,
-    optimal_kernel,
-    permuted_cka,
-    target_gram,
-)
 from theodolite.measures.kernel._layers import (
     CkaMatrix,
     LayerProfile,
@@ -21,12 +8,7 @@ from theodolite.measures.kernel._layers import (
     gram_cka_matrix,
     layer_profile,
 )
-from theodolite.measures.kernel._linear import (
-    linear_cka,
-    linear_hsic,
-    linear_kta,
-    target_cka,
-)
+from theodolite.measures.kernel._linear import linear_cka, linear_hsic, linear_kta, target_cka
 from theodolite.measures.kernel._regression import (
     MixedRegression,
     leave_one_out_regression,
@@ -35,7 +17,19 @@ from theodolite.measures.kernel._regression import (
     regression_accuracy,
     regression_error,
 )
-from theodolite.measures.kernel._spectrum import (
+from theodolite.measures.kernel.alignment import (
+    CenteredGrams,
+    center_gram,
+    centered_cka,
+    cka,
+    cka_from_products,
+    gram,
+    hsic,
+    kta,
+    permuted_cka,
+    target_gram,
+)
+from theodolite.measures.kernel.spectrum import (
     CumulativePower,
     KernelSpectrum,
     cumulative_power,
@@ -45,8 +39,6 @@ from theodolite.measures.kernel._spectrum import (
     participation_from_traces,
     participation_ratio,
     power_area,
-    power_evenness,
-    spectral_gap,
 )
 
 __all__ = [
@@ -77,15 +69,12 @@ __all__ = [
     "mean_gram",
     "mixed_regression",
     "modes_to_reach",
-    "optimal_kernel",
     "participation_from_traces",
     "participation_ratio",
     "permuted_cka",
     "power_area",
-    "power_evenness",
     "regression_accuracy",
     "regression_error",
-    "spectral_gap",
     "target_cka",
     "target_gram",
 ]

@@ -16,7 +16,6 @@ from theodolite.checks import (
 )
 from theodolite.errors import ShapeError
 from theodolite.linalg import KernelProducts, array_function, double, eps_of, prints_shapes
-from theodolite.measures.kernel._alignment import cka_from_products, require_grams, safe_scale
 from theodolite.measures.kernel._linear import (
     CenteredRows,
     LabelKernel,
@@ -25,6 +24,7 @@ from theodolite.measures.kernel._linear import (
     vanishing,
     with_labels,
 )
+from theodolite.measures.kernel.alignment import cka_from_products, require_grams, safe_scale
 
 _BLOCK_BYTES = 256 * 2**20  # centred rows of all the kernels together
 Estimator = Literal["debiased", "biased"]
@@ -148,7 +148,7 @@ def cka_matrix(
         ShapeError: If there is no layer, or the layers differ in their number of rows.
         DomainError: If an entry is not finite or a label is negative, or one is a Gram matrix.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
         >>> table = cka_matrix([x, -x], torch.tensor([0, 0, 1, 1]), debiased=False)
         >>> [round(value, 4) for value in (table.between[0, 1].item(), table.target[0].item())]
@@ -195,7 +195,7 @@ def gram_cka_matrix(
         ShapeError: If there is no kernel, or the matrices differ in size.
         DomainError: If one is not symmetric or not finite, or a label is negative.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
         >>> table = gram_cka_matrix([x @ x.T], torch.tensor([0, 0, 1, 1]), debiased=False)
         >>> round(table.target[0].item(), 4)
@@ -246,7 +246,7 @@ def layer_profile(
         ShapeError: If there is no layer, or numbers of rows differ.
         DomainError: If an entry is not finite or a label is negative.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
         >>> profile = layer_profile([x, x > 2], torch.tensor([0, 0, 1, 1]), debiased=False)
         >>> round(profile.mean.item(), 4)

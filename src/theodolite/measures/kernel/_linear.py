@@ -29,7 +29,7 @@ from theodolite.linalg import (
     row_chunks,
     safe_sqrt,
 )
-from theodolite.measures.kernel._alignment import cka_from_products, require_no_gram, safe_scale
+from theodolite.measures.kernel.alignment import cka_from_products, require_no_gram, safe_scale
 
 _TILE_BYTES = 256 * 2**20  # all kernels' tiles of one position together
 _STRIP_BYTES = 64 * 2**20  # float64 copy of the columns that one product of a tile reads
@@ -268,7 +268,7 @@ def linear_kta(
         ShapeError: If these are not matrices with equally many rows.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[1.0], [0.0]])
         >>> round(linear_kta(x, torch.tensor([[1.0], [1.0]])).item(), 4)
         0.5
@@ -312,7 +312,7 @@ def linear_cka(
         ShapeError: If these are not matrices with equally many rows.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[1.0], [2.0], [3.0]])
         >>> y = torch.tensor([[1.0], [3.0], [2.0]])
         >>> round(linear_cka(x, y, debiased=False).item(), 4)  # squared correlation
@@ -366,7 +366,7 @@ def target_cka(
         ShapeError: If there is not one label per row.
         DomainError: If an entry is not finite or a label is out of range.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
         >>> round(target_cka(x, torch.tensor([0, 0, 1, 1]), debiased=False).item(), 4)
         0.9412
@@ -416,7 +416,7 @@ def linear_hsic(
         ShapeError: If these are not matrices with equally many rows.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[1.0], [2.0], [3.0]])
         >>> round(linear_hsic(x, x, debiased=False).item(), 4)  # squared variance
         0.4444

@@ -58,7 +58,7 @@ def regression_error(
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If the kernel is not symmetric, or something is not finite.
 
-    Example:
+    Examples:
         >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 1.1, 1.9, 3.0])
         >>> round(regression_error(x @ x.T, y).item(), 4)
         0.0062
@@ -92,7 +92,7 @@ def regression_accuracy(
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If the kernel is not symmetric or not finite.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
         >>> regression_accuracy(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1])).item()
         1.0
@@ -124,7 +124,7 @@ def leave_one_out_regression(
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If the kernel is not symmetric, something not finite, or a ridge not positive.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
         >>> found = leave_one_out_regression(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1]))
         >>> found.accuracy.item(), round(found.error.item(), 4)
@@ -182,7 +182,7 @@ def mixed_regression(
         ShapeError: If lengths differ, there are fewer than two examples, or no share.
         DomainError: If a kernel is not symmetric or not finite, or a share outside [0, 1].
 
-    Example:
+    Examples:
         >>> x, y = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
         >>> found = mixed_regression(x @ x.T, y @ y.T, y[:, 0])
         >>> found.share, found.best.error < found.first.error
@@ -218,7 +218,7 @@ def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
         ShapeError: If there is none, or they are not of one size.
         DomainError: If one is not symmetric.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
         >>> torch.allclose(mean_gram([x @ x.T, 9 * x @ x.T]), mean_gram([x @ x.T]))
         True

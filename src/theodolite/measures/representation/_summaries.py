@@ -14,12 +14,10 @@ from theodolite.linalg import (
     eps_of,
     rank_tolerance,
     ratio_or_nan,
-    row_chunks,
 )
-from theodolite.measures.representation._curve import tie_index, tie_tolerance, wants_gradient
-from theodolite.measures.representation._projections import (
+from theodolite.measures.representation.curve import tie_tolerance, wants_gradient
+from theodolite.measures.representation.projections import (
     Filter,
-    LabelColumns,
     RouteChoice,
     Rows,
     project,
@@ -68,7 +66,7 @@ def alignment_area(
         ShapeError: If features are not a non-empty matrix or targets differ in length.
         DomainError: If an entry is not finite.
 
-    Example:
+    Examples:
         >>> features, y = torch.diag(torch.tensor([3.0, 2.0, 0.0])), torch.tensor([1.0, 2.0, 3.0])
         >>> round(alignment_area(features, y).item(), 4)
         0.2062
@@ -104,7 +102,7 @@ def area_from_projections(
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
         normalized: divide by the root of n and by the squared norm of the targets.
 
-    Example:
+    Examples:
         >>> from theodolite.measures.representation import label_projections
         >>> p = label_projections(2 * torch.eye(2), torch.tensor([1.0, 2.0]))
         >>> area_from_projections(p, normalized=False).item()
@@ -116,49 +114,6 @@ def area_from_projections(
     area = _area(projections)
     energy = double(projections.energy).sum(0)
     return ratio_or_nan(area, projections.count**0.5 * energy) if normalized else area
-
-
-@array_function
-def alignment_second_moment(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
-) -> Float[Tensor, ""]:
-    r"""Second moment of the alignment curve: the numerator of kernel-target alignment.
-
-    .. math:: \int_0^\infty 2\tau A(\tau)\,d\tau = \sum_i \sigma_i^2 (u_i^\top y)^2
-              = \|\Phi^\top y\|^2
-
-    Range: [0, inf).
-    Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
-        zero columns; the sign of the targets.
-    Undefined: never.
-
-    Args:
-        features: :math:`\Phi`.
-        targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-
-    Raises:
-        ShapeError: If features are not a non-empty matrix or targets differ in length.
-        DomainError: If an entry is not finite.
-
-    Example:
-        >>> features = torch.diag(torch.tensor([3.0, 2.0, 0.0]))
-        >>> alignment_second_moment(features, torch.tensor([1.0, 2.0, 3.0])).item()
-        25.0
-
-    References:
-        [imani2022], Eq. (2), integrated with twice the threshold.
-    """
-    read_features(features, targets)
-    require_finite(features=features)
-    values, num_classes = read_targets(targets)
-    parts = [
-        double(rows).mT @ LabelColumns(labels, num_classes).columns
-        for rows, labels in row_chunks(features, values)
-    ]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total.square().sum()
 
 
 @array_function
@@ -193,7 +148,7 @@ def top_share(
         ShapeError: If features are not a non-empty matrix or targets differ in length.
         DomainError: If an entry is not finite, or the count is below 1.
 
-    Example:
+    Examples:
         >>> features = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
         >>> round(top_share(features, torch.tensor([1.0, 2.0, 3.0]), 1, rows="none").item(), 4)
         0.0714
@@ -237,7 +192,7 @@ def top_share_from_projections(projections: LabelProjections, count: int) -> Flo
     Raises:
         DomainError: If the count is below 1.
 
-    Example:
+    Examples:
         >>> from theodolite.measures.representation import label_projections
         >>> p = label_projections(torch.diag(torch.tensor([2.0, 1.0])), torch.tensor([1.0, 2.0]))
         >>> round(top_share_from_projections(p, 1).item(), 4)
@@ -280,58 +235,3 @@ def _top_filter(sigma: Tensor, count: int, size: int, rtol: float) -> Filter:
         weights[: cut.start] = 1
         weights[cut] = (count - cut.start) / (cut.stop - cut.start)
     return Filter(weights.unsqueeze(0), null, torch.zeros_like(weights).unsqueeze(0))
-
-
-@array_function
-def picard_ratios(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
-) -> Float[Tensor, "m *k"]:
-    r"""How far each weight must travel: coefficients of the targets over singular values.
-
-    .. math:: |u_i^\top y| / \sigma_i = |v_i^\top \Phi^+ y|, \qquad i = 1, \dots, \min(n, d)
-
-    Small and falling ratios mean that a small read-out suffices (the discrete Picard condition).
-    Inside a group of equal singular values only the norm over the group is determined: each
-    direction gets the root mean square.
-
-    Range: [0, inf).
-    Invariant to: joint permutation or rotation of the examples; rotation of the features; the sign
-        of the targets.
-    Undefined (``nan``): directions whose singular value counts as zero.
-
-    Args:
-        features: :math:`\Phi`.
-        targets: :math:`y`: a vector (one ratio per direction), or columns or integer class labels
-            (one ratio per direction and column).
-
-    Raises:
-        ShapeError: If features are not a non-empty matrix or targets differ in length.
-        DomainError: If an entry is not finite.
-
-    Example:
-        >>> features = torch.diag(torch.tensor([4.0, 2.0]))
-        >>> picard_ratios(features, torch.tensor([2.0, -3.0])).tolist()
-        [0.5, 1.5]
-
-    References:
-        [hansen1990], the discrete Picard condition.
-    """
-    read_features(features, targets)
-    columns = read_targets(targets)
-    found = project(features, columns, None)
-    sigma = found.singular_values
-    ratios = _coefficients(found, eps_of(features)) / sigma.unsqueeze(1)
-    missing = min(features.shape) - len(sigma)
-    undefined = ratios.new_full((missing, ratios.shape[1]), torch.nan)
-    whole = torch.cat([ratios, undefined])
-    return whole.squeeze(1) if columns.num_classes is None and targets.ndim == 1 else whole
-
-
-def _coefficients(found: LabelProjections, eps: float) -> Tensor:
-    """Absolute coefficients; over equal singular values, where the basis is free, their RMS."""
-    index = tie_index(found.singular_values, tie_tolerance(eps))
-    peak = found.coefficients.abs().amax().clamp(min=torch.finfo(torch.float64).tiny)
-    squares = (found.coefficients / peak).square()
-    sizes = index.bincount().unsqueeze(1)
-    sums = squares.new_zeros(len(sizes), squares.shape[1]).index_add(0, index, squares)
-    return (sums / sizes)[index].sqrt() * peak

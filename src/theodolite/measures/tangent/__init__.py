@@ -8,61 +8,27 @@ from theodolite.linalg import (
     squared_error_gradient,
     squared_error_hessian,
 )
-from theodolite.measures.tangent._alignment import (
-    AlignmentDecomposition,
-    alignment_decomposition,
-    centered_labels,
-    correlation_term,
-    feature_kernel,
-    label_gradient_correlation,
-    operator_alignment,
-    permuted_alignments,
-    stacked_kernel,
-    tangent_alignment,
-    uncoupled_bound,
-)
-from theodolite.measures.tangent._fisher import (
-    fisher_correlation,
-    fisher_gram,
-    fisher_information,
-    fisher_stable_rank,
-)
-from theodolite.measures.tangent._hierarchy import (
-    EquilibriumFit,
-    fit_equilibrium,
-    is_ascent_descent,
-    peak_layer,
-    prominence,
-    relative_alignment,
-)
 from theodolite.measures.tangent._regression import (
     leave_one_out_tangent_regression,
     tangent_regression_accuracy,
     tangent_regression_error,
 )
-from theodolite.measures.tangent._spectrum import (
-    LayerEnergy,
-    effective_rank,
-    layer_energy,
-    normalized_spectrum,
-    stable_rank,
+from theodolite.measures.tangent.alignment import (
+    AlignmentDecomposition,
+    alignment_decomposition,
+    centered_labels,
+    correlation_term,
+    feature_kernel,
+    operator_alignment,
+    permuted_alignments,
+    stacked_kernel,
+    tangent_alignment,
 )
-from theodolite.measures.tangent._updates import (
-    RankOneModel,
-    UpdateBounds,
-    frozen_update,
-    frozen_update_bounds,
-    label_contribution,
-    rank_one_model,
-)
+from theodolite.measures.tangent.spectrum import effective_rank, peak_layer, stable_rank
 
 __all__ = [
     "AlignmentDecomposition",
-    "EquilibriumFit",
-    "LayerEnergy",
     "LeaveOneOut",
-    "RankOneModel",
-    "UpdateBounds",
     "alignment_decomposition",
     "alignment_from_norms",
     "centered_labels",
@@ -71,25 +37,10 @@ __all__ = [
     "cross_entropy_hessian",
     "effective_rank",
     "feature_kernel",
-    "fisher_correlation",
-    "fisher_gram",
-    "fisher_information",
-    "fisher_stable_rank",
-    "fit_equilibrium",
-    "frozen_update",
-    "frozen_update_bounds",
-    "is_ascent_descent",
-    "label_contribution",
-    "label_gradient_correlation",
-    "layer_energy",
     "leave_one_out_tangent_regression",
-    "normalized_spectrum",
     "operator_alignment",
     "peak_layer",
     "permuted_alignments",
-    "prominence",
-    "rank_one_model",
-    "relative_alignment",
     "squared_error_gradient",
     "squared_error_hessian",
     "stable_rank",
@@ -97,5 +48,4 @@ __all__ = [
     "tangent_alignment",
     "tangent_regression_accuracy",
     "tangent_regression_error",
-    "uncoupled_bound",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from theodolite.checks import require_count, require_labels, require_same_length
 from theodolite.linalg import RIDGES, LeaveOneOut, array_function, leave_one_out_blocks, unit_peak
-from theodolite.measures.tangent._alignment import require_kernel, stacked
+from theodolite.measures.tangent.alignment import require_kernel, stacked
 
 
 @array_function
@@ -42,7 +42,7 @@ def tangent_regression_error(
         ShapeError: If sizes do not match or there are fewer than two examples.
         DomainError: If the kernel is not symmetric, or something is not finite.
 
-    Example:
+    Examples:
         >>> x, y = torch.tensor([0.0, 1.0, 2.0, 3.0]), torch.tensor([[0.0], [1.1], [1.9], [3.0]])
         >>> round(tangent_regression_error(torch.outer(x, x).reshape(4, 1, 4, 1), y).item(), 4)
         0.0062
@@ -77,7 +77,7 @@ def tangent_regression_accuracy(
         ShapeError: If sizes do not match or there are fewer than two examples.
         DomainError: If the kernel is not symmetric or not finite.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([0.0, 0.1, 0.2, 5.0, 5.1, 5.2])
         >>> kernel = torch.einsum("x,y,ij->xiyj", x, x, torch.eye(2))
         >>> tangent_regression_accuracy(kernel, torch.tensor([0, 0, 0, 1, 1, 1])).item()
@@ -110,7 +110,7 @@ def leave_one_out_tangent_regression(
         ShapeError: If sizes do not match or there are fewer than two examples.
         DomainError: If the kernel is not symmetric, something not finite, or a ridge not positive.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([0.0, 0.1, 0.2, 5.0, 5.1, 5.2])
         >>> kernel = torch.einsum("x,y,ij->xiyj", x, x, torch.eye(2))
         >>> found = leave_one_out_tangent_regression(kernel, torch.tensor([0, 0, 0, 1, 1, 1]))

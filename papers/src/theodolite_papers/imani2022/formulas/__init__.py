@@ -1,0 +1,1 @@
+"""Formulas of imani2022: what the paper states and its studies compare with measured numbers."""

@@ -1,0 +1,469 @@
+"""Modes of a kernel on the examples at hand, and how much of a target the leading ones carry."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Integer, Shaped
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_choice,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_same_length,
+)
+from theodolite.errors import DomainError
+from theodolite.linalg import (
+    array_function,
+    center_columns,
+    double,
+    double_center,
+    eigenvalue_groups,
+    eps_of,
+    equality_tolerance,
+    nan_unless,
+    prints_shapes,
+    ratio_or_nan,
+    symmetric_eigen,
+    thin_svd,
+    top_eigen,
+    unit_peak,
+    vanishes_when_centered,
+)
+from theodolite.measures.kernel.alignment import require_grams, safe_scale, target_matrix
+
+_ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
+_NEGATIVE = 1e-5  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding
+_EPS64 = torch.finfo(torch.float64).eps
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class KernelSpectrum:
+    r"""Eigenvalues and eigenfunctions of a kernel's integral operator on ``n`` examples.
+
+    .. math:: K = \Phi\,\mathrm{diag}(\eta)\,\Phi^\top, \qquad \tfrac1n\Phi^\top\Phi = I
+
+    ``complete`` says that the modes which are not listed have eigenvalue zero.
+    """
+
+    eigenvalues: Float[Tensor, " r"]  # decreasing; noise is zero
+    eigenfunctions: Float[Tensor, "n r"]
+    rank: int  # of the listed eigenvalues, those above the noise
+    groups: tuple[tuple[int, int], ...]  # eigenspaces: start and end of equal eigenvalues
+    complete: bool
+    centered: bool
+
+    @property
+    def count(self) -> int:
+        """Number of examples."""
+        return len(self.eigenfunctions)
+
+
+@array_function
+def kernel_spectrum(
+    gram: Float[Tensor, "n n"], count: int | None = None, center: bool = False
+) -> KernelSpectrum:
+    r"""Eigenvalues and eigenfunctions of a kernel given by its matrix.
+
+    .. math:: \eta_\rho = \lambda_\rho / n, \qquad \phi_\rho(x^\mu) = \sqrt n\,u_{\rho\mu},
+              \qquad K u_\rho = \lambda_\rho u_\rho
+
+    Eigenvalues below ``n`` roundings of the work in float64, or 8 of the input's dtype, of the
+    largest are noise, perhaps negative, and are set to zero. An eigenvalue has a gradient while it
+    is above the noise and comes from the full decomposition.
+
+    Range: eigenvalues at least 0.
+    Invariant to: a permutation of examples.
+    Undefined: never; a zero kernel has eigenvalues zero.
+
+    Args:
+        gram: :math:`K`, symmetric positive semi-definite.
+        count: only the leading modes, by an iterative solver where that is cheaper.
+        center: decompose :math:`HKH`; the paper does not centre.
+
+    Raises:
+        ShapeError: If the matrix is not square.
+        DomainError: If it is not symmetric, not finite, or has a clearly negative eigenvalue.
+
+    Examples:
+        >>> kernel_spectrum(torch.diag(torch.tensor([3.0, 6.0, 0.0]))).eigenvalues
+        tensor([2., 1., 0.])
+
+    References:
+        [canatar2022], Eq. (1).
+    """
+    require_grams("call linear_spectrum", gram=gram)
+    return gram_modes(gram, count, center)
+
+
+@array_function
+def linear_spectrum(
+    features: Float[Tensor, "n d"], count: int | None = None, center: bool = False
+) -> KernelSpectrum:
+    r"""Eigenvalues and eigenfunctions of a linear kernel, from the features' smaller side.
+
+    .. math:: \eta_\rho = \sigma_\rho(F)^2 / n, \qquad \phi_\rho = \sqrt n\,u_\rho,
+              \qquad F = U\Sigma V^\top
+
+    Singular values below ``max(n, d)`` roundings of the work in float64, or 8 of the input's dtype,
+    of the largest are noise and are set to zero. Features resolve modes that
+    :func:`kernel_spectrum` of their Gram matrix has lost.
+
+    Range: eigenvalues at least 0.
+    Invariant to: orthogonal maps of the features; a permutation of examples.
+    Undefined: never; zero features have eigenvalues zero.
+
+    Args:
+        features: :math:`F`, one row per example.
+        count: only the leading modes, by an iterative solver where that is cheaper.
+        center: decompose the kernel of the centred features; the paper does not centre.
+
+    Raises:
+        ShapeError: If these are no matrix.
+        DomainError: If an entry is not finite.
+
+    Examples:
+        >>> linear_spectrum(torch.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+        tensor([2.0000, 0.5000])
+
+    References:
+        [canatar2022], Eq. (1).
+    """
+    require_axes(2, features=features)
+    require_nonempty(features=features)
+    require_finite(features=features)
+    n, smaller, eps = len(features), min(features.shape), eps_of(features)
+    F = center_columns(double(features)) if center else double(features)
+    modes = smaller if count is None else _modes(count, smaller)
+    if smaller > _ITERATIVE_ABOVE and 4 * modes < smaller:
+        left, sigma = _top_modes(F, modes)
+        noise = (n * _EPS64) ** 0.5  # of the Gram matrix it came from
+    else:
+        left, sigma, _ = thin_svd(F)
+        noise = _noise(max(features.shape), eps)
+    kept = (sigma > noise * sigma.max()) & ~vanishes_when_centered(F, double(features), eps)
+    groups = _eigenspaces(sigma[:modes][kept[:modes]], eps)
+    eta = torch.where(kept, sigma, torch.zeros_like(sigma)).square()[:modes] / n
+    rank = int(kept[:modes].sum())
+    complete = modes == smaller or modes > rank
+    return KernelSpectrum(eta, left[:, :modes] * n**0.5, rank, groups, complete, center)
+
+
+def gram_modes(
+    gram: Float[Tensor, "n n"],
+    count: int | None = None,
+    center: bool = False,
+    name: str = "gram",
+) -> KernelSpectrum:
+    """The spectrum of a symmetric matrix, in float64 whatever the matrix came in."""
+    n, eps = len(gram), eps_of(gram)
+    unit = safe_scale(gram)  # squares of its entries neither overflow nor vanish
+    raw = double(gram) / unit
+    K = double_center(raw) if center else raw
+    values, vectors = symmetric_eigen(K) if count is None else top_eigen(K, _modes(count, n))
+    peak = values.detach().abs().max()
+    if values.min() < -_NEGATIVE * peak:
+        raise DomainError(
+            f"{name}: expected a positive semi-definite matrix, got an eigenvalue of "
+            f"{values.min().item() * unit:.3g} next to {values.max().item() * unit:.3g}; "
+            "pass a kernel, e.g. features @ features.T"
+        )
+    kept = (values > _noise(n, eps) * peak) & ~vanishes_when_centered(K, raw, eps)
+    groups = _eigenspaces(values[kept], eps)
+    eta = torch.where(kept, values, torch.zeros_like(values)) / n * unit
+    complete = len(values) == n or len(values) > int(kept.sum())
+    return KernelSpectrum(eta, vectors * n**0.5, int(kept.sum()), groups, complete, center)
+
+
+def _noise(size: int, eps: float) -> float:
+    """Relative level of noise: that of the decomposition, and that of the input's own rounding.
+
+    The input's errors are independent, so that their norm does not grow with the size as the bound
+    on the decomposition's does: ``n eps`` of float32 would cut a spectrum at a thousandth.
+    """
+    return max(size * _EPS64, 8 * eps)
+
+
+def _modes(count: int, most: int) -> int:
+    require_count(1, count=count)
+    return min(count, most)
+
+
+def _top_modes(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Leading left singular vectors and singular values, from the smaller Gram matrix."""
+    n, d = features.shape
+    values, vectors = top_eigen(features @ features.mT if n <= d else features.mT @ features, count)
+    sigma = values.clamp(min=0).sqrt()
+    if n <= d:
+        return vectors, sigma
+    return features @ vectors / torch.where(sigma > 0, sigma, torch.ones_like(sigma)), sigma
+
+
+def _eigenspaces(levels: Tensor, eps: float) -> tuple[tuple[int, int], ...]:
+    """Runs of equal levels: eigenvalues of a matrix, singular values of features.
+
+    Without the factor of the matrix size that bounds the worst case: chained over thousands of
+    float32 values it would make one eigenspace of the whole tail of a spectrum.
+    """
+    groups = eigenvalue_groups(levels.detach(), equality_tolerance(1, eps))
+    return tuple((group.start, group.stop) for group in groups)
+
+
+@array_function
+def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Float[Tensor, ""]:
+    r"""Effective number of modes of a kernel, from its trace and norm.
+
+    .. math:: \frac{(\sum_\rho \eta_\rho)^2}{\sum_\rho \eta_\rho^2}
+              = \frac{(\mathrm{tr} K)^2}{\|K\|_F^2}
+
+    One or two large modes, such as the mean at initialisation, already make it small: centre first,
+    and prefer :func:`spectral_gap` to tell a low rank.
+
+    Range: [0, n]; at least 1 if the matrix is positive semi-definite.
+    Invariant to: scaling; orthogonal maps of both sides.
+    Undefined (``nan``): the matrix is zero (after centring, up to rounding).
+
+    Args:
+        gram: :math:`K`, symmetric.
+        center: take the centred kernel :math:`HKH`.
+
+    Raises:
+        ShapeError: If the matrix is not square.
+        DomainError: If it is not symmetric or not finite.
+
+    Examples:
+        >>> participation_ratio(torch.eye(5)).item(), participation_ratio(torch.ones(5, 5)).item()
+        (5.0, 1.0)
+
+    References:
+        [canatar2022], Fig. 3; the number is ours.
+    """
+    require_grams("pass gram(features)", gram=gram)
+    raw = unit_peak(double(gram))
+    K = double_center(raw) if center else raw
+    defined = ~vanishes_when_centered(K, raw, eps_of(gram))
+    return participation_from_traces(K.trace(), K.square().sum(), defined)
+
+
+def participation_from_traces(
+    trace: Float[Tensor, "*batch"],
+    trace_of_square: Float[Tensor, "*batch"],
+    defined: Tensor | bool = True,
+) -> Float[Tensor, "*batch"]:
+    r"""Participation ratio from the sum of the eigenvalues and the sum of their squares.
+
+    Args:
+        trace: :math:`\mathrm{tr} K = n\sum_\rho\eta_\rho`.
+        trace_of_square: :math:`\mathrm{tr} K^2 = n^2\sum_\rho\eta_\rho^2`.
+        defined: whether the kernel is more than rounding.
+
+    Examples:
+        >>> eta = torch.tensor([2.0, 1.0])
+        >>> round(participation_from_traces(eta.sum(), eta.square().sum()).item(), 4)
+        1.8
+    """
+    return ratio_or_nan(trace.square(), trace_of_square, defined)
+
+
+_SLACK = 1e-5  # rounding of curves that were kept in float32
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class CumulativePower:
+    """Share of the target's power in the first modes, from none of them to all that were listed."""
+
+    curve: Float[Tensor, "*modes"]  # (modes + 1,), or (modes + 1, c) per class; starts at 0
+    null_power: Float[Tensor, "*c"]  # outside the kernel's range; nan if not all modes are known
+    rank: int
+
+
+@array_function
+def cumulative_power(
+    kernel: Float[Tensor, "n n"] | KernelSpectrum,
+    targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"],
+    ties: Literal["canonical", "raw"] = "canonical",
+    per_class: bool = False,
+) -> CumulativePower:
+    r"""Share of the target that lies in the leading eigenmodes of a kernel.
+
+    .. math:: C(\rho) = \frac{\sum_{\gamma \le \rho} |a_\gamma|^2}{\sum_\gamma |a_\gamma|^2},
+              \qquad a_\gamma = \tfrac1n \sum_\mu \bar f(x^\mu)\,\phi_\gamma(x^\mu)
+
+    The earlier it reaches one, the better the task fits the kernel. :math:`1 - C(r)` at the rank,
+    ``null_power``, is the share that no linear probe on the features can fit. Inside an eigenspace
+    the basis is arbitrary: the canonical curve spreads its power evenly over its modes, the raw one
+    keeps what the solver gave; the null space is always spread.
+
+    A spectrum from :func:`linear_spectrum` serves features, one with ``count=`` gives the start of
+    the curve (exact, except inside an eigenspace that the cut divides), a centred one centres the
+    targets too.
+
+    Range: [0, 1], nondecreasing.
+    Invariant to: scaling of either argument; orthogonal maps of the targets' columns; a joint
+        permutation of examples.
+    Undefined (``nan``): targets are zero (after centring, up to rounding).
+
+    Args:
+        kernel: a Gram matrix :math:`K`, or a spectrum.
+        targets: integer class labels, or a matrix with one target vector per row.
+        ties: what happens inside an eigenspace of several modes.
+        per_class: one curve per target column instead of their sum.
+
+    Raises:
+        ShapeError: If there is not one target per example.
+        DomainError: If an entry is not finite or the kernel is not positive semi-definite.
+
+    Examples:
+        >>> K = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> cumulative_power(K, torch.tensor([[2.0], [1.0], [0.0]])).curve
+        tensor([0.0000, 0.8000, 1.0000, 1.0000])
+
+    References:
+        [canatar2022], Eq. (2) and (3).
+
+    Differs from paper: Eq. (3) sums strictly below the mode; this is the same curve shifted by one,
+        as the text uses it.
+    """
+    require_choice(("canonical", "raw"), ties=ties)
+    spectrum = _spectrum_of(kernel)
+    raw = unit_peak(target_matrix(targets))
+    require_same_length(kernel=spectrum.eigenfunctions, targets=raw)
+    Y = center_columns(raw) if spectrum.centered else raw
+    phi = double(spectrum.eigenfunctions.detach())[:, : spectrum.rank]
+    power = (phi.mT @ Y).square() / len(Y)
+    total = Y.square().sum(0)
+    defined = torch.linalg.vector_norm(Y, dim=0) > 8 * eps_of(targets, raw) * raw.norm(dim=0)
+    if not per_class:
+        power, total = power.sum(1, keepdim=True), total.sum(0, keepdim=True)
+        defined = ~vanishes_when_centered(Y, raw, eps_of(targets, raw)).unsqueeze(0)
+    shares = power / torch.where(defined, total, torch.ones_like(total))
+    curve, null = _curve(_even(shares, spectrum) if ties == "canonical" else shares, spectrum)
+    curve, null = nan_unless(defined.expand_as(curve), curve), nan_unless(defined, null)
+    if not per_class:
+        curve, null = curve.squeeze(1), null.squeeze(0)
+    return CumulativePower(curve, null, spectrum.rank)
+
+
+def _spectrum_of(kernel: Tensor | KernelSpectrum) -> KernelSpectrum:
+    """The spectrum itself, or that of a Gram matrix, in float64; eigenspaces have no gradient."""
+    if isinstance(kernel, KernelSpectrum):
+        return kernel
+    require_grams("pass linear_spectrum(features)", kernel=kernel)
+    return gram_modes(kernel.detach(), name="kernel")
+
+
+def _even(shares: Float[Tensor, "r k"], spectrum: KernelSpectrum) -> Float[Tensor, "r k"]:
+    """The power of every eigenspace spread evenly over its modes."""
+    even = shares.clone()
+    for a, b in spectrum.groups:
+        if b - a > 1:
+            even[a:b] = shares[a:b].mean(0, keepdim=True)
+    return even
+
+
+def _curve(
+    shares: Float[Tensor, "r k"], spectrum: KernelSpectrum
+) -> tuple[Float[Tensor, "m k"], Float[Tensor, " k"]]:
+    """Running sums, over the null space too where it is known, and the power in the null space."""
+    start = shares.new_zeros(1, shares.shape[1])
+    curve = torch.cat([start, shares.cumsum(0)])
+    if not spectrum.complete:
+        return curve, torch.full_like(curve[-1], torch.nan)
+    null = (1 - curve[-1]).clamp(min=0)
+    modes = spectrum.count - spectrum.rank
+    steps = torch.arange(1, modes + 1).to(curve).unsqueeze(1) / max(modes, 1)
+    return torch.cat([curve, curve[-1] + null * steps]), null
+
+
+def require_curve(curve: Tensor) -> None:
+    """A vector that starts at zero; an undefined curve (all nan) is allowed."""
+    require_axes(1, curve=curve)
+    require_nonempty(curve=curve)
+    if curve.isnan().all():
+        return
+    require_finite(curve=curve)
+    if curve[0].abs() > _SLACK or (curve[1:] < curve[:-1] - _SLACK).any():
+        raise DomainError(
+            "curve: expected cumulative power, 0 first and nondecreasing, got "
+            f"{curve[:4].tolist()}...; pass cumulative_power(...).curve"
+        )
+
+
+@array_function
+def modes_to_reach(
+    curve: Float[Tensor, " m"] | CumulativePower, share: float = 0.95
+) -> Float[Tensor, ""]:
+    r"""Smallest number of leading modes that carry a given share of the target.
+
+    .. math:: \rho_q = \min\{\rho : C(\rho) \ge q\}
+
+    Only modes of the kernel count: pass the whole result of :func:`cumulative_power`, which knows
+    its rank. Along the null space the curve goes on to 1, but no mode is there. A share that is
+    reached up to rounding counts as reached.
+
+    Range: 0 to the rank of the kernel; inf if all its modes together do not reach the share.
+    Invariant to: what :func:`cumulative_power` is.
+    Undefined (``nan``): the curve is, or it ends (leading modes only) before the share is reached.
+
+    Args:
+        curve: the result of :func:`cumulative_power`, or its :math:`C(0), C(1), ...` alone.
+        share: :math:`q`.
+
+    Raises:
+        ShapeError: If the curve is not a vector.
+        DomainError: If it does not start at 0 or falls, or the share is outside [0, 1].
+
+    Examples:
+        >>> modes_to_reach(torch.tensor([0.0, 0.8, 1.0, 1.0]), 0.9).item()
+        2.0
+
+    References:
+        [canatar2022], Fig. 3b; the number is ours.
+    """
+    if isinstance(curve, CumulativePower):
+        values = curve.curve[: curve.rank + 1]
+        beyond = torch.nan if curve.null_power.isnan().any() else torch.inf
+    else:
+        values, beyond = curve, torch.nan
+    require_curve(values)
+    require_between(0.0, 1.0, share=share)
+    reached = double(values) >= share - 8 * eps_of(values)
+    first = reached.to(torch.int64).argmax().double()
+    return torch.where(reached.any(), first, torch.full_like(first, beyond))
+
+
+@array_function
+def power_area(curve: Float[Tensor, " m"]) -> Float[Tensor, ""]:
+    r"""Area under the cumulative power over all modes, as a share of the most possible.
+
+    .. math:: \tfrac1n \sum_{\rho=1}^{n} C(\rho)
+
+    About one half for a target that has nothing to do with the kernel.
+
+    Range: [0, 1].
+    Invariant to: what :func:`cumulative_power` is.
+    Undefined (``nan``): the curve is, or it has no mode.
+
+    Args:
+        curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
+
+    Raises:
+        ShapeError: If the curve is not a vector.
+        DomainError: If it does not start at 0 or falls.
+
+    Examples:
+        >>> round(power_area(torch.tensor([0.0, 0.8, 1.0, 1.0])).item(), 4)
+        0.9333
+
+    References:
+        [canatar2022], Eq. (3); the number is ours.
+    """
+    require_curve(curve)
+    values = double(curve)[1:]
+    return ratio_or_nan(values.sum(), values.new_tensor(float(len(values))))

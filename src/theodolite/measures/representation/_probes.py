@@ -1,0 +1,236 @@
+"""Linear probes judged without held-out data: each example is predicted from all the others."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Integer, Shaped
+from torch import Tensor
+from torch.nn import functional
+
+from theodolite.checks import (
+    require_count,
+    require_labels,
+    require_symmetric,
+)
+from theodolite.linalg import (
+    RIDGES,
+    LeaveOneOut,
+    array_function,
+    double,
+    double_center,
+    leave_one_out,
+    thin_svd,
+)
+from theodolite.measures.representation.projections import require_rows
+
+_ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
+
+
+@array_function
+def neighbour_accuracy(
+    features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"], neighbours: int = 5
+) -> Float[Tensor, ""]:
+    r"""Share of examples whose class is that of most of their nearest neighbours.
+
+    .. math:: \frac1n \sum_i \bigl[\operatorname{mode}\{y_j : j \in N_k(i)\} = y_i\bigr],
+              \qquad i \notin N_k(i)
+
+    An example is no neighbour of its own, so no held-out data is needed: of labels that have
+    nothing to do with the features the share is that of guessing. Distances are Euclidean; among
+    classes with equally many neighbours, that of the nearest one wins, then the lowest.
+
+    Range: [0, 1].
+    Invariant to: rotations, shifts and a common scale of the features; renaming of classes that
+    keeps their order.
+    Undefined (``nan``): only one class.
+    Cost: O(n^2 d) time, 32 MiB beside the features.
+
+    Args:
+        features: one row per example.
+        labels: class of each.
+        neighbours: how many vote; fewer where there are fewer examples.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features are not finite.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> neighbour_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1]), neighbours=2).item()
+        1.0
+
+    References:
+        [cover1967nearest].
+    """
+    require_rows(features=features, labels=labels)
+    require_count(2, examples=len(features))
+    require_labels(labels)
+    rows = _centred(features)
+
+    def products(own: Tensor) -> Tensor:
+        return rows[own] @ rows.mT
+
+    return _share_of_neighbours(products, rows.square().sum(1), labels, neighbours)
+
+
+@array_function
+def neighbour_accuracy_of_gram(
+    gram: Float[Tensor, "n n"], labels: Integer[Tensor, " n"], neighbours: int = 5
+) -> Float[Tensor, ""]:
+    """:func:`neighbour_accuracy` from the inner products of all pairs of examples.
+
+    Args:
+        gram: inner products of features.
+        labels: class of each example.
+        neighbours: how many vote.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> neighbour_accuracy_of_gram(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1]), 2).item()
+        1.0
+
+    References:
+        [cover1967nearest].
+    """
+    require_symmetric(gram=gram)
+    require_rows(gram=gram, labels=labels)
+    require_count(2, examples=len(gram))
+    require_labels(labels)
+    inner = double_center(double(gram))
+    return _share_of_neighbours(lambda own: inner[own], inner.diagonal(), labels, neighbours)
+
+
+def _share_of_neighbours(
+    products: Callable[[Tensor], Tensor], squares: Tensor, labels: Tensor, neighbours: int
+) -> Tensor:
+    """The vote, with squared distances from inner products, some rows at a time."""
+    require_count(1, neighbours=neighbours)
+    names, classes = torch.unique(labels, return_inverse=True)
+    if len(names) < 2:
+        return squares.new_tensor(torch.nan)
+    n, right = len(labels), 0
+    for own in torch.split(torch.arange(n, device=labels.device), max(1, _ENTRIES // n)):
+        distances = squares[own].unsqueeze(1) + squares - 2 * products(own)
+        distances[torch.arange(len(own), device=own.device), own] = torch.inf
+        nearest = classes[distances.topk(min(neighbours, n - 1), largest=False).indices]
+        votes = functional.one_hot(nearest, len(names)).sum(1).double()
+        votes += 0.5 * functional.one_hot(nearest[:, 0], len(names))
+        right += int((votes.argmax(1) == classes[own]).sum())
+    return squares.new_tensor(right / n)
+
+
+@array_function
+def probe_accuracy(
+    features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    r"""Share of examples that a linear probe trained on all the others classifies rightly.
+
+    .. math:: \frac1n \sum_i \Bigl[\arg\max_c \Bigl(y_i - \frac{y_i - \hat y_i}{1 - h_i}\Bigr)_c
+              = c_i\Bigr]
+
+    Ridge regression of one-hot labels on centred features. What it predicts for an example that it
+    has not seen follows from one fit :math:`\hat y` and the leverages :math:`h`. The ridge is the
+    one of 15 between 1e-5 and 100 mean eigenvalues of the kernel with the smallest leave-one-out
+    error.
+
+    Range: [0, 1].
+    Invariant to: rotations, shifts and a common scale of the features.
+    Undefined (``nan``): only one class.
+    Cost: one singular value decomposition, O(n d min(n, d)).
+
+    Args:
+        features: one row per example.
+        labels: class of each.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features are not finite.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> probe_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1])).item()
+        1.0
+
+    References:
+        [allen1974prediction], the PRESS statistic.
+    """
+    require_labels(labels)
+    return leave_one_out_probe(features, labels).accuracy
+
+
+@array_function
+def probe_error(
+    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
+) -> Float[Tensor, ""]:
+    r"""Squared error of a linear probe trained on all other examples, beside that of their mean.
+
+    .. math:: \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}
+
+    Ridge regression with intercept, its ridge chosen as in :func:`probe_accuracy`. The score that
+    ranks models: it needs no held-out data, is finer than accuracy, and serves regression too.
+
+    Range: [0, inf); 1: no better than the mean.
+    Invariant to: rotations, shifts and a common scale of the features; shifts and scale of targets.
+    Undefined (``nan``): all targets are equal.
+    Cost: one singular value decomposition, O(n d min(n, d)).
+
+    Args:
+        features: one row per example.
+        targets: integer class labels, or numbers to regress, one column for each output.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features or targets are not finite.
+
+    Examples:
+        >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 1.1, 1.9, 3.0])
+        >>> round(probe_error(x, y).item(), 4)
+        0.0062
+
+    References:
+        [allen1974prediction], the PRESS statistic.
+    """
+    return leave_one_out_probe(features, targets).error
+
+
+@array_function
+def leave_one_out_probe(
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n *c"],
+    ridges: Sequence[float] = RIDGES,
+) -> LeaveOneOut:
+    """Predictions of a linear probe for each example from all the others, and how good they are.
+
+    Ridge regression with intercept, in closed form: one singular value decomposition for all
+    ridges, O(n d min(n, d)), and O(n min(n, d) c) for each.
+
+    Args:
+        features: one row per example.
+        targets: integer class labels, or numbers to regress, one column for each output.
+        ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
+            of least error wins.
+
+    Raises:
+        ShapeError: If lengths differ or there are fewer than two examples.
+        DomainError: If features or targets are not finite, or a ridge is not positive.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+        >>> found = leave_one_out_probe(x, torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> found.accuracy.item(), [round(end, 2) for end in found.accuracy_interval.tolist()]
+        (1.0, [0.61, 1.0])
+
+    References:
+        [allen1974prediction], the PRESS statistic.
+    """
+    require_rows(features=features, targets=targets)
+    require_count(2, examples=len(features))
+    left, values, _ = thin_svd(_centred(features.detach()))
+    return leave_one_out(left, values.square(), targets.detach(), ridges)
+
+
+def _centred(features: Tensor) -> Tensor:
+    """Rows about their mean, of order one: squares neither overflow nor vanish."""
+    peak = double(features).abs().max()
+    rows = double(features) / torch.where(peak > 0, peak, 1.0)
+    return rows - rows.mean(0)

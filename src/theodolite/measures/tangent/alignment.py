@@ -1,0 +1,452 @@
+"""Tangent kernels over pairs of example and output, and their alignment with the labels."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.linalg import matrix_norm, vector_norm
+
+from theodolite.checks import (
+    require_axes,
+    require_finite,
+    require_labels,
+    require_nonempty,
+    require_symmetric,
+)
+from theodolite.errors import DomainError, ShapeError
+from theodolite.linalg import (
+    alignment_from_norms,
+    array_function,
+    center_all,
+    center_columns,
+    double,
+    double_center,
+    eps_of,
+    prints_shapes,
+    ratio_or_nan,
+    symmetric_eigen,
+    target_columns,
+    top_eigen_operator,
+    unit_peak,
+    vanishes_when_centered,
+)
+
+_DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this size
+Centering = Literal["stacked", "examples", "none"]
+
+
+@array_function
+def stacked_kernel(
+    kernel: Float[Tensor, "n c n c"], *, center: bool = True
+) -> Float[Tensor, "m m"]:
+    r"""A tangent kernel as a matrix over the stacked index, centred by default.
+
+    .. math:: C_m K C_m, \qquad C_m = I - \tfrac1m 11^\top, \quad m = nc
+
+    Entry :math:`(x, i)` sits at :math:`xc + i`. Feed the result to :func:`stable_rank`,
+    :func:`effective_rank` or :func:`normalized_spectrum`.
+
+    Args:
+        kernel: :math:`K`, indexed by example and output on both sides.
+        center: whether to centre over all :math:`m` entries.
+
+    Raises:
+        ShapeError: If the kernel is not of shape (n, c, n, c).
+        DomainError: If it is not symmetric or not finite.
+
+    Examples:
+        >>> stacked_kernel(torch.eye(2).reshape(2, 1, 2, 1)).tolist()
+        [[0.5, -0.5], [-0.5, 0.5]]
+
+    References:
+        [lou2022], Section 2.
+    """
+    require_kernel(kernel)
+    matrix = double(stacked(kernel))
+    return double_center(matrix) if center else matrix
+
+
+@array_function
+def feature_kernel(tangent_features: Float[Tensor, "n c p"]) -> Float[Tensor, "n c n c"]:
+    r"""Tangent kernel of explicit tangent features, :math:`K = \Psi^\top\Psi`.
+
+    Args:
+        tangent_features: :math:`\Psi`; entry ``[x, i]`` is the gradient of output i at example x.
+
+    Raises:
+        ShapeError: If the features have not three axes, or one of length 0.
+        DomainError: If they are not finite.
+
+    Examples:
+        >>> feature_kernel(torch.tensor([[[3.0, 4.0]]])).item()
+        25.0
+
+    References:
+        [lou2022], Eq. (2).
+    """
+    require_tangent_features(tangent_features)
+    features = double(tangent_features)
+    return torch.einsum("xip,yjp->xiyj", features, features)
+
+
+def stacked(kernel: Float[Tensor, "n c n c"]) -> Float[Tensor, "m m"]:
+    """The kernel over the stacked index, nothing else changed."""
+    size = kernel.shape[0] * kernel.shape[1]
+    return kernel.reshape(size, size)
+
+
+def require_kernel(kernel: Tensor) -> None:
+    """A symmetric, finite kernel with axes example, output, example, output."""
+    require_axes(4, kernel=kernel)
+    require_nonempty(kernel=kernel)
+    if kernel.shape[:2] != kernel.shape[2:]:
+        raise ShapeError(
+            f"kernel: expected shape (n, c, n, c), got {tuple(kernel.shape)}; the axes are "
+            "example, output, example, output (a matrix over stacked pairs needs a reshape)"
+        )
+    require_symmetric(kernel=stacked(kernel))
+
+
+def require_kernel_and_targets(kernel: Tensor, **targets: Tensor) -> None:
+    """A kernel, and arrays with one number per example and output of it."""
+    require_kernel(kernel)
+    for name, values in targets.items():
+        require_axes(2, **{name: values})
+        if values.shape != kernel.shape[:2]:
+            raise ShapeError(
+                f"{name}: expected shape {tuple(kernel.shape[:2])}, one number per example and "
+                f"output of the kernel, got {tuple(values.shape)}; "
+                "one-hot encode class labels first"
+            )
+        require_finite(**{name: values})
+
+
+def require_tangent_features(tangent_features: Tensor) -> None:
+    """Finite gradients with axes example, output, parameter."""
+    require_axes(3, tangent_features=tangent_features)
+    require_nonempty(tangent_features=tangent_features)
+    require_finite(tangent_features=tangent_features)
+
+
+@array_function
+def centered_labels(
+    labels: Int[Tensor, " n"] | Float[Tensor, "n c"], num_classes: int | None = None
+) -> Float[Tensor, "n k"]:
+    r"""Targets minus their mean over all examples and outputs.
+
+    .. math:: \tilde Y = Y - \tfrac1m \textstyle\sum_{x,i} Y_{xi}, \qquad m = nk
+
+    For class labels that is :math:`Y - 1/k` whatever the balance of the classes, with
+    :math:`\|\tilde Y\|^2 = n(k-1)/k`. Constant targets (one class in all) give zeros, for which
+    every alignment is undefined.
+
+    Args:
+        labels: class labels, one-hot encoded here, or targets :math:`Y` with one column per output.
+        num_classes: :math:`k`, for class labels; by default one more than the largest of them.
+
+    Raises:
+        DomainError: If a label lies outside ``0 .. num_classes - 1``, or targets are not finite.
+        ShapeError: If there are no examples.
+
+    Examples:
+        >>> centered_labels(torch.tensor([0, 1, 1])).tolist()
+        [[0.5, -0.5], [-0.5, 0.5], [-0.5, 0.5]]
+
+    References:
+        [lou2022], Section 2.
+        Differs from paper: balanced classes are not needed, the mean of one-hot labels is 1/k.
+    """
+    if not labels.is_floating_point():
+        return center_all(target_columns(labels, require_labels(labels, num_classes)))
+    require_axes(2, labels=labels)
+    require_nonempty(labels=labels)
+    require_finite(labels=labels)
+    if num_classes not in (None, labels.shape[1]):
+        raise DomainError(
+            f"num_classes: expected {labels.shape[1]}, the columns of the targets, or none, "
+            f"got {num_classes}"
+        )
+    return center_all(double(labels))
+
+
+def spectral_norm(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
+    """Largest singular value of a float64 matrix with entries of order one.
+
+    The singular vector is held fixed and the value is its length under the matrix: errors of the
+    vector enter squared, and the gradient is finite at ties, where any of the vectors serves.
+    """
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
+    return vector_norm(tall @ leading_vector(tall.detach()))
+
+
+def leading_vector(matrix: Float[Tensor, "n d"], *, symmetric: bool = False) -> Float[Tensor, " d"]:
+    """Unit right singular vector of the largest singular value.
+
+    Args:
+        matrix: in float64.
+        symmetric: whether it equals its transpose: one product in the place of two.
+    """
+    size = matrix.shape[1]
+    if size <= _DENSE_BELOW or not matrix.any():
+        return symmetric_eigen(matrix.mT @ matrix).vectors[:, 0]
+
+    def product(vector: Tensor) -> Tensor:
+        return matrix @ vector if symmetric else matrix.mT @ (matrix @ vector)
+
+    pairs = top_eigen_operator(product, size, 1, which="LM", device=matrix.device)
+    return torch.nn.functional.normalize(pairs.vectors[:, 0], dim=0)
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class KernelAndLabel:
+    """Kernel (largest entry 1 before centring) and unit label vector, both centred alike."""
+
+    kernel: Float[Tensor, "m m"]
+    label: Float[Tensor, " m"]
+    kernel_defined: Bool[Tensor, ""]  # not zero up to rounding
+    label_defined: Bool[Tensor, ""]
+
+    @property
+    def defined(self) -> Bool[Tensor, ""]:
+        """Whether an angle between the two exists."""
+        return self.kernel_defined & self.label_defined
+
+    @property
+    def label_energy(self) -> Float[Tensor, ""]:
+        """Of the unit label vector under the kernel."""
+        return self.label @ self.kernel @ self.label
+
+
+def kernel_and_label(kernel: Tensor, targets: Tensor, centering: Centering) -> KernelAndLabel:
+    """Rescale, centre explicitly in float64, and note whether rounding is all that is left."""
+    K = unit_peak(double(stacked(kernel)))
+    Y = unit_peak(double(targets))
+    Kc, Yc = _centered_kernel(K, kernel, centering), _centered_targets(Y, centering)
+    return KernelAndLabel(
+        kernel=Kc,
+        label=unit_vector(Yc.flatten()),
+        kernel_defined=~vanishes_when_centered(Kc, K, eps_of(kernel)),
+        label_defined=~vanishes_when_centered(Yc, Y, eps_of(targets)),
+    )
+
+
+def unit_vector(vector: Tensor) -> Tensor:
+    """The vector over its length; zero stays zero, with gradient zero."""
+    length = vector_norm(vector)
+    return vector / torch.where(length > 0, length, torch.ones_like(length))
+
+
+def _centered_kernel(matrix: Tensor, kernel: Tensor, centering: Centering) -> Tensor:
+    if centering == "stacked":
+        return double_center(matrix)
+    if centering == "none":
+        return matrix
+    rows = matrix.reshape(kernel.shape)
+    rows = rows - rows.mean(2, keepdim=True)
+    return stacked(rows - rows.mean(0, keepdim=True))
+
+
+def _centered_targets(targets: Tensor, centering: Centering) -> Tensor:
+    if centering == "stacked":
+        return center_all(targets)
+    return center_columns(targets) if centering == "examples" else targets
+
+
+@array_function
+def tangent_alignment(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
+) -> Float[Tensor, ""]:
+    r"""How well one gradient step on a layer moves the outputs along the labels.
+
+    .. math:: A = \frac{\tilde y^\top K \tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2},
+              \qquad C_m = I - \tfrac1m 11^\top, \; \tilde y = C_m\,\mathrm{vec}(Y), \; m = nc
+
+    Centring runs over all m pairs of example and output, not over examples; for one output the
+    two coincide and this is the centred kernel alignment with :math:`YY^\top`.
+
+    Range: [0, 1] for positive semi-definite kernels, [-1, 1] for symmetric ones.
+    Invariant to: positive scaling of the kernel, scaling of the targets, a constant added to every
+    entry of either, a common permutation of the examples.
+    Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
+
+    Args:
+        kernel: :math:`K`, the tangent kernel of one layer or of the whole network.
+        targets: :math:`Y`, e.g. one-hot labels.
+        center: ``False`` takes kernel and targets as they are (:math:`C_m = I`).
+
+    Raises:
+        ShapeError: If the shapes do not match.
+        DomainError: If the kernel is not symmetric, or either is not finite.
+
+    Examples:
+        >>> y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> kernel = torch.einsum("xi,yj->xiyj", y, y)
+        >>> round(tangent_alignment(kernel, y).item(), 4)
+        1.0
+
+    References:
+        [lou2022], Eq. (7).
+        Differs from paper: the range needs positive semi-definite kernels.
+    """
+    require_kernel_and_targets(kernel, targets=targets)
+    return _alignment(kernel_and_label(kernel, targets, _centering(center)))
+
+
+@array_function
+def operator_alignment(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
+) -> Float[Tensor, ""]:
+    r"""Alignment of an operator-valued kernel with the rank-one kernel of the targets.
+
+    .. math:: \frac{\mathrm{vec}(Y)^\top K\,\mathrm{vec}(Y)}{\|K\|_F\,\|Y\|_F^2},
+              \qquad K \to (H \otimes I_c) K (H \otimes I_c), \; Y \to HY,
+              \; H = I - \tfrac1n 11^\top
+
+    A kernel of the form :math:`k \otimes I_c`, blind to which output is meant, reaches at most
+    :math:`1/\sqrt c`. For one output this is the kernel alignment (centred: CKA).
+
+    Range: [0, 1] for positive semi-definite kernels, [-1, 1] for symmetric ones.
+    Invariant to: positive scaling of the kernel, scaling of the targets, a common permutation of
+    the examples; when centred also a constant row added to the targets.
+    Undefined (``nan``): kernel or targets are zero (after centring), up to rounding.
+
+    Args:
+        kernel: :math:`K`, e.g. the tangent kernel of a network with c outputs.
+        targets: :math:`Y`.
+        center: whether to centre over the examples, output by output.
+
+    Raises:
+        ShapeError: If the shapes do not match.
+        DomainError: If the kernel is not symmetric, or either is not finite.
+
+    Examples:
+        >>> y = torch.eye(2)
+        >>> kernel = torch.einsum("xy,ij->xiyj", y @ y.T, torch.eye(2))
+        >>> round(operator_alignment(kernel, y, center=False).item(), 4)
+        0.5
+
+    References:
+        [canatar2022], Section VI, where the full operator is mentioned but traced over outputs.
+    """
+    require_kernel_and_targets(kernel, targets=targets)
+    return _alignment(kernel_and_label(kernel, targets, "examples" if center else "none"))
+
+
+def permuted_alignments(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "b n c"]
+) -> Float[Tensor, " b"]:
+    """Tangent alignment with every permutation of some targets: the kernel is centred once.
+
+    Args:
+        kernel: of one layer.
+        targets: the same rows in a different order for every ``b``.
+    """
+    pair = kernel_and_label(kernel, targets[0], "stacked")
+    Y = center_all(double(targets)).flatten(1)
+    energies = (Y * (Y @ pair.kernel)).sum(1)
+    return alignment_from_norms(energies, matrix_norm(pair.kernel), Y.square().sum(1), pair.defined)
+
+
+def _alignment(pair: KernelAndLabel) -> Tensor:
+    return alignment_from_norms(pair.label_energy, matrix_norm(pair.kernel), 1.0, pair.defined)
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class AlignmentDecomposition:
+    """Exactly ``alignment = correlation / sqrt(stable_rank)``."""
+
+    alignment: Float[Tensor, ""]
+    correlation: Float[Tensor, ""]
+    stable_rank: Float[Tensor, ""]
+
+
+@array_function
+def correlation_term(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
+) -> Float[Tensor, ""]:
+    r"""How much of the labels lies in the leading directions of a tangent kernel.
+
+    .. math:: \sum_i \frac{\lambda_i}{\lambda_1} \langle u_i, \hat y\rangle^2
+              = \frac{\hat y^\top C_m K C_m \hat y}{\lambda_1}
+
+    with :math:`(\lambda_i, u_i)` of :math:`C_m K C_m` and the unit vector :math:`\hat y` of the
+    centred targets. The closed form needs no eigenvectors, so ties are harmless.
+
+    Range: [0, 1] for positive semi-definite kernels, 1 if the labels lie in the top eigenspace.
+    Invariant to: as :func:`tangent_alignment`.
+    Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
+
+    Args:
+        kernel: :math:`K`; where it is not positive semi-definite, :math:`\lambda_1` is the largest
+            absolute eigenvalue.
+        targets: :math:`Y`, e.g. one-hot labels.
+        center: ``False`` takes kernel and targets as they are.
+
+    Raises:
+        ShapeError: If the shapes do not match.
+        DomainError: If the kernel is not symmetric, or either is not finite.
+
+    Examples:
+        >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
+        >>> round(correlation_term(torch.eye(3).reshape(3, 1, 3, 1), y).item(), 4)
+        1.0
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_kernel_and_targets(kernel, targets=targets)
+    return _decomposition(kernel_and_label(kernel, targets, _centering(center))).correlation
+
+
+@array_function
+def alignment_decomposition(
+    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
+) -> AlignmentDecomposition:
+    r"""Tangent alignment split into a correlation with the labels and a stable rank.
+
+    .. math:: A = \mathrm{corr} / \sqrt{R}, \qquad R = \|C_m K C_m\|_F^2 / \lambda_1^2
+
+    Range: alignment and correlation in [0, 1], stable rank in [1, rank], for positive semi-definite
+    kernels.
+    Invariant to: as :func:`tangent_alignment`.
+    Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
+
+    Args:
+        kernel: :math:`K`.
+        targets: :math:`Y`, e.g. one-hot labels.
+        center: ``False`` takes kernel and targets as they are.
+
+    Raises:
+        ShapeError: If the shapes do not match.
+        DomainError: If the kernel is not symmetric, or either is not finite.
+
+    Examples:
+        >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
+        >>> parts = alignment_decomposition(torch.eye(3).reshape(3, 1, 3, 1), y)
+        >>> round(parts.alignment.item(), 4), round(parts.stable_rank.item(), 4)
+        (0.7071, 2.0)
+
+    References:
+        [lou2022], Appendix G.
+    """
+    require_kernel_and_targets(kernel, targets=targets)
+    return _decomposition(kernel_and_label(kernel, targets, _centering(center)))
+
+
+def _centering(center: bool) -> Centering:
+    return "stacked" if center else "none"
+
+
+def _decomposition(pair: KernelAndLabel) -> AlignmentDecomposition:
+    K = pair.kernel
+    spectral = vector_norm(K @ leading_vector(K.detach(), symmetric=True))
+    frobenius, energy = matrix_norm(K), pair.label_energy
+    return AlignmentDecomposition(
+        alignment=_alignment(pair),
+        correlation=ratio_or_nan(energy, spectral, pair.defined),
+        stable_rank=ratio_or_nan(frobenius, spectral, pair.kernel_defined).square(),
+    )

@@ -1,0 +1,375 @@
+r"""How gradient descent on a linear probe converges, in closed form.
+
+Everything follows from ``label_projections(features, targets)``: singular values of the features
+and the targets' coordinates on the left singular vectors. Along each singular direction one step
+multiplies the error by :math:`1 - \eta\sigma_i^2` (``rate`` is :math:`\eta\sigma^2`), and the
+directions do not interact. With a rate between 1 and 2 the base is negative and odd powers keep
+its sign; close to 2 a power inherits the rounding of the rate times the number of steps.
+
+The update is :math:`w_{t+1} = w_t - \eta\,\Phi^\top(\Phi w_t - y)`: the step size
+:math:`\eta` belongs to the loss :math:`\tfrac12\|\Phi w - y\|^2`; :func:`convert_step_size`
+converts learning rates of other losses. Weights, phases, bounds and logistic regression are in
+``theodolite_papers.imani2022.formulas``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from theodolite.checks import (
+    require_axes,
+    require_choice,
+    require_count,
+    require_finite,
+    require_nonempty,
+    require_nonnegative,
+    require_positive,
+    require_same_length,
+    require_same_shape,
+)
+from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.linalg import (
+    LabelProjections,
+    array_function,
+    double,
+    eps_of,
+    numerical_rank,
+    prints_shapes,
+    thin_svd,
+)
+
+__all__ = [
+    "LabelProjections",
+    "StartingPoint",
+    "convert_step_size",
+    "diverges",
+    "gradient_descent_loss",
+    "project_start",
+    "steps_to_reduce",
+]
+
+Steps = int | float | Int[Tensor, "*t"] | Float[Tensor, "*t"]
+# Gradient of each loss in units of the gradient of half the sum of squares; "mean" divides by n.
+_LOSS_FACTORS = {"half_sum": 1.0, "sum": 2.0, "half_mean": 1.0, "mean": 2.0}
+
+
+def log_contraction(rate: Tensor) -> Tensor:
+    """``log|1 - rate|``, which is ``-inf`` at ``rate = 1``."""
+    below = torch.log1p(-rate.clamp(max=1))  # log1p: a rate of 1e-24 would vanish in 1 - rate
+    return torch.where(rate < 1, below, (rate - 1).clamp(min=0).log())
+
+
+def power(rate: Tensor, steps: Tensor) -> Tensor:
+    """``(1 - rate) ** steps``."""
+    magnitude = torch.exp(steps * log_contraction(rate))
+    signed = torch.where(is_negative(rate, steps), -magnitude, magnitude)
+    return torch.where(steps == 0, torch.ones_like(signed), signed)  # not nan for 0 * -inf
+
+
+def times(factor: Tensor, amount: Tensor) -> Tensor:
+    """``factor * amount``, zero where the amount is, also where the factor has overflowed."""
+    return torch.where(amount == 0, torch.zeros_like(factor * amount), factor * amount)
+
+
+def is_negative(rate: Tensor, steps: Tensor) -> Tensor:
+    """Whether ``(1 - rate) ** steps`` is negative."""
+    return (rate > 1) & (steps.remainder(2) == 1)
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class StartingPoint:
+    """Initial weights in the right singular basis of the features."""
+
+    coordinates: Float[Tensor, "r c"]
+    outside: Float[Tensor, " c"]  # squared norm outside the row space, where nothing ever moves
+
+
+def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
+    r"""The step size :math:`\eta` of this module for a learning rate on some scaling of the loss.
+
+    .. math:: \eta = \mathrm{lr},\; 2\,\mathrm{lr},\; \mathrm{lr}/n,\; 2\,\mathrm{lr}/n
+              \quad\text{for}\quad \tfrac12\Sigma,\; \Sigma,\; \tfrac1{2n}\Sigma,\; \tfrac1n\Sigma,
+              \qquad \Sigma = \|\Phi w - y\|^2
+
+    Args:
+        learning_rate: What multiplies the gradient of the loss.
+        loss: ``"half_sum"``, ``"sum"``, ``"half_mean"`` or ``"mean"`` (over examples).
+        count: :math:`n`, the number of examples. ``torch.nn.MSELoss`` also averages over the
+            :math:`k` outputs: pass ``"mean"`` and :math:`n k`.
+
+    Raises:
+        DomainError: If the rate is not positive or the loss is unknown.
+
+    Examples:
+        >>> convert_step_size(0.1, "mean", count=50)
+        0.004
+
+    References:
+        [imani2022], Proposition 1.
+        Differs from paper: it drops the factor 2 of the gradient without saying so.
+    """
+    require_positive(learning_rate=learning_rate)
+    require_choice(list(_LOSS_FACTORS), loss=loss)
+    require_count(1, count=count)
+    step_size = learning_rate * _LOSS_FACTORS[loss]
+    return step_size / count if loss.endswith("mean") else step_size
+
+
+@array_function
+def project_start(
+    features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"], weights: Float[Tensor, "d c"]
+) -> tuple[LabelProjections, StartingPoint]:
+    r"""Targets and initial weights in one and the same singular basis of the features.
+
+    Singular vectors have no sign of their own, so both must come from one decomposition.
+
+    Args:
+        features: :math:`\Phi`.
+        targets: :math:`y`, one column per output.
+        weights: :math:`w_0`.
+
+    Raises:
+        ShapeError: If rows, columns or outputs do not match.
+        DomainError: If anything is not finite.
+
+    Examples:
+        >>> features = torch.diag(torch.tensor([2.0, 1.0]))
+        >>> projections, start = project_start(features, torch.ones(2, 1), torch.ones(2, 1))
+        >>> projections.coefficients.abs().flatten(), start.coordinates.abs().flatten()
+        (tensor([1., 1.]), tensor([1., 1.]))
+
+    References:
+        [imani2022], Eq. (1).
+    """
+    require_axes(2, features=features, targets=targets, weights=weights)
+    require_nonempty(features=features, targets=targets)
+    require_same_length(features=features, targets=targets)
+    if weights.shape != (features.shape[1], targets.shape[1]):
+        raise ShapeError(
+            f"weights: expected one row per feature and one column per target, "
+            f"({features.shape[1]}, {targets.shape[1]}), got {tuple(weights.shape)}"
+        )
+    require_finite(features=features, targets=targets, weights=weights)
+    left, values, right = thin_svd(features)
+    rank = numerical_rank(values, features.shape, eps_of(features))
+    left, values, right = left[:, :rank], values[:rank], right[:, :rank]
+    y, w = double(targets), double(weights)
+    coefficients, coordinates = left.mT @ y, right.mT @ w
+    residual = (y - left @ coefficients).square().sum(0)
+    outside = (w - right @ coordinates).square().sum(0)
+    projections = LabelProjections(values, coefficients, residual, len(y))
+    return projections, StartingPoint(coordinates, outside)
+
+
+def diverges(projections: LabelProjections, step_size: float) -> bool:
+    r"""Whether gradient descent diverges: :math:`\eta\sigma_1^2 \ge 2`.
+
+    Args:
+        projections: Result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares.
+
+    Raises:
+        DomainError: If the step size is not positive and finite.
+
+    Examples:
+        >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.zeros(1), 1)
+        >>> diverges(one, 1.9), diverges(one, 2.0)
+        (False, True)
+
+    References:
+        [imani2022], Proposition 1, which asks for :math:`\eta\sigma_1^2 < 1`.
+    """
+    require_projections(projections)
+    require_positive(step_size=step_size)
+    return bool((step_size * double(projections.singular_values).square() >= 2).any())
+
+
+def require_projections(projections: object) -> None:
+    """What ``label_projections`` returns, not the features themselves."""
+    if not isinstance(projections, LabelProjections):
+        raise DtypeError(
+            "projections: expected the result of label_projections(features, targets), "
+            f"got {type(projections).__name__}; call it first"
+        )
+
+
+def rates(projections: LabelProjections, step_size: float, steps: Steps) -> tuple[Tensor, Tensor]:
+    """``eta sigma^2`` of shape (r,) and the steps, checked, of shape (t, 1)."""
+    require_projections(projections)
+    require_positive(step_size=step_size)
+    rate = step_size * double(projections.singular_values).square()
+    t = torch.as_tensor(steps, dtype=torch.float64, device=rate.device).reshape(-1, 1)
+    if t.numel() and not (t.isfinite().all() and (t >= 0).all()):
+        raise DomainError(f"steps: expected finite numbers of at least 0, got {steps}")
+    if (rate > 1).any() and (t != t.round()).any():
+        raise DomainError(
+            "steps: expected whole numbers where step_size * sigma_1^2 exceeds 1 (errors change "
+            f"sign every step), got {steps}; round them or take a smaller step size"
+        )
+    return rate, t
+
+
+def initial_mass(projections: LabelProjections, start: StartingPoint | None) -> Tensor:
+    """Loss that each direction owns at the start, summed over target columns."""
+    error = double(projections.coefficients)
+    if start is not None:
+        require_same_shape(coefficients=error, start=start.coordinates)
+        error = error - double(projections.singular_values).unsqueeze(1) * double(start.coordinates)
+    return error.square().sum(1)
+
+
+def require_convergence(projections: LabelProjections, step_size: float) -> None:
+    """A step size with which gradient descent does not diverge."""
+    if diverges(projections, step_size):
+        largest = float(projections.singular_values.max())
+        raise DomainError(
+            f"step_size: expected less than 2 / sigma_1^2 = {2 / largest**2:.4g}, got {step_size}; "
+            "gradient descent diverges and no count exists"
+        )
+
+
+_DOUBLINGS = 1080  # beyond the largest float
+_BITS = 54  # of a count: counts above 2**53 are rounded
+_SLACK = 8 * torch.finfo(torch.float64).eps  # a goal that was itself computed as a reduction
+
+
+@array_function
+def gradient_descent_loss(
+    projections: LabelProjections,
+    step_size: float,
+    steps: Steps,
+    *,
+    start: StartingPoint | None = None,
+) -> Float[Tensor, "*t"]:
+    r"""Sum of squared errors after some steps of gradient descent.
+
+    .. math:: \|\Phi w_t - y\|^2 = \sum_i (1-\eta\sigma_i^2)^{2t}\,(c_i - \sigma_i w_{0,i})^2
+              + \|y\|^2 - \sum_i c_i^2
+
+    Summed over target columns; divide by ``projections.count`` for the mean squared error.
+
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        step_size: :math:`\eta`, for half the sum of squares (``convert_step_size``).
+        steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the step size is not positive, or steps are negative or not finite.
+
+    Examples:
+        >>> projections = LabelProjections(
+        ...     torch.tensor([1.0, 0.5]), torch.ones(2, 1), torch.zeros(1), count=2
+        ... )
+        >>> gradient_descent_loss(projections, 0.5, torch.tensor([0, 1, 10]))
+        tensor([2.0000, 1.0156, 0.0692])
+
+    References:
+        [imani2022], Proposition 1.
+        Differs from paper: any rank and shape, any step size, any start.
+    """
+    gap = gap_after(projections, step_size, steps, start)
+    return gap + double(projections.residual).sum()
+
+
+def gap_after(
+    projections: LabelProjections, step_size: float, steps: Steps, start: StartingPoint | None
+) -> Tensor:
+    rate, t = rates(projections, step_size, steps)
+    terms = times(power(rate, 2 * t), initial_mass(projections, start))
+    return terms.sum(-1).reshape(shape_of(steps))
+
+
+def shape_of(steps: Steps) -> tuple[int, ...]:
+    return tuple(steps.shape) if isinstance(steps, Tensor) else ()
+
+
+def first_step(rate: Tensor, mass: Tensor, goal: Tensor) -> Tensor:
+    """Smallest whole ``t`` with ``sum (1 - q^(2t)) mass >= goal``; inf if there is none.
+
+    ``rate`` and ``mass`` carry directions on their last axis and broadcast against ``goal`` in the
+    others. A goal equal to the whole mass is reached only if one step removes everything.
+    """
+    inside = (rate > 0) & (rate < 2)
+    mass = torch.where(inside, mass, torch.zeros_like(mass))
+    whole, least = mass.sum(-1), goal * (1 - _SLACK)
+    # Once: what follows is asked for dozens of times. Even powers have no sign.
+    log = torch.where(inside, 2 * log_contraction(rate), -torch.ones_like(rate))
+
+    def reached(steps: Tensor) -> Tensor:
+        return -(torch.expm1(steps.unsqueeze(-1) * log) * mass).sum(-1) >= least
+
+    high = torch.ones_like(goal)
+    for _ in range(_DOUBLINGS):
+        missing = ~reached(high) & (goal < whole)
+        if not missing.any():
+            break
+        high = torch.where(missing, 2 * high, high)
+    low = torch.where(high > 1, high / 2, torch.zeros_like(high))
+    for _ in range(_BITS):
+        middle = torch.floor((low + high) / 2)
+        if not (middle > low).any():
+            break
+        low, high = _halve(low, middle, high, reached(middle))
+    return torch.where(goal <= 0, torch.zeros_like(high), _or_never(high, goal, whole, rate, mass))
+
+
+def _halve(low: Tensor, middle: Tensor, high: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+    inside = middle > low
+    return torch.where(inside & ~below, middle, low), torch.where(inside & below, middle, high)
+
+
+def _or_never(high: Tensor, goal: Tensor, whole: Tensor, rate: Tensor, mass: Tensor) -> Tensor:
+    one_step = ((mass == 0) | (rate == 1)).all(-1) & (goal <= whole)
+    endless = torch.where(one_step, torch.ones_like(high), torch.full_like(high, torch.inf))
+    return torch.where(goal < whole, high, endless)
+
+
+@array_function
+def steps_to_reduce(
+    projections: LabelProjections,
+    reduction: float | Float[Tensor, "*b"],
+    step_size: float,
+    *,
+    start: StartingPoint | None = None,
+) -> Float[Tensor, "*b"]:
+    r"""The exact number of gradient-descent steps that lower the loss by a given amount.
+
+    .. math:: \min\{t \in \mathbb N : L(w_0) - L(w_t) \ge \omega\}
+
+    Infinite if no number of steps does: only what lies in the range of the features can go.
+
+    Args:
+        projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
+        reduction: :math:`\omega \ge 0`, on the sum of squared errors; one number or many.
+        step_size: :math:`\eta`, for half the sum of squares.
+        start: Initial weights from ``project_start``; zero if absent.
+
+    Raises:
+        DomainError: If the reduction is negative or the step size makes the run diverge.
+
+    Examples:
+        >>> one = LabelProjections(torch.ones(1), torch.ones(1, 1), torch.ones(1), 2)
+        >>> steps_to_reduce(one, torch.tensor([0.0, 0.75, 0.9, 1.5]), 0.5)
+        tensor([0., 1., 2., inf])
+
+    References:
+        [imani2022], Proposition 1 solved for the step.
+    """
+    return count_steps(projections, reduction, step_size, start)
+
+
+def count_steps(
+    projections: LabelProjections,
+    reduction: float | Tensor,
+    step_size: float,
+    start: StartingPoint | None,
+) -> Tensor:
+    require_convergence(projections, step_size)
+    rate = step_size * double(projections.singular_values).square()
+    goal = torch.as_tensor(reduction, dtype=torch.float64, device=rate.device)
+    require_nonnegative(reduction=goal)
+    return first_step(rate, initial_mass(projections, start), goal)
