@@ -15,7 +15,6 @@ ACCEPTED = {
     "tensor": X,
     "array": X.numpy(),
     "pair": (X, Y),
-    "list pair": [X, Y],
     "pair of arrays": (X.numpy(), Y.numpy()),
     "mapping": {"input": X, "labels": Y},
     "mapping with label": {"input": X, "label": Y},
@@ -265,3 +264,8 @@ def test_numpy_targets_become_tensors():
 def test_targets_beside_targets_are_refused(data):
     with pytest.raises(DomainError, match="hold targets already"):
         single_batch(data, targets=Y)
+
+
+def test_a_list_of_inputs_and_targets_is_refused():
+    with pytest.raises(ShapeError, match="as a tuple"):
+        list(iterate_batches([X, Y], batch_size=2))

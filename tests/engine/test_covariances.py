@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from tests.reference import patches as reference
 from theodolite.engine import input_moments, input_samples, patch_covariance, weight_covariance
-from theodolite.engine._covariances import _prefers_shifts
+from theodolite.engine.covariances import _prefers_shifts
 from theodolite.engine.patches import PatchGeometry
 from theodolite.linalg import Moments, RowSample
 

@@ -4,24 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.hostile import CLASSES, WIDTH, Flips
+from tests.engine.hostile import CLASSES, WIDTH
 from tests.engine.single_gradients import cross_entropy, specimen
-from theodolite.engine import _example_gradients as engine
-from theodolite.engine import _gradient_accumulation as accumulation
-from theodolite.engine import _gradient_samples as samples
-from theodolite.engine import _runs as runs
 from theodolite.engine import features, gradient_alignment, gradient_sums, tangent_kernels
-from theodolite.engine.calls import Axis
+from theodolite.engine.factors import OuterFactors
 from theodolite.errors import CaptureError
 
 
 def test_a_broken_rule_is_caught(monkeypatch):
     zoo_item = specimen("lenet")
-    monkeypatch.setattr(
-        engine.OuterGradients,
-        "_output_grad",
-        lambda self, rows: 1.01 * self._output_grads[0][rows.start : rows.stop],
-    )
+    monkeypatch.setattr(OuterFactors, "b", property(lambda self: 1.01 * self.output_grads))
     with pytest.raises(CaptureError, match=r"'0.weight'.*the rule of one of"):
         gradient_sums(zoo_item.model, *zoo_item.data)
     gradient_sums(zoo_item.model, *zoo_item.data, check=False)
@@ -29,8 +21,9 @@ def test_a_broken_rule_is_caught(monkeypatch):
 
 def test_broken_sums_are_caught(monkeypatch):
     zoo_item = specimen("lenet")
-    correct = engine.members_of
-    monkeypatch.setattr(engine, "members_of", lambda *args: 1.01 * correct(*args))
+    correct = OuterFactors.weighted_sums
+    wrong = lambda *args: 1.01 * correct(*args)  # noqa: E731
+    monkeypatch.setattr(OuterFactors, "weighted_sums", wrong)
     with pytest.raises(CaptureError, match=r"'0.(weight|bias)'.*autograd"):
         gradient_sums(zoo_item.model, *zoo_item.data)
 
@@ -83,7 +76,7 @@ def test_the_batches_themselves_are_checked_not_a_small_one_before_them():
     torch.manual_seed(0)
     model, x, y = Flipping().double(), torch.randn(50, 3).double(), torch.arange(50) % 2
     found = gradient_sums(model, x, y, labels=torch.zeros(50, dtype=torch.long))
-    assert found.measured.startswith("one by one")
+    assert not found.checked.batched
     alone = torch.cat([gradient_sums(model, x[[k]], y[[k]]).total.norms for k in range(50)])
     torch.testing.assert_close(found.total.norms, alone)
 
@@ -122,22 +115,6 @@ def test_the_model_is_left_as_it_was_found(fails):
     assert str(before) == str(after)
 
 
-def test_unchecked_calls_remember_where_the_examples_lie():
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
-    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    passes = []
-    model.register_forward_pre_hook(lambda _module, inputs: passes.append(len(inputs[0])))
-    first = gradient_sums(model, x, torch.arange(6) % 2)
-    passes.clear()
-    again = gradient_sums(model, x, torch.arange(6) % 2, check=False)
-    assert passes == [6]  # no example alone
-    assert torch.equal(first.total.norms, again.total.norms)
-    with torch.no_grad():
-        model[0].weight.mul_(2.0)
-    later = gradient_sums(model, x, torch.arange(6) % 2, check=False)
-    assert torch.equal(later.total.norms, gradient_sums(model, x, torch.arange(6) % 2).total.norms)
-
-
 def test_progress_of_gradient_sums_rises_to_one():
     model = nn.Linear(3, 2).double()
     x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -170,19 +147,6 @@ def test_rounding_of_short_numbers_is_no_disagreement_where_the_loss_is_longer(a
     assert set(found) == {"1", "3"}
 
 
-@pytest.fixture
-def large(monkeypatch):
-    """Every example counts as a whole sequence: two of a batch run again."""
-    monkeypatch.setattr(samples, "LARGE", 0)
-
-
-def test_two_large_examples_show_a_batch_that_is_turned_round(large):
-    torch.manual_seed(0)
-    x = torch.randn(40, WIDTH, dtype=torch.float64)
-    found = gradient_sums(Flips().double(), x, torch.arange(40) % CLASSES)
-    assert found.measured.startswith("one by one: linear receives other examples")
-
-
 class SortsByProducts(nn.Module):
     """Puts examples in order by a matrix of zeros and ones, and its outputs back."""
 
@@ -200,14 +164,14 @@ class SortsByProducts(nn.Module):
 
 
 @pytest.mark.parametrize("einsum", [True, False])
-def test_products_that_sort_large_examples_are_seen(large, einsum):
+def test_products_that_sort_examples_are_seen(einsum):
     torch.manual_seed(0)
     model = SortsByProducts(einsum=einsum).double()
     x, labels = torch.randn(40, WIDTH, dtype=torch.float64), torch.arange(40) % CLASSES
     in_class_order = labels.argsort(stable=True)
     x[in_class_order[0], 0], x[in_class_order[-1], 0] = -9.0, 9.0  # both stay where they are
     found = gradient_sums(model, x, labels)
-    assert found.measured.startswith("one by one: ")
+    assert not found.checked.batched
     expected = gradient_sums(model, x, labels, batch_size=1)
     assert torch.allclose(found.total.norms, expected.total.norms, rtol=1e-12)
 
@@ -237,7 +201,7 @@ def test_every_example_is_checked_on_request():
     x, labels = torch.randn(80, WIDTH, dtype=torch.float64), torch.zeros(80, dtype=torch.long)
     expected = gradient_sums(model, x, labels, batch_size=1)
     found = gradient_sums(model, x, labels, check="every")
-    assert found.measured.startswith("one by one: ")
+    assert not found.checked.batched
     assert torch.allclose(found.total.norms, expected.total.norms, rtol=1e-12)
     rows = features(model, x, ["inner"], check="every")["inner"]
     assert torch.allclose(rows, torch.tanh(model.inner(x)), rtol=1e-12)
@@ -246,38 +210,10 @@ def test_every_example_is_checked_on_request():
     assert torch.allclose(kernels.total, alone.total, rtol=1e-10)
 
 
-def test_large_examples_are_compared_with_autograd(large, monkeypatch):
-    correct = engine.norms_from_factors
-    monkeypatch.setattr(engine, "norms_from_factors", lambda *given: 1.1 * correct(*given))
+def test_broken_norms_are_caught(monkeypatch):
+    correct = OuterFactors.squared_norms
+    monkeypatch.setattr(OuterFactors, "squared_norms", lambda own: 1.1 * correct(own))
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with pytest.raises(CaptureError, match=r"'0.weight'.*autograd"):
         gradient_sums(model, x, torch.arange(6) % 2)
-
-
-def test_backward_passes_in_a_thread_give_the_same(large, monkeypatch):
-    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
-    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    here = gradient_sums(model, x, torch.arange(6) % 2)
-
-    def elsewhere(_device, compute):
-        return samples._executor().submit(compute).result
-
-    monkeypatch.setattr(samples, "in_background", elsewhere)
-    monkeypatch.setattr(accumulation, "in_background", elsewhere)
-    there = gradient_sums(model, x, torch.arange(6) % 2)
-    assert there.measured == here.measured == "in batches"
-    assert torch.equal(here.total.norms, there.total.norms)
-
-
-def test_places_that_were_remembered_wrongly_are_looked_up_again():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    x = torch.randn(6, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    options = {"readout": "mean", "labels": torch.arange(6) % 2}
-    expected = gradient_sums(model, x, torch.arange(6) % 2, **options)
-    (known,) = runs._REMEMBERED[model].values()
-    for call in known:
-        call.axes.update({place: Axis(1) for place, axis in call.axes.items() if axis is not None})
-    found = gradient_sums(model, x, torch.arange(6) % 2, **options)
-    assert found.measured == "in batches"
-    assert torch.equal(found.total.norms, expected.total.norms)

@@ -15,8 +15,7 @@ from tests.engine.single_gradients import (
 )
 from tests.engine.zoo import ZOO
 from tests.reference.example_gradients import example_gradients
-from theodolite.engine import _example_gradients as engine
-from theodolite.engine import gradient_alignment, gradient_sums
+from theodolite.engine import accumulation, factors, gradient_alignment, gradient_sums
 from theodolite.measures import gradient as measures
 
 zoo = pytest.mark.parametrize("name", ZOO)
@@ -80,8 +79,8 @@ def assert_alignment(value, rows, labels):
 @pytest.mark.parametrize("products", [0, 10**9], ids=["gradients", "factors"])
 @pytest.mark.parametrize("name", ["lenet", "vit", "reused module", "gpt2", "lstm"])
 def test_chunks_and_routes_do_not_change_the_sums(name, products, budget, monkeypatch):
-    monkeypatch.setattr(engine, "_PRODUCTS_PER_ENTRY", products)
-    monkeypatch.setattr(engine, "_CHUNK_BYTES", {"cpu": budget})
+    monkeypatch.setattr(factors, "_PRODUCTS_PER_ENTRY", products)
+    monkeypatch.setattr(accumulation, "_CHUNK_BYTES", {"cpu": budget})
     zoo_item = specimen(name)
     gradients, _ = example_gradients(zoo_item.model, zoo_item.data, cross_entropy, zoo_item.readout)
     sums = gradient_sums(

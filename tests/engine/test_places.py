@@ -13,11 +13,7 @@ import theodolite as th
 from tests.engine.single_gradients import cross_entropy
 from tests.reference.example_gradients import example_gradients
 from tests.reference.tangents import tangent_features
-from theodolite.engine import _gradient_samples as samples
 from theodolite.engine import forward_kernel, gradient_sums, tangent_kernels
-from theodolite.engine._places import Prints, shuffled_halves
-from theodolite.engine._runs import ModelRecorder
-from theodolite.engine.calls import Axis
 
 EXAMPLES, WIDTH, CLASSES = 40, 4, 3
 
@@ -105,7 +101,7 @@ def test_examples_that_a_model_moves_are_found(means):
     x, labels = examples()
     model = Moves(MEANS[means])
     sums = gradient_sums(model, x, labels)
-    assert sums.measured.startswith("one by one: ")
+    assert not sums.checked.batched
     assert_norms(model, x, labels, sums)
     assert_trace(model, x, tangent_kernels(model, x, outputs="trace"))
 
@@ -118,36 +114,25 @@ class MovesSome(Moves):
 
 
 @pytest.mark.parametrize("flagged", [None, 5, 25])
-def test_every_batch_is_looked_at_and_noted_while_it_is_recorded(flagged, monkeypatch):
-    """In its own pass and in two halves, the first batch in one pass more."""
-    passes, record = [], ModelRecorder._record
-    monkeypatch.setattr(
-        ModelRecorder,
-        "_record",
-        lambda self, batch, *a, **k: passes.append(len(batch)) or record(self, batch, *a, **k),
-    )
+def test_a_batch_that_moves_its_examples_is_found_among_others(flagged):
     x, model = torch.randn(30, WIDTH).double(), MovesSome(MEANS["embedding"])
     if flagged is not None:
         x[flagged, 1] = 20.0
     kernels = tangent_kernels(model, x, outputs="trace", batch_size=10)
-    if flagged is None:
-        assert kernels.measured == "in batches"
-        assert passes[:11] == [1, 10, 10, 5, 5, 10, 5, 5, 10, 5, 5]
-    else:
-        assert kernels.measured.startswith("one by one: ")
+    assert kernels.checked.batched == (flagged is None)
+    assert "any" in kernels.checked.suspects
     assert_trace(model, x, kernels)
 
 
 @pytest.mark.parametrize("means", ["index", "sum"])
-def test_examples_that_are_always_moved_in_one_way_are_found(means, monkeypatch):
-    monkeypatch.setattr(samples, "LARGE", 0)  # whole sequences, of which two are compared
+def test_examples_that_are_always_moved_in_one_way_are_found(means):
     x, labels = examples()
     move = MEANS.get(means, lambda h, order: h[order])
     model = Moves(move, interleaves=True)
     assert_norms(model, x, labels, gradient_sums(model, x, labels))
     assert_trace(model, x, tangent_kernels(model, x, outputs="trace"))
     inner = torch.tanh(model.first(x)).detach()
-    with pytest.raises(th.errors.CaptureError, match="receives other examples"):
+    with pytest.raises(th.errors.CaptureError, match=r"receives other|in its rows"):
         forward_kernel(model, x, "inner", normalize=False)
     torch.testing.assert_close(forward_kernel(model, x, "first", normalize=False), x @ x.T)
     found = th.features(model, x, ["first", "inner"], read="raw")
@@ -313,26 +298,23 @@ class Passes(nn.Module):
         super().__init__()
         self.model, self.seen = model, 0
 
-    def forward(self, ids, mask=None):
+    def forward(self, ids):
         self.seen += len(ids)
-        unpadded = mask is None or bool(mask.sum() == mask.numel())  # as language models ask
-        h = self.model(ids)
-        return h if unpadded else h * mask.to(h)
+        return self.model(ids)
 
 
-@pytest.mark.parametrize("mask", [None, torch.ones(200, WIDTH, dtype=torch.int64)])
-def test_examples_that_nothing_moves_are_not_all_run_again(mask):
+def test_a_plain_model_runs_one_example_alone_and_a_part_again():
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5 * WIDTH, CLASSES))
-    data = {"ids": torch.randint(0, 9, (200, WIDTH))} | ({} if mask is None else {"mask": mask})
-    labels = torch.arange(200) % CLASSES
+    ids, labels = torch.randint(0, 9, (200, WIDTH)), torch.arange(200) % CLASSES
     read, followed = Passes(layers.double()), Passes(layers)
-    th.features(read, data)
-    gradient_sums(followed, data, labels, cross_entropy)
-    # All; those that show what the model takes and where to read it; those of the check.
-    assert read.seen == 200 + 2 + 3 + 16
-    # The check runs all once more where Python has decided, by whatever.
-    assert followed.seen == 200 + 1 + (16 if mask is None else 200)
+    th.features(read, ids)
+    sums = gradient_sums(followed, ids, labels, cross_entropy)
+    # All; those that show what the model takes and where to read it; two alone, and a part.
+    assert read.seen == 200 + 2 + 3 + 1 + 32 + 1
+    # A second single example has its norms compared too.
+    assert followed.seen == 200 + 1 + 32 + 1 + 1
+    assert (sums.checked.asked, sums.checked.alone, sums.checked.company) == (1, 2, 32)
 
 
 class Shifted(nn.Module):
@@ -359,8 +341,8 @@ def test_parameters_that_are_not_followed_move_no_examples(params):
     torch.manual_seed(0)
     model, x = Shifted(), torch.randn(EXAMPLES, WIDTH, dtype=torch.float64)
     kernels = tangent_kernels(model, x, outputs="trace", params=params)
-    # The first alone, all; two of the check with a full kernel of their own, that once more.
-    assert model.seen == 1 + EXAMPLES + 2 + 2
+    # The first alone, one of the batch alone, all; and two parts for each of the three outputs.
+    assert model.seen == 1 + 1 + EXAMPLES + 3 * (10 + 1)
     assert_trace(model, x, kernels)
 
 
@@ -369,18 +351,6 @@ def test_examples_that_move_between_layers_that_are_not_followed(means):
     x, _ = examples()
     model = Moves(MEANS[means])
     assert_trace(model, x, tangent_kernels(model, x, "inner", outputs="trace"))
-
-
-@pytest.mark.parametrize("count", range(2, 12))
-def test_tokens_are_compared_without_rounding(count):
-    ids = torch.randint(0, 50_000, (count, 5), generator=torch.Generator().manual_seed(count))
-    prints = Prints()
-    prints.add("embedding", [ids], [Axis(0)], count)
-    for places in shuffled_halves(count):
-        again = Prints(prints)
-        again.add("embedding", [ids[places]], [None], len(places))
-        assert prints.misplaced(again, places, tolerance=1e-12) is None
-        assert prints.misplaced(again, places[::-1], tolerance=1e-12) or len(places) == 1
 
 
 def test_a_table_with_a_row_for_every_place_of_a_batch_is_noticed():

@@ -7,14 +7,13 @@ import torch
 from torch import nn
 
 from tests.tolerances import assert_close
-from theodolite.engine import _kernel_engine, _plan, tangent_kernels
-from theodolite.engine._checks import KernelCheck
-from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._kernel_engine import BatchList, ExampleBlock, KernelEngine, prepare
-from theodolite.engine._plan import ContractionSizes, EngineOptions, choose_route, contraction_costs
-from theodolite.engine._products import Products, _leading
-from theodolite.engine._tangents import kernels_of
+from theodolite.engine import kernel_engine, tangent_kernels
+from theodolite.engine import plan as planning
+from theodolite.engine.contract import KernelBlock
+from theodolite.engine.kernel_engine import BatchList, ExampleBlock, KernelEngine, prepare
+from theodolite.engine.kernels import kernels_of
 from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.plan import ContractionSizes, EngineOptions, choose_route, contraction_costs
 from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
@@ -129,40 +128,15 @@ def test_symmetric_blocks_are_completed_from_above(mode):
         torch.testing.assert_close(found, wanted)
 
 
-def test_products_from_two_short_numbers_are_as_good_as_float32(monkeypatch):
-    monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)
-    monkeypatch.setattr(Products, "_allowed", lambda self, tensor: torch.enable_grad())
-    torch.manual_seed(0)
-    a, b = torch.randn(20, 64), torch.randn(30, 64)
-    products = Products("3xtf32")
-    left, right = products.left(a), products.right(b)
-    assert left.shape == (20, 192)
-    exact = a.double() @ b.double().T
-    assert_close(
-        products.of(left, right), exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32
-    )
-    target = exact.float()
-    products.into(target, left, right, overwrite=False)
-    assert_close(target, 2 * exact, scale=float(exact.abs().max()) * 0.1, dtype=torch.float32)
-    assert products.usable_bytes(a, 70) == 10
-
-
-def test_the_leading_part_is_a_short_number():
-    values = torch.randn(100)
-    leading = _leading(values)
-    assert not (leading.view(torch.int32) & 0x1FFF).any()
-    assert ((values - leading).abs() <= 2.0**-10 * values.abs()).all()
-
-
 @pytest.mark.parametrize("other", [False, True], ids=["one set", "two sets"])
 @pytest.mark.parametrize("whole", [True, False], ids=["one block", "blocks"])
 def test_progress_rises_to_one(whole, other, monkeypatch):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     if not whole:
-        made = _plan.make_plan
+        made = planning.make_plan
         monkeypatch.setattr(
-            _kernel_engine, "make_plan", lambda *a: replace(made(*a), block=3, batch_size=3)
+            kernel_engine, "make_plan", lambda *a: replace(made(*a), block=3, batch_size=3)
         )
     seen = []
     tangent_kernels(
@@ -181,8 +155,7 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
 @pytest.mark.parametrize(
     ("examples", "outputs", "span"), [(300, 7, 24), (300, 10, 16), (1500, 1, 144), (12, 7, 12)]
 )
-def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span, monkeypatch):
-    monkeypatch.setattr(_kernel_engine, "on_one_thread", lambda device: False)
+def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span):
     model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
     engine, _ = engine_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
     plan = engine.plan(examples, examples, True, 2)
@@ -196,7 +169,7 @@ def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, 
 def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
     engine, _ = engine_of(nn.Linear(3, outputs), torch.randn(8, 3))
     elsewhere = replace(engine, device=torch.device("cuda"))
-    assert 1 <= elsewhere._filling(span, 8) <= 8
+    assert 1 <= elsewhere._rounded_to_tiles(span, 8) <= 8
 
 
 def test_products_are_exact_where_the_model_runs_under_autocast():
@@ -208,19 +181,6 @@ def test_products_are_exact_where_the_model_runs_under_autocast():
                 engine, data = engine_of(model.float(), x.float(), route=route)
                 found.append(kernels_of(engine, data, None).total)
     assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
-
-
-@pytest.mark.parametrize("layer", ["0", "3"])
-def test_kernels_of_split_numbers_are_symmetric(layer, monkeypatch):
-    monkeypatch.setattr(Products, "_splits", lambda self, tensor: True)  # as on a GPU
-    model, x = deep()
-    engine, data = engine_of(model.float(), x.float(), precision="3xtf32")
-    plan = engine.plan(len(x), len(x), True, 2)
-    collected = engine.collect(ExampleBlock(slice(0, len(x)), data.batches), plan)
-    kernel = torch.empty(kernel_shape("full", len(x), len(x), 3))
-    elsewhere = replace(engine, device=torch.device("cuda"))
-    elsewhere.fill(layer, collected, collected, KernelBlock(kernel, "full"), plan)
-    assert torch.equal(kernel, kernel.permute(2, 3, 0, 1))
 
 
 class AtOnePosition(nn.Module):
@@ -244,20 +204,6 @@ def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
 
 
-def test_the_check_is_launched_once_amid_the_kernels(monkeypatch):
-    told = []
-    begin = KernelCheck._from_gradients
-
-    def launched(self):
-        told.append("check")
-        return begin(self)
-
-    monkeypatch.setattr(KernelCheck, "_from_gradients", launched)
-    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))
-    tangent_kernels(model, torch.randn(4, 3), progress=lambda share, what: told.append(what))
-    assert told[1:] == ["layer 0", "layer 1", "check", "layer 2", "layer 3", "layer 4"]
-
-
 def test_layers_go_in_parts_where_factors_of_all_do_not_fit(monkeypatch):
     """Every part has all examples at once, and kernels are the same up to the order of sums."""
     torch.manual_seed(0)
@@ -275,7 +221,7 @@ def test_layers_go_in_parts_where_factors_of_all_do_not_fit(monkeypatch):
     whole = tangent_kernels(model, inputs, **options)
     assert passes == [(list(whole), 10)]
     passes.clear()
-    limit = whole.predicted_bytes - 2 * _plan._TILE_BYTES["cpu"]  # without intermediate results
+    limit = whole.predicted_bytes - 2 * planning._TILE_BYTES["cpu"]  # without intermediate results
     parts = tangent_kernels(model, inputs, memory_limit=limit, **options)
     assert len(passes) > 1
     assert {count for _, count in passes} == {10}

@@ -7,20 +7,19 @@ import torch
 from torch import nn
 
 from tests.tolerances import assert_close
-from theodolite.engine import _alignments as alignments
-from theodolite.engine import _sketches as sketches
-from theodolite.engine import tangent_alignments, tangent_kernels
-from theodolite.engine._alignments import centered_labels
-from theodolite.engine._kernel_engine import BatchList, prepare
-from theodolite.engine._plan import EngineOptions
-from theodolite.engine._sketches import (
+from theodolite.engine import sketch as alignments
+from theodolite.engine import sketches, tangent_alignments, tangent_kernels
+from theodolite.engine.batches import Batch
+from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.plan import EngineOptions
+from theodolite.engine.sketch import centered_labels
+from theodolite.engine.sketches import (
     jackknife_covariance,
     pair_norms,
     random_signs,
     sketch_grams,
     sketch_plan,
 )
-from theodolite.engine.batches import Batch
 from theodolite.errors import MemoryLimitError
 from theodolite.linalg import center_all
 

@@ -10,10 +10,10 @@ from torch.nn import functional
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_alignments, tangent_kernels
-from theodolite.engine._alignments import _block_plan
-from theodolite.engine._centered_norms import GradientMoments, KernelMoments, shorter_sides
-from theodolite.engine._kernel_engine import BatchList, prepare
-from theodolite.engine._plan import EngineOptions
+from theodolite.engine.centered_norms import GradientMoments, KernelMoments, shorter_sides
+from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.plan import EngineOptions
+from theodolite.engine.sketch import _block_plan
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.tangent import tangent_alignment
@@ -35,7 +35,7 @@ def centered_norm(kernel):
 @pytest.mark.parametrize("block", [2, 5, 12])
 def test_exact_alignments_equal_the_measure_on_kernels(block, monkeypatch):
     model, x, y = model_and_data()
-    monkeypatch.setattr("theodolite.engine._alignments._BLOCK_ROWS", 3 * block)
+    monkeypatch.setattr("theodolite.engine.sketch._BLOCK_ROWS", 3 * block)
     kernels = tangent_kernels(model, x)
     found = tangent_alignments(model, x, y)
     targets = functional.one_hot(y, 3).double()
@@ -61,7 +61,7 @@ def test_exact_alignments_of_other_architectures(name):
         assert_close(found[layer].alignment, tangent_alignment(kernel, y))
 
 
-SIDES = "theodolite.engine._alignments.shorter_sides"
+SIDES = "theodolite.engine.sketch.shorter_sides"
 
 
 @pytest.mark.parametrize("block", [2, 4])
@@ -71,7 +71,7 @@ def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
     kernels = tangent_kernels(made.model, made.inputs)
     c = kernels.total.shape[1]
     y = torch.randn(4, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    monkeypatch.setattr("theodolite.engine._alignments._BLOCK_ROWS", c * block)
+    monkeypatch.setattr("theodolite.engine.sketch._BLOCK_ROWS", c * block)
     monkeypatch.setattr(SIDES, lambda engine, plan, examples: _on_gradients(engine))
     found = tangent_alignments(made.model, made.inputs, y)
     for layer, kernel in kernels.items():

@@ -1,12 +1,15 @@
 """From a model and data to the tensors that measures need, in bounded memory.
 
 Features and their moments and Gram matrices; tangent kernels; sums of per-example gradients;
-covariances of weights and of what they multiply; Fisher information and curvature. What other
-packages need of the machinery (batches, layers, readouts, hooks, state) is exported here too.
+covariances of weights and of what they multiply. What other packages need of the machinery
+(batches, layers, readouts, hooks, state) is exported here too.
 """
 
-from theodolite.engine._alignments import TangentAlignment, TangentAlignments, tangent_alignments
-from theodolite.engine._covariances import (
+from theodolite.engine.accumulation import LayerSums, UnitSums
+from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
+from theodolite.engine.calls import tensors_in
+from theodolite.engine.check import Cause, Check, Checked
+from theodolite.engine.covariances import (
     PositionCovariance,
     input_moments,
     input_samples,
@@ -14,16 +17,7 @@ from theodolite.engine._covariances import (
     shared_moments,
     weight_covariance,
 )
-from theodolite.engine._curvature import (
-    Fisher,
-    GaussNewton,
-    LayerFisher,
-    OutputHessian,
-    fisher,
-    gauss_newton,
-    output_hessian,
-)
-from theodolite.engine._features import (
+from theodolite.engine.features import (
     FeatureChunk,
     Features,
     OutputReader,
@@ -32,10 +26,10 @@ from theodolite.engine._features import (
     feature_moments,
     features,
     gives_channels_first,
+    pooled,
     require_pool,
 )
-from theodolite.engine._gradient_accumulation import LayerSums, UnitSums
-from theodolite.engine._gradients import (
+from theodolite.engine.gradients import (
     GradientAlignment,
     GradientSums,
     LayerGradientAlignment,
@@ -43,24 +37,7 @@ from theodolite.engine._gradients import (
     gradient_alignment,
     gradient_sums,
 )
-from theodolite.engine._grams import FeatureGrams, feature_grams
-from theodolite.engine._plan import ContractionSizes, contraction_costs
-from theodolite.engine._sketches import sketch_plan
-from theodolite.engine._tangent_features import (
-    TangentFeatures,
-    backward_kernel,
-    forward_backward_kernels,
-    forward_kernel,
-    tangent_features,
-)
-from theodolite.engine._tangents import (
-    Coverage,
-    TangentKernels,
-    shared_tangent_kernels,
-    tangent_kernels,
-)
-from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
-from theodolite.engine.calls import tensors_in
+from theodolite.engine.grams import FeatureGrams, feature_grams
 from theodolite.engine.hooks import (
     Read,
     ReadPoint,
@@ -77,6 +54,12 @@ from theodolite.engine.inputs import (
     require_device,
     require_model,
 )
+from theodolite.engine.kernels import (
+    Coverage,
+    TangentKernels,
+    shared_tangent_kernels,
+    tangent_kernels,
+)
 from theodolite.engine.layers import (
     Layers,
     Ownership,
@@ -86,6 +69,7 @@ from theodolite.engine.layers import (
     select_layers,
     unwrap,
 )
+from theodolite.engine.plan import ContractionSizes, contraction_costs
 from theodolite.engine.positions import (
     AtPositions,
     PositionLabels,
@@ -103,6 +87,8 @@ from theodolite.engine.readouts import (
     resolve_readout,
 )
 from theodolite.engine.rules import RULES, register_rule
+from theodolite.engine.sketch import TangentAlignment, TangentAlignments, tangent_alignments
+from theodolite.engine.sketches import sketch_plan
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
     available_bytes,
@@ -110,6 +96,13 @@ from theodolite.engine.state import (
     model_device,
     require_fixed_mode,
     untouched,
+)
+from theodolite.engine.tangent_features import (
+    TangentFeatures,
+    backward_kernel,
+    forward_backward_kernels,
+    forward_kernel,
+    tangent_features,
 )
 
 __all__ = [
@@ -119,22 +112,21 @@ __all__ = [
     "AtPositions",
     "Batch",
     "Cast",
+    "Cause",
+    "Check",
+    "Checked",
     "ContractionSizes",
     "Coverage",
     "FeatureChunk",
     "FeatureGrams",
     "Features",
-    "Fisher",
     "FittedBatch",
-    "GaussNewton",
     "GradientAlignment",
     "GradientSums",
-    "LayerFisher",
     "LayerGradientAlignment",
     "LayerSums",
     "Layers",
     "Loss",
-    "OutputHessian",
     "OutputReader",
     "Ownership",
     "Parameters",
@@ -162,13 +154,11 @@ __all__ = [
     "features",
     "first_output",
     "first_tensor",
-    "fisher",
     "fit_batch",
     "fitted_batches",
     "follow_layers",
     "forward_backward_kernels",
     "forward_kernel",
-    "gauss_newton",
     "gives_channels_first",
     "gradient_alignment",
     "gradient_sums",
@@ -179,11 +169,11 @@ __all__ = [
     "main_tensor",
     "model_device",
     "only_trainable",
-    "output_hessian",
     "own_parameters",
     "patch_covariance",
     "per_example_cross_entropy",
     "per_example_loss",
+    "pooled",
     "projected_outputs",
     "read_outputs",
     "register_rule",

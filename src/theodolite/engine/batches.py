@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
+from theodolite.engine.nested import NestingError, leaves, map_leaves
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import prints_shapes
 
@@ -56,10 +56,10 @@ class Batch:
     def __len__(self) -> int:
         if self.args and _counts(self.args[0]):
             return int(self.args[0].size(0))
-        leaves = [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if _counts(leaf)]
-        if not leaves:
+        counted = [leaf for leaf in leaves((self.args, dict(self.kwargs))) if _counts(leaf)]
+        if not counted:
             raise ShapeError("expected at least one tensor among the inputs of a batch, got none")
-        return int(leaves[0].size(0))
+        return int(counted[0].size(0))
 
     def take(self, indices: slice | Tensor | list[int]) -> "Batch":
         """The examples at these indices, in this order."""
@@ -88,11 +88,11 @@ class Batch:
             real = leaf.is_floating_point()
             return leaf.to(dtype) if real or (integers and not leaf.is_complex()) else leaf
 
-        args, kwargs = tree_map(convert, (self.args, dict(self.kwargs)))
+        args, kwargs = map_leaves(convert, (self.args, dict(self.kwargs)))
         return replace(self, args=args, kwargs=kwargs)
 
     def _map(self, function: Callable[[Any], Any]) -> "Batch":
-        return Batch(*tree_map(function, _parts_of(self)))
+        return Batch(*map_leaves(function, _parts_of(self)))
 
     def run(self, model: Callable[..., Any]) -> Any:
         """What the model returns for these inputs."""
@@ -120,7 +120,7 @@ def iterate_batches(
     *,
     targets: Any = None,
     batch_size: int | None = None,
-    batch_fn: Callable[[Any], Batch] | None = None,
+    batch_fn: Callable[[Any], Any] | None = None,
     device: torch.device | str | None = None,
     empty: bool = False,
     examples: int | None = None,
@@ -128,8 +128,10 @@ def iterate_batches(
     """Turn anything accepted into batches.
 
     Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``, whose inputs may be a
-    tuple of positional arguments; a mapping of keyword arguments, whose targets are found under
-    ``labels``, ``label``, ``targets`` or ``target``; a :class:`Batch`; a data set of torch or of
+    tuple of positional arguments; a list of batches, each of them one of these (a list of two
+    tensors is two batches of inputs, and refused if the second could be targets of the first);
+    a mapping of keyword arguments, whose targets are found under ``labels``, ``label``, ``targets``
+    or ``target``; a :class:`Batch`; a data set of torch or of
     Hugging Face; a data loader or any other iterable of these. An iterable may also give single
     examples, each a mapping or a pair whose target is one number. Columns of text are left out.
 
@@ -137,8 +139,9 @@ def iterate_batches(
         data: The data.
         targets: Targets, where ``data`` holds inputs only.
         batch_size: Split batches into parts of at most this many examples; None keeps them.
-        batch_fn: Turns one item of ``data`` into a :class:`Batch`, where the rules above do not; an
-            item that is a batch already is left alone.
+        batch_fn: Turns one item of ``data`` into a :class:`Batch`, or another form above, where
+            these do not fit; an item that is a batch already is left alone. Items of a data set
+            that torch cannot collate come as a list.
         device: Where the batches should lie; None leaves them where they are.
         empty: Leave out batches without examples instead of refusing them.
         examples: Stop after so many, and read no item beyond; None reads all.
@@ -150,8 +153,8 @@ def iterate_batches(
     """
     left = examples
     for item in _items(data, batch_fn, examples):
-        convert = _batch_of if batch_fn is None or isinstance(item, Batch) else batch_fn
-        batch = convert(item)
+        known = batch_fn is None or isinstance(item, Batch)
+        batch = _batch_of(item if known else batch_fn(item))  # type: ignore[misc]
         if targets is not None:
             batch = _with_targets(batch, targets)
         if empty and len(batch) == 0:
@@ -183,11 +186,11 @@ def single_batch(data: Any, **options: Any) -> Batch:
     if not batches:
         raise ShapeError("expected at least one batch, got none; the data set is empty")
     batches = _of_one_length(batches)
-    flat, structure = zip(*(tree_flatten(_parts_of(batch)) for batch in batches), strict=True)
-    if len({str(spec) for spec in structure}) > 1:
-        raise ShapeError("expected batches of one structure, got several; pass batch_fn=")
-    joined = [_join(leaves) for leaves in zip(*flat, strict=True)]
-    return Batch(*torch.utils._pytree.tree_unflatten(joined, structure[0]))
+    try:
+        joined = map_leaves(lambda *parts: _join(parts), *map(_parts_of, batches))
+    except NestingError:
+        raise ShapeError("expected batches of one structure, got several; pass batch_fn=") from None
+    return Batch(*joined)
 
 
 def _of_one_length(batches: list[Batch]) -> list[Batch]:
@@ -210,7 +213,7 @@ def _of_one_length(batches: list[Batch]) -> list[Batch]:
                 return leaf
             return _lengthened(leaf, longest, 0)
 
-        args, kwargs = tree_map(longer, (batch.args, dict(batch.kwargs)))
+        args, kwargs = map_leaves(longer, (batch.args, dict(batch.kwargs)))
         targets = batch.targets
         if len(labels) == len(batches) and not targets.is_floating_point():
             targets = _lengthened(targets, max(labels), IGNORED)
@@ -254,7 +257,8 @@ def _items(data: Any, batch_fn: Callable[[Any], Batch] | None, limit: int | None
         return _collated(islice(data, limit))
     if isinstance(data, Dataset):
         few = data if limit is None else Subset(data, range(min(limit, _length(data, limit))))
-        return DataLoader(few, batch_size=_GATHERED)
+        collate = default_collate if batch_fn is None else _collated_or_listed
+        return DataLoader(few, batch_size=_GATHERED, collate_fn=collate)
     if batch_fn is not None:
         return data if isinstance(data, Iterable) and not _is_one(data) else [data]
     if _is_one(data):
@@ -275,6 +279,13 @@ def _collated(items: Iterator[Any]) -> Iterator[Any]:
     """Single examples in batches, as a loader would collate them."""
     while group := list(islice(items, _GATHERED)):
         yield default_collate(group)
+
+
+def _collated_or_listed(items: list[Any]) -> Any:
+    try:
+        return default_collate(items)
+    except TypeError:
+        return items
 
 
 def _is_hugging_face(data: Any) -> bool:
@@ -348,13 +359,19 @@ def _columns(table: Mapping[str, Any]) -> dict[str, Any]:
     """Lists with an entry per example as tensors; words, which no model takes, only as targets."""
     found = {}
     for key, values in table.items():
-        listed = isinstance(values, list) and len(values) > 0
-        words = listed and isinstance(values[0], (str, bytes, type(None)))
-        words = words or (isinstance(values, np.ndarray) and values.dtype.kind in "OSU")
-        if words and key not in TARGET_KEYS:
+        if _is_text(values) and key not in TARGET_KEYS:
             continue
+        listed = isinstance(values, list) and len(values) > 0
         found[key] = _column(key, values) if listed else values
     return found
+
+
+def _is_text(values: Any) -> bool:
+    """Whether a column has an entry of text, or nothing, per example: no model takes it."""
+    if isinstance(values, np.ndarray):
+        return values.dtype.kind in "OSU"
+    listed = isinstance(values, (list, tuple)) and len(values) > 0
+    return listed and isinstance(values[0], (str, bytes, type(None)))
 
 
 def _column(name: str, values: list[Any]) -> Any:
@@ -383,11 +400,27 @@ def _column(name: str, values: list[Any]) -> Any:
 
 
 def _is_one(data: Any) -> bool:
-    if isinstance(data, (Batch, Tensor, np.ndarray, Mapping)):
-        return True
-    return isinstance(data, tuple) or (
-        isinstance(data, list) and len(data) > 0 and isinstance(data[0], (Tensor, np.ndarray))
-    )
+    """Whether the data are one batch; a list never is, since it may hold two batches."""
+    if isinstance(data, list):
+        _require_batches(data)
+    return isinstance(data, (Batch, Tensor, np.ndarray, Mapping, tuple))
+
+
+def _require_batches(data: list[Any]) -> None:
+    """Refuse a list that may be one pair or two batches.
+
+    Raises:
+        ShapeError: If its second entry could be the targets of the first.
+    """
+    kinds = (Tensor, np.ndarray)
+    if len(data) != 2 or not all(isinstance(entry, kinds) for entry in data):
+        return
+    first, second = (tuple(entry.shape) for entry in data)
+    if first[:1] == second[:1] and first[1:] != second[1:]:
+        raise ShapeError(
+            f"data: expected a tuple (inputs, targets) or a list of batches, got a list of two "
+            f"tensors of shapes {first} and {second}; pass (inputs, targets) as a tuple"
+        )
 
 
 def _batch_of(item: Any) -> Batch:
@@ -399,10 +432,11 @@ def _batch_of(item: Any) -> Batch:
         return Batch((_as_tensor(item),))
     if isinstance(item, (tuple, list)) and 0 < len(item) <= 2:
         return _batch_of_pair(item[0], _as_targets(item[1]) if len(item) == 2 else None)
+    several = isinstance(item, (tuple, list))
     raise DtypeError(
         "data: expected a batch as a tensor, (inputs, targets) or a mapping, got "
-        f"{type(item).__name__}{f' of {len(item)}' if isinstance(item, (tuple, list)) else ''}; "
-        "pass several inputs as ((first, second), targets), or batch_fn= to convert it"
+        f"{type(item).__name__}{f' of {len(item)}' if several else ''}; pass several inputs as "
+        "((first, second), targets), or say which part is which: batch_fn=lambda b: (b[0], b[1])"
     )
 
 
@@ -420,7 +454,9 @@ def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
         if key in inputs:
             targets = _as_targets(inputs.pop(key))
             break
-    if not any(isinstance(value, (Tensor, np.ndarray)) for value in inputs.values()):
+    if any(isinstance(value, (Tensor, np.ndarray)) for value in inputs.values()):
+        inputs = {key: value for key, value in inputs.items() if not _is_text(value)}
+    else:
         inputs = _columns(inputs)
     inputs = {key: _as_tensor(value) for key, value in inputs.items()}
     mask = inputs.get(MASK_KEY)
@@ -447,8 +483,9 @@ def _as_targets(value: Any) -> Any:
         return value
     if array.dtype.kind not in "biuf":
         raise DtypeError(
-            f"targets: expected class indices or numbers, got {array.dtype}, such as "
-            f"{array.flat[0]!r}; number the classes, 0, 1, 2, ..."
+            f"targets: expected class indices or numbers, got text, such as {str(array.flat[0])!r};"
+            " number the classes first: np.unique(targets, return_inverse=True)[1], or for a data "
+            "set of Hugging Face dataset.class_encode_column(name)"
         )
     # PyTorch takes neither read-only memory, such as pandas hands out, nor swapped bytes.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))

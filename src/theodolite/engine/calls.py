@@ -34,7 +34,13 @@ __all__ = [
 
 
 class NotFollowedError(CaptureError):
-    """Examples cannot be followed through the model together; one at a time they can."""
+    """Examples cannot be followed through the model together; one at a time they can.
+
+    Attributes:
+        cause: A ``check.Cause``; None where a use of a parameter could not be seen.
+    """
+
+    cause: Any = None
 
 
 class DisagreementError(NotFollowedError):
@@ -55,11 +61,12 @@ class Axis:
     inner: bool = False
 
 
-def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
+def find_axis(one: Tensor | None, tensor: Tensor, examples: int, place: int = 0) -> Axis | None:
     """The axis of examples, found by comparison with the run in which the model saw one example.
 
     The axis is the one that has grown. Where it holds several parts of every example, the values
-    of the first example tell their order. Without such a run, the first axis whose length fits.
+    of that example, whose place is known, tell their order. Without such a run, the first axis
+    whose length fits.
     """
     if examples == 1:
         return None
@@ -72,13 +79,13 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
         return next(exact, Axis(0) if fits else None)
     for index, (single, size) in enumerate(zip(one.shape, shape, strict=True)):
         if single != size and single * examples == size:
-            return Axis(index, single > 1 and _is_inner(one, tensor, examples, index))
+            return Axis(index, single > 1 and _is_inner(one, tensor, examples, index, place))
     return None
 
 
-def _is_inner(one: Tensor, tensor: Tensor, examples: int, index: int) -> bool:
+def _is_inner(one: Tensor, tensor: Tensor, examples: int, index: int, place: int) -> bool:
     outer, inner = (
-        _distance(one, split_examples(tensor, examples, Axis(index, order))[0])
+        _distance(one, split_examples(tensor, examples, Axis(index, order))[place])
         for order in (False, True)
     )
     return inner < outer

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -335,7 +334,9 @@ class LayerFollower(TorchFunctionMode):
         chain.nodes.append(_Node(kind, name, parents, shape))
         self._known[tensor].append((chain, len(chain.nodes) - 1))
         if self._reached is not None:
+            self._inside += 1  # what is done with the tensor belongs to no layer
             self._reached(chain.layer, len(chain.nodes) - 1, tensor)
+            self._inside -= 1
 
     def _take(self, given: list[Tensor], except_for: Sequence[_Chain] = ()) -> None:
         for tensor in given:
@@ -416,8 +417,7 @@ def capture_features(
 
     def reached(name: str, steps: int, tensor: Tensor) -> None:
         if steps == points[name].steps:
-            with torch._C.DisableTorchFunction():
-                found[name].append(reduce(name, tensor))
+            found[name].append(reduce(name, tensor))
 
     with follow_layers(model, list(points), reached):
         yield found

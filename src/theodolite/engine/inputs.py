@@ -1,7 +1,7 @@
 """Inputs as a model takes them: two examples are tried before, or after a pass that failed.
 
-What the model cannot take as it came, but can after a cast, is cast and said once. All else is an
-error that says what was expected, what came and what to do. Every function that takes a model and
+Inputs that the model accepts only after a cast are cast, with one warning. All else is an error
+that says what was expected, what was passed and what to do. Every function that takes a model and
 data goes through here.
 """
 
@@ -12,16 +12,14 @@ from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import Any
 from warnings import warn
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
-from theodolite.engine.batches import Batch
-from theodolite.engine.calls import tensors_in
+from theodolite.engine.batches import TARGET_KEYS, Batch
 from theodolite.engine.layers import unwrap
+from theodolite.engine.nested import leaves
 from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
@@ -29,7 +27,7 @@ __all__ = ["Cast", "FittedBatch", "fit_batch", "fitted_batches", "require_device
 
 Cast = Callable[[Batch], Batch]
 
-# What only parameters have that are parts: DTensor (fully_shard, tensor parallelism), the flat
+# Attributes that only sharded parameters have: DTensor (fully_shard, tensor parallelism), the flat
 # parameters of FullyShardedDataParallel, and those of DeepSpeed's third stage.
 _SHARDED = ("full_tensor", "_sharding_strategy", "_local_shard", "ds_id")
 
@@ -56,7 +54,8 @@ def require_model(model: Any) -> None:
 
     Raises:
         DtypeError: If it is a class or no module.
-        DomainError: If its weights are on the meta device, or in parts in several processes.
+        DomainError: If its weights have no shape yet, are on the meta device, or in parts in
+            several processes.
     """
     if isinstance(model, type):
         raise DtypeError(
@@ -75,7 +74,12 @@ def require_model(model: Any) -> None:
                 "tensor parallelism, ZeRO-3); measure a model that was loaded from a full state "
                 "dict, or replicate with DistributedDataParallel"
             )
-        if parameter.is_meta and not is_lazy(parameter):
+        if is_lazy(parameter):
+            raise DomainError(
+                f"model: expected weights with a shape, {name!r} is made by the first batch (a "
+                "lazy module); call model(batch) once before"
+            )
+        if parameter.is_meta:
             raise DomainError(
                 f"model: expected weights, got the meta device for {name!r}, which holds shapes "
                 "and no numbers; call model.to_empty(device=...) and load the weights"
@@ -112,8 +116,6 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
         ShapeError: If the model takes none of these; other errors of the model are left alone.
         DtypeError: If it takes token ids and gets real numbers.
     """
-    if any(is_lazy(parameter) for parameter in model.parameters()):
-        return FittedBatch(tried=False)
     named_batch = _named(model, few)
     convert, notes = named_batch.cast, named_batch.notes
     named = few if convert is None else convert(few)
@@ -123,6 +125,10 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
         except TheodoliteError:
             raise
         except Exception as error:
+            whole = _as_one_mapping(model, few)
+            if whole is not None:
+                notes["columns"] = "the columns are passed as one mapping, as forward takes them"
+                return FittedBatch(whole, _one_mapping, notes)
             found = _first_that_works(model, named)
             if found is None and not _about_inputs(error, named):
                 raise
@@ -151,7 +157,7 @@ def fitted_batches(
         if fitted is None:
             plain = unwrap(model)
             few = batch.take(slice(0, 2)).to(model_device(plain)) if tried else batch
-            fitted = _remembered_fit(plain, few) if tried else _named(plain, few)
+            fitted = fit_batch(plain, few) if tried else _named(plain, few)
             for note in fitted.notes.values():
                 warn(note, stacklevel=4)
         yield batch if fitted.cast is None else fitted.cast(batch)
@@ -164,23 +170,6 @@ def _named(model: nn.Module, batch: Batch) -> FittedBatch:
     return FittedBatch(
         None, convert if decode is None else _both(convert, decode), notes, tried=False
     )
-
-
-# Model -> kinds of inputs that it has taken as they are: a forward pass tells nothing new.
-_TAKEN: WeakKeyDictionary[nn.Module, set[tuple[Any, ...]]] = WeakKeyDictionary()
-
-
-def _remembered_fit(model: nn.Module, few: Batch) -> FittedBatch:
-    tensors = tensors_in((few.args, dict(few.kwargs), few.targets))
-    shapes = ((t.dtype, t.is_nested or t.shape[1:], t.device) for t in tensors)
-    weight = next(model.parameters(), None)
-    kind = (*few.kwargs, None if weight is None else weight.dtype, *shapes)
-    if kind in _TAKEN.get(model, ()):
-        return FittedBatch()
-    fitted = fit_batch(model, few)
-    if fitted.tried and fitted.cast is None and not fitted.notes:
-        _TAKEN.setdefault(model, set()).add(kind)
-    return fitted
 
 
 def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
@@ -221,6 +210,22 @@ def _decoder_inputs(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Ca
     )
 
 
+def _one_mapping(batch: Batch) -> Batch:
+    """All columns as one argument, and the targets under the names that are usual."""
+    targets = {} if batch.targets is None else dict.fromkeys(TARGET_KEYS, batch.targets)
+    return replace(batch, args=({**targets, **batch.kwargs},), kwargs={})
+
+
+def _as_one_mapping(model: nn.Module, few: Batch) -> Any:
+    """What a model returns that takes a batch as one mapping; None if it does not."""
+    if few.args or not few.kwargs:
+        return None
+    try:
+        return _returned(model, _one_mapping(few))
+    except Exception:  # the first error is the one to tell
+        return None
+
+
 def _both(first: Cast | None, second: Cast) -> Cast:
     return second if first is None else lambda batch: second(first(batch))
 
@@ -247,11 +252,11 @@ def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] |
 
 def _casts(model: nn.Module, batch: Batch) -> list[tuple[str, Cast]]:
     """What may make the inputs fit, with the sentence that says so."""
-    leaves = tree_leaves((batch.args, dict(batch.kwargs)))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_complex()]
+    found = leaves((batch.args, dict(batch.kwargs)))
+    tensors = [leaf for leaf in found if isinstance(leaf, Tensor) and not leaf.is_complex()]
     known = [parameter.dtype for parameter in model.parameters()]
     wanted = [dtype for dtype in dict.fromkeys(known) if dtype.is_floating_point]
-    found: list[tuple[str, Cast]] = []
+    casts: list[tuple[str, Cast]] = []
     for integers in (False, True):
         for dtype in wanted:
             other = [t.dtype for t in tensors if t.dtype != dtype]
@@ -260,8 +265,8 @@ def _casts(model: nn.Module, batch: Batch) -> list[tuple[str, Cast]]:
                 continue
             names = " and ".join(str(d).removeprefix("torch.") for d in changed)
             text = f"inputs in {names} were cast to {str(dtype).removeprefix('torch.')}, the dtype"
-            found.append((f"{text} of the weights", _cast_to(dtype, integers)))
-    return found
+            casts.append((f"{text} of the weights", _cast_to(dtype, integers)))
+    return casts
 
 
 def _cast_to(dtype: torch.dtype, integers: bool) -> Cast:
@@ -298,8 +303,8 @@ def _about_inputs(error: Exception, batch: Batch) -> bool:
 
 def _swapped(batch: Batch) -> bool:
     """Whether a batch looks like (targets, inputs)."""
-    leaves = tree_leaves((batch.args, dict(batch.kwargs)))
-    given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    found = leaves((batch.args, dict(batch.kwargs)))
+    given = [leaf for leaf in found if isinstance(leaf, Tensor)]
     labels = len(given) == 1 and given[0].dim() == 1 and not given[0].is_floating_point()
     return labels and isinstance(batch.targets, Tensor) and batch.targets.dim() > 1
 
@@ -317,8 +322,8 @@ def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...
 def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteError:
     """The error of the forward pass in the words of the user."""
     layer, inputs = _failing(model, batch)
-    leaves = tree_leaves((batch.args, dict(batch.kwargs)))
-    given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    found = leaves((batch.args, dict(batch.kwargs)))
+    given = [leaf for leaf in found if isinstance(leaf, Tensor)]
     shapes = ", ".join(f"{_dtype(t)} of shape (n{_rest(t)})" for t in given)
     reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
     why = f"{type(error).__name__}: {reason}".removesuffix(": ").rstrip(".")
@@ -343,9 +348,12 @@ def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteErro
             f"data: expected whole numbers, token ids, for {name} "
             f"({type(module).__name__}), got {shapes}; pass ids.long()"
         )
+    names = [repr(key) for key in batch.kwargs]
+    call = f"(b[{names[0]}], b[{names[-1]}])" if len(names) > 1 else "(inputs, targets)"
     return ShapeError(
         f"data: expected inputs that the model takes, got {shapes or 'none that are tensors'}, at "
-        f"which {name} fails with {why}; pass inputs as in training, or batch_fn= to convert them"
+        f"which {name} fails with {why}; pass inputs as in training, or say which column is which: "
+        f"batch_fn=lambda b: {call}"
     )
 
 

@@ -175,12 +175,15 @@ def per_example_cross_entropy(
 ) -> Float[Tensor, " n"]:
     """Cross-entropy of each example, where the model's outputs are logits.
 
-    Targets are class indices ``(n,)``, probabilities ``(n, c)``, or 0 and 1 for a single output.
+    Targets are class indices ``(n,)`` or ``(n, 1)``, probabilities ``(n, c)``, or 0 and 1 for a
+    single output.
     """
     if outputs.shape[1] == 1:
         values = outputs.squeeze(1)
         targets = targets.reshape(values.shape).to(values.dtype)
         return functional.binary_cross_entropy_with_logits(values, targets, reduction="none")
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        targets = targets.squeeze(1)
     if targets.ndim == 2:
         targets = targets.to(outputs.dtype)
     elif not targets.is_floating_point():

@@ -4,6 +4,7 @@ A call without a rule is run again, example by example (:func:`replay`): exact f
 differentiable function of torch, and slower; ``coverage`` counts it.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from theodolite.engine.calls import (
     Axis,
@@ -27,6 +27,7 @@ from theodolite.engine.calls import (
     split_examples,
     tensors_in,
 )
+from theodolite.engine.nested import leaves, map_leaves
 from theodolite.engine.patches import PatchGeometry, per_axis
 from theodolite.engine.state import quiet_vmap
 from theodolite.errors import CaptureError
@@ -90,7 +91,8 @@ def _in_rows(call: Call, tensor: Tensor, axis: Axis | None) -> Tensor:
     if first and tensor.dim() == 3 and tensor.shape[0] == call.examples:
         return tensor
     parts = split_examples(tensor, call.examples, axis)
-    return parts.reshape(call.examples, -1, tensor.shape[-1])
+    positions = math.prod(parts.shape[1:-1])  # not -1: a layer may have no rows at all
+    return parts.reshape(call.examples, positions, tensor.shape[-1])
 
 
 def _row_output_grads(call: Call) -> OutputGrads:
@@ -469,7 +471,7 @@ class _Replay:
 
     def __init__(self, call: Call, keep: tuple[bool, ...], own_rows: bool) -> None:
         self.call, self.keep, self.own_rows = call, keep, own_rows
-        self.leaves, self.structure = tree_flatten((call.args, call.kwargs))
+        self.leaves = [*leaves((call.args, call.kwargs))]
         self.split = [
             isinstance(leaf, Tensor)
             and leaf is not call.source
@@ -524,11 +526,14 @@ class _Replay:
     def _function(self, slices: tuple[Tensor, ...]) -> Callable[[Tensor], Any]:
         def function(value: Tensor) -> Any:
             parts = iter(slices)
-            leaves = [
-                value if leaf is self.call.source else next(parts) if split else leaf
-                for leaf, split in zip(self.leaves, self.split, strict=True)
-            ]
-            args, kwargs = tree_unflatten(leaves, self.structure)
+            chosen = iter(
+                [
+                    value if leaf is self.call.source else next(parts) if split else leaf
+                    for leaf, split in zip(self.leaves, self.split, strict=True)
+                ]
+            )
+            nested = (self.call.args, self.call.kwargs)
+            args, kwargs = map_leaves(lambda _leaf: next(chosen), nested)
             return self.call.function(*args, **kwargs)
 
         return function

@@ -26,7 +26,6 @@ from theodolite.errors import DomainError
 
 __all__ = [
     "DEFAULT_MEMORY_LIMIT",
-    "SideStream",
     "available_bytes",
     "coarse_arithmetic",
     "coarse_precision",
@@ -43,10 +42,11 @@ __all__ = [
     "rounding_dtypes",
     "untouched",
     "without_autocast",
-    "without_cudnn",
 ]
 
 _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
+# Flags of torch and of a model, and random states, belong to the whole process.
+_turn = threading.RLock()
 
 
 @contextmanager
@@ -56,16 +56,19 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Training flags, buffers, ``.grad`` fields and random states (of torch, Python and NumPy) are
     restored, also after an error. Compiled submodules run eagerly, where calls can be seen, and
     attention takes one path with gradients and without. Inside another such block for the same
-    model, what that one will put back is not noted again.
+    model, what that one will put back is not noted again. Threads take turns: each waits until the
+    block of another has put everything back.
     """
     outer = _guarded.get()
     if any(model is other for other in outer):
         with torch.inference_mode(False), torch.enable_grad():
             yield
         return
-    flags = {module: module.training for module in modules_of(model).values()}
-    grads = {p: p.grad for module in flags for p in module._parameters.values() if p is not None}
     with ExitStack() as stack:
+        stack.enter_context(_turn)
+        flags = {module: module.training for module in modules_of(model).values()}
+        parameters = (p for module in flags for p in module._parameters.values())
+        grads = {p: p.grad for p in parameters if p is not None}
         stack.enter_context(preserved_generators({p.device for p in grads if p.is_cuda}))
         stack.enter_context(_preserved_tensors(flags))
         stack.enter_context(_preserved_python_generators())
@@ -103,14 +106,14 @@ def _without_cast_weights() -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_tensors(modules: Iterable[nn.Module]) -> Iterator[None]:
+def _preserved_tensors(modules: Iterable[nn.Module], *, every: bool = False) -> Iterator[None]:
     """Put back buffers that a forward pass writes or replaces: counters, averages, caches.
 
-    Those of batch normalisation are left out: in evaluation mode nobody writes them. Tables whose
-    rows a forward pass shortens (``max_norm``) are put back too.
+    Those of batch normalisation are left out unless ``every`` one is wanted: in evaluation mode
+    nobody writes them. Tables whose rows a forward pass shortens (``max_norm``) are put back too.
     """
     modules = list(modules)
-    owners = [m for m in modules if m._buffers and not isinstance(m, _BatchNorm)]
+    owners = [m for m in modules if m._buffers and (every or not isinstance(m, _BatchNorm))]
     held = [(m, dict(m._buffers)) for m in owners]
     tensors = {b for _, buffers in held for b in buffers.values() if b is not None}
     shortened = (nn.Embedding, nn.EmbeddingBag)
@@ -127,6 +130,20 @@ def _preserved_tensors(modules: Iterable[nn.Module]) -> Iterator[None]:
             for buffer, version, copy in copies:
                 if buffer._version != version:
                     buffer.copy_(copy)
+
+
+@contextmanager
+def preserved_state(model: nn.Module) -> Iterator[None]:
+    """Put back the buffers that forward passes in the block write."""
+    with _preserved_tensors(modules_of(model).values(), every=True):
+        yield
+
+
+@contextmanager
+def preserved_randomness(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Restore the random states of torch, of Python and of NumPy."""
+    with preserved_generators(devices), _preserved_python_generators():
+        yield
 
 
 @contextmanager
@@ -257,15 +274,21 @@ def _fp32_precision(wanted: str, device: torch.device) -> Iterator[None]:
         yield
         return
     cudnn: Any = torch.backends.cudnn
-    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
-    saved = [backend.fp32_precision for backend in backends]
+    matmul: Any = torch.backends.cuda.matmul
+    settings: list[tuple[Any, str, Any]] = [
+        (backend, "fp32_precision", wanted)
+        for backend in (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    ]
+    if not hasattr(matmul, "fp32_precision"):  # torch before 2.9
+        settings = [(backend, "allow_tf32", wanted == "tf32") for backend in (matmul, cudnn)]
+    saved = [getattr(backend, name) for backend, name, _ in settings]
     try:
-        for backend in backends:
-            backend.fp32_precision = wanted
+        for backend, name, value in settings:
+            setattr(backend, name, value)
         yield
     finally:
-        for backend, precision in zip(backends, saved, strict=True):
-            backend.fp32_precision = precision
+        for (backend, name, _), value in zip(settings, saved, strict=True):
+            setattr(backend, name, value)
 
 
 def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
@@ -283,22 +306,6 @@ def without_autocast(device: torch.device) -> Iterator[None]:
         return
     with torch.autocast(device.type, enabled=False):
         yield
-
-
-@contextmanager
-def without_cudnn() -> Iterator[None]:
-    """Run a block without cuDNN.
-
-    PyTorch's own guard reads all flags, and refuses where those of its old and its new interface
-    for TF32 are mixed.
-    """
-    cudnn: Any = torch.backends.cudnn
-    enabled = cudnn.enabled
-    cudnn.enabled = False
-    try:
-        yield
-    finally:
-        cudnn.enabled = enabled
 
 
 def require_fixed_mode(model: nn.Module) -> None:
@@ -365,49 +372,6 @@ def quiet_vmap(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., 
             return mapped(*args)
 
     return call
-
-
-class SideStream:
-    """From here on, work may run concurrently with what is launched later, instead of after it.
-
-    Many short kernels leave a GPU empty between them. In a stream of their own they slip in between
-    the blocks of longer ones, and copies to the GPU do not wait for these. Elsewhere than on CUDA,
-    work is done at once.
-
-    Args:
-        device: Where the work happens. What it needs must have been launched by now.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = None
-        if device.type == "cuda":
-            self._stream = _side_stream(device, threading.get_ident())
-            self._stream.wait_stream(torch.cuda.current_stream(device))
-
-    @contextmanager
-    def work(self) -> Iterator[None]:
-        """Launch work in the block; whatever is launched after the block waits for it."""
-        if self._stream is None:
-            yield
-            return
-        try:
-            with torch.cuda.stream(self._stream), warnings.catch_warnings():
-                # Parameters were first used in the main stream; autograd waits for both: a warning.
-                warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
-                yield
-        finally:  # after an error too: the model is put back in the main stream
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
-
-
-@lru_cache(maxsize=32)
-def _side_stream(device: torch.device, _thread: int) -> Any:
-    """The same one every time: each has cached memory, and workspaces of products, of its own.
-
-    What a thread leaves in it may be used again once its next ``SideStream`` has waited for
-    the main stream, where that was read.
-    """
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 _LARGEST = 2**25 - 2**16  # bytes; of larger blocks glibc takes no notice

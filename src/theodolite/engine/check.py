@@ -1,0 +1,924 @@
+"""Is every example's result its own? One check for kernels, tangent features, gradients, features.
+
+A batch is measured together; the truth is every example by itself. Three questions tell whether the
+two agree, in a batch that is asked:
+
+1. *Rows.* A second backward pass gives every example a random weight. At every use of a parameter
+   the output gradient of an example must be its first one times its weight.
+2. *Company.* A random part of the batch runs again among other examples. Outputs must agree with
+   the first run, and weighted sums of gradients with those of plain autograd.
+3. *Alone.* Some examples run alone. They must make the same calls with the same numbers, and have
+   the same outputs.
+
+The k-th batch of a measurement is asked with probability 1/k, so the first always is, and a batch
+that makes a suspect call always is. One example of every batch runs alone. ``check="every"`` asks
+all batches and runs every example alone, with its gradients. Names of suspect calls decide when to
+ask, never what is true. Nothing is remembered between calls.
+
+Not found by ``check=True``: a few examples that are changed by their company and not drawn.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from theodolite.engine.batches import Batch
+from theodolite.engine.calls import (
+    DisagreementError,
+    NotFollowedError,
+    function_name,
+    split_examples,
+    tensors_in,
+)
+from theodolite.engine.state import evaluating, preserved_randomness, preserved_state
+from theodolite.errors import CaptureError, DomainError, DtypeError, NotFiniteError, TheodoliteError
+
+if TYPE_CHECKING:
+    from theodolite.engine.runs import ForwardRun, ModelRecorder
+
+__all__ = [
+    "Asked",
+    "Cause",
+    "Check",
+    "Checked",
+    "Comparison",
+    "ExampleCheck",
+    "Rounding",
+    "SuspectCalls",
+    "can_run_alone",
+    "disagreement",
+    "is_suspect",
+    "require_alone",
+    "require_check",
+    "require_finite",
+]
+
+# Whether some batches are asked, none, or every one with every example alone.
+Check = bool | Literal["every"]
+
+
+def require_check(check: Check) -> None:
+    """Refuse what is neither True, False nor ``"every"``."""
+    if not isinstance(check, bool) and check != "every":
+        raise DomainError(f"check: expected True, False or 'every', got {check!r}; choose one")
+
+
+class Cause(Enum):
+    """Why examples were measured one at a time."""
+
+    ROWS = "rows"  # a weight of one example reached the row of another
+    COMPANY = "company"  # gradients or features differ among other examples
+    ALONE = "alone"  # an example alone makes other calls, or the same with other numbers
+    UNSEEN = "unseen"  # a use of a parameter cannot be seen, or the batch cannot be followed
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was asked, and what was found.
+
+    Args:
+        check: What the caller wanted.
+        batched: Whether examples were measured together; otherwise one at a time.
+        cause: Why they were not, where they were not.
+        reason: The same in words.
+        batches: Batches that were run.
+        asked: Batches whose rows and company were asked.
+        company: Examples that ran again among others.
+        alone: Examples that ran alone.
+        suspects: Names of suspect calls that were made.
+    """
+
+    check: Check = True
+    batched: bool = True
+    cause: Cause | None = None
+    reason: str = ""
+    batches: int = 0
+    asked: int = 0
+    company: int = 0
+    alone: int = 0
+    suspects: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> str:
+        """How examples were measured, in words."""
+        return "in batches" if self.batched else f"one by one: {self.reason}"
+
+
+# Calls that may let one example decide about another: they sort, pick, count or reduce by what
+# tensors contain, or hand a number to Python. They are a reason to ask, and nothing else.
+_SUSPECTS = frozenset({
+    "__array__", "__bool__", "__contains__", "__float__", "__index__", "__int__", "all", "allclose",
+    "any", "argsort", "argwhere", "bincount", "cummax", "cummin", "cumprod", "cumsum", "equal",
+    "flip", "is_nonzero", "isin", "item", "kthvalue", "masked_scatter", "masked_scatter_",
+    "masked_select", "median", "mode", "msort", "nonzero", "numpy", "pack_padded_sequence",
+    "_pack_padded_sequence", "quantile", "roll", "searchsorted", "sort", "tolist", "topk",
+    "unique", "unique_consecutive", "_unique2", "unique_dim",
+})  # fmt: skip
+
+
+def is_suspect(name: str, given: Sequence[Tensor], result: Any, examples: int) -> bool:
+    """Whether a call may let one example decide about another.
+
+    Args:
+        name: Name of the torch function.
+        given: Tensors among its arguments.
+        result: What it returned.
+        examples: Number of examples, more than one.
+    """
+    if name in _SUSPECTS:
+        return True
+    if not isinstance(result, Tensor) or result.is_nested:
+        return False
+    # A reduction over examples: an axis of their number is gone.
+    return _fits(given, examples) and not _fits([result], examples)
+
+
+def _fits(tensors: Iterable[Tensor], examples: int) -> bool:
+    return any(
+        size and size % examples == 0 for t in tensors if not t.is_nested for size in t.shape
+    )
+
+
+class SuspectCalls(TorchFunctionMode):
+    """Suspect calls and rounding of a forward pass, while the block runs."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.rounding = Rounding()
+        self._examples = examples
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call the function and look at its name and shapes."""
+        result = func(*args, **(kwargs or {}))
+        self.rounding.add(result)
+        if self._examples > 1:
+            name = function_name(func)
+            if is_suspect(name, tensors_in((args, kwargs)), result, self._examples):
+                self.names.add(name)
+        return result
+
+
+_COARSE = (torch.float16, torch.bfloat16)
+_KNOWN = (torch.float64, torch.complex128, torch.float32, torch.complex64, *_COARSE)
+_COUNTS = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+})  # fmt: skip
+_TERMS = 4e4  # assumed for a sum in float32 or float64; half precision sums in float32, rounds once
+_LEAST = 8  # calls at least: scripted code and custom functions make some out of sight
+_MARGIN = 4.0  # chosen: no ordinary network of tests/engine/networks is above it; not fitted to one
+
+
+def _terms(dtype: torch.dtype) -> float:
+    return 1.0 if dtype in _COARSE else _TERMS
+
+
+class Rounding:
+    """Results of calls by dtype: what rounding can explain.
+
+    A result that is rounded to nearest has a relative error of about ``eps / sqrt(12)``. Errors of
+    k roundings that know nothing of each other add up to ``sqrt(k)`` of them. A call rounds once
+    in half precision, and once for every term of its sums in float32 and float64.
+    """
+
+    def __init__(self, counts: Iterable[torch.dtype] | None = None) -> None:
+        self.counts: Counter[torch.dtype] = Counter(counts or ())
+
+    def add(self, result: Any) -> None:
+        """Note the result of a call."""
+        for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
+            if tensor.dtype not in _COUNTS:
+                self.counts[tensor.dtype] += 1
+
+    def tolerance(self) -> float:
+        """Relative difference between two passes that rounding explains.
+
+        Raises:
+            DtypeError: If the rounding of a dtype is not known.
+        """
+        unknown = sorted(str(dtype) for dtype in self.counts if dtype not in _KNOWN)
+        if unknown:
+            raise DtypeError(
+                f"model: expected numbers of float64, float32, float16 or bfloat16, got "
+                f"{unknown[0]}, whose rounding is not known here; convert the model to one of these"
+            )
+        variance = sum(
+            torch.finfo(dtype).eps ** 2 / 12 * max(count, _LEAST) * _terms(dtype)
+            for dtype, count in self.counts.items()
+        )
+        return float(_MARGIN * variance**0.5)
+
+
+class Comparison:
+    """Pairs of tensors that must be equal, judged together so that a device is waited for once.
+
+    Rows are judged by their norm, or by the root mean square of all norms where that is larger: a
+    number near zero beside large ones says nothing.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._gaps: list[Tensor] = []
+
+    def add_rows(
+        self,
+        name: str,
+        found: Tensor,
+        wanted: Tensor,
+        whole: Tensor | None = None,
+    ) -> None:
+        """Every row of a tensor must be that of another.
+
+        Args:
+            name: What is compared.
+            found: The rows.
+            wanted: What they should be.
+            whole: All rows, which give the size of what is compared; None for those wanted.
+        """
+        if found.shape != wanted.shape:
+            self.add_gap(name, torch.full((), torch.inf))
+            return
+        if found.numel() == 0:
+            return
+        first, second = (t.detach().reshape(len(t), -1) for t in (found, wanted))
+        if first.is_complex():
+            first, second = (torch.view_as_real(t).flatten(1) for t in (first, second))
+            whole = None
+        wide = torch.promote_types(first.dtype, torch.float32)
+        first, second = (_without_infinities(part.to(wide)) for part in (first, second))
+        norms = _norms(second)
+        every = norms
+        if whole is not None:
+            every = _norms(_without_infinities(whole.detach().reshape(len(whole), -1).to(wide)))
+        scale = torch.maximum(norms, every.square().mean().sqrt())
+        gaps = _norms(first - second)
+        self.add_gap(name, _share(gaps, scale).amax())
+
+    def add_gap(self, name: str, gap: Float[Tensor, ""]) -> None:
+        """A relative difference."""
+        self._names.append(name)
+        self._gaps.append(gap.detach().double())
+
+    def first_above(self, tolerance: float) -> tuple[str, float] | None:
+        """The first pair that differs by more, and by how much; waits for the device."""
+        if not self._gaps:
+            return None
+        device = self._gaps[0].device
+        gaps = torch.stack([gap.to(device) for gap in self._gaps]).cpu()
+        wrong = (~(gaps <= tolerance)).nonzero().flatten().tolist()
+        return (self._names[wrong[0]], float(gaps[wrong[0]])) if wrong else None
+
+
+def _without_infinities(rows: Tensor) -> Tensor:
+    """Masks of attention hold minus infinity, which is equal in both."""
+    return rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _norms(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """Norms of rows in float64, without overflow; to add up in float64 takes ten times as long."""
+    largest = rows.abs().amax().clamp(min=torch.finfo(rows.dtype).tiny)
+    return torch.linalg.vector_norm(rows / largest, dim=1).double() * largest.double()
+
+
+def _norm(tensor: Tensor) -> Float[Tensor, ""]:
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    if tensor.numel() == 0:
+        return torch.zeros((), dtype=torch.float64, device=tensor.device)
+    return _norms(tensor.reshape(1, -1).to(wide))[0]
+
+
+def _share(gaps: Tensor, scale: Tensor) -> Tensor:
+    """Relative gaps; where all is zero there is none."""
+    return gaps / scale.double().clamp(min=torch.finfo(torch.float64).tiny)
+
+
+_BACKWARD = 3.0  # a backward pass rounds about twice as often as the forward pass before it
+_VANISHING = 0.05
+_FEW = 8  # examples of a batch with a suspect call that run alone
+_PART = 32  # examples at most that run again among others
+
+
+@dataclass
+class ExampleCheck:
+    """What one measurement asks, and has found so far.
+
+    Args:
+        check: What the caller wants.
+    """
+
+    check: Check = True
+    batches: int = 0
+    asked: int = 0
+    company: int = 0
+    alone: int = 0
+    suspects: set[str] = field(default_factory=set)
+    draws: torch.Generator = field(
+        default_factory=lambda: torch.Generator().manual_seed(0), repr=False
+    )
+
+    @property
+    def every(self) -> bool:
+        """Whether all batches are asked, and all examples run alone."""
+        return self.check == "every"
+
+    def ask(
+        self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int
+    ) -> "Asked | None":
+        """Ask about the rows of a batch for random weights of its outputs; None if it is not asked.
+
+        Its company is asked by who has measured it.
+        """
+        if not self.asks(run.suspects):
+            return None
+        n, c = run.outputs.shape
+        slopes = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
+        ask_rows(recorder, run, slopes)
+        seeds = self.weights(n, c).to(run.outputs.device)
+        return Asked(batch, start, run.outputs.detach(), self.parts(n), seeds)
+
+    def asks(self, suspects: Iterable[str]) -> bool:
+        """Whether the next batch is asked."""
+        if not self.check:
+            return False
+        self.batches += 1
+        self.suspects.update(suspects)
+        drawn = float(torch.rand((), generator=self.draws)) * self.batches < 1
+        asked = self.every or drawn or bool(suspects)
+        self.asked += asked
+        return asked
+
+    def places(self, examples: int) -> list[int]:
+        """Examples of the next batch that may run alone, the first of them in any case."""
+        return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
+
+    def parts(self, examples: int) -> list[list[int]]:
+        """Examples that run again: a random half together and one more alone, or each alone."""
+        order = torch.randperm(examples, generator=self.draws).tolist()
+        if self.every:
+            self.alone += examples
+            return [[place] for place in order]
+        part = order[: min(_PART, -(-examples // 2))]
+        self.company += len(part)
+        self.alone += examples > 1
+        return [part, order[-1:]] if examples > 1 else [part]
+
+    def weights(self, *shape: int) -> Tensor:
+        """Random numbers between a half and one and a half, of both signs, in float64."""
+        sizes = 0.5 + torch.rand(*shape, generator=self.draws, dtype=torch.float64)
+        signs = torch.randint(0, 2, shape, generator=self.draws) * 2 - 1
+        return sizes * signs
+
+    def summary(self, error: Exception | None = None) -> Checked:
+        """What was asked and found; with an error, why examples were measured one at a time."""
+        return Checked(
+            check=self.check,
+            batched=error is None,
+            cause=None if error is None else getattr(error, "cause", None) or Cause.UNSEEN,
+            reason="" if error is None else str(error),
+            batches=self.batches,
+            asked=self.asked,
+            company=self.company,
+            alone=self.alone,
+            suspects=tuple(sorted(self.suspects)),
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A batch that was asked, and the part of it that runs again.
+
+    Args:
+        batch: The examples.
+        start: Place of the first of them in the data.
+        outputs: Their functions, (n, c).
+        parts: Places in the batch of the examples that run together.
+        seeds: A random weight for every output of these examples, zero for others, (n, c).
+    """
+
+    batch: Batch
+    start: int
+    outputs: Float[Tensor, "n c"]
+    parts: list[list[int]]
+    seeds: Float[Tensor, "n c"]
+
+    @property
+    def places(self) -> list[int]:
+        """All examples that run again."""
+        return [place for part in self.parts for place in part]
+
+
+def ask_rows(
+    recorder: "ModelRecorder",
+    run: "ForwardRun",
+    slopes: Float[Tensor, "n c"],
+    first: Sequence[Tensor | None] | None = None,
+) -> Float[Tensor, " n"]:
+    """A second backward pass in which every example has a random weight; returns the weights.
+
+    Args:
+        recorder: The model.
+        run: The batch; its graph must still be there, and stays.
+        slopes: Weights of the outputs in the first backward pass.
+        first: What arrived at the uses in that pass; None where it is still to be made.
+
+    Raises:
+        NotFollowedError: If what arrives from one example reaches the row of another.
+    """
+    n, edges = len(run.outputs), run.edges()
+    norms = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64)
+    smallest = 1e-6 * norms.max().clamp(min=torch.finfo(torch.float32).tiny)
+    weights = recorder.check.weights(n).to(norms.device) / norms.clamp(min=smallest)
+
+    def arrive(seeds: Tensor) -> Sequence[Tensor | None]:
+        seeds = seeds.to(run.outputs.dtype)
+        return torch.autograd.grad(run.outputs, edges, seeds, retain_graph=True, allow_unused=True)
+
+    if n == 1 or not edges:
+        return weights
+    first = arrive(slopes) if first is None else first
+    second = arrive(slopes * weights[:, None])
+    compared = Comparison()
+    axes = [(use.function, axis) for use in run.uses for axis in use.axes]
+    for (name, axis), before, after in zip(axes, first, second, strict=True):
+        if before is None or after is None or axis is None or before.is_nested:
+            continue
+        rows, again = (split_examples(part, n, axis).flatten(1) for part in (before, after))
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        compared.add_rows(name, again.to(wide), rows.to(wide) * weights[:, None].to(wide))
+    found = compared.first_above(_BACKWARD * recorder.tolerance)
+    if found is not None:
+        raise disagreement(
+            Cause.ROWS,
+            f"{found[0]} has other examples in its rows than the outputs: they are sorted, packed, "
+            "routed or mixed on the way",
+        )
+    return weights
+
+
+def ask_company(
+    recorder: "ModelRecorder", asked: Asked
+) -> Iterator[tuple[list[int], Float[Tensor, "m c"]]]:
+    """Outputs of every part that runs again among other examples, with their graph.
+
+    Raises:
+        NotFollowedError: If outputs differ from those in the batch.
+    """
+    for part in asked.parts:
+        outputs = recorder.outputs(asked.batch.take(part))
+        compared = Comparison()
+        compared.add_rows("outputs", outputs, asked.outputs[part], whole=asked.outputs)
+        if compared.first_above(recorder.tolerance) is not None:
+            raise disagreement(Cause.COMPANY, "examples have other outputs beside other examples")
+        yield part, outputs
+
+
+def company_gradients(recorder: "ModelRecorder", asked: Asked) -> dict[str, Tensor]:
+    """Gradient of the weighted outputs of the examples that run again, by plain autograd."""
+    parameters = recorder.ownership.parameters
+    total: dict[str, Tensor] = {}
+    for part, outputs in ask_company(recorder, asked):
+        seeds = asked.seeds[part].to(outputs.dtype)
+        for name, gradient in plain_gradients(outputs, parameters, seeds).items():
+            total[name] = total[name] + gradient if name in total else gradient
+    return total
+
+
+def compare_gradients(
+    recorder: "ModelRecorder",
+    found: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    sizes: Mapping[str, Tensor],
+) -> None:
+    """Weighted sums of gradients agree with those of plain autograd, for every parameter.
+
+    Args:
+        recorder: The model.
+        found: Parameter -> sum.
+        wanted: Parameter -> sum; one that is missing is zero.
+        sizes: Parameter -> root of the sum of the squared norms of the terms.
+
+    Raises:
+        DisagreementError: If a parameter differs.
+    """
+    names = dict.fromkeys([*found, *wanted])
+    norms = {name: _norm(g) for name, g in wanted.items()}
+    scales = {}
+    for name in names:
+        known = [norms[name]] if name in norms else []
+        known += [sizes[name].double()] if name in sizes else []
+        scales[name] = torch.stack(known).amax()
+    for name, total in found.items():
+        within = bool(total.isfinite().all() and sizes.get(name, total).isfinite().all())
+        if not within and name in wanted and wanted[name].isfinite().all():
+            dtype = str(total.dtype).removeprefix("torch.")
+            raise NotFiniteError(
+                f"gradients with respect to {name!r}: expected sums within the range of {dtype}, "
+                "got infinity; measure model.double(), with inputs in float64"
+            )
+    # Gradients that vanish (a shift before a normalisation) leave rounding of the others.
+    floor = _VANISHING * torch.stack(list(scales.values())).square().sum().sqrt()
+    compared = Comparison()
+    for name in names:
+        if name not in found:
+            gap = norms[name]
+        elif name not in wanted:
+            gap = _norm(found[name])
+        else:
+            gap = _norm(found[name].flatten() - wanted[name].flatten().to(found[name]))
+        compared.add_gap(name, _share(gap, scales[name] + floor))
+    wrong = compared.first_above(_BACKWARD * recorder.tolerance)
+    if wrong is not None:
+        raise DisagreementError(
+            f"gradients with respect to {wrong[0]!r}: expected those of weighted examples as "
+            f"autograd gives them, got a relative difference of {wrong[1]:.1e}"
+        )
+
+
+def ask_loss(
+    recorder: "ModelRecorder",
+    loss: Callable[[Tensor, Batch], Tensor],
+    asked: Asked,
+    losses: Float[Tensor, " n"],
+    slopes: Float[Tensor, "n c"],
+) -> None:
+    """The loss of an example, and its slope, do not depend on other examples.
+
+    The same outputs are used again: those of a model that fits its targets to the last digits
+    would leave nothing but rounding of the loss.
+    """
+    compared = Comparison()
+    for part in asked.parts:
+        outputs = asked.outputs[part].detach().requires_grad_()
+        again = loss(outputs, asked.batch.take(part))
+        (slope,) = torch.autograd.grad(again.sum(), outputs, allow_unused=True)
+        compared.add_rows("loss", again[:, None], losses[part][:, None], whole=losses[:, None])
+        if slope is not None:
+            compared.add_rows("slope", slope, slopes[part], whole=slopes)
+    if compared.first_above(recorder.tolerance) is not None:
+        raise disagreement(
+            Cause.COMPANY, "the loss of an example is another one beside other examples"
+        )
+
+
+def compare_kernels(
+    recorder: "ModelRecorder",
+    kernels: Mapping[str, Tensor],
+    sides: tuple[Sequence[Asked], Sequence[Asked]],
+    outputs: int,
+) -> None:
+    r"""Kernels of the examples that run again agree with plain autograd.
+
+    :math:`u^T K_l v` of every layer must be the inner product of the gradients of ``sum u f`` and
+    ``sum v f``. A kernel that is summed over outputs, or has one entry for each, takes one such
+    gradient for every output.
+
+    Args:
+        recorder: The model.
+        kernels: Layer -> kernel.
+        sides: Asked batches of the rows and of the columns; the same for symmetric kernels.
+        outputs: Number of functions per example.
+
+    Raises:
+        DisagreementError: If a layer disagrees.
+        NotFiniteError: If a kernel does not fit into its dtype.
+    """
+    left, right = sides
+    for index in range(max(len(left), len(right)) if left and right else 0):
+        first, second = left[index % len(left)], right[index % len(right)]
+        _compare_block(recorder, kernels, first, second, outputs)
+
+
+def _compare_block(
+    recorder: "ModelRecorder",
+    kernels: Mapping[str, Tensor],
+    left: Asked,
+    right: Asked,
+    outputs: int,
+) -> None:
+    mode, owned = recorder.choice.mode, recorder.ownership.layers
+    single = mode != "full" and outputs > 1
+    symmetric = left is right
+    wanted: dict[str, Tensor] = {}
+    if single and not recorder.check.every:
+        few = max(2, _PART // outputs)
+        left, right = (
+            replace(side, parts=[part[:few] for part in side.parts]) for side in (left, right)
+        )
+    for output in range(outputs) if single else (None,):
+        first = company_gradients(recorder, _of_output(left, output))
+        second = first
+        if not symmetric:
+            second = company_gradients(recorder, _of_output(right, output))
+        for layer, names in owned.items():
+            for name in names:
+                if name in first and name in second:
+                    product = first[name].flatten().double() @ second[name].flatten().double()
+                    wanted[layer] = wanted[layer] + product if layer in wanted else product
+    u, v = (side.seeds[side.places] for side in (left, right))
+    u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
+    forms, scales = {}, {}
+    for layer, kernel in kernels.items():
+        part = _entries(kernel, left, right, mode)
+        _require_range(layer, part, wanted.get(layer, u.new_zeros(())))
+        forms[layer] = u.double() @ (part @ v.to(part)).double()
+        scales[layer] = _norm(part)
+    compare_forms(recorder, forms, wanted, scales)
+
+
+def compare_forms(
+    recorder: "ModelRecorder",
+    forms: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    scales: Mapping[str, Tensor],
+) -> None:
+    """Quadratic forms of kernels are the inner products of two gradients.
+
+    Args:
+        recorder: The model.
+        forms: Layer -> form of its kernel.
+        wanted: Layer -> the same from plain gradients; zero where it is missing.
+        scales: Layer -> norm of what the form adds up.
+
+    Raises:
+        DisagreementError: If a layer differs.
+    """
+    compared = Comparison()
+    for layer, form in forms.items():
+        expected = wanted.get(layer, torch.zeros_like(form))
+        scale = torch.maximum(scales[layer].double(), expected.abs().double())
+        compared.add_gap(layer, _share((form - expected).abs(), scale))
+    wrong = compared.first_above(_BACKWARD * recorder.tolerance)
+    if wrong is not None:
+        raise DisagreementError(
+            f"layer {wrong[0]!r}: expected its kernel to agree with autograd, got a relative "
+            f"difference of {wrong[1]:.1e}"
+        )
+
+
+def compare_in_batch(recorder: "ModelRecorder", asked: Asked) -> None:
+    """Weighted gradients by plain autograd are the same in the batch and among other examples."""
+    outputs = recorder.outputs(asked.batch)
+    seeds = asked.seeds.clone()
+    others = torch.ones(len(seeds), dtype=torch.bool)
+    others[asked.places] = False
+    seeds[others] = 0.0
+    found = plain_gradients(outputs, recorder.ownership.parameters, seeds.to(outputs.dtype))
+    compare_gradients(recorder, found, company_gradients(recorder, asked), {})
+
+
+def _of_output(asked: Asked, output: int | None) -> Asked:
+    """The same with weights for one output alone, equal for all outputs of an example."""
+    if output is None:
+        return asked
+    seeds = torch.zeros_like(asked.seeds)
+    seeds[:, output] = asked.seeds[:, 0]
+    return replace(asked, seeds=seeds)
+
+
+def _entries(kernel: Tensor, left: Asked, right: Asked, mode: str) -> Tensor:
+    """The entries of a kernel that are compared, as a matrix."""
+    rows, columns = (
+        torch.tensor(side.places, device=kernel.device) + side.start for side in (left, right)
+    )
+    if mode == "full":
+        part = kernel[rows[:, None], :, columns].transpose(1, 2)  # (rows, c, columns, c)
+        return part.flatten(2).flatten(0, 1)
+    matrix = kernel.sum(0) if mode == "diagonal" else kernel
+    return matrix[rows[:, None], columns]
+
+
+def _require_range(layer: str, part: Tensor, wanted: Tensor) -> None:
+    """A kernel that is not finite, or zero where autograd's is not, is out of its dtype's range."""
+    dtype = part.dtype
+    name = str(dtype).removeprefix("torch.")
+    if not part.isfinite().all():
+        raise NotFiniteError(
+            f"layer {layer!r}: expected a kernel within the range of {name}, got numbers above "
+            f"{torch.finfo(dtype).max:.1e}; pass dtype=torch.float64"
+        )
+    if wanted != 0 and wanted.abs() < torch.finfo(dtype).tiny * part.numel():
+        raise NotFiniteError(
+            f"layer {layer!r}: expected a kernel within the range of {name}, got numbers below "
+            f"{torch.finfo(dtype).tiny:.1e}; pass dtype=torch.float64"
+        )
+
+
+def disagreement(cause: Cause, text: str) -> NotFollowedError:
+    """The error that leads to one example at a time."""
+    error = NotFollowedError(text)
+    error.cause = cause
+    return error
+
+
+def can_run_alone(error: Exception) -> bool:
+    """Whether examples may be measured one at a time after a failure with all of them together.
+
+    The engine's own failures are among them: one example by plain autograd needs none of it. What
+    the model or the user's functions raise, they raise again.
+    """
+    if isinstance(error, NotFollowedError):
+        return True
+    ours = isinstance(error, TheodoliteError | torch.OutOfMemoryError)
+    kinds = (RuntimeError, IndexError, NotImplementedError, AssertionError)
+    return isinstance(error, kinds) and not ours
+
+
+def require_finite(model: nn.Module, values: Tensor, batch: Batch, places: Sequence[int]) -> None:
+    """All numbers are finite; otherwise the message says which weight or example is not.
+
+    Args:
+        model: The model.
+        values: One row per example of the batch.
+        batch: The examples.
+        places: Where they are in the data.
+    """
+    finite = values.detach().reshape(len(values), -1).isfinite().all(1).cpu()
+    if finite.all():
+        return
+    for name, parameter in model.named_parameters():
+        if not parameter.detach().isfinite().all():
+            raise NotFiniteError(
+                f"model: expected finite weights, got NaN or infinity in {name!r}; a diverged "
+                "run is the usual cause, load an earlier checkpoint"
+            )
+    wrong = (~finite).nonzero().flatten().tolist()
+    one = batch.take(slice(wrong[0], wrong[0] + 1))
+    given = [t for t in tensors_in((one.args, dict(one.kwargs))) if t.is_floating_point()]
+    inputs = any(not t.isfinite().all() for t in given if not t.is_nested)
+    where = "its inputs hold NaN or infinity" if inputs else "its inputs are finite"
+    more = f" ({len(wrong)} examples of this batch)" if len(wrong) > 1 else ""
+    advice = "leave it out or repair it" if inputs else "check the scale of weights and activations"
+    raise NotFiniteError(
+        f"model: expected finite outputs, got NaN or infinity for example {places[wrong[0]]}"
+        f"{more}; {where}: {advice}"
+    )
+
+
+def require_alone(
+    model: nn.Module, outputs: Callable[[Batch], Tensor], batches: Iterable[Batch]
+) -> None:
+    """Every example has the same outputs alone as in its batch; otherwise say why it has not.
+
+    One pass over every batch and one over each of its examples alone, without gradients. A model
+    that takes one example at a time only cannot mix them.
+
+    Args:
+        model: The model.
+        outputs: From a batch to its outputs, without gradients.
+        batches: All examples, in the batches in which they were measured.
+
+    Raises:
+        CaptureError: If outputs differ; names the reason.
+    """
+    for batch in batches:
+        watch = SuspectCalls(len(batch))
+        try:
+            with watch:
+                together = outputs(batch)
+            watch.rounding.add(together)
+        except Exception as error:
+            if can_run_alone(error):
+                return
+            raise
+        alone = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
+        compared = Comparison()
+        compared.add_rows("outputs", alone, together)
+        found = compared.first_above(watch.rounding.tolerance())
+        if found is not None:
+            raise reason(model, outputs, batch, found[1], watch.rounding.tolerance())
+
+
+def reason(
+    model: nn.Module,
+    outputs: Callable[[Batch], Tensor],
+    batch: Batch,
+    share: float,
+    tolerance: float,
+) -> CaptureError:
+    """Why outputs differ between two passes: chance, a state of the model, or other examples.
+
+    Args:
+        model: The model.
+        outputs: From a batch to its outputs, without gradients.
+        batch: Examples whose outputs differ.
+        share: Relative difference.
+        tolerance: Relative difference that rounding explains.
+    """
+
+    def same(first: Tensor, second: Tensor) -> bool:
+        compared = Comparison()
+        compared.add_rows("outputs", first, second)
+        return compared.first_above(tolerance) is None
+
+    def run(*, random: bool = False, state: bool = False) -> Tensor:
+        """The outputs of one batch, with generators or the model's state as they are left."""
+        generators, buffers = preserved_randomness(()), preserved_state(model)
+        with _kept(buffers, not state), _kept(generators, not random):
+            return outputs(batch)
+
+    first = run()
+    training = [name for name, module in model.named_modules() if module.training and name]
+    hint = ""
+    if training and _cured(model, outputs, batch, same):
+        hint = f"; {training[0]!r} and others are in training mode: call model.eval()"
+    start = (
+        f"model: expected the same outputs whenever an example is run, got a relative difference "
+        f"of {share:.1e} between two passes"
+    )
+    if not same(first, run()):
+        return CaptureError(
+            f"{start}: the model changes from pass to pass, by numbers drawn or kept out of sight"
+            f"{hint}; remove counters, caches and generators of its own while measuring"
+        )
+    with preserved_randomness(()):
+        run(random=True)
+        if not same(first, run(random=True)):
+            return CaptureError(
+                f"{start}: random numbers are drawn{hint}; replace functional "
+                "dropout(training=True) and other functions that draw them"
+            )
+    before = {name: None if b is None else b.clone() for name, b in model.named_buffers()}
+    with preserved_state(model):
+        run(state=True)
+        changed = [
+            name for name, b in model.named_buffers()
+            if name not in before or before[name] is None or not torch.equal(before[name], b)
+        ]  # fmt: skip
+        differs = not same(first, run(state=True))
+    if differs:
+        named = ", ".join(map(repr, changed[:3])) or "an attribute"
+        return CaptureError(
+            f"{start}: the model changes from pass to pass, its forward pass writes to buffer "
+            f"{named}{hint}; freeze it while measuring"
+        )
+    return CaptureError(
+        "model: expected the same outputs for an example beside other examples, got a relative "
+        f"difference of {share:.1e}: examples depend on each other, as with batch statistics, "
+        f"contrastive heads or experts of limited capacity{hint}; use a readout or a part of the "
+        "model that answers for each example"
+    )
+
+
+@contextmanager
+def _kept(context: Any, wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    with context:
+        yield
+
+
+def _cured(
+    model: nn.Module,
+    outputs: Callable[[Batch], Tensor],
+    batch: Batch,
+    same: Callable[[Tensor, Tensor], bool],
+) -> bool:
+    """Whether examples no longer see each other, or chance, in evaluation mode."""
+    with evaluating(model):
+        whole = outputs(batch)
+        alone = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
+    return same(whole, alone)
+
+
+def plain_gradients(
+    outputs: Tensor,
+    parameters: Mapping[str, Tensor],
+    seed: Tensor | None = None,
+    *,
+    keep: bool = False,
+) -> dict[str, Tensor]:
+    """Autograd's own gradients, as real dense tensors; a complex entry is two numbers.
+
+    Args:
+        outputs: What is differentiated.
+        parameters: Name -> tensor; those that the outputs do not depend on are left out.
+        seed: Weights of the outputs; None for a single number.
+        keep: Whether the graph is needed again.
+    """
+    total = outputs if seed is None else (outputs * seed).sum()
+    wanted = list(parameters.values())
+    found = torch.autograd.grad(total, wanted, retain_graph=keep, allow_unused=True)
+    present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+    return {name: as_real(gradient) for name, gradient in present.items()}
+
+
+def as_real(gradient: Tensor) -> Tensor:
+    """A gradient as a real dense tensor; a complex entry is two numbers."""
+    gradient = gradient.detach()
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    return torch.view_as_real(dense) if dense.is_complex() else dense

@@ -1,0 +1,462 @@
+"""Factors of a block of examples, collected from several forward and backward passes.
+
+A collector is told of a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or
+several at a time, and lets go of the pass (:meth:`Collector.end`). :meth:`Collector.factors` then
+has the factors of all examples of the block.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from theodolite.engine.calls import Dense, Lookup, Outer
+from theodolite.engine.factors import (
+    DenseFactors,
+    Factors,
+    LookupFactors,
+    MixedFactors,
+    OuterFactors,
+    joined,
+    scaled,
+    use_gradients,
+)
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.plan import GroupPlan, ParameterGroup, Route
+from theodolite.engine.recorder import Use
+from theodolite.engine.state import quiet_vmap, without_autocast
+from theodolite.errors import ShapeError
+
+__all__ = ["BlockSizes", "Collector", "Gradients", "collector_of", "compact"]
+
+Gradients = tuple[Tensor | None, ...]
+
+_WAITING_BYTES = 2**26  # output gradients that wait to be turned into gradients
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """What all factors of one block of examples have in common."""
+
+    examples: int
+    outputs: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self, *shape: int) -> Tensor:
+        """A tensor of zeros with one row per example."""
+        return torch.zeros(self.examples, *shape, dtype=self.dtype, device=self.device)
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """A copy of a tensor that is part of something larger, which it would keep in memory."""
+    part = tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
+    return tensor.clone() if part else tensor
+
+
+class Collector(ABC):
+    """Collects the factors of one group for one block of examples.
+
+    Args:
+        group: The group.
+        sizes: Of the block.
+    """
+
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
+        self.group, self.sizes = group, sizes
+        self._rows = slice(0, 0)
+        self._uses: Sequence[Use] = ()
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Take what is needed from a forward pass over these examples of the block."""
+        for use in uses:
+            use.require_unchanged()
+        self._rows, self._uses = rows, uses
+
+    @abstractmethod
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Take the gradients of one output at each use, for the examples begun with."""
+
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """Take the gradients of several outputs at each use, (outputs, n, ...)."""
+        for index, output in enumerate(outputs):
+            self.add(output, [tuple(part[index] for part in given) for given in gradients])
+
+    def end(self) -> None:
+        """Let go of the pass."""
+        self._uses = ()
+
+    @abstractmethod
+    def factors(self) -> Factors | None:
+        """The factors of all examples; None where no gradient has arrived."""
+
+
+def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
+    """Zeros appended along one axis up to this length; positions of zero weight change nothing."""
+    if tensor.shape[axis] == length:
+        return tensor
+    shape = list(tensor.shape)
+    shape[axis] = length - shape[axis]
+    return torch.cat([tensor, tensor.new_zeros(shape)], axis)
+
+
+class _PositionCollector(Collector):
+    """Output gradients (n, c, C, T) of all uses side by side, whatever the number of positions."""
+
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
+        super().__init__(group, sizes)
+        self._output_grads: Tensor | None = None
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Copy output gradients into place; the only copy that is made of them."""
+        output_grads = self._joined(gradients)
+        if output_grads is None:
+            return
+        _, C, T = output_grads.shape
+        if self._output_grads is None:
+            self._output_grads = self.sizes.zeros(self.sizes.outputs, C, T)
+        self._output_grads = _padded(self._output_grads, 3, max(T, self._output_grads.shape[3]))
+        self._output_grads[self._rows, output, :, :T].copy_(output_grads)
+
+    def _joined(self, gradients: Sequence[Gradients]) -> Tensor | None:
+        if all(given[0] is None for given in gradients):
+            return None
+        parts = []
+        for use, (gradient,) in zip(self._uses, gradients, strict=True):
+            assert isinstance(use.structure, (Outer, Lookup))
+            if gradient is None:
+                shape, sizes = use.results[0], self.sizes
+                gradient = torch.zeros(shape, dtype=sizes.dtype, device=sizes.device)
+            parts.append(use.structure.output_grads(gradient))
+        return joined(parts, 2)
+
+
+class LookupCollector(_PositionCollector):
+    """Tokens and output gradients of a table."""
+
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
+        super().__init__(group, sizes)
+        self._tokens: Tensor | None = None
+        self._table = 0
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Keep the tokens; -1 stands for a position that does not exist."""
+        super().begin(rows, uses)
+        lookups = [use.structure for use in uses if isinstance(use.structure, Lookup)]
+        tokens = joined([lookup.tokens for lookup in lookups], 1)
+        self._table = lookups[0].rows
+        if self._tokens is None:
+            shape = (self.sizes.examples, tokens.shape[1])
+            self._tokens = torch.full(shape, -1, dtype=torch.long, device=tokens.device)
+        missing = tokens.shape[1] - self._tokens.shape[1]
+        if missing > 0:
+            filler = self._tokens.new_full((len(self._tokens), missing), -1)
+            self._tokens = torch.cat([self._tokens, filler], 1)
+        self._tokens[rows, : tokens.shape[1]] = tokens
+
+    def _joined(self, gradients: Sequence[Gradients]) -> Tensor | None:
+        output_grads = super()._joined(gradients)
+        return (
+            output_grads
+            if output_grads is None
+            else scaled(output_grads, self._uses[0].origin.scale)
+        )
+
+    def factors(self) -> LookupFactors | None:
+        """Tokens and output gradients."""
+        if self._output_grads is None:
+            return None
+        assert self._tokens is not None
+        length = max(self._tokens.shape[1], self._output_grads.shape[3])
+        output_grads = _padded(self._output_grads, 3, length)
+        return LookupFactors(self.group.parameters, self._tokens, output_grads, self._table)
+
+
+class OuterCollector(_PositionCollector):
+    """Inputs and output gradients of a matrix, or its gradients where these are kept.
+
+    Args:
+        group: The group.
+        sizes: Of the block.
+        route: The order of contraction.
+        keeps_gradients: Whether gradients are kept, and not what they are made of.
+    """
+
+    def __init__(
+        self, group: ParameterGroup, sizes: BlockSizes, route: Route, keeps_gradients: bool = False
+    ) -> None:
+        super().__init__(group, sizes)
+        self._route, self._keeps_gradients = route, keeps_gradients
+        self._geometry: PatchGeometry | None = None
+        self._inputs: Tensor | None = None  # of all examples
+        self._now: Tensor  # of the examples begun with
+        self._gradients: list[Tensor] = []
+        self._waiting: Tensor | None = None
+        self._first = 0
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Keep the inputs, as images where patches can be cut from them later."""
+        super().begin(rows, uses)
+        structures = [use.structure for use in uses if isinstance(use.structure, Outer)]
+        first, origin = structures[0], uses[0].origin
+        self._shape, self._transposed = tuple(origin.tensor.shape), first.transposed
+        if len(structures) == 1 and first.geometry is not None:
+            self._geometry, inputs = first.geometry, first.inputs
+        else:
+            inputs = joined([structure.rows_of_inputs() for structure in structures], 1)
+        self._now = scaled(inputs.to(self.sizes.dtype), origin.scale)
+        if not self._keeps_gradients:
+            self._keep(rows, self._now)
+
+    def _keep(self, rows: slice, inputs: Tensor) -> None:
+        if inputs.shape[0] == self.sizes.examples:
+            self._inputs = compact(inputs)
+            return
+        if self._inputs is None:
+            self._inputs = self.sizes.zeros(*inputs.shape[1:])
+        if self._geometry is not None and inputs.shape[1:] != self._inputs.shape[1:]:
+            raise ShapeError(
+                f"inputs: expected images of one size, got {tuple(self._inputs.shape[2:])} and "
+                f"{tuple(inputs.shape[2:])}; resize them or pass one size at a time"
+            )
+        if self._geometry is None and inputs.shape[1] > self._inputs.shape[1]:
+            self._inputs = _padded(self._inputs, 1, inputs.shape[1])
+        self._inputs[(rows, slice(0, inputs.shape[1]))] = inputs
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Keep output gradients, or the gradients that they make with the inputs."""
+        if not self._keeps_gradients:
+            super().add(output, gradients)
+            return
+        output_grads = self._joined(gradients)
+        if output_grads is not None:
+            self._wait(output, output_grads)
+        if self._waiting is not None and output + 1 == self._first + self._waiting.shape[1]:
+            self._form()
+
+    def _wait(self, output: int, output_grads: Tensor) -> None:
+        """Keep output gradients of a few outputs, so that patches are cut once for all of them."""
+        if self._waiting is None:
+            n, C, T = output_grads.shape
+            size = n * C * T * self.sizes.dtype.itemsize
+            count = max(1, min(self.sizes.outputs - output, _WAITING_BYTES // max(1, size)))
+            self._first = output
+            if count == 1:  # large ones do not wait: no copy is made of them
+                self._waiting = self._own(output_grads.unsqueeze(1))
+                return
+            self._waiting = torch.zeros(
+                n, count, C, T, dtype=self.sizes.dtype, device=output_grads.device
+            )
+        self._waiting[:, output - self._first].copy_(output_grads)
+
+    def _form(self) -> None:
+        """Gradients from the output gradients that wait."""
+        assert self._waiting is not None
+        output_grads, self._waiting = self._waiting, None
+        _, count, C, _ = output_grads.shape
+        place = (self._rows, slice(self._first, self._first + count))
+        number = 0
+        for number, columns in enumerate(self._columns()):
+            target = self._part(number, C, columns.shape[1])[place]
+            with without_autocast(self.sizes.device):
+                product = output_grads.flatten(1, 2) @ columns.mT
+            target.copy_(product.view(target.shape))
+        if self.group.bias is not None:
+            self._part(number + 1, C, 1)[place] = output_grads.sum(3, keepdim=True)
+
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """The same, in one copy where the matrix has a single use."""
+        if len(gradients) > 1:
+            super().add_joint(outputs, gradients)
+            return
+        structure = self._uses[0].structure
+        assert isinstance(structure, Outer)
+        output_grads = _joint_output_grads(structure, gradients[0][0])  # (n, outputs, C, T)
+        if self._keeps_gradients:
+            self._waiting, self._first = self._own(output_grads), outputs.start
+            self._form()
+        elif len(outputs) == self.sizes.outputs and len(output_grads) == self.sizes.examples:
+            self._output_grads = self._own(output_grads)
+        else:
+            self._place(outputs, output_grads)
+
+    def _own(self, output_grads: Tensor) -> Tensor:
+        return output_grads.to(self.sizes.dtype).contiguous()
+
+    def _place(self, outputs: range, output_grads: Tensor) -> None:
+        if self._output_grads is None:
+            self._output_grads = self.sizes.zeros(self.sizes.outputs, *output_grads.shape[2:])
+        length = output_grads.shape[3]
+        longest = max(length, self._output_grads.shape[3])
+        self._output_grads = _padded(self._output_grads, 3, longest)
+        self._output_grads[self._rows, outputs.start : outputs.stop, :, :length] = output_grads
+
+    def _part(self, number: int, rows: int, columns: int) -> Tensor:
+        if len(self._gradients) == number:
+            self._gradients.append(self.sizes.zeros(self.sizes.outputs, rows, columns))
+        return self._gradients[number]
+
+    def _columns(self) -> Iterable[Tensor]:
+        if self._geometry is None:
+            return [self._now.transpose(1, 2)]
+        return self._geometry.column_parts(self._now)
+
+    def end(self) -> None:
+        """Let go of the pass and of its inputs."""
+        if self._waiting is not None:
+            self._form()
+        super().end()
+        del self._now
+
+    def factors(self) -> OuterFactors | DenseFactors | None:
+        """Inputs with output gradients, or gradients."""
+        names = self.group.parameters
+        if self._keeps_gradients:
+            parts = [part.flatten(2) for part in self._gradients]
+            return DenseFactors(names, parts) if parts else None
+        if self._output_grads is None:
+            return None
+        assert self._inputs is not None
+        inputs = self._inputs
+        if self._geometry is None:
+            inputs = _padded(inputs, 1, max(inputs.shape[1], self._output_grads.shape[3]))
+        return OuterFactors(
+            names,
+            inputs,
+            self._output_grads,
+            geometry=self._geometry,
+            shape=self._shape,
+            transposed=self._transposed,
+            route=self._route,
+        )
+
+
+def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
+    """Output gradients of several outputs, from (outputs, n, ...) to (n, outputs, C, T).
+
+    Those of the first output are a view in most cases. All others then lie in the same way, each at
+    its place, and nothing has to be asked for output by output.
+    """
+    first = structure.output_grads(gradients[0])
+    if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
+        return torch.stack([first, *(structure.output_grads(part) for part in gradients[1:])], 1)
+    shape, steps = (len(gradients), *first.shape), (gradients.stride(0), *first.stride())
+    return gradients.as_strided(shape, steps, first.storage_offset()).transpose(0, 1)
+
+
+class DenseCollector(Collector):
+    """Gradients (n, c, P) as such, pulled back to the parameter where it was transformed.
+
+    Args:
+        group: The group.
+        sizes: Of the block.
+        parameter: The parameter.
+    """
+
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes, parameter: Tensor) -> None:
+        super().__init__(group, sizes)
+        self._parameter = parameter
+        self._gradients: Tensor | None = None
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Add up the gradients of all uses."""
+        for use, given in zip(self._uses, gradients, strict=True):
+            if all(gradient is None for gradient in given):
+                continue
+            rows = use_gradients(use, given, self._parameter, self.group.direct)
+            rows = rows.reshape(len(rows), -1)  # scalars too
+            self._space(rows.shape[1])[self._rows, output] += rows.to(self.sizes.dtype)
+
+    def _space(self, entries: int) -> Tensor:
+        if self._gradients is None:
+            self._gradients = self.sizes.zeros(self.sizes.outputs, entries)
+        return self._gradients
+
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """Several outputs in one call: normalised inputs are made once, sums are taken together."""
+        structures = [use.structure for use in self._uses]
+        plain = self.group.direct and all(len(given) == 1 for given in gradients)
+        plain &= all(use.by_rule for use in self._uses)
+        if not plain or any(not isinstance(s, Dense) or s.own_rows for s in structures):
+            super().add_joint(outputs, gradients)
+            return
+        for use, (given,) in zip(self._uses, gradients, strict=True):
+            rows = _joint_jacobian(use.structure, given)
+            rows = rows.reshape(*rows.shape[:2], -1).transpose(0, 1)
+            rows = scaled(rows, use.origin.scale).to(self.sizes.dtype)
+            place = self._space(rows.shape[2])[self._rows, outputs.start : outputs.stop]
+            place.add_(rows)
+
+    def put(self, example: int, output: int, gradient: Tensor) -> None:
+        """Take the gradient of one output of one example as it is."""
+        self._space(gradient.numel())[example, output] = gradient.flatten()
+
+    def factors(self) -> DenseFactors | None:
+        """The gradients."""
+        if self._gradients is None:
+            return None
+        return DenseFactors(self.group.parameters, [self._gradients], self._parameter.shape)
+
+
+def _joint_jacobian(structure: Any, gradients: Tensor) -> Tensor:
+    """Gradients of every example, (outputs, n, ...), from those of several outputs."""
+    if structure.joint is not None:
+        return structure.joint(gradients)
+    try:
+        return quiet_vmap(structure.jacobian)(gradients)
+    except RuntimeError:  # an operation that cannot be vectorised
+        return torch.stack([structure.jacobian(part) for part in gradients])
+
+
+Item = TypeVar("Item")
+
+
+class MixedCollector(Collector):
+    """Factors of the lookups and of the products apart."""
+
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes, route: Route) -> None:
+        super().__init__(group, sizes)
+        self._outer = OuterCollector(group, sizes, route)
+        self._lookup = LookupCollector(group, sizes)
+        self._is_outer: list[bool] = []
+
+    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+        """Hand every use to its kind."""
+        self._is_outer = [isinstance(use.structure, Outer) for use in uses]
+        self._outer.begin(rows, self._chosen(uses, True))
+        self._lookup.begin(rows, self._chosen(uses, False))
+
+    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+        """Hand every gradient to its kind."""
+        self._outer.add(output, self._chosen(gradients, True))
+        self._lookup.add(output, self._chosen(gradients, False))
+
+    def _chosen(self, items: Sequence[Item], kind: bool) -> list[Item]:
+        return [item for item, outer in zip(items, self._is_outer, strict=True) if outer == kind]
+
+    def end(self) -> None:
+        """Let go of the pass."""
+        self._outer.end()
+        self._lookup.end()
+
+    def factors(self) -> Factors | None:
+        """Factors of both kinds, or of the one that received gradients."""
+        outer, lookup = self._outer.factors(), self._lookup.factors()
+        if isinstance(outer, OuterFactors) and lookup is not None:
+            return MixedFactors(outer, lookup)
+        return outer if lookup is None else lookup
+
+
+def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Collector:
+    """Where the gradients of a group, of the planned kind and route, will be collected."""
+    group = plan.group
+    if group.kind == "lookup":
+        return LookupCollector(group, sizes)
+    if group.kind == "mixed":
+        return MixedCollector(group, sizes, plan.route)
+    if group.kind == "outer":
+        return OuterCollector(group, sizes, plan.route, plan.stores_gradients)
+    return DenseCollector(group, sizes, parameter)

@@ -1,0 +1,467 @@
+"""From factors of two blocks of examples to a block of the tangent kernel.
+
+Every route fills the same target: a matrix whose rows are (example, output) pairs of the first
+block and whose columns are those of the second. Where both blocks are the same, only blocks on and
+above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from theodolite.engine.batches import spans
+from theodolite.engine.factors import (
+    DenseFactors,
+    Factors,
+    LookupFactors,
+    MixedFactors,
+    OuterFactors,
+    crossed,
+)
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.plan import pairs_at_once
+from theodolite.engine.readouts import Mode
+
+_SMALL = 2**24  # entries of a matrix of which a GPU can afford a copy
+
+
+@dataclass(frozen=True)
+class KernelBlock:
+    """A block of a kernel.
+
+    Args:
+        values: (nx, c, ny, c) for ``"full"``, (nx, ny) for ``"trace"``, (c, nx, ny) for
+            ``"diagonal"``; may be a view into a larger kernel.
+        mode: Which of them.
+    """
+
+    values: Tensor
+    mode: Mode
+
+    def part(self, left: slice, right: slice) -> "KernelBlock":
+        """The block between two ranges of examples, a view."""
+        index = (left, slice(None), right) if self.mode == "full" else (..., left, right)
+        return KernelBlock(self.values[index], self.mode)
+
+    @property
+    def width(self) -> int:
+        """Rows of a matrix that belong to one example."""
+        return self.values.shape[1] if self.mode == "full" else 1
+
+    def matrices(self) -> list[Tensor]:
+        """The block as matrices, views of it: one, or one per output."""
+        if self.mode == "diagonal":
+            return list(self.values)
+        if self.mode == "trace":
+            return [self.values]
+        nx, c, ny, _ = self.values.shape
+        strides = self.values.stride()
+        # Rows (x, i) and columns (y, j) merge without a copy, also inside a larger kernel.
+        shape, steps = (nx * c, ny * c), (strides[1], strides[3])
+        return [self.values.as_strided(shape, steps, self.values.storage_offset())]
+
+    def pairs(self) -> list[Tensor]:
+        """The block as (nx, width, ny, width) for each matrix, views of it."""
+        if self.mode == "full":
+            return [self.values]
+        return [matrix[:, None, :, None] for matrix in self.matrices()]
+
+    def split_output_grads(self, output_grads: Tensor) -> list[Tensor]:
+        """Output gradients (n, c, C, ...) as (n, width, C', ...) for each matrix."""
+        if self.mode == "full":
+            return [output_grads]
+        if self.mode == "trace":
+            return [output_grads.flatten(1, 2).unsqueeze(1)]
+        return [output_grads[:, index, None] for index in range(output_grads.shape[1])]
+
+    def add_full(self, kernel: Tensor) -> None:
+        """Add the part of a full kernel (nx, c, ny, c) that this block is about."""
+        if self.mode == "full":
+            self.values.add_(kernel)
+            return
+        diagonal = kernel.diagonal(dim1=1, dim2=3)  # (nx, ny, c)
+        self.values.add_(diagonal.sum(2) if self.mode == "trace" else diagonal.permute(2, 0, 1))
+
+    def mirror(self, size: int, symmetrize: bool) -> None:
+        """Complete a symmetric block from the part on and above its diagonal blocks.
+
+        Args:
+            size: Examples per block.
+            symmetrize: Whether rounding has left the diagonal blocks slightly asymmetric.
+        """
+        for matrix in self.matrices():
+            if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
+                upper = matrix.triu(1)  # three launches, however many blocks there are
+                matrix.triu_().add_(upper.T)
+                continue
+            for rows in spans(len(matrix), size * self.width):
+                matrix[rows, : rows.start] = matrix[: rows.start, rows].T
+                if symmetrize:
+                    square = matrix[rows, rows]
+                    square.copy_((square + square.T).mul_(0.5))
+
+
+class PositionGram:
+    """Gram matrices of blocks of examples, (nx, T, ny, T).
+
+    For a convolution that keeps the size of its maps, the inner product of two patches is a sum of
+    inner products of pixels: shifted copies of the pixels' Gram matrix, one axis after the other.
+    No patch is ever cut.
+
+    Args:
+        left: Factors of the first side.
+        right: Factors of the second side.
+    """
+
+    def __init__(
+        self,
+        left: OuterFactors | LookupFactors,
+        right: OuterFactors | LookupFactors,
+    ) -> None:
+        self._dtype = left.output_grads.dtype
+        self._bias = len(left.names) > 1
+        geometry = left.geometry if isinstance(left, OuterFactors) else None
+        self._geometry = geometry if geometry is not None and geometry.keeps_size else None
+        self._spatial = _spatial(left) if self._geometry else ()
+        a = _rows(left)
+        b = a if left is right else _rows(right)
+        self._positions = a.shape[1], b.shape[1]
+        self._left, self._right = a, b
+
+    def block(self, left: slice, right: slice) -> Tensor:
+        """Inner products between two ranges of examples, plus one where a bias is included."""
+        a, b = self._left[left], self._right[right]
+        if not a.is_floating_point():
+            return _same_tokens(a, b).to(self._dtype)
+        flat = a.flatten(0, 1) @ b.flatten(0, 1).T
+        gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
+        if self._geometry is not None:
+            gram = _sum_of_shifts(gram, self._geometry, self._spatial)
+        return gram.add_(1.0) if self._bias else gram
+
+
+def _spatial(factors: OuterFactors | LookupFactors) -> tuple[int, ...]:
+    assert isinstance(factors, OuterFactors)
+    return tuple(factors.inputs.shape[2:])
+
+
+def _rows(factors: OuterFactors | LookupFactors) -> Tensor:
+    """One row per position: tokens (n, T), pixels (n, T, channels) or patches (n, T, D)."""
+    if isinstance(factors, LookupFactors):
+        return factors.tokens
+    if factors.geometry is None:
+        return factors.inputs
+    if factors.geometry.keeps_size:
+        return factors.inputs.flatten(2).transpose(1, 2).contiguous()
+    patches = factors.geometry.columns(factors.inputs).flatten(1, 2)
+    return patches.transpose(1, 2).contiguous()
+
+
+def _same_tokens(a: Tensor, b: Tensor) -> Tensor:
+    same = a[:, :, None, None] == b[None, None]
+    return same.logical_and_((a >= 0)[:, :, None, None])
+
+
+def _sum_of_shifts(gram: Tensor, geometry: PatchGeometry, spatial: tuple[int, ...]) -> Tensor:
+    """From inner products of pixels to inner products of patches around them."""
+    left, right = gram.shape[0], gram.shape[2]
+    pixels = gram.view(left, *spatial, right, *spatial)
+    for axis in range(len(spatial)):
+        size = geometry.kernel[axis]
+        if size == 1:
+            continue
+        reach = geometry.dilation[axis] * (size - 1) // 2
+        offsets = [*range(-reach, reach + 1, geometry.dilation[axis])]
+        pixels = _sum_along(pixels, (1 + axis, 2 + len(spatial) + axis), offsets)
+    return pixels.view(gram.shape)
+
+
+def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Tensor:
+    """Sum of copies that are moved along two axes together; zeros come in from outside."""
+    size = pixels.shape[axes[0]]
+    moves = [offset for offset in offsets if 0 < abs(offset) < size]
+    if 0 in offsets and moves:  # the copy and the first shift in one pass
+        total = _with_moved(pixels, axes, moves.pop())
+    else:
+        total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
+    for offset in moves:
+        length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
+        _both(total, axes, target, length).add_(_both(pixels, axes, source, length))
+    return total
+
+
+def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
+    """A tensor plus itself moved by a positive offset."""
+    total, first = torch.empty_like(pixels), axes[0]
+    length = pixels.shape[first] - offset
+    here, there = _both(pixels, axes, 0, length), _both(pixels, axes, offset, length)
+    torch.add(here, there, out=_both(total, axes, 0, length))
+    # where nothing is added: the last lines along one axis, then the rest of those along the other
+    total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
+    rest = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
+    rest[0].copy_(rest[1])
+    return total
+
+
+def _both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
+    return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
+
+
+Positions = OuterFactors | LookupFactors
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """Adds kernels of groups to blocks.
+
+    Args:
+        tile_bytes: Size of intermediate results.
+        span: Examples per block of a symmetric kernel.
+    """
+
+    tile_bytes: int
+    span: int
+
+    def add(
+        self, left: Factors | None, right: Factors | None, block: KernelBlock, overwrite: bool
+    ) -> bool:
+        """Add the kernel of one group, or overwrite the block with it.
+
+        Args:
+            left: Factors of the first side; None where all gradients are zero.
+            right: Factors of the second side.
+            block: The block.
+            overwrite: Whether what it holds is overwritten.
+
+        Returns:
+            Whether the block is filled on both sides of its diagonal blocks.
+        """
+        if left is None or right is None:
+            if overwrite:
+                block.values.zero_()
+            return True
+        if isinstance(left, MixedFactors) or isinstance(right, MixedFactors):
+            self._mixed(left, right, block, overwrite)
+            return False
+        contract: Callable[[Any, Any, KernelBlock, bool], bool] = self._positions
+        if isinstance(left, DenseFactors):
+            contract = self._stored_gradients
+        elif left.route == "gradients":
+            contract = self._formed_gradients
+        elif _single_position(left) and _single_position(right):
+            contract = self._hadamard
+        return contract(left, right, block, overwrite)
+
+    def _mixed(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> None:
+        """Products with products, lookups with lookups, and each with the other."""
+        outer, lookup = _both_uses(left)
+        other_outer, other_lookup = _both_uses(right)
+        self.add(outer, other_outer, block, overwrite)
+        self.add(lookup, other_lookup, block, False)
+        between = None
+        if outer is not None and other_lookup is not None:
+            between = crossed(outer, other_lookup)
+            block.add_full(between)
+        if left is not right:
+            between = None
+            if other_outer is not None and lookup is not None:
+                between = crossed(other_outer, lookup)
+        if between is not None:
+            block.add_full(between.permute(2, 3, 0, 1))
+
+    def _ranges(self, left: int, right: int, same: bool) -> Iterator[tuple[slice, slice]]:
+        """Ranges that cover a block, or the part on and above its diagonal blocks."""
+        if not same:
+            yield slice(0, left), slice(0, right)
+            return
+        for columns in spans(right, self.span):
+            yield slice(0, columns.stop), columns
+
+    def _stored_gradients(
+        self, left: DenseFactors, right: DenseFactors, block: KernelBlock, overwrite: bool
+    ) -> bool:
+        """Inner products of gradients that were kept as they are."""
+        parts = left.parts()
+        return self._gram(parts, parts if left is right else right.parts(), block, overwrite)
+
+    def _gram(
+        self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, overwrite: bool
+    ) -> bool:
+        """Inner products of gradients, (n, c, ...) in parts whose products add."""
+        same = True
+        for a, b in zip(left, right, strict=True):
+            same = a is b
+            J, H = block.split_output_grads(a.flatten(2)), block.split_output_grads(b.flatten(2))
+            for rows, columns in self._ranges(len(a), len(b), same):
+                targets = block.part(rows, columns).matrices()
+                for target, x, y in zip(targets, J, H, strict=True):
+                    _multiply(target, x[rows].flatten(0, 1), y[columns].flatten(0, 1), overwrite)
+            overwrite = False
+        return not same
+
+    def _formed_gradients(
+        self, left: OuterFactors, right: OuterFactors, block: KernelBlock, overwrite: bool
+    ) -> bool:
+        """Make gradients of all examples, some of their entries at a time."""
+        same, whole = left is right, True
+        for J in _gradient_parts(left, right, self):
+            whole &= self._gram([J[0]], [J[0] if same else J[1]], block, overwrite)
+            overwrite = False
+        return whole
+
+    def _hadamard(
+        self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
+    ) -> bool:
+        """One position: the product of a forward and a backward kernel, entry by entry."""
+        gram = PositionGram(left, right)
+        B = block.split_output_grads(left.output_grads.squeeze(3))
+        H = B if left is right else block.split_output_grads(right.output_grads.squeeze(3))
+        inner = gram.block(slice(None), slice(None)) if block.width > 1 else None  # much smaller
+        for rows, columns in self._ranges(len(B[0]), len(H[0]), left is right):
+            part = gram.block(rows, columns) if inner is None else inner[rows, :, columns]
+            forward = _repeated(part, block.width)  # (nx, 1, ny * width)
+            targets = block.part(rows, columns).matrices()
+            for target, x, y in zip(targets, B, H, strict=True):
+                pairs = torch.unflatten(target, 0, (-1, block.width))
+                factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
+                if overwrite:
+                    _multiply(target, *factors, overwrite)
+                    pairs.mul_(forward)
+                else:
+                    backward = factors[0] @ factors[1].T
+                    pairs.addcmul_(backward.view(pairs.shape), forward)
+        return left is not right
+
+    def _positions(
+        self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
+    ) -> bool:
+        """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
+        gram = PositionGram(left, right)
+        B = block.split_output_grads(left.output_grads)
+        H = block.split_output_grads(right.output_grads)
+        _, width, C, T = B[0].shape
+        at_once = pairs_at_once(width, T)
+        first = [_by_position(x) for x in B] if at_once else B
+        second = first if at_once and left is right else [_by_position(y) for y in H]
+        numbers = H[0].shape[3] * (width * (width * T if at_once else C) + 2 * T)
+        size = numbers * B[0].element_size()
+        contract = self._weighted if at_once else self._carried
+        for rows, columns in self._tiles((len(B[0]), len(H[0])), size, left is right):
+            inner = gram.block(rows, columns)
+            targets = block.part(rows, columns).pairs()
+            for target, x, y in zip(targets, first, second, strict=True):
+                total = contract(x[rows], inner, y[columns])
+                target.copy_(total) if overwrite else target.add_(total)
+        return left is not right
+
+    def _weighted(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+        """<B^i(t), B'^j(t')> of all positions in one product, then the sum with weights G."""
+        (nx, T, width, C), (ny, S, _, _) = B.shape, H.shape
+        pairs = (B.reshape(-1, C) @ H.reshape(-1, C).T).view(nx, T, width, ny, S, width)
+        return pairs.mul_(G[:, :, None, :, :, None]).sum((1, 4))
+
+    def _carried(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+        """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
+
+        The products of an example are written side by side with those of the others: at each
+        position of the second side lies one contiguous matrix of all examples and outputs.
+        """
+        nx, width, C, _ = B.shape
+        ny, S, _, _ = H.shape
+        inner = G.flatten(2).transpose(1, 2)  # (nx, ny T', T)
+        carried = B.new_empty(ny * S, nx, width * C)
+        torch.bmm(inner, B.flatten(1, 2).mT, out=carried.transpose(0, 1))
+        rows, others = carried.view(ny * S, nx * width, C), H.flatten(0, 1)
+        values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
+        return values.sum(1).permute(1, 2, 0, 3)
+
+    def _tiles(
+        self, sizes: tuple[int, int], size: int, same: bool
+    ) -> Iterator[tuple[slice, slice]]:
+        """Ranges of examples whose intermediate results, so many bytes per pair, fit."""
+        pairs = max(1, self.tile_bytes // max(1, size))
+        for rows, columns in self._ranges(*sizes, same):
+            height = min(rows.stop, pairs)
+            length = columns.stop - columns.start
+            parts = -(-length // max(1, pairs // height))
+            for x in spans(rows.stop, height):
+                for y in spans(length, -(-length // parts)):
+                    yield x, slice(columns.start + y.start, columns.start + y.stop)
+
+
+def _multiply(target: Tensor, left: Tensor, right: Tensor, overwrite: bool) -> None:
+    """``target = left @ right.T``, or added to what it holds."""
+    torch.addmm(target, left, right.T, beta=0 if overwrite else 1, out=target)
+
+
+def _repeated(forward: Tensor, width: int) -> Tensor:
+    """A kernel (nx, 1, ny, 1) with every column as often as an example has outputs.
+
+    A factor that lies along the rows as its partner does is multiplied twice as fast.
+    """
+    columns = forward.flatten(2)
+    return columns.repeat_interleave(width, 2) if width > 1 else columns
+
+
+def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | None]:
+    """Factors of the products with a table, and of the lookups in it."""
+    if isinstance(factors, MixedFactors):
+        return factors.outer, factors.lookup
+    if isinstance(factors, OuterFactors):
+        return factors, None
+    assert isinstance(factors, LookupFactors)
+    return None, factors
+
+
+def _single_position(factors: Factors) -> bool:
+    """Sequences may be longer than that of the example for which the route was planned."""
+    return isinstance(factors, Positions) and factors.positions == 1
+
+
+def _by_position(output_grads: Tensor) -> Tensor:
+    """Output gradients (n, width, C, T) as (n, T, width, C), in one copy."""
+    return output_grads.permute(0, 3, 1, 2).contiguous()
+
+
+def _gradient_parts(
+    left: OuterFactors, right: OuterFactors, contraction: Contraction
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Entries of the gradients of both sides, (n, c, ...), as many at a time as a tile holds."""
+    sides = (left,) if left is right else (left, right)
+    n, c, C, _ = left.output_grads.shape
+    size = n * c * left.output_grads.element_size()
+    usable = contraction.tile_bytes // 2
+    for offsets in _offset_parts(left, usable // (size * C)):
+        columns = [_columns(side, offsets) for side in sides]
+        most = max(1, usable // (size * columns[0].shape[1]))
+        for rows in spans(C, -(-C // -(-C // most))):  # of equal height
+            formed = [
+                _output_grad_rows(side, rows) @ values.mT  # (n, c C, columns)
+                for side, values in zip(sides, columns, strict=True)
+            ]
+            formed = [part.view(len(part), c, -1) for part in formed]
+            yield formed[0], formed[-1]
+    if left.has_bias:
+        sums = [side.output_grads.sum(3) for side in sides]
+        yield sums[0], sums[-1]
+
+
+def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:
+    return side.output_grads[:, :, rows].flatten(1, 2)
+
+
+def _offset_parts(side: OuterFactors, columns: int) -> list[slice]:
+    """Kernel offsets in groups of about this many columns; everything where there are none."""
+    if side.geometry is None:
+        return [slice(None)]
+    return side.geometry.offset_groups(side.inputs.shape[1], columns)
+
+
+def _columns(side: OuterFactors, offsets: slice) -> Tensor:
+    """A part of the inputs, (n, columns, T)."""
+    if side.geometry is None:
+        return side.inputs.transpose(1, 2)
+    return side.geometry.columns(side.inputs, offsets).flatten(1, 2)

@@ -1,0 +1,703 @@
+r"""Gradients of single examples as factors: inputs a and output gradients b of one parameter group.
+
+With n examples, c outputs, T positions, C rows and D columns, the gradient of output i with respect
+to a matrix is :math:`J^i = \sum_t b^i_t a_t^\top`. Everything that the engine computes from the
+gradients of examples is one of four methods of :class:`Factors`:
+
+* ``gradients``: the gradients themselves, (n, c, p),
+* ``squared_norms``: their squared norms, (n, c),
+* ``weighted_sums``: their sums over ranges of examples, with weights or without, (ranges, p),
+* the Gram matrix with other factors: :class:`theodolite.engine.contract.Contraction`.
+
+``factors[rows]`` are the factors of some examples, as views, so that memory stays bounded: form
+gradients of as many examples at a time as fit. Parts that were formed for one method serve the
+next one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from itertools import pairwise
+from math import inf, log2
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
+from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.plan import ParameterGroup, Route
+from theodolite.engine.recorder import Use, pull_back
+from theodolite.engine.state import coarse_arithmetic
+
+__all__ = [
+    "DenseFactors",
+    "Factors",
+    "LookupFactors",
+    "MixedFactors",
+    "OuterFactors",
+    "crossed",
+    "forms_gradients",
+    "joined",
+    "loss_factors",
+    "scaled",
+    "squared_row_norms",
+    "use_gradients",
+    "wide_dtype",
+]
+
+_HALF = (torch.float16, torch.bfloat16)
+# An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
+_PRODUCTS_PER_ENTRY = 32
+# Largest entries whose squares, and those of much smaller ones, float32 holds to full accuracy.
+_SQUARES_FIT = (1e-12, 1e15)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of products and sums: at least float32."""
+    return torch.float32 if dtype in _HALF else dtype
+
+
+def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Parts side by side; no copy of a single one."""
+    return parts[0] if len(parts) == 1 else torch.cat([*parts], axis)
+
+
+def scaled(tensor: Tensor, scale: float | None) -> Tensor:
+    """A tensor times the factor by which its parameter was multiplied."""
+    return tensor if scale in (None, 1.0) else tensor * scale
+
+
+def squared_row_norms(rows: Float[Tensor, "n c ..."]) -> Float[Tensor, "n c"]:
+    """Squared norms over all axes but the first two, in float64.
+
+    On a CPU ``vector_norm`` adds float32 entries one after the other and loses three digits over a
+    million of them; ``sum`` adds pairwise. Where squares would leave the range of float32, as those
+    of gradients of fitted examples do, entries are scaled by a power of two first.
+    """
+    flat = rows.flatten(2)
+    if flat.device.type != "cpu" or flat.dtype == torch.float64:
+        return torch.linalg.vector_norm(flat, dim=2, dtype=torch.float64).square()
+    largest = float(flat.abs().max()) if flat.numel() else 0.0
+    if _SQUARES_FIT[0] < largest < _SQUARES_FIT[1] or not 0 < largest < inf:
+        return flat.square().sum(2).double()
+    unit = 2.0 ** -round(log2(largest))
+    return (flat * unit).square().sum(2).double() / unit**2
+
+
+class Factors(ABC):
+    """Gradients of the outputs of some examples with respect to one parameter group.
+
+    Attributes:
+        names: The parameters of the group: one, or a matrix and its bias.
+        route: The order in which their Gram matrix is contracted.
+    """
+
+    names: tuple[str, ...]
+    route: Route = "gradients"
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """The number of outputs c."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> int:
+        """The number of entries p of one gradient."""
+
+    @property
+    @abstractmethod
+    def working_bytes(self) -> int:
+        """Bytes of intermediate results for one example."""
+
+    @abstractmethod
+    def __getitem__(self, rows: slice) -> "Factors": ...
+
+    @abstractmethod
+    def parts(self) -> list[Float[Tensor, "n c _"]]:
+        """The gradients in parts side by side."""
+
+    @abstractmethod
+    def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
+        """Parameter -> its entries of a gradient, in the shape of the tensor that was used."""
+
+    def gradients(self) -> Float[Tensor, "n c p"]:
+        """The gradients; entries in an order of their own, see :meth:`unpack`."""
+        return joined(self.parts(), 2)
+
+    def squared_norms(self) -> Float[Tensor, "n c"]:
+        """Squared norms of the gradients, in float64; rounding may leave zero slightly negative."""
+        squares = [squared_row_norms(part) for part in self.parts()]
+        return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+
+    def weighted_sums(
+        self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
+    ) -> Float[Tensor, "s p"]:
+        """Sums of the gradients of ranges of examples over examples and outputs.
+
+        Args:
+            ranges: Consecutive examples, in order and without overlap.
+            weights: One number per example and output; None for ones.
+        """
+        parts = self.parts()
+        members = parts[0].new_zeros(len(ranges), len(self), self.outputs)
+        for row, rows in zip(members, ranges, strict=True):
+            row[rows] = 1.0 if weights is None else weights[rows].to(row)
+        flat = members.flatten(1)
+        return joined([flat @ part.flatten(0, 1) for part in parts], 1)
+
+    def spans(self, limit: int) -> Iterator[slice]:
+        """Ranges of examples whose intermediate results stay below so many bytes."""
+        step = max(1, limit // max(1, self.working_bytes))
+        for start in range(0, len(self), step):
+            yield slice(start, min(start + step, len(self)))
+
+
+@final
+class DenseFactors(Factors):
+    """Gradients as they are, in parts (n, c, k) side by side.
+
+    Args:
+        names: The parameters.
+        parts: Their gradients.
+        shape: Shape of the tensor that was used; None for a flat one.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        parts: list[Float[Tensor, "n c _"]],
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        self.names, self._parts, self._shape = names, parts, shape
+
+    def __len__(self) -> int:
+        return len(self._parts[0])
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs c."""
+        return self._parts[0].shape[1]
+
+    @property
+    def entries(self) -> int:
+        """The number of entries p of one gradient."""
+        return sum(part.shape[2] for part in self._parts)
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes of intermediate results for one example: squares."""
+        return self.entries * self.outputs * self._parts[0].element_size()
+
+    def __getitem__(self, rows: slice) -> "DenseFactors":
+        return DenseFactors(self.names, [part[rows] for part in self._parts], self._shape)
+
+    def parts(self) -> list[Float[Tensor, "n c _"]]:
+        """The gradients in parts side by side, at least in float32."""
+        return [part.to(wide_dtype(part.dtype)) for part in self._parts]
+
+    def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
+        """The whole vector is that of the only parameter."""
+        shape = tuple(vector.shape if self._shape is None else self._shape)
+        fits = vector.numel() == torch.Size(shape).numel()  # complex entries are two numbers
+        return {self.names[0]: vector.view(shape) if fits else vector}
+
+
+@final
+class OuterFactors(Factors):
+    r"""Inputs a and output gradients b of a matrix, with or without its bias.
+
+    Args:
+        names: The matrix, and its bias if its gradient :math:`\sum_t b_t` belongs to the group.
+        inputs: (n, T, D), or images (n, channels, ...) where ``geometry`` is set.
+        output_grads: (n, c, C, T).
+        geometry: How patches are cut from the images; their entries are kernel offset before
+            channel.
+        shape: Shape of the matrix or kernel.
+        transposed: Whether the matrix is stored as (D, C).
+        route: The order in which the Gram matrix is contracted.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        inputs: Tensor,
+        output_grads: Float[Tensor, "n c C T"],
+        *,
+        geometry: PatchGeometry | None = None,
+        shape: Sequence[int] = (),
+        transposed: bool = False,
+        route: Route = "positions",
+    ) -> None:
+        self.names, self.inputs, self.output_grads = names, inputs, output_grads
+        self.geometry, self.shape, self.transposed = geometry, tuple(shape), transposed
+        self.route = route
+
+    def __len__(self) -> int:
+        return len(self.output_grads)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs c."""
+        return self.output_grads.shape[1]
+
+    @property
+    def positions(self) -> int:
+        """The number of positions T."""
+        return self.output_grads.shape[3]
+
+    @property
+    def columns(self) -> int:
+        """The number of columns D."""
+        if self.geometry is None:
+            return self.inputs.shape[2]
+        return self.inputs.shape[1] * self.geometry.offset_count
+
+    @property
+    def entries(self) -> int:
+        """The number of entries p of one gradient."""
+        return self.output_grads.shape[2] * (self.columns + self.has_bias)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a bias belongs to the group."""
+        return len(self.names) > 1
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes of patches, and of Gram matrices over positions or of gradients."""
+        T, D, C = self.positions, self.columns, self.output_grads.shape[2]
+        patches = T * D if self.geometry is not None else 0
+        if self._forms_gradients:
+            numbers = self.outputs * C * D
+        else:
+            numbers = T * T * (1 + self.outputs) + self.outputs * T * C
+        return (patches + numbers) * wide_dtype(self.output_grads.dtype).itemsize
+
+    def __getitem__(self, rows: slice) -> "OuterFactors":
+        return OuterFactors(
+            self.names,
+            self.inputs[rows],
+            self.output_grads[rows],
+            geometry=self.geometry,
+            shape=self.shape,
+            transposed=self.transposed,
+            route=self.route,
+        )
+
+    @cached_property
+    def _forms_gradients(self) -> bool:
+        return forms_gradients(self.positions, self.output_grads.shape[2], self.columns)
+
+    @cached_property
+    def a(self) -> Float[Tensor, "n T D"]:
+        """Inputs, one row per position, at least in float32."""
+        inputs = self.inputs.to(wide_dtype(self.output_grads.dtype))
+        if self.geometry is None:
+            return inputs
+        return self.geometry.patch_views(inputs, examples_inside=not self._forms_gradients)
+
+    @cached_property
+    def b(self) -> Float[Tensor, "n c C T"]:
+        """Output gradients, at least in float32."""
+        return self.output_grads.to(wide_dtype(self.output_grads.dtype))
+
+    def _products(self) -> AbstractContextManager[None]:
+        """Half-precision numbers are TF32 numbers: tensor cores multiply them without error."""
+        if self.output_grads.dtype in _HALF and self.inputs.dtype in _HALF:
+            return coarse_arithmetic(self.output_grads.device)
+        return nullcontext()
+
+    @cached_property
+    def _formed(self) -> list[Tensor]:
+        b = self.b
+        n, c, C, _ = b.shape
+        flat = b.flatten(1, 2)
+        geometry = self.geometry
+        with self._products():
+            if geometry is not None and geometry.has_strips and n * c > 0:
+                # Strips of the images serve several kernel offsets without a copy.
+                strips = geometry.strips(self.inputs.to(b.dtype))
+                matrix = b.new_empty(n, c * C, len(strips), strips[0].shape[1])
+                for index, strip in enumerate(strips):
+                    torch.bmm(flat, strip.mT, out=matrix[:, :, index])
+            else:
+                matrix = flat @ self.a
+        parts = [matrix.reshape(n, c, -1)]
+        return [*parts, b.sum(3)] if self.has_bias else parts
+
+    def parts(self) -> list[Float[Tensor, "n c _"]]:
+        """Gradients of the matrix, then of the bias."""
+        return self._formed
+
+    def squared_norms(self) -> Float[Tensor, "n c"]:
+        """From Gram matrices over positions where these cost less than the gradients."""
+        if self._forms_gradients:
+            return super().squared_norms()
+        b = self.b
+        if self.positions == 1:
+            squares = squared_row_norms(self.a) + float(self.has_bias)
+            return squares * squared_row_norms(b)
+        n, c, _, T = b.shape
+        with self._products():
+            gram = self.a @ self.a.mT
+            pairs = (b.mT @ b).view(n, c, T, T)
+        gram = gram.add_(1.0) if self.has_bias else gram
+        return pairs.mul_(gram.unsqueeze(1)).sum((2, 3), dtype=torch.float64)
+
+    def weighted_sums(
+        self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
+    ) -> Float[Tensor, "s p"]:
+        """One product over all examples and positions of a range, or from gradients if formed."""
+        if self._forms_gradients:
+            return super().weighted_sums(ranges, weights)
+        b = self.b
+        exact = nullcontext() if weights is not None else self._products()
+        if weights is not None:
+            b = b * weights.to(b)[:, :, None, None]
+        b = b.sum(1) if self.outputs > 1 else b.squeeze(1)
+        C, D = b.shape[1], self.columns
+        sums = b.new_empty(len(ranges), self.entries)
+        matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
+        equal = len({rows.stop - rows.start for rows in ranges}) == 1
+        with exact:
+            if equal and all(one.stop == two.start for one, two in pairwise(ranges)):
+                self._equal_sums(matrices, slice(ranges[0].start, ranges[-1].stop), b)
+            else:
+                for matrix, rows in zip(matrices, ranges, strict=True):
+                    left = b[rows].transpose(0, 1).flatten(1)
+                    torch.mm(left, self.a[rows].flatten(0, 1), out=matrix)
+        if self.has_bias:
+            torch.stack([b[rows].sum((0, 2)) for rows in ranges], out=sums[:, C * D :])
+        return sums
+
+    def _equal_sums(self, matrices: Tensor, rows: slice, b: Tensor) -> None:
+        """Sums of neighbouring ranges of one length, in one product."""
+        chosen = torch.unflatten(b[rows], 0, (len(matrices), -1))  # (s, m, C, T)
+        left = chosen.transpose(1, 2).flatten(2)
+        right = torch.unflatten(self.a[rows], 0, (len(matrices), -1)).flatten(1, 2)
+        torch.bmm(left, right, out=matrices)
+
+    def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
+        """The matrix as it is stored, and the bias."""
+        C, D = self.output_grads.shape[2], self.columns
+        matrix = vector[: C * D].view(C, D)
+        if self.transposed:
+            matrix = matrix.T
+        elif self.geometry is not None:
+            matrix = matrix.view(C, self.geometry.offset_count, -1).transpose(1, 2)
+        found = {self.names[0]: matrix.reshape(self.shape)}
+        return {**found, self.names[1]: vector[C * D :]} if self.has_bias else found
+
+
+def forms_gradients(positions: int, rows: int, columns: int) -> bool:
+    """Whether gradients cost less than Gram matrices over positions: written, read and squared."""
+    products = positions * positions * (rows + columns)
+    return positions > 1 and products >= _PRODUCTS_PER_ENTRY * rows * columns
+
+
+@final
+class LookupFactors(Factors):
+    """Tokens and output gradients of a table.
+
+    Args:
+        names: The table.
+        tokens: The row picked at every position, (n, T); -1 where there is none.
+        output_grads: (n, c, D, T), zero where there is no token.
+        rows: Length of the table.
+    """
+
+    route: Route = "positions"
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        tokens: Int[Tensor, "n T"],
+        output_grads: Float[Tensor, "n c D T"],
+        rows: int,
+    ) -> None:
+        self.names, self.tokens, self.output_grads = names, tokens, output_grads
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs c."""
+        return self.output_grads.shape[1]
+
+    @property
+    def positions(self) -> int:
+        """The number of positions T."""
+        return self.output_grads.shape[3]
+
+    @property
+    def width(self) -> int:
+        """The number of entries D of a row."""
+        return self.output_grads.shape[2]
+
+    @property
+    def entries(self) -> int:
+        """The number of entries p of one gradient."""
+        return self.rows * self.width
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes of products over pairs of positions."""
+        T = self.positions
+        return T * T * (1 + self.outputs) * wide_dtype(self.output_grads.dtype).itemsize
+
+    def __getitem__(self, rows: slice) -> "LookupFactors":
+        return LookupFactors(self.names, self.tokens[rows], self.output_grads[rows], self.rows)
+
+    @cached_property
+    def b(self) -> Float[Tensor, "n c D T"]:
+        """Output gradients, at least in float32."""
+        return self.output_grads.to(wide_dtype(self.output_grads.dtype))
+
+    def parts(self) -> list[Float[Tensor, "n c _"]]:
+        """Output gradients added into the rows of their tokens, one table per example."""
+        table = self.b.new_zeros(len(self), self.outputs, self.rows, self.width)
+        index = self.tokens.clamp(min=0)[:, None, :, None].expand(-1, self.outputs, -1, self.width)
+        return [table.scatter_add_(2, index, self.b.mT).flatten(2)]
+
+    def squared_norms(self) -> Float[Tensor, "n c"]:
+        """Positions with the same token interact, others do not."""
+        same = self.tokens.unsqueeze(1) == self.tokens.unsqueeze(2)
+        pairs = self.b.mT @ self.b  # (n, c, T, T)
+        return pairs.where(same.unsqueeze(1), 0.0).sum((2, 3), dtype=torch.float64)
+
+    def weighted_sums(
+        self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
+    ) -> Float[Tensor, "s p"]:
+        """Output gradients added into the rows of their tokens."""
+        sums = self.b.new_zeros(len(ranges), self.rows, self.width)
+        self.add_sums(sums, ranges, weights)
+        return sums.flatten(1)
+
+    def add_sums(
+        self, tables: Float[Tensor, "s rows D"], ranges: Sequence[slice], weights: Tensor | None
+    ) -> None:
+        """Add the sums of ranges to tables of all rows."""
+        b = self.b if weights is None else self.b * weights.to(self.b)[:, :, None, None]
+        b = b.sum(1).mT  # (n, T, D)
+        tokens = self.tokens.clamp(min=0)
+        for table, rows in zip(tables, ranges, strict=True):
+            table.index_add_(0, tokens[rows].flatten(), b[rows].flatten(0, 1))
+
+    def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
+        """The table."""
+        return {self.names[0]: vector.view(self.rows, self.width)}
+
+
+@final
+class MixedFactors(Factors):
+    """A table that is also used as a matrix with the same rows: factors of both uses.
+
+    Args:
+        outer: Of the products.
+        lookup: Of the lookups.
+    """
+
+    def __init__(self, outer: OuterFactors, lookup: LookupFactors) -> None:
+        self.outer, self.lookup = outer, lookup
+        self.names, self.route = outer.names, outer.route
+
+    def __len__(self) -> int:
+        return len(self.lookup)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs c."""
+        return self.lookup.outputs
+
+    @property
+    def entries(self) -> int:
+        """The number of entries p of one gradient."""
+        return self.lookup.entries
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes of both kinds, and of the products between them."""
+        size = wide_dtype(self.lookup.output_grads.dtype).itemsize
+        between = 2 * self.outputs * self.lookup.positions * self.outer.positions * size
+        return self.outer.working_bytes + self.lookup.working_bytes + between
+
+    def __getitem__(self, rows: slice) -> "MixedFactors":
+        return MixedFactors(self.outer[rows], self.lookup[rows])
+
+    def parts(self) -> list[Float[Tensor, "n c _"]]:
+        """Gradients of both uses, added."""
+        return [self.outer.gradients() + self.lookup.gradients()]
+
+    def squared_norms(self) -> Float[Tensor, "n c"]:
+        """The squared norms of both, and twice their inner product, position by position."""
+        b = self.outer.b  # (n, c, rows, U)
+        tokens = self.lookup.tokens.clamp(min=0)
+        index = tokens[:, None, :, None].expand(-1, self.outputs, -1, b.shape[3])
+        products = self.lookup.b.mT @ self.outer.a.mT.unsqueeze(1)  # (n, c, T, U)
+        cross = (products * b.gather(2, index)).sum((2, 3), dtype=torch.float64)
+        return self.outer.squared_norms() + self.lookup.squared_norms() + 2 * cross
+
+    def weighted_sums(
+        self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
+    ) -> Float[Tensor, "s p"]:
+        """Products, and the rows of tokens added to them."""
+        sums = self.outer.weighted_sums(ranges, weights)
+        self.lookup.add_sums(sums.view(len(sums), self.lookup.rows, -1), ranges, weights)
+        return sums
+
+    def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
+        """The table."""
+        return self.lookup.unpack(vector)
+
+
+def crossed(outer: OuterFactors, lookup: LookupFactors) -> Float[Tensor, "nx c ny c"]:
+    r"""Inner products between gradients of products and of lookups.
+
+    .. math:: \sum_{t, s} b^i_t[\mathrm{token}_s]\; (a_t \cdot \beta^j_s)
+
+    for products with inputs a and output gradients b, and lookups of tokens with beta.
+    """
+    columns = []
+    for tokens, output_grads in zip(lookup.tokens, lookup.b, strict=True):
+        c, D, S = output_grads.shape
+        picked = outer.b[:, :, tokens.clamp(min=0)].flatten(2)  # (nx, c, S T)
+        carried = outer.a @ output_grads.transpose(0, 1).reshape(D, c * S)
+        carried = carried.view(*carried.shape[:2], c, S).permute(0, 3, 1, 2)  # (nx, S, T, c)
+        columns.append(picked @ carried.flatten(1, 2))
+    return torch.stack(columns, 2)
+
+
+Arrived = Sequence[tuple[Tensor | None, ...]]
+
+
+def loss_factors(
+    groups: Sequence[ParameterGroup],
+    uses: Sequence[Use],
+    arrived: Arrived,
+    parameters: dict[str, torch.nn.Parameter],
+) -> Iterator[Factors]:
+    """Factors of the gradients of one number per example, for every group that receives any.
+
+    Args:
+        groups: The uses of one pass, by parameters.
+        uses: All uses of the pass.
+        arrived: Gradients at the results of each use; None where zero.
+        parameters: Name -> parameter.
+    """
+    for group in groups:
+        chosen = [
+            (uses[index], arrived[index])
+            for index in group.uses
+            if any(gradient is not None for gradient in arrived[index])
+        ]
+        if not chosen:
+            continue
+        for use, _ in chosen:
+            use.require_unchanged()
+        yield _loss_factors(group, chosen, parameters[group.parameter])
+
+
+Chosen = list[tuple[Use, tuple[Tensor | None, ...]]]
+
+
+def _loss_factors(group: ParameterGroup, chosen: Chosen, parameter: Tensor) -> Factors:
+    if group.kind == "mixed":
+        outer = [pair for pair in chosen if isinstance(pair[0].structure, Outer)]
+        lookup = [pair for pair in chosen if isinstance(pair[0].structure, Lookup)]
+        if outer and lookup:
+            return MixedFactors(_outer(group, outer), _lookup(group, lookup))
+        return _outer(group, outer) if outer else _lookup(group, lookup)
+    if group.kind == "outer":
+        return _outer(group, chosen)
+    if group.kind == "lookup":
+        return _lookup(group, chosen)
+    rows = [use_gradients(use, given, parameter, group.direct) for use, given in chosen]
+    total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+    shape = chosen[0][0].origin.tensor.shape if group.direct else parameter.shape
+    return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
+
+
+def _outer(group: ParameterGroup, chosen: Chosen) -> OuterFactors:
+    structures: list[Outer] = []
+    output_grads: list[Tensor] = []
+    for use, (gradient,) in chosen:
+        assert isinstance(use.structure, Outer)
+        assert gradient is not None
+        structures.append(use.structure)
+        output_grads.append(use.structure.output_grads(gradient))
+    first, origin = structures[0], chosen[0][0].origin
+    single = len(structures) == 1
+    inputs = first.inputs if single else torch.cat([s.rows_of_inputs() for s in structures], 1)
+    return OuterFactors(
+        group.parameters,
+        scaled(inputs, origin.scale),
+        joined(output_grads, 2).unsqueeze(1),
+        geometry=first.geometry if single else None,
+        shape=origin.tensor.shape,
+        transposed=first.transposed,
+    )
+
+
+def _lookup(group: ParameterGroup, chosen: Chosen) -> LookupFactors:
+    tokens: list[Tensor] = []
+    output_grads: list[Tensor] = []
+    for use, (gradient,) in chosen:
+        assert isinstance(use.structure, Lookup)
+        assert gradient is not None
+        tokens.append(use.structure.tokens)
+        output_grads.append(use.structure.output_grads(gradient))
+    first, origin = chosen[0][0].structure, chosen[0][0].origin
+    assert isinstance(first, Lookup)
+    grads = scaled(joined(output_grads, 2), origin.scale).unsqueeze(1)
+    return LookupFactors(group.parameters, joined(tokens, 1), grads, first.rows)
+
+
+_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
+
+
+def use_gradients(
+    use: Use, given: tuple[Tensor | None, ...], parameter: Tensor, direct: bool
+) -> Float[Tensor, "n ..."]:
+    """Gradients of every example at one use of a parameter.
+
+    Args:
+        use: The use.
+        given: Gradients at the results of its call; None where zero.
+        parameter: The parameter.
+        direct: Whether gradients of the tensor that was used will do; otherwise they are pulled
+            back to the parameter that it was made of.
+    """
+    origin, structure = use.origin, use.structure
+    device = next(gradient.device for gradient in given if gradient is not None)
+    filled = tuple(
+        torch.zeros(shape, dtype=origin.tensor.dtype, device=device)
+        if gradient is None
+        else gradient
+        for gradient, shape in zip(given, use.results, strict=True)
+    )
+    jacobian: Callable[[Any], Tensor] = structure.jacobian
+    rows = jacobian(filled if len(filled) > 1 else filled[0])
+    if isinstance(structure, Dense) and structure.own_rows:
+        return torch.cat([_own_part(use, structure, rows, k, parameter) for k in range(len(rows))])
+    rows = rows.reshape(len(rows), *origin.tensor.shape)
+    if direct:
+        return scaled(rows, origin.scale)
+    size = max(1, _PULLED_BYTES // max(1, rows[0].numel() * rows.element_size()))
+    return torch.cat([pull_back(origin, parameter, part) for part in torch.split(rows, size)])
+
+
+def _own_part(use: Use, structure: Dense, rows: Tensor, index: int, parameter: Tensor) -> Tensor:
+    """A tensor with one part per example: an example's gradient is zero in the parts of others."""
+    assert structure.axis is not None
+    full = rows.new_zeros(use.origin.tensor.shape)
+    split_examples(full, len(rows), structure.axis)[index] = rows[index]
+    return pull_back(use.origin, parameter, full.unsqueeze(0))

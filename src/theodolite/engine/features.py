@@ -1,0 +1,704 @@
+"""Features of layers: one vector per example, batch by batch, in order of execution.
+
+:func:`features` keeps them all; :func:`feature_chunks` gives one batch at a time, for sums of any
+kind; :func:`feature_moments` adds up means and covariances in memory that does not grow with the
+number of examples. Gram matrices are in ``grams.py``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
+from torch.jit._script import RecursiveScriptModule  # takes no hooks
+
+from theodolite.checks import require_choice
+from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.check import (
+    Cause,
+    Check,
+    Checked,
+    Comparison,
+    ExampleCheck,
+    SuspectCalls,
+    disagreement,
+    require_alone,
+    require_check,
+    require_finite,
+)
+from theodolite.engine.hooks import (
+    Read,
+    ReadPoint,
+    capture_features,
+    capture_outputs,
+    follow_layers,
+)
+from theodolite.engine.inputs import fitted_batches, require_model
+from theodolite.engine.layers import LayerMapping, Layers, layers_text, select_layers, unwrap
+from theodolite.engine.positions import AtPositions
+from theodolite.engine.readouts import main_tensor
+from theodolite.engine.state import (
+    exact_arithmetic,
+    model_device,
+    require_fixed_mode,
+    untouched,
+)
+from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError
+from theodolite.linalg import Moments
+
+__all__ = [
+    "POOLS",
+    "FeatureChunk",
+    "Features",
+    "OutputReader",
+    "Pool",
+    "feature_chunks",
+    "feature_moments",
+    "features",
+    "gives_channels_first",
+    "pooled",
+    "require_pool",
+]
+
+Pool = str | Callable[[Tensor], Tensor] | AtPositions
+POOLS = ("flatten", "grid", "mean", "max", "cls", "last")
+GRID = 4  # cells along each axis of a map, by trial (benchmarks/one_shape.py)
+
+# With three axes these give (n, channels, positions); everything else gives (n, tokens, channels).
+_CHANNELS_FIRST = (
+    nn.Conv1d,
+    nn.ConvTranspose1d,
+    nn.BatchNorm1d,
+    nn.InstanceNorm1d,
+    nn.GroupNorm,
+    nn.MaxPool1d,
+    nn.AvgPool1d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveMaxPool1d,
+)
+
+
+def gives_channels_first(module: nn.Module) -> bool:
+    """Whether outputs of three axes are (n, channels, positions) rather than tokens."""
+    return isinstance(module, _CHANNELS_FIRST)
+
+
+def require_pool(pool: Pool) -> None:
+    """A pooling is one of the names, positions, or a function of the output."""
+    if not callable(pool) and not isinstance(pool, AtPositions):
+        require_choice(POOLS, pool=pool)
+
+
+def pooled(
+    output: Tensor,
+    pool: Pool,
+    module: nn.Module,
+    mask: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> Float[Tensor, "n d"]:
+    """One vector per example from a layer's output; half precision becomes float32.
+
+    Args:
+        output: ``(n, d)``, tokens ``(n, t, d)``, or maps ``(n, channels, *sizes)``.
+        pool: ``"flatten"`` keeps everything (padded tokens as zeros), ``"grid"`` averages maps
+            over the cells of a 4 x 4 grid and tokens over all that count, ``"mean"`` and ``"max"``
+            run over tokens or positions, ``"cls"`` and ``"last"`` take the first and the last
+            token that is not padding; :class:`AtPositions` some positions side by side; a
+            function gets the output and gives ``(n, ...)``.
+        module: the layer, which tells tokens from one-dimensional maps.
+        mask: ``(n, t)``, true or 1 for tokens that count.
+        positions: ``(n, k)``, which of them are kept, where some are.
+
+    Raises:
+        ShapeError: If the pooling needs tokens and there are none.
+    """
+    values = output.detach()
+    if isinstance(pool, AtPositions):
+        assert positions is not None  # the batch would not say which
+        return pool.read(values, positions, channels_first=gives_channels_first(module))
+    if values.is_nested:
+        values, mask = _padded(values)
+    if values.dtype in (torch.float16, torch.bfloat16) or not values.is_floating_point():
+        values = values.float()
+    if callable(pool):
+        return pool(values).flatten(1)
+    if values.ndim <= 2:
+        return values if values.ndim == 2 else values.reshape(len(values), 1)
+    if values.ndim == 3 and not gives_channels_first(module):
+        return _pool_tokens(values, pool, _fitting(mask, values))
+    return _pool_maps(values, pool, module)
+
+
+def _padded(values: Tensor) -> tuple[Tensor, Tensor]:
+    rows = values.unbind()
+    lengths = torch.tensor([len(row) for row in rows], device=values.device)
+    padded = torch.nested.to_padded_tensor(values, 0.0)
+    steps = torch.arange(padded.shape[1], device=values.device)
+    return padded, steps < lengths.unsqueeze(1)
+
+
+def _fitting(mask: Tensor | None, values: Tensor) -> Tensor | None:
+    """The mask where it describes these tokens; layers after a merge of tokens have others."""
+    if mask is None or mask.shape != values.shape[:2]:
+        return None
+    return mask.to(values.device, torch.bool)
+
+
+def _pool_tokens(values: Tensor, pool: str, mask: Tensor | None) -> Tensor:
+    counts = torch.ones_like(values[..., 0], dtype=torch.bool) if mask is None else mask
+    weights = counts.unsqueeze(-1)
+    if pool == "flatten":
+        return (values if mask is None else values.where(weights, 0.0)).flatten(1)
+    if pool in ("mean", "grid"):
+        return values.where(weights, 0.0).sum(1) / weights.sum(1).clamp(min=1)
+    if pool == "max":
+        return values.where(weights, -torch.inf).amax(1)
+    steps = torch.arange(values.shape[1], device=values.device)
+    if pool == "cls":
+        index = steps.expand_as(counts).where(counts, values.shape[1] - 1).amin(1)
+    else:
+        index = steps.expand_as(counts).where(counts, 0).amax(1)
+    return values[torch.arange(len(values), device=values.device), index]
+
+
+def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
+    if pool == "flatten":
+        return values.flatten(1)
+    if isinstance(module, (nn.Linear, nn.LayerNorm)):  # maps with channels last
+        values = values.movedim(-1, 1)
+    positions = tuple(range(2, values.ndim))
+    if pool == "grid":
+        return _grid_means(values).flatten(1)
+    if pool == "mean":
+        return values.mean(positions)
+    if pool == "max":
+        return values.amax(positions)
+    raise ShapeError(
+        f"pool={pool!r}: expected tokens (n, t, d), got shape {tuple(values.shape)} from "
+        f'{type(module).__name__}; use "mean", "max", "flatten" or a function'
+    )
+
+
+def _grid_means(maps: Tensor) -> Tensor:
+    """Averages over the cells of a grid along every axis of a map; short axes stay as they are."""
+    for axis in range(2, maps.ndim):
+        size = maps.shape[axis]
+        if size > GRID:
+            ends = [size * cell // GRID for cell in range(GRID + 1)]
+            cells = [maps.narrow(axis, low, high - low) for low, high in pairwise(ends)]
+            maps = torch.stack([cell.mean(axis) for cell in cells], axis)
+    return maps
+
+
+_BATCH_SIZE = 256
+_T = TypeVar("_T")
+_TRIAL = 3  # examples of the pass that finds where layers are read
+
+OutputReader = Callable[[Any, Batch], Tensor]  # of what the model returns for a batch
+
+
+@dataclass(frozen=True)
+class FeatureChunk:
+    """Features of consecutive examples.
+
+    Args:
+        start: index of the first of them.
+        layers: layer -> ``(n, d)``, in order of execution.
+        targets: their targets, where the data has some.
+    """
+
+    start: int
+    layers: Mapping[str, Tensor]
+    targets: Any = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.layers.values())))
+
+
+@dataclass(frozen=True)
+class Features(LayerMapping[Tensor]):
+    """Layer -> features ``(n, d)``, in order of execution.
+
+    Args:
+        layers: the features.
+        targets: targets of the same examples, where the data has some.
+        calls: how often a layer ran in one forward pass; the features are those of its last call.
+        pool: how outputs became vectors.
+        read_at: layer -> where its features were read, in words.
+        outputs: what was kept of what the model returns, where that was asked for.
+        checked: how examples were measured, and what was asked about it.
+    """
+
+    layers: Mapping[str, Tensor]
+    targets: Tensor | None
+    calls: Mapping[str, int]
+    pool: str
+    read_at: Mapping[str, str]
+    outputs: Tensor | None = None
+    checked: Checked = field(default_factory=Checked)
+
+    @property
+    def measured(self) -> str:
+        """How examples were measured, in words."""
+        return self.checked.measured
+
+    def __repr__(self) -> str:
+        n = len(next(iter(self.layers.values()), ()))
+        return f"Features({n} examples, {layers_text(self)})"
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One forward pass: what the model returned, vectors and numbers of calls of layers."""
+
+    returned: Any
+    rows: dict[str, Tensor]
+    order: dict[str, int]
+
+
+class FeatureReader:
+    """Which layers to read, how, and how often each ran; one forward pass per batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        pool: Pool,
+        read: Read | Mapping[str, ReadPoint] = "next",
+        check: Check = True,
+    ) -> None:
+        require_pool(pool)
+        require_check(check)
+        if isinstance(read, str):
+            require_choice(("next", "raw"), read=read)
+        self.raw = read == "raw"
+        self.points = read if isinstance(read, Mapping) else {} if self.raw else None
+        self.model = unwrap(model)
+        self.device = model_device(self.model)
+        require_fixed_mode(self.model)
+        self.pool = pool
+        self.names = _candidates(self.model, layers)
+        self.exact = {layers} if isinstance(layers, str) else set()
+        if not isinstance(layers, str) and not callable(layers):
+            self.exact = set(layers)
+        self.calls: dict[str, int] = {}
+        self.reading: OutputReader | None = None
+        self.outputs: list[Tensor] = []
+        self.drops = False  # whether layers that run for some examples only may be left out later
+        self._check = ExampleCheck(check)
+        self._alone: Checked | None = None  # why examples are run one by one
+        self._start = 0  # of the next batch
+        self._takes_gradients = False  # inside its forward pass
+        self._modules = dict(self.model.named_modules(remove_duplicate=False))
+
+    def read(self, batch: Batch) -> dict[str, Tensor]:
+        """Features of one batch, in order of execution.
+
+        Some examples run again, alone and beside others: features that are not the same belong to
+        other examples than their rows say, and are then read one by one.
+
+        Raises:
+            CaptureError: If examples depend on each other, or on chance.
+            NotFiniteError: If a feature is not finite.
+        """
+        if self.points is None:
+            self.points = self._tried(lambda: self._read_points(batch))
+        places = range(self._start, self._start + len(batch))
+        self._start = places.stop
+        if self._alone is not None:
+            return self._one_by_one(batch, places)
+        watch = SuspectCalls(len(batch))
+        with watch if self._check.check else nullcontext():
+            found = self._pass(batch)
+        if not self._check.check:
+            return self._settled(batch, found)
+        for rows in found.rows.values():
+            if len(rows) == len(batch):
+                require_finite(self.model, rows, batch, places)
+        try:
+            self._ask(batch, found, watch)
+        except NotFollowedError as error:
+            self._alone = self._check.summary(error)
+            require_alone(self.model, self._output_rows, [batch])
+            whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
+            return self._one_by_one(batch, places, whole)
+        return self._settled(batch, found)
+
+    def _ask(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
+        """Rows are the same alone, and beside other examples where the batch is asked.
+
+        Raises:
+            NotFollowedError: If a layer gives an example other features.
+        """
+        watch.rounding.add(list(found.rows.values()))
+        check, tolerance = self._check, watch.rounding.tolerance()
+        singles = check.places(len(batch))
+        asked = check.asks(watch.names)
+        alone = singles if watch.names else singles[:1]
+        if check.every or len(batch) == 1:
+            alone = []  # they are parts
+        check.alone += len(alone)
+        parts = check.parts(len(batch)) if asked else []
+        for part in [*([place] for place in alone), *parts]:
+            cause = Cause.ALONE if len(part) == 1 else Cause.COMPANY
+            again = self._pass(batch.take(part))
+            compared = Comparison()
+            for name, rows in found.rows.items():
+                if len(rows) != len(batch):
+                    continue  # without examples: a table of positions, say
+                other = again.rows.get(name, rows[:0])
+                compared.add_rows(name, other, rows[part], whole=rows)
+            wrong = compared.first_above(tolerance)
+            if wrong is not None:
+                raise disagreement(
+                    cause, f"layer {wrong[0]!r} gives other features beside other examples"
+                )
+
+    def _tried(self, run: Callable[[], _T]) -> _T:
+        """Run the model without gradients, or with them where it takes some inside."""
+        try:
+            with torch.set_grad_enabled(self._takes_gradients):
+                return run()
+        except RuntimeError:
+            if self._takes_gradients:
+                raise
+            self._takes_gradients = True
+            return self._tried(run)
+
+    def _read_points(self, batch: Batch) -> dict[str, ReadPoint]:
+        """Where a trial pass shows that the layers' features are."""
+        trial = batch.take(slice(0, min(_TRIAL, len(batch))))
+        with follow_layers(self.model, self.names) as follower:
+            trial.run(self.model)
+        return follower.read_points()
+
+    def _pass(self, batch: Batch) -> "_Pass":
+        """One forward pass; whatever the layers give."""
+        return self._tried(lambda: self._run(batch))
+
+    def _run(self, batch: Batch) -> "_Pass":
+        order: dict[str, int] = {}
+
+        def reduce(name: str, output: Tensor) -> Tensor:
+            if _are_functorch_transforms_active():
+                raise CaptureError(
+                    f"layer {name!r}: expected outputs that can be read, but it runs inside a "
+                    "transform of torch.func (vmap, grad); choose the layer around it"
+                )
+            order[name] = order.get(name, 0) + 1
+            module = self._modules[name]
+            vectors = pooled(output, self.pool, module, batch.mask, batch.positions)
+            return vectors.clone() if _shares(vectors, output) else vectors
+
+        known = self.points or {}
+        points = {name: known.get(name, ReadPoint()) for name in self.names}
+        capture = (
+            capture_outputs(self.model, self.names, reduce)
+            if self.raw
+            else capture_features(self.model, points, reduce)
+        )
+        with capture as outputs:
+            returned = batch.run(self.model)
+        return _Pass(returned, {name: outputs[name][-1] for name in order}, order)
+
+    def _output_rows(self, batch: Batch) -> Tensor:
+        """What the model returns, one row per example; zeros if it returns no such rows."""
+        with torch.set_grad_enabled(self._takes_gradients):
+            returned = batch.run(self.model)
+        try:
+            rows = main_tensor(returned).detach()
+        except DtypeError:
+            return torch.zeros(len(batch), 1)
+        whole = rows.dim() > 0 and len(rows) == len(batch) and rows.is_floating_point()
+        return rows.flatten(1) if whole and rows.dim() > 1 else torch.zeros(len(batch), 1)
+
+    def _one_by_one(
+        self, batch: Batch, places: range, whole: set[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Features of examples that are run alone; layers that run for some of them have none."""
+        passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
+        counts = passes[0].order
+        kept = {
+            name: calls
+            for name, calls in counts.items()
+            if name in self.exact
+            or (
+                all(one.order.get(name) == calls for one in passes)
+                and all(len(one.rows[name]) == 1 for one in passes)
+                and (whole is None or name in whole)
+            )
+        }
+        joined = {
+            name: _joined(name, [one.rows[name] for one in passes if name in one.rows])
+            for name in kept
+        }
+        for rows in joined.values():
+            if len(rows) == len(batch):
+                require_finite(self.model, rows, batch, places)
+        for one, place in zip(passes, range(len(batch)), strict=True):
+            if self.reading is not None:
+                single = batch.take(slice(place, place + 1))
+                self.outputs.append(self.reading(one.returned, single))
+        return self._settled_rows(batch, joined, kept)
+
+    def _settled(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
+        if self.reading is not None:
+            self.outputs.append(self.reading(found.returned, batch))
+        rows, order = found.rows, found.order
+        if not self.calls:  # found by pattern, but without examples: tables of positions, say
+            order = {
+                name: calls
+                for name, calls in order.items()
+                if name in self.exact or len(rows[name]) == len(batch)
+            } or order
+        return self._settled_rows(batch, rows, order)
+
+    def _settled_rows(
+        self, batch: Batch, rows: dict[str, Tensor], order: dict[str, int]
+    ) -> dict[str, Tensor]:
+        self._settle(order)
+        for name in order:
+            if len(rows[name]) != len(batch):
+                raise ShapeError(
+                    f"features of {name!r}: expected one row per example, {len(batch)}, got "
+                    f"{len(rows[name])}; leave this layer out, or pass pool= as a function"
+                )
+        return {name: rows[name] for name in self.calls}
+
+    @property
+    def checked(self) -> Checked:
+        """How examples were measured, and what was asked about it."""
+        return self._check.summary() if self._alone is None else self._alone
+
+    def read_at(self) -> dict[str, str]:
+        """Layer -> where it is read, in words."""
+        return {name: str((self.points or {}).get(name, ReadPoint())) for name in self.names}
+
+    def _settle(self, order: dict[str, int]) -> None:
+        """After the first batch the layers are known: those that ran, in this order."""
+        if not self.calls:
+            silent = [name for name in self.names if name not in order]
+            named = [name for name in silent if name in self.exact]
+            if named or not order:
+                raise DomainError(
+                    f"layers: expected layers that run in the forward pass, {named or silent} "
+                    "do not; choose the layer around them"
+                )
+            self.names = list(order)
+            self.calls = dict(order)
+        elif (
+            self.drops
+            and self._alone is not None
+            and not (self.exact & set(self.calls)) - set(order)
+        ):
+            kept = {name: calls for name, calls in self.calls.items() if order.get(name) == calls}
+            self.names, self.calls = list(kept), kept
+        elif order != self.calls:
+            raise DomainError(
+                "layers: expected the same calls of layers for every batch, got "
+                f"{order} after {self.calls}; choose layers that always run"
+            )
+
+
+def _shares(vectors: Tensor, output: Tensor) -> bool:
+    """Whether a later in-place operation on the output would reach the vectors."""
+    if output.is_nested:
+        return False
+    return vectors.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
+
+
+def _candidates(model: nn.Module, layers: Layers) -> list[str]:
+    if layers != "*":
+        return select_layers(model, layers)
+    owners = (name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False))
+    names = dict.fromkeys(name.partition("parametrizations.")[0].rstrip(".") for name in owners)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    seen = [name for name in names if not isinstance(modules[name], RecursiveScriptModule)]
+    if not seen and names:
+        raise DomainError(
+            "layers: expected layers whose outputs can be read, got scripted modules alone, which "
+            "take no hooks; pass the module from before torch.jit.script"
+        )
+    return seen or select_layers(model, layers)
+
+
+def feature_chunks(
+    model: nn.Module,
+    data: Any,
+    layers: Layers = "*",
+    pool: Pool = "flatten",
+    *,
+    read: Read | Mapping[str, ReadPoint] = "next",
+    batch_size: int | None = _BATCH_SIZE,
+    check: Check = True,
+    **options: Any,
+) -> Iterator[FeatureChunk]:
+    """Features batch by batch: what sums over examples are made of.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: how an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
+            ``"last"`` or a function of the output; padded tokens never count.
+        read: ``"next"`` reads what the next layer receives, after the normalisation and activation
+            that follow; ``"raw"`` the layer's own output.
+        batch_size: split batches into parts of at most this many examples; None keeps them.
+        check: ask whether each row is its example's own (:mod:`theodolite.engine.check`): one
+            example of every batch runs alone, and half of the first batch, of some at random and of
+            those with suspect calls runs among others. Rows that differ are read one by one. A few
+            examples that their company changes and that are not drawn can be missed. ``"every"``
+            runs every example alone. False asks nothing.
+        **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
+
+    Raises:
+        CaptureError: If examples depend on each other, or on chance.
+        DomainError: If the model normalises over the batch or drops out units, or a named layer
+            does not run.
+    """
+    reader = FeatureReader(model, layers, pool, read, check)
+    yield from _chunks(
+        reader, iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
+    )
+
+
+def _chunks(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
+    """The contexts close before each chunk is handed out: the caller's code runs outside them."""
+    start = 0
+    while True:
+        with untouched(reader.model), exact_arithmetic(reader.device):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            rows = reader.read(batch)
+        yield FeatureChunk(start, rows, batch.targets)
+        start += len(batch)
+
+
+def features(
+    model: nn.Module,
+    data: Any,
+    layers: Layers = "*",
+    pool: Pool = "flatten",
+    *,
+    read: Read | Mapping[str, ReadPoint] = "next",
+    batch_size: int | None = _BATCH_SIZE,
+    outputs: OutputReader | None = None,
+    check: Check = True,
+    **options: Any,
+) -> Features:
+    """Features of layers for all the data, ``(n, d)`` each.
+
+    For measures that need sums only, :func:`feature_moments` and ``feature_grams`` do not keep
+    them. A layer that runs several times in a pass gives its last output; ``calls`` says so.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; of another
+            dtype than the model takes, it is cast, with a warning.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: how an output becomes a vector, see :func:`feature_chunks`.
+        read: where a layer is read, see :func:`feature_chunks`.
+        batch_size: split batches into parts of at most this many examples; None keeps them.
+        outputs: (what the model returns, batch) -> rows that are kept too, from the same pass.
+        check: see :func:`feature_chunks`.
+        **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
+
+    Raises:
+        DomainError: If the model normalises over the batch or drops out units, or a named layer
+            does not run.
+        ShapeError: If features differ in length between batches, or there is no example.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(inplace=True), nn.Linear(3, 1))
+        >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
+        {'0': (5, 3), '2': (5, 1)}
+    """
+    require_model(model)
+    reader = FeatureReader(model, layers, pool, read, check)
+    reader.reading, reader.drops = outputs, True
+    rows: dict[str, list[Tensor]] = {}
+    targets: list[Any] = []
+    batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
+    for chunk in _chunks(reader, fitted_batches(model, data, batches)):
+        targets.append(chunk.targets)
+        for name, vectors in chunk.layers.items():
+            rows.setdefault(name, []).append(vectors)
+    if not rows:
+        raise ShapeError("data: expected at least one batch, got none; the data set is empty")
+    joined = {name: _joined(name, rows[name]) for name in reader.calls}
+    kept = None if outputs is None else torch.cat(reader.outputs)
+    return Features(
+        joined,
+        join_targets(targets),
+        reader.calls,
+        _pool_name(pool),
+        reader.read_at(),
+        kept,
+        reader.checked,
+    )
+
+
+def _joined(name: str, parts: list[Tensor]) -> Tensor:
+    lengths = sorted({part.shape[1] for part in parts})
+    if len(lengths) > 1:
+        raise ShapeError(
+            f"features of {name!r}: expected one length in all batches, got {lengths}; "
+            'pad the inputs to one length, or pool="mean"'
+        )
+    return torch.cat(parts)
+
+
+def join_targets(targets: list[Any]) -> Tensor | None:
+    """The targets of all batches, where each batch has a tensor of them."""
+    tensors = [target for target in targets if isinstance(target, Tensor)]
+    return torch.cat(tensors) if targets and len(tensors) == len(targets) else None
+
+
+def _pool_name(pool: Pool) -> str:
+    return pool if isinstance(pool, str) else getattr(pool, "__name__", type(pool).__name__)
+
+
+def feature_moments(
+    model: nn.Module,
+    data: Any,
+    layers: Layers = "*",
+    pool: Pool = "mean",
+    *,
+    read: Read | Mapping[str, ReadPoint] = "next",
+    batch_size: int | None = _BATCH_SIZE,
+    **options: Any,
+) -> dict[str, Moments]:
+    """Count, mean and scatter of each layer's features; memory does not grow with the data.
+
+    Args:
+        model: any module, in evaluation mode; it is left as it was found.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; of another
+            dtype than the model takes, it is cast, with a warning.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: how an output becomes a vector, see :func:`feature_chunks`.
+        read: where a layer is read, see :func:`feature_chunks`.
+        batch_size: split batches into parts of at most this many examples; None keeps them.
+        **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
+
+    Example:
+        >>> moments = feature_moments(nn.Linear(2, 2), torch.eye(2).repeat(3, 1))
+        >>> moments[""].count
+        tensor(6., dtype=torch.float64)
+    """
+    moments: dict[str, Moments] = {}
+    for chunk in feature_chunks(
+        model, data, layers, pool, read=read, batch_size=batch_size, **options
+    ):
+        for name, rows in chunk.layers.items():
+            if name in moments:
+                moments[name] = moments[name] + Moments.of(rows, moments[name].shift)
+            else:
+                moments[name] = Moments.of(rows)
+    return moments

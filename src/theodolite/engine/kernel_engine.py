@@ -1,0 +1,505 @@
+"""The kernel computation: passes over blocks of examples, then contractions of what they leave.
+
+:func:`prepare` runs the first example alone and groups the uses of parameters. The
+:class:`KernelEngine` then plans, collects the factors of blocks of examples (forward and backward
+passes) and fills blocks of kernels with them (contractions).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+from warnings import warn
+
+import torch
+from torch import Tensor, nn
+
+from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.check import Asked, Checked, ExampleCheck, plain_gradients, require_finite
+from theodolite.engine.collect import (
+    BlockSizes,
+    Collector,
+    DenseCollector,
+    collector_of,
+    compact,
+)
+from theodolite.engine.contract import Contraction, KernelBlock
+from theodolite.engine.factors import Factors
+from theodolite.engine.inputs import fit_batch, fitted_batches
+from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
+from theodolite.engine.plan import (
+    EngineOptions,
+    GroupPlan,
+    KernelSizes,
+    ParameterGroup,
+    Plan,
+    Route,
+    dense_groups,
+    group_parameters,
+    make_plan,
+)
+from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
+from theodolite.engine.runs import ForwardRun, ModelRecorder
+from theodolite.engine.state import require_fixed_mode, without_autocast
+
+_HALF = (torch.float16, torch.bfloat16)
+_FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
+# On a GPU larger output gradients go through joint passes too where a single one has few examples.
+_FILLING_EXAMPLES = 112
+_JOINT_EXAMPLES = 512
+_JOINT_BYTES = 2**30, 2**32  # at least, and at most: between them as much as the plan takes
+# Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one
+# (products must not be too narrow), and multiply-adds of a part (longer than it takes to launch).
+_PARTS: dict[Route, tuple[int, float]] = {
+    "hadamard": (2000, 4e9),
+    "gradients": (240, 4e9),
+    "positions": (120, 2e10),
+}
+_MOST_PARTS = 32
+_TILE_ROWS = 128  # rows of a product that a GPU handles as one
+_CPU_PARTS: dict[Route, tuple[int, float]] = {
+    "hadamard": (128, 3.3e7),
+    "gradients": (128, 3.3e7),
+    "positions": (1, 3.3e7),
+}
+_VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
+
+
+@dataclass(frozen=True)
+class BatchList:
+    """Batches that are gone through once or several times.
+
+    Args:
+        batches: The batches.
+        untried: Whether the model may still refuse them, and :meth:`fit` cast them.
+    """
+
+    batches: list[Batch]
+    untried: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        data: Any,
+        targets: Any,
+        batch_fn: Any,
+        device: torch.device,
+        model: nn.Module | None = None,
+    ) -> "BatchList":
+        """Everything that is accepted, on the device, with columns as the model names them."""
+        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
+        if model is None or isinstance(data, Batch):
+            return cls(list(made))
+        return cls(list(fitted_batches(model, data, made, tried=False)), untried=True)
+
+    def fit(self, model: nn.Module) -> bool:
+        """Cast what the model has refused; False where nothing is left to change.
+
+        Raises:
+            ShapeError: If it takes none of the casts; says what it expects.
+        """
+        if not self.untried:
+            return False
+        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)))
+        for note in fitted.notes.values():
+            warn(note, stacklevel=4)
+        if fitted.cast is not None:
+            self.batches[:] = [fitted.cast(batch) for batch in self.batches]
+        return fitted.cast is not None
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def rows(self, span: slice) -> list[Batch]:
+        """Some consecutive examples, as parts of the batches that hold them."""
+        found, start = [], 0
+        for batch in self.batches:
+            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
+            if first < last:
+                found.append(batch.take(slice(first, last)))
+            start += len(batch)
+        return found
+
+    def blocks(self, size: int, batch_size: int) -> Iterator["ExampleBlock"]:
+        """Blocks of at most ``size`` examples, in batches for single forward passes."""
+        current: list[Batch] = []
+        first = stop = 0
+        for batch in self.batches:
+            start = 0
+            while start < len(batch):
+                count = min(len(batch) - start, batch_size, first + size - stop)
+                current.append(batch.take(slice(start, start + count)))
+                start += count
+                stop += count
+                if stop - first == size:
+                    yield ExampleBlock(slice(first, stop), current)
+                    current, first = [], stop
+        if current:
+            yield ExampleBlock(slice(first, stop), current)
+
+
+@dataclass(frozen=True)
+class ExampleBlock:
+    """Consecutive examples whose factors are kept together; ``rows`` is their place in the data."""
+
+    rows: slice
+    batches: list[Batch]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Factors of one block of examples.
+
+    Args:
+        rows: Place of the examples in the data.
+        factors: One entry per group; None where all gradients are zero, or after the contraction.
+        outputs: Functions of the examples, (n, c), detached.
+        gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
+        asked: Batches whose rows were asked; their company is still to be.
+    """
+
+    rows: slice
+    factors: list[Factors | None]
+    outputs: Tensor
+    gradients: dict[str, Tensor]
+    asked: list[Asked] = field(default_factory=list)
+
+
+@dataclass
+class KernelEngine:
+    """A model that was looked at with one example, ready to compute kernels.
+
+    Args:
+        recorder: The model and what is differentiated.
+        groups: Parts whose kernels add up.
+        alone: The first example alone.
+        dtype: Dtype of factors and kernels.
+        device: Where everything happens.
+        options: The user's choices.
+        one_by_one: Why examples are measured one by one, by plain autograd; None if they are not.
+    """
+
+    recorder: ModelRecorder
+    groups: list[ParameterGroup]
+    alone: ForwardRun
+    dtype: torch.dtype
+    device: torch.device
+    options: EngineOptions
+    one_by_one: Checked | None = None
+
+    @property
+    def checked(self) -> Checked:
+        """How examples are measured, and what was asked about it."""
+        return self.recorder.check.summary() if self.one_by_one is None else self.one_by_one
+
+    @property
+    def outputs(self) -> int:
+        """Number of functions per example."""
+        return self.alone.outputs.shape[1]
+
+    @property
+    def mode(self) -> Mode:
+        """What is kept of the outputs."""
+        return self.recorder.choice.mode
+
+    @property
+    def _width(self) -> int:
+        """Rows of a kernel that belong to one example."""
+        return self.outputs if self.mode == "full" else 1
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """Selected layers in order of execution; those that were not used come last."""
+        order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
+        owned = self.recorder.ownership.layers
+
+        def first_use(layer: str) -> int:
+            return min(order.get(name, len(order) + len(self.groups)) for name in owned[layer])
+
+        return sorted(owned, key=first_use)
+
+    def groups_of(self, layer: str) -> list[int]:
+        """Positions of the groups that a layer owns."""
+        return self._owned_groups[layer]
+
+    @cached_property
+    def _owned_groups(self) -> dict[str, list[int]]:
+        place = {group.parameter: index for index, group in enumerate(self.groups)}
+        owned = self.recorder.ownership.layers
+        return {
+            layer: sorted(place[name] for name in set(names) if name in place)
+            for layer, names in owned.items()
+        }
+
+    def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
+        """Routes and sizes; raises where memory does not suffice."""
+        sizes = KernelSizes(
+            left=left,
+            right=right,
+            outputs=self.outputs,
+            mode=self.mode,
+            symmetric=symmetric,
+            dtype=self.dtype,
+            device=self.device,
+            kernels=kernels,
+        )
+        return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
+
+    def parts(self, left: int, right: int, symmetric: bool) -> "list[tuple[KernelEngine, Plan]]":
+        """Engines of some layers each, whose factors fit into memory for all examples at once.
+
+        Where factors of all layers do not: passes of few examples would be many, and a GPU waits
+        for their launches. Passes go back no further than the first of these layers. This engine
+        alone where everything fits, or where a layer by itself does not.
+        """
+        plan = self.plan(left, right, symmetric, len(self.layers))
+        examples = max(left, right)
+        if plan.block >= examples or self.one_by_one is not None:
+            return [(self, plan)]
+        for count in range(2, len(self.layers) + 1):
+            found = [self._of_layers(names) for names in self._shared_out(plan, count)]
+            plans = [part.plan(left, right, symmetric, len(self.layers)) for part in found]
+            if all(part.block >= examples for part in plans):
+                return list(zip(found, plans, strict=True))
+        return [(self, plan)]
+
+    def _shared_out(self, plan: Plan, count: int) -> list[list[str]]:
+        """Layers in so many parts, or fewer, that keep about as much."""
+        total = sum(entry.numbers for entry in plan.groups) / count
+        parts: list[list[str]] = [[]]
+        kept = 0
+        for layer in self.layers:
+            own = sum(plan.groups[index].numbers for index in self.groups_of(layer))
+            if parts[-1] and kept + own / 2 > total * len(parts):
+                parts.append([])
+            parts[-1].append(layer)
+            kept += own
+        return parts
+
+    def _of_layers(self, names: Sequence[str]) -> "KernelEngine":
+        owned = self.recorder.ownership
+        layers = {name: owned.layers[name] for name in owned.layers if name in set(names)}
+        wanted = {parameter for own in layers.values() for parameter in own}
+        groups = [group for group in self.groups if wanted & set(group.parameters)]
+        recorder = replace(self.recorder, ownership=replace(owned, layers=layers))
+        return replace(self, recorder=recorder, groups=groups)
+
+    def collect(self, block: ExampleBlock, plan: Plan, weights: Tensor | None = None) -> Collected:
+        """Factors of all groups, and the gradient of the weighted outputs where weights are given.
+
+        Args:
+            block: The examples.
+            plan: What is kept of every group.
+            weights: One number per example of the block and output.
+        """
+        count = block.rows.stop - block.rows.start
+        sizes = BlockSizes(count, self.outputs, self.dtype, self.device)
+        if self.one_by_one is not None:
+            return self._collect_one_by_one(block, plan, sizes, weights)
+        parameters = self.recorder.ownership.parameters
+        collectors = [
+            collector_of(entry, sizes, parameters[entry.group.parameter]) for entry in plan.groups
+        ]
+        outputs: list[Tensor] = []
+        asked: list[Asked | None] = []
+        total: dict[str, Tensor] = {}
+        start = 0
+        for batch in block.batches:
+            rows = slice(start, start + len(batch))
+            first = block.rows.start + start
+            run = self.recorder.run(batch, examples=range(first, first + len(batch)))
+            asked.append(self.recorder.check.ask(self.recorder, run, batch, first))
+            _add_run(collectors, plan, run, rows, keep_graph=weights is not None)
+            if weights is not None:
+                _add_gradients(total, self.recorder, run.outputs, weights[rows])
+            outputs.append(compact(run.outputs.detach()))
+            del run  # before the next one is made: its graph holds as much as all that is kept
+            start = rows.stop
+        values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        factors = [collector.factors() for collector in collectors]
+        kept = [one for one in asked if one is not None]
+        return Collected(block.rows, factors, values, total, kept)
+
+    def _collect_one_by_one(
+        self, block: ExampleBlock, plan: Plan, sizes: BlockSizes, weights: Tensor | None
+    ) -> Collected:
+        """The same from plain autograd, one example and one output at a time."""
+        parameters = self.recorder.ownership.parameters
+        collectors = {
+            entry.group.parameter: DenseCollector(
+                entry.group, sizes, parameters[entry.group.parameter]
+            )
+            for entry in plan.groups
+        }
+        rows: list[Tensor] = []
+        singles = (b.take(slice(k, k + 1)) for b in block.batches for k in range(len(b)))
+        for example, single in enumerate(singles):
+            outputs = self.recorder.run_plainly(single)
+            for output in range(self.outputs):
+                keep = output + 1 < self.outputs
+                found = plain_gradients(outputs[0, output], parameters, keep=keep)
+                for name, gradient in found.items():
+                    collectors[name].put(example, output, gradient)
+            rows.append(outputs.detach())
+        factors = [collector.factors() for collector in collectors.values()]
+        total: dict[str, Tensor] = {}
+        if weights is not None:
+            for own in filter(None, factors):
+                (sums,) = own.weighted_sums([slice(0, len(own))], weights)
+                total |= own.unpack(sums)
+        return Collected(block.rows, [*factors], torch.cat(rows), total)
+
+    def fill(
+        self, layer: str, left: Collected, right: Collected, block: KernelBlock, plan: Plan
+    ) -> None:
+        """Overwrite a block with the kernel of one layer."""
+        contraction = self.contraction(plan, layer, len(left.outputs))
+        indices = self.groups_of(layer)
+        if not indices:
+            block.values.zero_()
+        whole = True
+        with without_autocast(self.device):
+            for rank, index in enumerate(indices):
+                factors = left.factors[index], right.factors[index]
+                whole &= contraction.add(*factors, block, rank == 0)
+        if left is right and not whole:
+            # A GPU's product of a matrix with itself comes out symmetric.
+            routes = {plan.groups[index].route for index in indices}
+            exact = self.device.type == "cuda" and "positions" not in routes
+            block.mirror(contraction.span, symmetrize=not exact)
+
+    def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
+        """Parts of a symmetric block: few enough to be large, many enough to save work."""
+        groups = [plan.groups[index] for index in self.groups_of(layer)]
+        heaviest = max(groups, key=lambda entry: entry.cost, default=None)
+        parts = self.options.parts or self._parts(heaviest, examples)
+        span = -(-examples // parts)
+        if heaviest is not None and heaviest.route != "positions":
+            span = self._rounded_to_tiles(span, examples)
+        return Contraction(plan.tile_bytes, span)
+
+    def _parts(self, heaviest: GroupPlan | None, examples: int) -> int:
+        if heaviest is None:
+            return 1
+        on_gpu = self.device.type == "cuda"
+        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[heaviest.route]
+        rows = examples * self._width
+        return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
+
+    def _rounded_to_tiles(self, span: int, examples: int) -> int:
+        """Long parts whose rows fill whole tiles or vectors, as far as whole examples do."""
+        width = self._width
+        if self.device.type != "cuda":
+            step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
+            return min(examples, -(-span // step) * step)
+        if span * width <= _TILE_ROWS:
+            return span
+        filling = round(span * width / _TILE_ROWS) * _TILE_ROWS // width
+        return max(1, min(examples, filling))
+
+
+def prepare(
+    model: nn.Module,
+    data: BatchList,
+    options: EngineOptions,
+    one_by_one: Checked | None = None,
+) -> KernelEngine:
+    """Look at the model with one example, and group the uses of its parameters.
+
+    Args:
+        model: The model.
+        data: The examples.
+        options: The user's choices.
+        one_by_one: Why examples are to be measured one by one, by plain autograd; None if not.
+    """
+    inner = unwrap(model)
+    require_fixed_mode(inner)
+    ownership = _restricted(own_parameters(inner, options.layers, options.params))
+    choice = resolve_outputs(options.outputs)
+    readout = resolve_readout(options.readout)
+    recorder = ModelRecorder(inner, ownership, readout, choice, ExampleCheck(options.check))
+    first = data.batches[0].take(slice(0, 1))
+    if one_by_one is None:
+        require_real(ownership)
+        alone = recorder.run_alone(first)
+        groups = group_parameters(alone.uses, ownership)
+    else:
+        alone = ForwardRun(recorder.run_plainly(first), [], 0)
+        groups = dense_groups([], ownership.parameters)
+        options = replace(options, batch_size=1)
+    require_finite(inner, alone.outputs, first, range(1))
+    dtype = options.dtype or alone.outputs.dtype
+    dtype = torch.float32 if dtype in _HALF else dtype
+    device = alone.outputs.device
+    return KernelEngine(recorder, groups, alone, dtype, device, options, one_by_one)
+
+
+def _restricted(ownership: Ownership) -> Ownership:
+    """Only parameters of selected layers are followed."""
+    wanted = {name for names in ownership.layers.values() for name in names}
+    parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
+    return replace(ownership, parameters=parameters)
+
+
+def _add_run(
+    collectors: list[Collector], plan: Plan, run: ForwardRun, rows: slice, keep_graph: bool
+) -> None:
+    _require_same_calls(plan, run)
+    for collector in collectors:
+        collector.begin(rows, [run.uses[index] for index in collector.group.uses])
+    wanted = frozenset(index for collector in collectors for index in collector.group.uses)
+    if not _joint(collectors, run, _outputs_per_pass(plan, run), wanted):
+        for output, gradients in run.passes(keep_graph, wanted):
+            for collector in collectors:
+                collector.add(output, [gradients[index] for index in collector.group.uses])
+            del gradients  # before those of the next output come
+    for collector in collectors:
+        collector.end()
+
+
+def _joint(collectors: list[Collector], run: ForwardRun, size: int, wanted: frozenset[int]) -> bool:
+    """Passes of several outputs at a time; False where the model does not allow it."""
+    count = run.outputs.shape[1]
+    for start in range(0, count if size > 1 else 0, size):
+        outputs = range(start, min(start + size, count))
+        together = run.joint_passes(outputs, wanted)
+        if together is None:
+            return False
+        for collector in collectors:
+            collector.add_joint(outputs, [together[index] for index in collector.group.uses])
+        del together
+    return size > 1
+
+
+def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
+    """Outputs that go through one pass: several where one alone would not fill the machine."""
+    n, count = run.outputs.shape
+    if plan.outputs_per_pass is not None:
+        return min(count, plan.outputs_per_pass)
+    limit = _FEW_BYTES.get(run.outputs.device.type, 0)
+    if 0 < run.output_grad_bytes <= limit:
+        return count
+    if run.outputs.device.type != "cuda" or run.output_grad_bytes == 0 or n > _FILLING_EXAMPLES:
+        return 1
+    limit = min(max(_JOINT_BYTES[0], plan.predicted_bytes), _JOINT_BYTES[1])
+    size = min(-(-_JOINT_EXAMPLES // n), limit * count // run.output_grad_bytes)
+    groups = -(-count // max(1, min(count, size)))
+    return -(-count // groups)  # groups of equal size
+
+
+def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
+    if len(run.uses) != plan.uses:
+        raise NotFollowedError(
+            f"model: expected the same {plan.uses} uses of parameters for all examples, got "
+            f"{len(run.uses)}: what is called depends on the data"
+        )
+
+
+def _add_gradients(
+    total: dict[str, Tensor], recorder: ModelRecorder, outputs: Tensor, weights: Tensor
+) -> None:
+    found = plain_gradients(outputs, recorder.ownership.parameters, weights.to(outputs.dtype))
+    for name, value in found.items():
+        total[name] = total[name] + value if name in total else value

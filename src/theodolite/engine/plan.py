@@ -1,0 +1,491 @@
+"""Before anything large is allocated: parameter groups, routes, tiles and the memory they need.
+
+Uses of parameters are grouped into parts of a model whose kernel is one contraction. With n
+examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and output gradients b^i
+(T x C), every route computes ``K[xi, yj] = sum_ts (a_t . a'_s) (b^i_t . b'^j_s)``:
+
+==========  ============================  =========================================================
+route       formula                       method of ``_contractions.Contraction``
+==========  ============================  =========================================================
+hadamard    ``(A A'^T) * (B B'^T)``       ``_hadamard``: the case T = 1
+positions   ``G = A A'^T``,               ``_positions``: ``_carried`` or, where positions are few,
+            ``<B^i G, B'^j>``             ``_weighted``
+gradients   ``J = B^T A``, ``J J'^T``     ``_formed_gradients``: some entries of J at a time, at the
+                                          contraction; ``_stored_gradients`` where J is smaller than
+                                          its factors and kept instead of them
+==========  ============================  =========================================================
+
+The route of a group is chosen here, for the first example; longer sequences may turn ``hadamard``
+into ``positions`` later. The cost model counts multiply-adds and bytes moved: on every machine some
+routes are bound by one and some by the other.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from theodolite.engine.calls import Dense, Lookup, Outer, Structure
+from theodolite.engine.check import Check
+from theodolite.engine.layers import Layers, Ownership, Parameters
+from theodolite.engine.readouts import Mode, Outputs, Readout, kernel_shape
+from theodolite.engine.recorder import Use
+from theodolite.engine.runs import ForwardRun
+from theodolite.engine.state import available_bytes
+from theodolite.errors import MemoryLimitError
+
+Kind = Literal["outer", "lookup", "mixed", "dense"]
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters whose gradients are contracted together.
+
+    Args:
+        parameter: Name of the matrix, table or other tensor.
+        kind: How its gradient is kept.
+        uses: Positions of its uses in the list of all uses.
+        bias: Name of the bias that is contracted with it, or None.
+        direct: Whether all uses see the same tensor, so that no gradient must be pulled back.
+    """
+
+    parameter: str
+    kind: Kind
+    uses: tuple[int, ...]
+    bias: str | None = None
+    direct: bool = True
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All parameters of the group."""
+        return (self.parameter,) if self.bias is None else (self.parameter, self.bias)
+
+
+def group_parameters(uses: list[Use], ownership: Ownership) -> list[ParameterGroup]:
+    """Groups in order of first use."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for index, use in enumerate(uses):
+        for root in use.origin.roots:
+            found[root].append(index)
+    groups = {name: _group(name, tuple(indices), uses) for name, indices in found.items()}
+    return _merge_biases(groups, uses, ownership)
+
+
+def _group(name: str, indices: tuple[int, ...], uses: list[Use]) -> ParameterGroup:
+    chosen = [uses[index] for index in indices]
+    same = len({id(use.origin.tensor) for use in chosen}) == 1
+    if not same or chosen[0].origin.scale is None:
+        return ParameterGroup(name, "dense", indices, direct=False)
+    return ParameterGroup(name, _kind(chosen), indices)
+
+
+def _kind(uses: list[Use]) -> Kind:
+    structures = [use.structure for use in uses]
+    outer = [structure for structure in structures if isinstance(structure, Outer)]
+    if (
+        len(outer) == len(structures)
+        and len({(structure.rows, structure.transposed) for structure in outer}) == 1
+    ):
+        return "outer"
+    if all(isinstance(structure, Lookup) for structure in structures):
+        return "lookup"
+    plain = all(not structure.transposed and structure.geometry is None for structure in outer)
+    tables = [structure for structure in structures if isinstance(structure, Lookup)]
+    return "mixed" if outer and plain and len(outer) + len(tables) == len(structures) else "dense"
+
+
+def _merge_biases(
+    groups: dict[str, ParameterGroup], uses: list[Use], ownership: Ownership
+) -> list[ParameterGroup]:
+    """Join biases with the matrices of the same calls, where every layer has both or neither."""
+    by_calls = {
+        _calls(group, uses): name for name, group in groups.items() if group.kind == "outer"
+    }
+    owners: dict[str, list[str]] = defaultdict(list)
+    for layer, names in ownership.layers.items():
+        for name in dict.fromkeys(names):
+            owners[name].append(layer)
+    merged = dict(groups)
+    for name, group in groups.items():
+        if not _is_bias(group, uses):
+            continue
+        matrix = by_calls.get(_calls(group, uses))
+        if matrix is None or merged[matrix].bias or owners[matrix] != owners[name]:
+            continue
+        base = merged[matrix]
+        merged[matrix] = ParameterGroup(matrix, "outer", base.uses, name)
+        del merged[name]
+    return list(merged.values())
+
+
+def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[ParameterGroup]:
+    """Every parameter by itself, its gradients kept as they are; in order of first use."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for index, use in enumerate(uses):
+        for root in use.origin.roots:
+            found[root].append(index)
+    names = dict.fromkeys([*found, *parameters])
+    return [
+        ParameterGroup(name, "dense", tuple(found.get(name, ())), direct=False) for name in names
+    ]
+
+
+def _calls(group: ParameterGroup, uses: list[Use]) -> tuple[int, ...]:
+    return tuple(uses[index].call for index in group.uses)
+
+
+def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
+    if group.kind != "dense" or not group.direct:
+        return False
+    chosen = [uses[index] for index in group.uses]
+    return all(
+        isinstance(use.structure, Dense)
+        and use.structure.output_grads is not None
+        and use.origin.scale == 1.0
+        for use in chosen
+    )
+
+
+Route = Literal["hadamard", "positions", "gradients"]
+
+# Multiply-adds that run in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a
+# large GPU, 100 GFLOP/s and 15 GB/s on two CPU cores.
+_PRODUCTS_PER_BYTE = 6.0
+# A product with few columns runs as if it had this many.
+_NARROW = 32
+_FEW_ROWS = 64
+
+
+@dataclass(frozen=True)
+class ContractionSizes:
+    """Sizes of one contraction.
+
+    Args:
+        left: Examples on the first side.
+        right: Examples on the second side.
+        outputs: Outputs that are kept apart on each side (c for the full kernel, else 1).
+        rows: Rows C of the matrix, times the outputs that are merged.
+        columns: Columns D.
+        positions: Positions T.
+        pixels: Numbers per position whose Gram matrix gives that of patches by shifts; 0 if none.
+        symmetric: Whether both sides are the same, so that half of the products suffice.
+        itemsize: Bytes per number.
+    """
+
+    left: int
+    right: int
+    outputs: int
+    rows: int
+    columns: int
+    positions: int
+    pixels: int = 0
+    symmetric: bool = True
+    itemsize: int = 4
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of examples that are contracted."""
+        return self.left * self.right * (0.5 if self.symmetric else 1.0)
+
+
+def _time(products: float, numbers: float | int, itemsize: int) -> float:
+    """Predicted time in multiply-adds."""
+    return products + _PRODUCTS_PER_BYTE * numbers * itemsize
+
+
+def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
+    """Predicted time of every route that applies, in multiply-adds."""
+    p = problem
+    c, T, C, D = p.outputs, p.positions, p.rows, p.columns
+    examples = p.left if p.symmetric else p.left + p.right
+    if T == 1:
+        # n^2 D + (n c)^2 C, then a Hadamard product
+        return {"hadamard": _time(p.pairs * (D + c * c * C), 3 * p.pairs * c * c, p.itemsize)}
+    # G = A A'^T, then B^i G and <B^i G, B'^j>, or <B^i, B'^j> at all positions and its sum with G
+    if pairs_at_once(c, T):
+        products, numbers = c * c * T * T * C, 3 * c * c * T * T
+    else:
+        products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
+    position_products = p.pairs * (T * T * (p.pixels or D) + products)
+    position_numbers = p.pairs * (numbers + T * T * (14 if 0 < p.pixels < D else 2))
+    # gradients of all examples, then their Gram matrix
+    gradient_products = examples * c * T * C * D + p.pairs * c * c * C * D
+    gradient_numbers = examples * (2 * c * C * D + 3 * T * D)
+    return {
+        "positions": _time(position_products, position_numbers, p.itemsize),
+        "gradients": _time(gradient_products, gradient_numbers, p.itemsize),
+    }
+
+
+def pairs_at_once(outputs: int, positions: int) -> bool:
+    """Whether products at all pairs of positions cost less than going through G."""
+    return outputs == 1 or outputs * positions <= _FEW_ROWS
+
+
+def scatter_cost(rows: int, columns: int) -> float:
+    """Predicted time of products of gradients with each other's columns, in float64.
+
+    In multiply-adds of float32, of which two run in the time of one.
+    """
+    return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
+
+
+def choose_route(problem: ContractionSizes) -> Route:
+    """The route with the lowest predicted time."""
+    predicted = contraction_costs(problem)
+    return min(predicted, key=lambda route: predicted[route])
+
+
+_GIB = 2**30
+_TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
+_FILLING = 16  # examples in a pass of a GPU that has room
+_PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What the user decides, and what tests and benchmarks force.
+
+    Args:
+        layers: Which layers, see :func:`theodolite.engine.layers.select_layers`.
+        outputs: Which outputs, see :func:`theodolite.engine.readouts.resolve_outputs`.
+        readout: From what the model returns to (n, c).
+        params: Which trainable parameters count.
+        dtype: Dtype of factors and kernels; None for that of the outputs.
+        memory_limit: Bytes that may be used; None for nine tenths of what is free.
+        batch_size: Examples per forward pass; None to choose.
+        check: Whether to compare with plain autograd: some examples, none, or every one.
+        tile_bytes: Size of intermediate results; None to choose.
+        route: Force one order of contraction.
+        parts: Force the number of parts of a symmetric kernel.
+        outputs_per_pass: Force the number of outputs that go through one backward pass.
+    """
+
+    layers: Layers = "*"
+    outputs: Outputs = "full"
+    readout: str | Readout | None = None
+    params: Parameters = None
+    dtype: torch.dtype | None = None
+    memory_limit: int | None = None
+    batch_size: int | None = None
+    check: Check = True
+    tile_bytes: int | None = None
+    route: Route | None = None
+    parts: int | None = None
+    outputs_per_pass: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """How one group is treated.
+
+    Args:
+        group: The group.
+        route: How its kernel is contracted, see the table above.
+        numbers: Numbers that are kept per example.
+        cost: Predicted time of the contraction, in multiply-adds.
+        stores_gradients: Whether output gradients become gradients after every backward pass.
+    """
+
+    group: ParameterGroup
+    route: Route
+    numbers: int
+    cost: float
+    stores_gradients: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of one computation.
+
+    Args:
+        groups: What is kept of every group.
+        uses: Number of uses of parameters in one forward pass.
+        batch_size: Examples per forward pass.
+        block: Examples whose factors are kept at a time.
+        tile_bytes: Size of intermediate results.
+        predicted_bytes: Predicted peak, beside the model itself.
+        outputs_per_pass: Outputs that go through one backward pass; None to choose.
+    """
+
+    groups: list[GroupPlan]
+    uses: int
+    batch_size: int
+    block: int
+    tile_bytes: int
+    predicted_bytes: int
+    outputs_per_pass: int | None = None
+
+
+@dataclass(frozen=True)
+class KernelSizes:
+    """What is to be computed."""
+
+    left: int
+    right: int
+    outputs: int
+    mode: Mode
+    symmetric: bool
+    dtype: torch.dtype
+    device: torch.device
+    kernels: int  # kernels that exist at a time
+
+    @property
+    def kernel_bytes(self) -> int:
+        """Bytes of one kernel."""
+        shape = kernel_shape(self.mode, self.left, self.right, self.outputs)
+        return int(torch.Size(shape).numel()) * self.dtype.itemsize
+
+
+def make_plan(
+    groups: list[ParameterGroup],
+    alone: ForwardRun,
+    ownership: Ownership,
+    sizes: KernelSizes,
+    options: EngineOptions,
+) -> Plan:
+    """Choose routes and sizes.
+
+    Raises:
+        MemoryLimitError: If even single examples do not fit.
+    """
+    plans = [_group_plan(group, alone, ownership, sizes, options) for group in groups]
+    kept = sum(plan.numbers for plan in plans) * sizes.dtype.itemsize
+    limit = options.memory_limit or available_bytes(sizes.device)
+    largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
+    tile = options.tile_bytes or min(largest, limit // 8)
+    graph = 2 * alone.result_bytes  # activations, and gradients of about the same size
+    fixed = sizes.kernels * sizes.kernel_bytes + 2 * tile
+    examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
+    longest = max(sizes.left, sizes.right)
+    batch_size = pass_size(options, longest, sizes.device, graph, max(0, limit - fixed))
+    block = max(sizes.left, sizes.right)
+    needed = fixed + batch_size * graph + examples * kept
+    if needed > limit:
+        free = limit - fixed - batch_size * graph
+        block = min(block, int(free // (2 * kept))) if kept else block
+        needed = fixed + batch_size * graph + 2 * block * kept
+    if block < 1 or needed > limit:
+        raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept, options.batch_size))
+    return Plan(
+        plans,
+        len(alone.uses),
+        min(batch_size, block),
+        block,
+        tile,
+        needed,
+        options.outputs_per_pass,
+    )
+
+
+def pass_size(
+    options: EngineOptions, examples: int, device: torch.device, graph: int, free: int
+) -> int:
+    """Examples in one pass.
+
+    Args:
+        options: What the user chose.
+        examples: Number of all examples.
+        device: Where they are run.
+        graph: Bytes that a pass keeps of one example.
+        free: Bytes that all passes may take.
+    """
+    if options.batch_size is not None:
+        return min(options.batch_size, examples)
+    wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])
+    if device.type == "cuda":  # a pass of few long sequences is launched as slowly as one of many
+        wanted = max(wanted, min(_FILLING * graph, free // 8))
+    size = max(1, min(wanted, free // 2) // max(1, graph))
+    passes = -(-examples // min(size, examples))
+    return -(-examples // passes)  # passes of equal size
+
+
+def _refusal(
+    sizes: KernelSizes, limit: int, fixed: int, per_example: int, batch_size: int | None
+) -> str:
+    kernels = sizes.kernels * sizes.kernel_bytes
+    passes = "" if batch_size in (None, 1) else f"a batch_size below {batch_size}, "
+    return (
+        f"memory: expected to stay below {limit / _GIB:.2f} GiB, but {sizes.kernels} kernels of "
+        f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.outputs)} take "
+        f"{kernels / _GIB:.2f} GiB, intermediate results {(fixed - kernels) / _GIB:.2f} GiB and a "
+        f"single example {per_example / _GIB:.3f} GiB; pass fewer examples or layers, "
+        f"{passes}outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at "
+        "all"
+    )
+
+
+def _group_plan(
+    group: ParameterGroup,
+    alone: ForwardRun,
+    ownership: Ownership,
+    sizes: KernelSizes,
+    options: EngineOptions,
+) -> GroupPlan:
+    structures = [alone.uses[index].structure for index in group.uses]
+    c = sizes.outputs
+    if group.kind in ("lookup", "mixed"):
+        return _table_plan(group, structures, ownership, sizes)
+    if group.kind == "dense":
+        tensor: Tensor = ownership.parameters[group.parameter]
+        if group.direct:
+            tensor = alone.uses[group.uses[0]].origin.tensor
+        size = tensor.numel() * (2 if tensor.is_complex() else 1)
+        cost = 0.5 * sizes.left * sizes.right * c * c * size
+        return GroupPlan(group, "gradients", c * size, cost, stores_gradients=True)
+    outer = [structure for structure in structures if isinstance(structure, Outer)]
+    problem = _problem(outer, sizes)
+    route = options.route or choose_route(problem)
+    T, C, D = problem.positions, outer[0].rows, problem.columns
+    if route == "hadamard" and T > 1:
+        route = "positions"
+    cost = contraction_costs(problem).get(route, 0.0)
+    if route == "gradients" and D + (group.bias is not None) <= T:
+        return GroupPlan(group, route, c * C * (D + 1), cost, stores_gradients=True)
+    numbers = c * C * T + sum(structure.inputs.numel() for structure in outer)
+    return GroupPlan(group, route, numbers, cost)
+
+
+def _table_plan(
+    group: ParameterGroup, structures: Sequence[Structure], ownership: Ownership, sizes: KernelSizes
+) -> GroupPlan:
+    """Lookups, with or without products of the same table: factors are kept, never gradients."""
+    c = sizes.outputs
+    rows, width = ownership.parameters[group.parameter].shape
+    tokens = sum(
+        structure.tokens.shape[1] for structure in structures if isinstance(structure, Lookup)
+    )
+    problem = ContractionSizes(
+        sizes.left, sizes.right, c, width, 1, tokens, symmetric=sizes.symmetric
+    )
+    numbers, cost = tokens * (c * width + 2), max(contraction_costs(problem).values())
+    outer = [structure for structure in structures if isinstance(structure, Outer)]
+    if not outer:
+        return GroupPlan(group, "positions", numbers, cost)
+    products = _problem(outer, sizes)
+    route = choose_route(products)
+    numbers += c * rows * products.positions + sum(part.inputs.numel() for part in outer)
+    cost += contraction_costs(products)[route]
+    return GroupPlan(group, route, numbers, cost)
+
+
+def _problem(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:
+    first = structures[0]
+    pixels = 0
+    if len(structures) == 1 and first.geometry is not None and first.geometry.keeps_size:
+        pixels = first.inputs.shape[1]
+    merged = 1 if sizes.mode == "full" else sizes.outputs
+    return ContractionSizes(
+        left=sizes.left,
+        right=sizes.right,
+        outputs=sizes.outputs if sizes.mode == "full" else 1,
+        rows=first.rows * merged,
+        columns=first.columns,
+        positions=sum(structure.positions for structure in structures),
+        pixels=pixels,
+        symmetric=sizes.symmetric,
+        itemsize=sizes.dtype.itemsize,
+    )

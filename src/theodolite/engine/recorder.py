@@ -1,0 +1,679 @@
+"""Record every use of a parameter during a forward pass, whoever makes the call.
+
+Modules are not asked: functional and second uses, attention's output projection, tied and
+re-parametrised weights and bare parameters are seen alike. The gradient edge of a result is taken
+when the call returns; after an in-place operation the stored tensor would be silently wrong. The
+graph of autograd then tells whether every use was seen.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active
+from torch._C._autograd import _get_sequence_nr, _top_saved_tensors_default_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from theodolite.engine.calls import (
+    PLAIN,
+    Axis,
+    Call,
+    Lookup,
+    NotFollowedError,
+    Outer,
+    Structure,
+    find_axis,
+    function_name,
+    split_examples,
+    tensors_in,
+)
+from theodolite.engine.check import Rounding, is_suspect
+from theodolite.engine.recurrent import STEP_BY_STEP
+from theodolite.engine.rules import RULES, replay
+from theodolite.engine.state import quiet_vmap
+from theodolite.errors import CaptureError
+
+__all__ = [
+    "CallTensors",
+    "Origin",
+    "Use",
+    "UseRecorder",
+    "derive",
+    "pull_back",
+    "require_complete",
+    "require_visible",
+]
+
+# Functions whose result consists of entries of their argument, each at most once.
+SELECTIONS = frozenset(
+    {"t", "T", "mT", "transpose", "permute", "movedim", "swapaxes", "swapdims"}
+    | {"view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze"}
+    | {"chunk", "split", "unbind", "select", "narrow", "contiguous", "to", "float", "double"}
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a tensor comes from.
+
+    Args:
+        roots: Names of the parameters that it is made of.
+        tensor: The tensor, attached to the graph that leads to the roots.
+        scale: Set if the tensor consists of entries of its only root, each at most once, times
+            this number: inner products of gradients then agree up to its square.
+    """
+
+    roots: tuple[str, ...]
+    tensor: Tensor = field(repr=False)
+    scale: float | None = None
+
+
+def derive(
+    function: Callable[..., Any], arguments: Any, sources: list[Origin], result: Tensor
+) -> Origin:
+    """Origin of a result that depends on parameters and on no example."""
+    roots = tuple(dict.fromkeys(name for source in sources for name in source.roots))
+    scale = None
+    if len(sources) == 1 and sources[0].scale is not None:
+        factor = _factor(function, arguments, sources[0].tensor)
+        scale = None if factor is None else sources[0].scale * factor
+    return Origin(roots, result, scale)
+
+
+def _factor(
+    function: Callable[..., Any], arguments: tuple[Any, Any], source: Tensor
+) -> float | None:
+    """By what a function multiplies the entries that it selects; None if it does anything else."""
+    name = function_name(function)
+    args, kwargs = arguments
+    if name in SELECTIONS:
+        return 1.0
+    if name == "__getitem__":
+        return 1.0 if _is_basic_index(args[1]) else None
+    if function is functional.embedding and args[1] is source and args[2:] in ((), (None,)):
+        tokens = args[0]
+        return 1.0 if not kwargs and tokens.unique().numel() == tokens.numel() else None
+    others = [value for value in args if value is not source]
+    if name in ("mul", "__mul__", "__rmul__", "div", "__truediv__") and len(others) == 1:
+        value = _number(others[0])
+        if value is None or kwargs or (name in ("div", "__truediv__") and args[0] is not source):
+            return None
+        return value if "mul" in name else 1.0 / value
+    return -1.0 if name in ("neg", "__neg__") else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value) if value.dim() == 0 and not value.requires_grad else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _is_basic_index(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
+
+
+def pull_back(origin: Origin, root: Tensor, gradients: Tensor) -> Tensor:
+    """From gradients with respect to a derived tensor to gradients of one of its roots.
+
+    Args:
+        origin: The derived tensor.
+        root: The parameter.
+        gradients: One gradient per row, (rows, ...) with the shape of the derived tensor.
+    """
+    if origin.tensor is root:
+        return gradients
+
+    def single(gradient: Tensor) -> Tensor:
+        return torch.autograd.grad(
+            origin.tensor, root, gradient.to(origin.tensor.dtype), retain_graph=True
+        )[0]
+
+    return quiet_vmap(single)(gradients)
+
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CallTensors:
+    """All tensors that went into and came out of one call, for a single example.
+
+    ``axes`` remembers where examples lie in the same call for many, once that was found.
+    """
+
+    function: str
+    given: tuple[Tensor, ...]
+    returned: tuple[Tensor, ...]
+    axes: dict[int, Axis | None] = field(default_factory=dict)
+
+    def find_axes(self, tensors: list[Tensor], examples: int, place: int) -> list[Axis | None]:
+        """Axes of examples in the tensors of the same call for many examples, in order.
+
+        Args:
+            tensors: Those of the call.
+            examples: Number of examples.
+            place: Where the single example is among them.
+        """
+        singles = (*self.given, *self.returned)
+        for index in range(len(self.axes), len(singles)):
+            self.axes[index] = find_axis(singles[index], tensors[index], examples, place)
+        found = [*self.axes.values()]
+        for tensor, axis in zip(tensors, found, strict=True):
+            if axis is not None and not _fits(tensor, examples, axis):
+                raise NotFollowedError(f"{self.function}: examples lie elsewhere in some batches")
+        return found
+
+
+def _fits(tensor: Tensor, examples: int, axis: Axis) -> bool:
+    if tensor.is_nested:
+        return True
+    return axis.index < tensor.dim() and tensor.shape[axis.index] % examples == 0
+
+
+@dataclass(slots=True)  # not frozen, which takes longer: hundreds of them in a pass
+class Use:
+    """One call of a torch function that received a parameter, or a tensor made of parameters.
+
+    Args:
+        origin: The tensor that was used and the parameters behind it.
+        structure: How gradients of the call's result become gradients of examples.
+        edges: Where the gradients of the call's results arrive.
+        results: Shapes of those results; empty for nested tensors.
+        function: Name of the torch function.
+        call: Number of the call; uses of one call share it.
+        by_rule: Whether a rule was found; otherwise the call is replayed.
+        axes: Where examples lie in those results.
+        watched: Tensors kept for later, with the version they had.
+    """
+
+    origin: Origin
+    structure: Structure
+    edges: tuple[GradientEdge, ...]
+    results: tuple[tuple[int, ...], ...]
+    function: str
+    call: int
+    by_rule: bool
+    axes: tuple[Axis | None, ...] = ()
+    watched: tuple[tuple[Tensor, int], ...] = field(repr=False, default=())
+
+    def require_unchanged(self) -> None:
+        """No tensor that was kept has been overwritten since."""
+        for tensor, version in self.watched:
+            if tensor._version != version:
+                raise CaptureError(
+                    f"{self.function}: expected its input to stay as it was until the backward "
+                    "pass, but an in-place operation has overwritten it; autograd would refuse the "
+                    "weight's gradient too: replace that operation by its out-of-place form"
+                )
+
+
+# Calls and properties that tell about a tensor without its numbers.
+_ABOUT_SHAPES = frozenset({
+    "__len__", "device", "dim", "dtype", "element_size", "get_device", "is_complex",
+    "is_contiguous", "is_cuda", "is_floating_point", "is_leaf", "is_nested", "is_sparse",
+    "itemsize", "layout", "nbytes", "ndim", "nelement", "numel", "requires_grad", "shape", "size",
+    "stride",
+})  # fmt: skip
+
+# Python functions that are looked into rather than taken as one call.
+OPENED: tuple[Callable[..., Any], ...] = (functional.multi_head_attention_forward,)
+
+
+def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, past its dispatch line, so that the calls inside are seen."""
+    if not isinstance(function, FunctionType):
+        return function
+    names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+
+
+class UseRecorder(TorchFunctionMode):
+    """Record uses of parameters while the block runs.
+
+    Args:
+        parameters: Name -> parameter.
+        inputs: Tensors that depend on the examples: the model's inputs.
+        examples: Number of examples.
+        reference: The same calls for a single example, which tell where examples lie.
+        places: Examples of which is kept what calls receive.
+        others: Parameters that are not followed: they depend on no example either.
+        targets: Tensors beside the inputs that readouts and losses take of the examples.
+
+    Attributes:
+        in_outputs: Cleared once the outputs are there: a loss is only looked at.
+        suspects: Names of calls that may let one example decide about another.
+        rounding: In which numbers results were rounded.
+        received: For every recorded call, what it received of the examples at ``places``; None for
+            a tensor without an axis of examples.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, torch.nn.Parameter],
+        inputs: Any,
+        examples: int,
+        reference: list[CallTensors] | None = None,
+        places: Sequence[int] = (),
+        others: Iterable[Tensor] = (),
+        *,
+        targets: Any = (),
+    ) -> None:
+        super().__init__()
+        self.uses: list[Use] = []
+        self.calls: list[CallTensors] = []
+        self.received: list[tuple[str, list[Tensor | None]]] = []
+        self._places = list(places)
+        self._count = 0
+        self.intervals: dict[int, list[Interval]] = {}
+        self.result_bytes = 0
+        self.in_outputs = True
+        self.suspects: set[str] = set()
+        self.rounding = Rounding()
+        self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
+        self._examples, self._reference = examples, reference
+        # With a gradient, and of no example: what is made of parameters that are not followed.
+        self._constants: dict[int, tuple[Tensor, int]] = {}
+        self._keep(others)
+        self._of_examples = WeakTensorKeyDictionary()
+        self._marked: set[int] = set()  # identities, of which some may be those of others by now
+        for tensor in tensors_in((inputs, targets)):
+            self._of_examples[tensor] = True
+            self._marked.add(id(tensor))
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call the function; keep what is needed where a parameter takes part."""
+        traits = _traits(func)
+        kwargs = kwargs or {}
+        if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
+            return func(*args, **kwargs)
+        sources: dict[int, Origin] = {}
+        depends = self._look(args, sources)
+        if kwargs:
+            depends |= self._look(kwargs.values(), sources)
+        if sources and self.in_outputs:
+            return self._follow(func, traits, args, kwargs, sources, depends)
+        result = self._called(func, traits, args, kwargs, depends)
+        self._mark(result, depends)
+        if not depends and self._constants:
+            self._keep([result] if isinstance(result, Tensor) else tensors_in(result))
+        return result
+
+    def _look(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
+        """Find arguments made of parameters alone; whether others depend on the examples."""
+        depends, origins = False, self.origins
+        for value in values:
+            if type(value) in PLAIN:  # thousands of calls are looked at
+                continue
+            if isinstance(value, Tensor):
+                origin = origins.get(id(value))
+                if origin is not None:  # and so it is alive: no other tensor has its identity
+                    sources[id(value)] = origin
+                elif not depends:
+                    depends = self._has_examples(value)
+            elif isinstance(value, list | tuple):
+                depends |= self._look(value, sources)
+            elif isinstance(value, dict):
+                depends |= self._look(value.values(), sources)
+        return depends
+
+    def _called(
+        self,
+        func: Callable[..., Any],
+        traits: "_Traits",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        depends: bool,
+    ) -> Any:
+        """The result of a call; whether it is suspect is noted."""
+        result = func(*args, **kwargs)
+        if depends and self._examples > 1 and traits.name not in self.suspects:
+            given = tensors_in((args, kwargs)) if kwargs else tensors_in(args)
+            if is_suspect(traits.name, given, result, self._examples):
+                self.suspects.add(traits.name)
+        if depends and traits.name == "__setitem__":
+            self._mark(_written(args[0]), depends)
+        return result
+
+    def _follow(
+        self,
+        func: Callable[..., Any],
+        traits: "_Traits",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sources: dict[int, Origin],
+        depends: bool,
+    ) -> Any:
+        """A call that received a parameter."""
+        if func in OPENED or func in STEP_BY_STEP:
+            with self:
+                result = STEP_BY_STEP.get(func, _opened(func))(*args, **kwargs)
+            if result is not None:
+                return result
+        kept = args
+        if traits.overwrites and isinstance(args[0], Tensor):
+            kept = (args[0].clone(), *args[1:])
+        start = _get_sequence_nr()
+        result = self._called(func, traits, args, kwargs, depends)
+        if isinstance(result, Tensor) and _views_inside(result, args, kwargs):
+            result = result.clone()
+        self._mark(result, depends)
+        returned = [result] if isinstance(result, Tensor) else tensors_in(result)
+        results = [t for t in returned if t.requires_grad and id(t) not in sources]
+        if not results:
+            return result
+        if depends and len(results) > 1 and type(result) is tuple:
+            # One result may be made of another, as those of LSTM cells: names of their own.
+            result = tuple(_renamed(part) for part in result)
+            returned = tensors_in(result)
+        interval = start, _get_sequence_nr()
+        for source in sources:
+            self.intervals.setdefault(source, []).append(interval)
+        if depends:
+            self._record(func, traits.name, kept, kwargs, list(sources.values()), returned)
+        else:
+            for tensor in results:
+                found = derive(func, (args, kwargs), list(sources.values()), tensor)
+                self.origins[id(tensor)] = found
+        return result
+
+    def made_of_parameters(self, tensor: Tensor) -> bool:
+        """Whether a tensor is made of parameters, and of nothing that depends on the examples."""
+        origin = self.origins.get(id(tensor))
+        return origin is not None and origin.tensor is tensor
+
+    def _has_examples(self, tensor: Tensor) -> bool:
+        """The same of a tensor that is not made of followed parameters alone."""
+        if not tensor.requires_grad:
+            return id(tensor) in self._marked and tensor in self._of_examples
+        if not self._constants:
+            return True
+        kept, version = self._constants.get(id(tensor), (None, 0))
+        return kept is not tensor or tensor._version != version or tensor in self._of_examples
+
+    def _keep(self, constants: Iterable[Tensor]) -> None:
+        for tensor in constants:
+            if tensor.requires_grad and not tensor.is_inference():
+                self._constants[id(tensor)] = tensor, tensor._version
+
+    def _mark(self, result: Any, depends: bool) -> None:
+        """Note what a call has returned or written to."""
+        for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
+            if depends:
+                if not tensor.requires_grad:
+                    self._of_examples[tensor] = True
+                    self._marked.add(id(tensor))
+                self.rounding.add(tensor)
+            if not tensor._is_view():
+                self.result_bytes += tensor.nbytes
+
+    def _record(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sources: list[Origin],
+        returned: list[Tensor],
+    ) -> None:
+        given: list[Tensor] = []
+        detached: dict[int, Tensor] = {}
+        args, kwargs = _twins(args, given, detached), _twins(kwargs, given, detached)
+        self._count += 1
+        if self._examples == 1:
+            kept = tuple(detached[id(tensor)] for tensor in given)
+            after = tuple(tensor.detach().clone() for tensor in returned)
+            self.calls.append(CallTensors(name, kept, after))
+        found = self._axes(name, given, sources, returned)
+        if self._places:
+            self.received.append((name, self._rows(given, found)))
+        axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
+        result_axes = tuple(found[len(given) :])
+        keep = tuple([tensor.requires_grad for tensor in returned])
+        kept_results = [tensor for tensor in returned if tensor.requires_grad]
+        edges = tuple([get_gradient_edge(tensor) for tensor in kept_results])
+        sizes = tuple([_sizes(tensor) for tensor in kept_results])
+        kept_axes = tuple([axis for axis, kept in zip(result_axes, keep, strict=True) if kept])
+        rule = RULES.get(func)
+        for origin in sources:
+            source = detached[id(origin.tensor)]
+            call = Call(func, args, kwargs, source, self._examples, axes, result_axes)
+            structure = rule(call) if rule is not None else None
+            by_rule = structure is not None
+            if structure is None:
+                structure = replay(call, keep)
+            watched = tuple([(tensor, tensor._version) for tensor in _needs(structure)])
+            self.uses.append(
+                Use(origin, structure, edges, sizes, name, self._count, by_rule, kept_axes, watched)
+            )
+
+    def _rows(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
+        """What a call receives of the examples that run alone too."""
+        rows: list[Tensor | None] = []
+        for tensor, axis in zip(given, axes, strict=False):
+            placed = axis is not None and not tensor.is_nested
+            if placed and not _are_functorch_transforms_active():
+                whole = split_examples(tensor.detach(), self._examples, axis)
+                rows.append(whole[self._places])
+            else:
+                rows.append(None)
+        return rows
+
+    def _axes(
+        self, function: str, given: list[Tensor], sources: list[Origin], returned: list[Tensor]
+    ) -> list[Axis | None]:
+        """Where the examples lie in all tensors of a call."""
+        tensors = [*given, *returned]
+        if self._examples == 1:
+            return [None] * len(tensors)
+        reference = self._reference or []
+        one = reference[self._count - 1] if self._count <= len(reference) else None
+        counts = (function, len(given), len(returned))
+        if one is not None and (one.function, len(one.given), len(one.returned)) == counts:
+            return one.find_axes(tensors, self._examples, self._places[0] if self._places else 0)
+        made = {id(origin.tensor) for origin in sources}  # no axis of examples, for all we know
+        return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
+
+
+def _written(target: Tensor) -> list[Tensor]:
+    """Tensors that an assignment to a tensor changes: itself, and what it is a view of."""
+    base = target._base
+    return [target] if base is None else [target, base]
+
+
+def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a result is a view of a tensor that the call has made and nobody else sees.
+
+    An in-place operation on such a view, as a ReLU after instance normalisation, would move the
+    graph away from the edge of the result.
+    """
+    base = result._base
+    if base is None:
+        return False
+    given = tensors_in((args, kwargs))
+    return all(base is not tensor and base is not tensor._base for tensor in given)
+
+
+def _renamed(value: Any) -> Any:
+    """The same tensor behind a node of its own, where only gradients from outside arrive."""
+    if isinstance(value, Tensor) and value.requires_grad and not value.is_nested:
+        return value.view_as(value)
+    return value
+
+
+def _wrapped() -> bool:
+    """Whether the model has wrapped the call: in a vmap, or a checkpoint that will repeat it."""
+    return _are_functorch_transforms_active() or _top_saved_tensors_default_hooks(True) is not None
+
+
+def _twins(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:
+    """Nested arguments with every tensor replaced by a detached twin; both are noted."""
+    if isinstance(value, Tensor):
+        given.append(value)
+        if id(value) not in detached:
+            detached[id(value)] = value.detach()
+        return detached[id(value)]
+    if isinstance(value, list | tuple):
+        twins = [_twins(item, given, detached) for item in value]
+        return type(value)(twins) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {key: _twins(item, given, detached) for key, item in value.items()}
+    return value
+
+
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
+def _needs(structure: Structure) -> tuple[Tensor, ...]:
+    if isinstance(structure, Outer):
+        return (structure.inputs,)
+    return (structure.tokens,) if isinstance(structure, Lookup) else structure.needs
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What must be known about a function whenever it is called."""
+
+    name: str
+    reads_shape: bool
+    overwrites: bool
+
+
+@lru_cache(maxsize=4096)
+def _traits(func: Callable[..., Any]) -> _Traits:
+    """The name of a function decides most of them; looked up once per function."""
+    name = function_name(func)
+    overwrites = (name.endswith("_") and not name.endswith("__")) or (
+        name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
+    )
+    return _Traits(name, name in _ABOUT_SHAPES, overwrites)
+
+
+def require_complete(output: Tensor, recorder: UseRecorder) -> None:
+    """Every edge of the graph into a parameter was made by a call that was recorded.
+
+    Nodes carry the running number of their creation, and the recorder kept the numbers at the
+    start and end of every call that received the parameter.
+
+    Raises:
+        NotFollowedError: If a node that no recorded call has made uses a parameter; names both.
+    """
+    targets = _targets(recorder)
+    calls = _Calls(recorder)
+    for node, edges in _nodes(output):
+        for following, _ in edges:
+            if following is None:
+                continue
+            target = targets.get(id(following) if following.next_functions else _made(following))
+            if target is None:
+                name = calls.entered(node, following)
+            else:
+                name = None if _made_inside(node, target[2]) else target[1]
+            if name is None:
+                continue
+            raise NotFollowedError(
+                f"parameter {name!r}: expected all of its uses to be seen, but "
+                f"{node.name()} uses it out of sight; a custom autograd.Function, a gradient taken "
+                "inside the model or compiled code is the usual cause"
+            )
+
+
+def require_visible(output: Tensor) -> None:
+    """The graph holds all operations: plain autograd finds the gradients of all parameters.
+
+    Raises:
+        CaptureError: If reentrant checkpointing hides some.
+    """
+    for _ in _nodes(output):
+        pass
+
+
+def _made(leaf: Any) -> int:
+    """Identity of the parameter at the end of a graph."""
+    return id(getattr(leaf, "variable", leaf))
+
+
+class _Calls:
+    """The calls that received a parameter, by the running numbers of the nodes they made."""
+
+    def __init__(self, recorder: UseRecorder) -> None:
+        self._names = {
+            interval: recorder.origins[key].roots[0]
+            for key, own in recorder.intervals.items()
+            for interval in own
+        }
+        self._intervals = sorted(self._names)
+        self._starts = [start for start, _ in self._intervals]
+        results: list[Any] = [edge.node for use in recorder.uses for edge in use.edges]
+        results += [origin.tensor.grad_fn for origin in recorder.origins.values()]
+        self._results = {id(node): node for node in results if node is not None}
+
+    def entered(self, node: Any, following: Any) -> str | None:
+        """The parameter of a call of which a node from elsewhere uses more than the results."""
+        if id(following) in self._results:
+            return None
+        inside = self._interval(following)
+        return None if inside is None or inside == self._interval(node) else self._names[inside]
+
+    def _interval(self, node: Any) -> Interval | None:
+        number = node._sequence_nr()
+        place = bisect_right(self._starts, number) - 1
+        found = self._intervals[place] if place >= 0 else None
+        return found if found is not None and number < found[1] else None
+
+
+def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]]:
+    """Parameters, and nodes that make tensors of parameters only -> when they were used.
+
+    Several tensors can come from one node, as the chunks of a packed weight do. Nodes are kept
+    with their entries: a wrapper that is let go gives its identity to the next one.
+    """
+    targets: dict[int, tuple[Any, str, list[Interval]]] = {}
+    for key, origin in recorder.origins.items():
+        made_by = origin.tensor if origin.tensor.grad_fn is None else origin.tensor.grad_fn
+        _, _, intervals = targets.setdefault(id(made_by), (made_by, origin.roots[0], []))
+        intervals.extend(recorder.intervals.get(key, []))
+    return targets
+
+
+def _nodes(output: Tensor) -> Iterator[tuple[Any, Any]]:
+    """All nodes of the graph below a tensor, with their edges.
+
+    Raises:
+        CaptureError: If reentrant checkpointing hides some.
+    """
+    stack: list[Any] = [output.grad_fn]
+    seen: dict[int, Any] = {}  # the nodes themselves are kept: their wrappers must stay alive
+    while stack:
+        node = stack.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen[id(node)] = node
+        if "CheckpointFunction" in node.name():
+            raise CaptureError(
+                "model: expected all operations in the graph, but reentrant checkpointing hides "
+                "those inside it; pass use_reentrant=False to checkpoint, or turn it off"
+            )
+        edges = node.next_functions
+        yield node, edges
+        stack += [following for following, _ in edges]
+
+
+def _made_inside(node: Any, intervals: list[Interval]) -> bool:
+    number = node._sequence_nr()
+    return any(start <= number < end for start, end in intervals)

@@ -1,0 +1,388 @@
+"""Run a model on some examples with every use of its parameters recorded."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from theodolite.engine.batches import Batch
+from theodolite.engine.calls import NotFollowedError, split_examples, tensors_in
+from theodolite.engine.check import (
+    Cause,
+    Comparison,
+    ExampleCheck,
+    Rounding,
+    as_real,
+    disagreement,
+    plain_gradients,
+    require_finite,
+)
+from theodolite.engine.layers import Ownership
+from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
+from theodolite.engine.recorder import (
+    CallTensors,
+    Use,
+    UseRecorder,
+    require_complete,
+    require_visible,
+)
+from theodolite.engine.state import quiet_vmap, rounding_dtypes
+from theodolite.errors import CaptureError
+
+__all__ = [
+    "BatchLoss",
+    "ForwardRun",
+    "ModelRecorder",
+    "Progress",
+    "ProgressCounter",
+    "as_real",
+    "plain_gradients",
+    "without_gradients",
+]
+
+Progress = Callable[[float, str], None]
+BatchLoss = Callable[[Tensor, Batch], Tensor]
+
+
+class ProgressCounter:
+    """Counts pieces of work of about the same size.
+
+    Args:
+        watch: A function of (share that is done, what was done); None to tell nobody.
+        total: Number of pieces.
+    """
+
+    def __init__(self, watch: Progress | None, total: int) -> None:
+        self._watch, self._total, self._count = watch, max(1, total), 0
+
+    def done(self, text: str) -> None:
+        """One more piece is asked for; on a GPU it may still be running."""
+        self._count += 1
+        if self._watch is not None:
+            self._watch(min(1.0, self._count / self._total), text)
+
+
+@dataclass(frozen=True)
+class ForwardRun:
+    """One recorded forward pass: functions of the examples (n, c) and the uses of parameters.
+
+    Args:
+        outputs: The functions.
+        uses: The uses.
+        result_bytes: Bytes of all results of calls.
+        rounding: In which numbers results were rounded.
+        suspects: Names of calls that may let one example decide about another.
+        require_complete: Raises if a use of a parameter went unseen.
+        losses: One number per example, where they were asked for.
+    """
+
+    outputs: Tensor
+    uses: list[Use]
+    result_bytes: int
+    rounding: Rounding = field(default_factory=Rounding)
+    suspects: frozenset[str] = frozenset()
+    require_complete: Callable[[], None] = lambda: None
+    losses: Tensor | None = None
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for runs that made the same calls."""
+        return tuple((use.function, use.by_rule) for use in self.uses)
+
+    def edges(self) -> list[GradientEdge]:
+        """Where gradients arrive: at the results of all uses."""
+        return self._edges(None)
+
+    def passes(
+        self, keep_graph: bool = False, wanted: Collection[int] | None = None
+    ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
+        """For every output: the gradients of its sum that arrive at each use, None where zero.
+
+        Args:
+            keep_graph: Whether the graph is needed afterwards.
+            wanted: Places of the uses that matter; nothing comes for others. None for all.
+        """
+        edges = self._edges(wanted)
+        count = self.outputs.shape[1] if edges else 0
+        for index in range(count):  # nothing here holds on to the gradients of an output
+            keep = keep_graph or index + 1 < count
+            yield index, self.by_use(self._pass(edges, index, keep), wanted)
+
+    def _edges(self, wanted: Collection[int] | None) -> list[GradientEdge]:
+        uses = enumerate(self.uses)
+        return [e for place, use in uses if wanted is None or place in wanted for e in use.edges]
+
+    def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
+        total = self.outputs[:, index].sum()
+        return list(torch.autograd.grad(total, edges, retain_graph=keep, allow_unused=True))
+
+    def joint_passes(
+        self, outputs: range, wanted: Collection[int] | None = None
+    ) -> list[tuple[Tensor, ...]] | None:
+        """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
+
+        Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
+        """
+        edges = self._edges(wanted)
+        n, c = self.outputs.shape
+        seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
+
+        def single(seed: Tensor) -> tuple[Tensor, ...]:
+            # Not of a weighted sum: what is vectorised must be the weights, not the outputs.
+            return torch.autograd.grad(
+                self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
+            )
+
+        try:
+            grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])
+        except RuntimeError:
+            return None
+        found = self.by_use([*grads], wanted)
+        return [tuple(item for item in use if item is not None) for use in found]
+
+    @property
+    def output_grad_bytes(self) -> int:
+        """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
+        if any(shape == () for use in self.uses for shape in use.results):
+            return 0
+        calls = {use.call: use.results for use in self.uses}  # uses of one call share its results
+        sizes = (torch.Size(shape).numel() for shapes in calls.values() for shape in shapes)
+        return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
+
+    def by_use(
+        self, grads: Sequence[Tensor | None], wanted: Collection[int] | None = None
+    ) -> list[tuple[Tensor | None, ...]]:
+        """Gradients at the results of all uses, use by use."""
+        position, grouped = 0, []
+        for place, use in enumerate(self.uses):
+            count = len(use.edges) if wanted is None or place in wanted else 0
+            grouped.append(tuple(grads[position : position + count]))
+            position += count
+        return grouped
+
+
+@dataclass
+class ModelRecorder:
+    """A model with everything that decides what is differentiated with respect to what.
+
+    Args:
+        model: The model.
+        ownership: Its parameters.
+        readout: From its outputs to (n, c).
+        choice: Which functions of those.
+        check: What is asked about batches, and was found so far.
+
+    Attributes:
+        batch: The batch that was run last.
+        tolerance: Relative difference between two passes that rounding explains, the largest of
+            all runs so far.
+    """
+
+    model: nn.Module
+    ownership: Ownership
+    readout: Readout
+    choice: OutputChoice
+    check: ExampleCheck = field(default_factory=lambda: ExampleCheck(False))
+    batch: Batch | None = None
+    tolerance: float = 0.0
+    _kinds: set[tuple[Any, ...]] = field(default_factory=set)
+    _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
+
+    def run(
+        self, batch: Batch, loss: BatchLoss | None = None, examples: Sequence[int] | None = None
+    ) -> ForwardRun:
+        """Record a forward pass, after that of one of its examples alone.
+
+        The example alone tells where examples lie in the tensors of all calls. Where batches are
+        checked, it must have the same outputs as in the batch, and make the same calls with the
+        same numbers; in a batch with a suspect call, several examples must.
+
+        Args:
+            batch: The examples.
+            loss: From outputs and batch to one number per example, if it is wanted too.
+            examples: Where they are in the data, for messages; None if they are its beginning.
+
+        Raises:
+            NotFollowedError: If an example is something else alone.
+            NotFiniteError: If an output is not finite.
+        """
+        self.batch = batch
+        named = range(len(batch)) if examples is None else examples
+        if len(batch) == 1:
+            run, _ = self._record(batch, None, loss=loss)
+            self._require_complete(run)
+            require_finite(self.model, run.outputs, batch, named)
+            return run
+        checked = bool(self.check.check)
+        places = self.check.places(len(batch)) if checked else []
+        singles: list[tuple[ForwardRun, list[CallTensors]]] = []
+        if checked:
+            singles.append(self._alone(batch, places[0]))
+            reference = singles[0][1]
+        else:
+            reference = self._reference(batch)
+        run, recorded = self._record(batch, reference, places, loss=loss)
+        self._require_complete(run)
+        require_finite(self.model, run.outputs, batch, named)
+        if checked:
+            self.check.suspects.update(run.suspects)
+            singles += [self._alone(batch, place) for place in places[1:] if run.suspects]
+            self.check.alone += len(singles)
+            self._compare_alone(run, recorded, places, singles)
+        return run
+
+    def _alone(self, batch: Batch, place: int) -> tuple[ForwardRun, list[CallTensors]]:
+        """One example alone, and the tensors of all its calls."""
+        run, recorded = self._record(batch.take([place]), None)
+        self._require_complete(run)
+        return run, recorded.calls
+
+    def _require_complete(self, run: ForwardRun) -> None:
+        """No use of a parameter went unseen; asked once for runs that make the same calls."""
+        if run.kind not in self._kinds:
+            run.require_complete()
+            self._kinds.add(run.kind)
+
+    def _compare_alone(
+        self,
+        run: ForwardRun,
+        recorded: UseRecorder,
+        places: Sequence[int],
+        singles: Sequence[tuple[ForwardRun, list[CallTensors]]],
+    ) -> None:
+        compared = Comparison()
+        for row, (single, calls) in enumerate(singles):
+            names = [name for name, _ in recorded.received]
+            if [call.function for call in calls] != names:
+                raise disagreement(
+                    Cause.ALONE, "an example makes other calls alone than in its batch"
+                )
+            for call, (name, received) in zip(calls, recorded.received, strict=True):
+                text = f"{name} receives other numbers from an example alone than in its batch"
+                for tensor, rows in zip(call.given, received, strict=True):
+                    if rows is not None:
+                        wanted = split_examples(tensor, 1, None)
+                        compared.add_rows(text, rows[row : row + 1], wanted, whole=rows)
+            text = "an example has other outputs alone than in its batch"
+            own = run.outputs[places[row] : places[row] + 1]
+            compared.add_rows(text, own, single.outputs, whole=run.outputs)
+        found = compared.first_above(self.tolerance)
+        if found is not None:
+            raise disagreement(Cause.ALONE, found[0])
+
+    def run_alone(self, batch: Batch) -> ForwardRun:
+        """One example alone, with a check that no use of a parameter went unseen."""
+        run, recorded = self._record(batch, None)
+        run.require_complete()
+        self._references[_key(batch)] = recorded.calls
+        return run
+
+    def run_plainly(self, batch: Batch) -> Tensor:
+        """Functions of one example, (1, c), for plain autograd."""
+        outputs = self.outputs(batch)
+        self.require_usable(outputs)
+        require_visible(outputs)
+        return outputs
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Functions of the examples, (n, c), without recording anything."""
+        return self.choice.select(read_outputs(batch.run(self.model), batch, self.readout), batch)
+
+    def _reference(self, batch: Batch) -> list[CallTensors]:
+        key = _key(batch)
+        if key not in self._references:
+            self.run_alone(batch.take(slice(0, 1)))
+        return self._references[key]
+
+    def _record(
+        self,
+        batch: Batch,
+        reference: list[CallTensors] | None,
+        places: Sequence[int] = (),
+        loss: BatchLoss | None = None,
+    ) -> tuple[ForwardRun, UseRecorder]:
+        recorded = UseRecorder(
+            self.ownership.parameters,
+            (batch.args, dict(batch.kwargs)),
+            len(batch),
+            reference,
+            places,
+            self._others,
+            targets=(batch.targets, batch.mask, batch.positions),
+        )
+        recorded.rounding.counts.update(rounding_dtypes(self.ownership.parameters.values()))
+        with recorded:
+            outputs = read_outputs(batch.run(self.model), batch, self.readout)
+            values = self.choice.select(outputs, batch)
+            recorded.in_outputs = False
+            losses = None if loss is None else loss(values, batch)
+        self.require_usable(values)
+        if recorded.made_of_parameters(values):
+            raise NotFollowedError(
+                "outputs are not seen to depend on the examples: NumPy, nested tensors or code out "
+                "of sight made what the layers receive"
+            )
+        run = ForwardRun(
+            values,
+            recorded.uses,
+            recorded.result_bytes,
+            recorded.rounding,
+            frozenset(recorded.suspects),
+            partial(require_complete, values, recorded),
+            losses,
+        )
+        self.tolerance = max(self.tolerance, run.rounding.tolerance())
+        return run, recorded
+
+    @cached_property
+    def _others(self) -> list[Tensor]:
+        """Parameters that have gradients and are not followed."""
+        followed = set(map(id, self.ownership.parameters.values()))
+        return [p for p in self.ownership.trained if id(p) not in followed]
+
+    def wrong_rule(self, functions: Sequence[str]) -> str:
+        """What to make of a single example whose gradients are not those of plain autograd."""
+        parameters = self.ownership.parameters.items()
+        hooked = [name for name, parameter in parameters if parameter._backward_hooks]
+        if hooked:
+            return f"hooks change the gradient of {hooked[0]!r}: remove them while measuring"
+        return (
+            "unless a hook changes gradients, or the model changes from pass to pass, the rule of "
+            f"one of {list(functions)} is wrong for this call: report it, or remove it from "
+            "theodolite.engine.rules.RULES"
+        )
+
+    def require_usable(self, values: Tensor) -> None:
+        """The outputs have a gradient."""
+        if values.grad_fn is None:
+            raise CaptureError(
+                "model: expected outputs that depend on its parameters, got a constant; a "
+                "no_grad block or a detach inside the model is the usual cause"
+            )
+
+    def model_outputs(self, batch: Batch) -> Tensor:
+        """Outputs of the model, (n, c), without gradients, whatever is made of them."""
+        return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
+
+    def values(self, batch: Batch) -> Tensor:
+        """Functions of the examples, (n, c), without gradients."""
+        return without_gradients(lambda: self.outputs(batch))
+
+
+def without_gradients(compute: Callable[[], Tensor]) -> Tensor:
+    """A result without its graph; with one for models that take gradients themselves."""
+    try:
+        with torch.no_grad():
+            return compute()
+    except RuntimeError:
+        return compute().detach()
+
+
+def _key(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    """Shapes of one example, which decide the axes of examples in later calls."""
+    tensors = tensors_in((batch.args, dict(batch.kwargs)))
+    return tuple(tuple(tensor.shape[1:]) if not tensor.is_nested else () for tensor in tensors)

@@ -1,0 +1,21 @@
+"""Networks of every kind, with what each function of the engine must do with them.
+
+``ordinary.py`` holds networks that have one answer per example and leave examples in place,
+``moving.py`` those that reorder, pack, route or hide them, ``mixing.py`` those whose answer for an
+example depends on other examples, on chance or on earlier passes, and ``numbers.py`` those whose
+numbers are not finite or too coarse. ``TABLE`` is all of them.
+"""
+
+from tests.engine.networks.case import FUNCTIONS, Case, Expected, Network
+from tests.engine.networks.mixing import MIXING
+from tests.engine.networks.moving import MOVING
+from tests.engine.networks.numbers import NUMBERS
+from tests.engine.networks.ordinary import ORDINARY
+
+__all__ = ["FUNCTIONS", "MIXING", "MOVING", "NUMBERS", "ORDINARY", "TABLE", "Case", "Expected"]
+
+TABLE: dict[str, Network] = {}
+for part in (ORDINARY, MOVING, MIXING, NUMBERS):
+    for network in part:
+        assert network.name not in TABLE, network.name
+        TABLE[network.name] = network

@@ -1,0 +1,109 @@
+"""The result of a call depends on its arguments alone: on no call before it, and no process."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import theodolite as th
+from theodolite import engine
+
+EXAMPLES, WIDTH, CLASSES = 24, 5, 3
+
+
+def data():
+    draws = torch.Generator().manual_seed(1)
+    return torch.randn(EXAMPLES, WIDTH, generator=draws), torch.arange(EXAMPLES) % CLASSES
+
+
+class Sorts(nn.Module):
+    """A model that is measured one example at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(WIDTH, 7), nn.Linear(7, CLASSES)
+
+    def forward(self, x):
+        order = x.sum(1).argsort()
+        return self.head(torch.tanh(self.inner(x[order]))[order.argsort()])
+
+
+def plain():
+    return nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, CLASSES))
+
+
+MODELS = {"plain": plain, "sorts": Sorts}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return MODELS[name]().eval()
+
+
+CALLS = {
+    "tangent_kernels": lambda m, x, y: engine.tangent_kernels(m, x).kernels,
+    "tangent_kernels, trace": lambda m, x, y: engine.tangent_kernels(m, x, outputs="trace").kernels,
+    "tangent_features": lambda m, x, y: dict(engine.tangent_features(m, x)),
+    "tangent_alignments": lambda m, x, y: {
+        name: entry.alignment for name, entry in engine.tangent_alignments(m, x, y).items()
+    },
+    "gradient_sums": lambda m, x, y: {
+        name: entry.norms for name, entry in engine.gradient_sums(m, x, y).items()
+    },
+    "gradient_alignment": lambda m, x, y: {
+        name: entry.omega for name, entry in engine.gradient_alignment(m, x, y).items()
+    },
+    "features": lambda m, x, y: dict(engine.features(m, x)),
+    "features, unchecked": lambda m, x, y: dict(engine.features(m, x, check=False)),
+    "feature_grams": lambda m, x, y: dict(engine.feature_grams(m, x)),
+    "feature_moments": lambda m, x, y: {
+        name: entry.scatter for name, entry in engine.feature_moments(m, x).items()
+    },
+}
+
+
+def digest(found):
+    """A hash of every bit of a result."""
+    total = hashlib.sha256()
+    for name, value in found.items():
+        total.update(name.encode())
+        total.update(value.detach().contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def measured(call, model):
+    return digest(CALLS[call](made(model), *data()))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_is_the_same_before_and_after_another_model(call):
+    first = measured(call, "plain")
+    other = measured(call, "sorts")
+    assert measured(call, "plain") == first
+    assert measured(call, "sorts") == other
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_is_measured_the_same_before_and_after_it_was_checked(call):
+    model = made("sorts")
+    first = digest(CALLS[call](model, *data()))
+    th.features(model, data()[0])
+    engine.gradient_sums(model, *data())
+    assert digest(CALLS[call](model, *data())) == first
+
+
+def everything():
+    """Hashes of all calls on all models, in this order."""
+    return "\n".join(
+        f"{call} {model} {measured(call, model)}" for call in CALLS for model in MODELS
+    )
+
+
+def test_fresh_processes_give_the_same_bits():
+    code = "from tests.engine.test_no_memory import everything; print(everything())"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    fresh = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert fresh == everything()
