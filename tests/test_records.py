@@ -1,20 +1,27 @@
 """Records survive a round trip, a kill, and any damage, with a message."""
 
+import hashlib
+import io
 import json
 import math
+import os
+import random
+import re
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite.errors import RecordError
+from theodolite.errors import RecordError, WriteError
 from theodolite.records import (
     FAMILIES,
     SCHEMA,
     Estimate,
+    HistoryWriter,
     Record,
     Run,
     free_folder,
@@ -24,6 +31,25 @@ from theodolite.records import (
     save_run,
     save_step,
 )
+
+ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
+ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
+SURVEY = {"kind": "survey", "name": "", "step": None, "config": {"families": ["kernel"]}}
+SURVEY |= {"data": {"n": 3, "probe": 3, "task": "classification", "label_source": "given"}}
+SURVEY |= {"layers": [], "rows": [ROW], "curves": [], "warnings": [], "skipped": {}}
+
+
+def test_measures_of_older_records_have_their_names_of_today(tmp_path):
+    row = ROW | {"layer": "fc1", "measure": "readout_accuracy"}
+    warning = {"layer": "fc1", "measure": "readout_r2", "text": "few examples"}
+    data = SURVEY["data"] | {"label_source": "shuffled"}
+    old = SURVEY | {"rows": [row, ROW], "warnings": [warning], "data": data}
+    save_record(Record(old), tmp_path)
+    contents = load_run(tmp_path).head.contents
+    assert [row["measure"] for row in contents["rows"]] == ["probe_accuracy", "a"]
+    assert contents["warnings"][0]["measure"] == "probe_r2"
+    assert contents["data"]["label_source"] == "random"
+
 
 CONTENTS = {
     "name": "fc<1>/ünï",
@@ -108,9 +134,19 @@ def test_arrays_of_objects_are_refused(tmp_path):
 
 
 def edit(path, **changes):
-    document = json.loads(path.read_text())
-    document.update(changes)
+    """Change a record as its own writer would have, with the digest of the changed one."""
+    document = json.loads(path.read_text()) | changes
+    document.pop("digest")
+    document["digest"] = hashlib.sha256(json.dumps(document).encode()).hexdigest()
     path.write_text(json.dumps(document))
+
+
+def pack(folder, arrays, **members):
+    """Put other arrays beside a record, which names them."""
+    name, path = "arrays-other.npz", folder / "record.json"
+    np.savez_compressed(folder / name, **arrays)
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    edit(path, arrays={"file": name, "sha256": digest, **members})
 
 
 DAMAGE = {
@@ -142,6 +178,165 @@ def test_damage_is_named(tmp_path, damage, message):
         load_record(tmp_path)
 
 
+def test_every_edited_value_is_noticed(tmp_path):
+    path = save_record(Record(SURVEY, {"x": np.zeros(2)}), tmp_path)
+    text = path.read_text()
+    digits = [i for i, letter in enumerate(text) if letter.isdigit()]
+    for place in digits:
+        changed = str((int(text[place]) + 1) % 10)
+        path.write_text(text[:place] + changed + text[place + 1 :])
+        with pytest.raises(RecordError, match=re.escape(str(tmp_path))):
+            load_record(tmp_path)
+    path.write_text(json.dumps(json.loads(text)))  # white space is no change
+    assert load_record(tmp_path).contents == SURVEY
+
+
+def test_records_without_a_digest_load_and_are_marked(tmp_path):
+    path = save_record(Record(SURVEY, {"x": np.zeros(2)}), tmp_path)
+    assert "no digest" not in repr(load_record(tmp_path))
+    document = json.loads(path.read_text())
+    del document["digest"], document["arrays"]["members"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(RecordError, match="its digest does not match"):
+        load_record(tmp_path)
+    path.write_text(json.dumps(document | {"schema": 1}))
+    loaded = load_record(tmp_path)
+    assert loaded.contents == SURVEY
+    assert loaded.unverified
+    assert repr(loaded).endswith("1 arrays, no digest)")
+
+
+def test_arrays_that_unpack_to_more_than_the_limit_are_not_read(tmp_path):
+    save_record(Record({}), tmp_path)
+    pack(tmp_path, {"x": np.zeros(10_000_000, dtype=np.uint8)})
+    assert (tmp_path / "arrays-other.npz").stat().st_size < 20_000
+    with pytest.raises(RecordError, match=r"10,000,128 bytes, more than the limit of 1,000,000"):
+        load_record(tmp_path, max_bytes=1_000_000)
+    assert load_record(tmp_path).arrays["x"].nbytes == 10_000_000
+    with pytest.raises(RecordError, match="more than the limit of 10"):
+        load_record(tmp_path, max_bytes=10)
+    assert load_record(tmp_path, max_bytes=None).arrays["x"].nbytes == 10_000_000
+
+
+def test_an_array_whose_header_asks_for_more_than_there_is(tmp_path):
+    save_record(Record({}), tmp_path)
+    header = np.lib.format.header_data_from_array_1_0(np.zeros(3)) | {"shape": (10**15,)}
+    member, packed = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, header)
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("x.npy", member.getvalue() + bytes(24))
+    (tmp_path / "arrays-1.npz").write_bytes(packed.getvalue())
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    edit(tmp_path / "record.json", arrays={"file": "arrays-1.npz", "sha256": digest})
+    with pytest.raises(RecordError, match=r"arrays-1\.npz: the arrays cannot be read"):
+        load_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "members"),
+    [
+        ({"x": np.zeros(4)}, {"x": ["<f8", 3]}),
+        ({"x": np.zeros(3, dtype=np.float32)}, {"x": ["<f8", 3]}),
+        ({"y": np.zeros(3)}, {"x": ["<f8", 3]}),
+        ({}, {"x": ["<f8", 3]}),
+        ({"x": np.zeros(3)}, ["x"]),
+        ({"x": np.zeros(3)}, None),
+        ({"x": np.array([None])}, {"x": ["|O", 1]}),
+    ],
+    ids=["longer", "dtype", "name", "missing", "no mapping", "null", "objects"],
+)
+def test_arrays_other_than_those_that_the_record_names_are_refused(tmp_path, arrays, members):
+    save_record(Record({}), tmp_path)
+    pack(tmp_path, arrays, members=members)
+    with pytest.raises(RecordError, match=r"arrays-other\.npz: the arrays cannot be read"):
+        load_record(tmp_path)
+
+
+def made(arrays, **roles):
+    """A survey with one curve of these arrays."""
+    curve = {"layer": None, "family": "kernel", "name": "spectrum", "labels": {}}
+    curve["arrays"] = {role: role for role in roles}
+    return Record({**SURVEY, "curves": [curve]}, dict(roles) if arrays else {})
+
+
+CURVES = {
+    "missing": (made(False, x=1, y=1), "the array 'x' is missing"),
+    "length": (made(True, x=np.ones(3), y=np.ones(4)), r"y: expected .* with n = 3, got .*\(4,\)"),
+    "axes": (made(True, x=np.ones((3, 1)), y=np.ones(3)), r"x: expected numbers of shape \(n\)"),
+    "text": (made(True, x=np.array(["a"]), y=np.ones(1)), "x: expected numbers"),
+    "empty": (made(True, x=np.ones(0), y=np.ones(0)), "x: expected numbers"),
+    "not square": (made(True, matrix=np.ones((3, 2)), classes=np.ones(3)), "matrix: expected"),
+    "images": (made(True, images=np.ones((3, 2)), values=np.ones(3)), "images: expected"),
+    "other roles": (made(True, z=np.ones(3)), "expected arrays x and y, images and values"),
+}
+
+
+@pytest.mark.parametrize(("record", "message"), CURVES.values(), ids=CURVES.keys())
+def test_curves_whose_arrays_do_not_fit_are_refused(tmp_path, record, message):
+    save_record(record, tmp_path)
+    with pytest.raises(RecordError, match=message):
+        load_run(tmp_path)
+
+
+def test_an_answer_without_its_text_is_refused(tmp_path):
+    save_record(
+        Record({**SURVEY, "answers": [{"question": "task", "certainty": "open"}]}), tmp_path
+    )
+    with pytest.raises(RecordError, match="answers/0/text is missing"):
+        load_run(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "record.json")
+    with pytest.raises(RecordError, match="expected a regular file"):
+        load_record(tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["record", "arrays", "both"])
+def test_five_hundred_damaged_files_give_record_errors(tmp_path, damaged):
+    """Bytes of the document, or of arrays whose digest fits, are changed, cut, doubled, swapped."""
+    generator = random.Random(damaged)
+    arrays = {"x": np.linspace(0, 1, 40), "names": np.array(["a", "bc"])}
+    path = save_record(Record(SURVEY, arrays), tmp_path)
+    document, packed = path.read_bytes(), next(tmp_path.glob("*.npz")).read_bytes()
+    refused = 0
+    for _ in range(500):
+        text, data = document, packed
+        if damaged != "record":
+            data = mutated(packed, generator)
+        if damaged != "arrays":
+            text = mutated(document, generator)
+        next(tmp_path.glob("*.npz")).write_bytes(data)
+        path.write_bytes(text)
+        if damaged == "arrays":
+            digest = hashlib.sha256(data).hexdigest()
+            edit(path, arrays=json.loads(document)["arrays"] | {"sha256": digest})
+        try:
+            loaded = load_record(tmp_path)
+        except RecordError as error:
+            assert str(tmp_path) in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            assert loaded.contents == SURVEY
+            assert loaded.arrays.keys() == arrays.keys()
+            for name in arrays:
+                np.testing.assert_array_equal(loaded.arrays[name], arrays[name])
+    assert refused > 400
+
+
+def mutated(data, generator):
+    first, second = sorted(generator.choices(range(len(data)), k=2))
+    return generator.choice(
+        [
+            data[:first] + bytes([data[first] ^ 1 << generator.randrange(8)]) + data[first + 1 :],
+            data[:first] + data[second:],
+            data[:second] + data[first:],
+            data[:first] + generator.randbytes(9) + data[first + 9 :],
+            data[second:] + data[first:second] + data[:first],
+        ]
+    )
+
+
 @given(st.binary(max_size=200), st.integers(0, 10_000))
 def test_any_bytes_in_the_place_of_a_record_raise_a_record_error(tmp_path_factory, noise, where):
     folder = tmp_path_factory.mktemp("fuzz")
@@ -162,11 +357,6 @@ PLAIN = st.recursive(
     ),
     max_leaves=4,
 )
-ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
-ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
-SURVEY = {"kind": "survey", "name": "", "step": None, "config": {"families": ["kernel"]}}
-SURVEY |= {"data": {"n": 3, "probe": 3, "task": "classification", "label_source": "given"}}
-SURVEY |= {"layers": [], "rows": [ROW], "curves": [], "warnings": [], "skipped": {}}
 
 
 def test_records_of_the_first_version_come_back_in_todays_words(tmp_path):
@@ -208,7 +398,8 @@ def test_any_plain_data_in_the_place_of_a_section_is_refused_or_understood(
 def test_anything_in_the_place_of_infinity(tmp_path, other):
     path = save_record(Record({"steps": math.inf}), tmp_path)
     assert load_record(tmp_path).contents["steps"] == math.inf
-    path.write_text(path.read_text().replace('"Infinity"', json.dumps(other)))
+    contents = json.loads(path.read_text().replace('"Infinity"', json.dumps(other)))["contents"]
+    edit(path, contents=contents)
     assert load_record(tmp_path).contents["steps"] == {"number": other}
 
 
@@ -249,10 +440,10 @@ def step(number, written):
     row = {"family": "kernel", "measure": "cka_target", "value": float(written), "n": 9}
     row |= dict.fromkeys(("layer", "error", "null_mean", "null_sd", "reason")) | {"method": "exact"}
     curve = {"family": "kernel", "name": "curve", "layer": None, "labels": {}}
-    curve["arrays"] = {"y": "curve"}
+    curve["arrays"] = {"x": "places", "y": "curve"}
     contents = {**empty, "kind": "survey", "name": "", "step": number, "rows": [row]}
     contents["curves"] = [curve]
-    return Record(contents, {"curve": np.full(500, written)})
+    return Record(contents, {"curve": np.full(500, written), "places": np.arange(500.0)})
 
 def write_forever():
     for written in range(10**9):
@@ -281,6 +472,141 @@ def test_fifty_kills_at_random_moments_leave_whole_records(tmp_path):
     command = [sys.executable, "-c", KILLER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.strip() == "50 kills", done.stderr
+
+
+RACE = """
+import os, random, signal, sys, time
+from pathlib import Path
+import numpy as np
+from theodolite.records import Record, load_record, save_record
+
+place, way = Path(sys.argv[1]), sys.argv[2]
+WRITERS, ROUNDS = 5, 40
+lost = 0
+for round in range(ROUNDS):
+    folder = place / f"folder-of-{round}"
+    gate, opened = os.pipe()
+    children = []
+    for writer in range(WRITERS):
+        child = os.fork()
+        if child == 0:
+            os.close(opened)
+            os.read(gate, 1)  # all begin when the gate closes
+            arrays = {"x": np.full(2000, writer)}
+            save_record(Record({"writer": writer}, arrays), folder, overwrite=way != "beside")
+            os._exit(0)
+        children.append(child)
+    os.close(gate)
+    os.close(opened)
+    if way == "killed":
+        time.sleep(random.Random(round).uniform(0, 0.01))
+        for child in children[1:]:
+            os.kill(child, signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
+    folders = [path for path in place.glob("*") if path.name.startswith(folder.name)]
+    for found in folders:
+        record = load_record(found)
+        assert (record.arrays["x"] == record.contents["writer"]).all()
+        if way != "killed":
+            assert len(list(found.iterdir())) == 2, list(found.iterdir())
+    writers = {load_record(found).contents["writer"] for found in folders}
+    if way == "beside":
+        lost += WRITERS - len(writers)
+    else:
+        assert len(folders) == 1
+        save_record(Record({}), folder)
+        assert len(list(folder.iterdir())) == 2, "leftovers of killed writers stay"
+print(f"{ROUNDS * WRITERS} saves, {lost} lost")
+"""
+
+
+@pytest.mark.parametrize("way", ["over", "beside", "killed"])
+def test_two_hundred_simultaneous_saves_lose_nothing(tmp_path, way):
+    command = [sys.executable, "-c", RACE, str(tmp_path), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.strip() == "200 saves, 0 lost", done.stderr
+
+
+READERS = """
+import os, signal, sys, time
+import numpy as np
+from theodolite.records import Record, load_record, save_record
+
+folder = sys.argv[1]
+save_record(Record({"written": 0}, {"x": np.zeros(50)}), folder)
+writer = os.fork()
+if writer == 0:
+    for written in range(10**9):
+        save_record(Record({"written": written}, {"x": np.full(50, written)}), folder)
+seen = set()
+try:
+    for _ in range(1000):
+        record = load_record(folder)
+        assert (record.arrays["x"] == record.contents["written"]).all()
+        seen.add(record.contents["written"])
+finally:
+    os.kill(writer, signal.SIGKILL)
+print("many" if len(seen) > 20 else seen)
+"""
+
+
+def test_a_record_is_read_while_another_process_replaces_it(tmp_path):
+    command = [sys.executable, "-c", READERS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.strip() == "many", done.stderr
+
+
+def step_of(number, value):
+    rows = [ROW | {"value": float(value)}]
+    return Record({**SURVEY, "step": number, "rows": rows}, {"x": np.full(3, value)})
+
+
+def history_of(*steps):
+    return Run("", Record({**SURVEY, "kind": "history"}), steps)
+
+
+def test_a_history_whose_folder_is_taken_moves_aside_with_all_its_steps(tmp_path):
+    first, second = HistoryWriter(tmp_path / "run"), HistoryWriter(tmp_path / "run", overwrite=True)
+    first.write(history_of(step_of(0, 1)))
+    second.write(history_of(step_of(5, 2)))
+    first.write(history_of(step_of(0, 1), step_of(1, 1)))
+    second.write(history_of(step_of(5, 2), step_of(6, 2)))
+    assert (first.folder.name, second.folder.name) == ("run-2", "run")
+    for writer, steps in ((first, [0, 1]), (second, [5, 6])):
+        assert [s.contents["step"] for s in load_run(writer.folder).steps] == steps
+
+
+def test_two_histories_that_begin_in_one_folder_are_both_whole(tmp_path):
+    writers = [HistoryWriter(tmp_path / "run") for _ in range(2)]
+    for writer in writers:
+        writer.write(history_of(step_of(0, 1)))
+    assert [writer.folder.name for writer in writers] == ["run", "run-2"]
+
+
+def test_a_full_disk_leaves_the_old_record_and_nothing_else(tmp_path, full_disk):
+    save_record(Record(SURVEY, {"x": np.zeros(3)}), tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for size in (0, 400):  # 400: room for the arrays, not for the document
+        full_disk(size)
+        with pytest.raises(WriteError, match=r"cannot be written .* free some space"):
+            save_record(Record(SURVEY, {"x": np.ones(3)}), tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert load_record(tmp_path).arrays["x"].sum() == 0
+
+
+def test_a_history_waits_for_a_full_disk(tmp_path, full_disk):
+    writer = HistoryWriter(tmp_path / "run")
+    writer.write(history_of(step_of(0, 1)))
+    full_disk(0)
+    writer.write(history_of(step_of(0, 1), step_of(1, 1)))
+    writer.write(history_of(step_of(0, 1), step_of(1, 1), step_of(2, 1)))
+    assert list(writer.waiting) == [1, 2]
+    assert "cannot be written" in writer.problem
+    full_disk(10**6)
+    writer.write(history_of(*(step_of(number, 1) for number in range(4))))
+    assert writer.problem is None
+    assert [s.contents["step"] for s in load_run(writer.folder).steps] == [0, 1, 2, 3]
 
 
 def test_the_table_of_families_has_their_order_and_headings():

@@ -186,7 +186,7 @@ def require_count(minimum: int, **values: int) -> None:
             raise DomainError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
 
 
-def require_choice(options: Sequence[str], **values: str) -> None:
+def require_choice(options: Sequence[str | None], **values: str | None) -> None:
     """Each value is one of a closed vocabulary."""
     for name, value in values.items():
         if value not in options:

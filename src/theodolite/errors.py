@@ -20,6 +20,7 @@ __all__ = [
     "TheodoliteError",
     "TrackingError",
     "UnknownNameError",
+    "WriteError",
 ]
 
 
@@ -67,6 +68,10 @@ class ProcessError(TheodoliteError, RuntimeError):
 
 class RecordError(TheodoliteError, ValueError):
     """A record on disk is damaged, foreign, or written by a newer version."""
+
+
+class WriteError(TheodoliteError, OSError):
+    """A file cannot be written: the disk is full, or the folder is read-only."""
 
 
 class StudyError(TheodoliteError, RuntimeError):

@@ -46,6 +46,56 @@ def test_a_killed_worker_loses_nothing_and_an_error_is_kept(address, tmp_path):
     assert not ray.is_initialized()
 
 
+def test_a_worker_that_dies_again_is_retried_once_and_reported(address, tmp_path):
+    kept = []
+    failures = run_on_ray(
+        Write(str(tmp_path), kill=1, always=True),
+        range(3),
+        lambda job, outcome: kept.append(job),
+        resources=RayResources(address),
+        report=quiet,
+    )
+    assert sorted(kept) == [0, 2]
+    assert [failure.job for failure in failures] == [1]
+    assert "its worker process died 2 times" in failures[0].reason
+
+
+TRANSFER = """
+import sys, torch
+from torch import nn
+import theodolite as th
+from theodolite.sweeps import RayResources
+
+torch.manual_seed(0)
+x = torch.randn(40, 6)
+y = (x[:, 0] > 0).long()
+models = {name: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)) for name in "abc"}
+th.transfer(models, (x, y), tangent=False, folder=sys.argv[1], ray=RayResources(sys.argv[2]))
+"""
+
+
+def model_records(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.glob("models/*/record.json")}
+
+
+def test_a_ranking_whose_driver_is_killed_goes_on_with_the_models_that_are_left(address, tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", TRANSFER, str(folder), address]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 300
+    while not model_records(folder) and time.monotonic() < end and driver.poll() is None:
+        time.sleep(0.01)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    before = model_records(folder)
+    assert before
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert again.returncode == 0, again.stderr[-2000:]
+    after = model_records(folder)
+    assert len(after) == 3
+    assert {path: after[path] for path in before} == before
+
+
 INTERRUPTED = """
 import os, signal, sys, time
 from theodolite.sweeps import RayResources, run_on_ray

@@ -2,16 +2,19 @@
 
 A record is a folder. ``arrays-<digest>.npz`` is written first; then ``record.json``, which names
 it, takes its place by ``os.replace``. That is the commit: a process killed at any moment leaves the
-old record or the new one. The loader checks the digest and refuses what it does not understand.
+old record or the new one. Processes that write one folder take turns. The loader checks the digests
+of both files and the sizes of arrays, and refuses what it does not understand.
 """
 
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
-import tempfile
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +23,27 @@ import numpy as np
 
 from theodolite._version import __version__
 from theodolite.errors import RecordError
+from theodolite.records._disk import (
+    locked,
+    made_folder,
+    read_file,
+    remove_leftovers,
+    replace_file,
+    require_size,
+)
 
-__all__ = ["SCHEMA", "Estimate", "Record", "load_record", "save_record"]
+__all__ = ["LARGEST_RECORD", "SCHEMA", "Estimate", "Record", "load_record", "save_record"]
 
-SCHEMA = 1
+SCHEMA = 2  # since 2 a record has a digest of itself, and the types and shapes of its arrays
+LARGEST_RECORD = 2**30  # bytes that are read unless somebody allows more
 _FORMAT = "theodolite-record"
 _MOST_NAMED = 5  # runs below a folder that is none
+_MOST_LETTERS = 80  # of a name in a message
+_MOST_READS = 100  # of a record that others replace
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -59,30 +77,44 @@ class Record:
 
     ``contents`` holds plain data (text, numbers, lists, mappings); numbers that are undefined are
     nan here and null with a reason on disk. ``reasons`` maps the path of such a number
-    (``"layers/fc1/cka"``) to why.
+    (``"layers/fc1/cka"``) to why. A record that was loaded names its ``file`` and the ``digest``
+    that was checked; records of versions before 0.3 have none.
     """
 
     contents: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = field(default=None, compare=False)
+    digest: str | None = field(default=None, compare=False)
+
+    @property
+    def unverified(self) -> bool:
+        """Whether it was read from a file without a digest, in which changes go unnoticed."""
+        return self.file is not None and self.digest is None
 
     def __repr__(self) -> str:
         kind = self.contents.get("kind", "no kind")
-        return f"Record({kind}, {len(self.contents)} entries, {len(self.arrays)} arrays)"
+        mark = ", no digest" if self.unverified else ""
+        return f"Record({kind}, {len(self.contents)} entries, {len(self.arrays)} arrays{mark})"
 
 
-def save_record(record: Record, folder: str | os.PathLike[str]) -> Path:
+def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
     """Write a record into a folder, replacing the one that is there in a single step.
+
+    Processes that save to one folder take turns; the last one's record stays.
 
     Args:
         record: what to write.
         folder: created if it does not exist.
+        overwrite: False to leave a run that is there, and to write to the first of ``name-2``,
+            ``name-3``, ... that holds none.
 
     Returns:
         The path of ``record.json``.
 
     Raises:
         RecordError: If the contents hold something that is no plain data, or an array of objects.
+        WriteError: If the disk is full, or the folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -91,65 +123,220 @@ def save_record(record: Record, folder: str | os.PathLike[str]) -> Path:
         ...     load_record(folder).arrays["curve"]
         array([0., 1., 2.])
     """
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise RecordError(
-            f"expected a folder to save in, got {target}, which is a file or lies in one; pass the "
-            "name of a folder"
-        ) from error
-    packed = _pack(record.arrays)
+    files = packed_record(record)
+    with claimed(folder, overwrite=overwrite) as place:
+        return files.write(place)
+
+
+def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
+    """Whether a record, or a step of a history, was written there; or in a folder right below."""
+    path = Path(folder)
+    if (path / "record.json").exists() or any(path.glob("steps/*/record.json")):
+        return True
+    return below and any(holds_run(other) for other in path.glob("*/"))
+
+
+def numbered(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """The folder, then ``name-2``, ``name-3``, ..."""
+    path = Path(folder)
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+
+
+@contextmanager
+def claimed(folder: str | os.PathLike[str], *, overwrite: bool) -> Iterator["Place"]:
+    """Hold a folder to write in: this one, or the first beside it that holds no run.
+
+    Whether it holds a run is asked while it is held, so that two processes never take the same.
+    """
+    for candidate in numbered(folder):
+        with locked(made_folder(candidate)) as alone:
+            if overwrite or not holds_run(candidate):
+                yield Place(candidate, alone)
+                return
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder to write in.
+
+    Args:
+        folder: exists.
+        alone: whether it is held, so that no other process writes there now.
+    """
+
+    folder: Path
+    alone: bool
+
+
+@dataclass(frozen=True)
+class PackedRecord:
+    """The two files of a record."""
+
+    arrays_name: str
+    arrays: bytes
+    document: bytes
+
+    def write(self, place: Place) -> Path:
+        """Write the arrays, then the document that names them; then remove what is old."""
+        arrays, path = place.folder / self.arrays_name, place.folder / "record.json"
+        known = arrays.exists()
+        replace_file(arrays, self.arrays)
+        try:
+            replace_file(path, self.document)
+        except BaseException:
+            if place.alone and not known:
+                arrays.unlink(missing_ok=True)
+            raise
+        if place.alone:  # no record names them, and no process is about to write one that does
+            for stale in set(place.folder.glob("arrays-*.npz")) - {arrays}:
+                with suppress(OSError):
+                    stale.unlink()
+            remove_leftovers(place.folder, path.name, "arrays-*.npz")
+        return path
+
+
+def packed_record(record: Record) -> PackedRecord:
+    """The files of a record; nothing is written.
+
+    Raises:
+        RecordError: If the contents hold something that is no plain data, or an array of objects.
+    """
+    arrays = {name: np.asarray(array) for name, array in record.arrays.items()}
+    packed = _pack(arrays)
     digest = hashlib.sha256(packed).hexdigest()
-    arrays_name = f"arrays-{digest[:16]}.npz"
     undefined: dict[str, str] = {}
-    document = {
+    document: dict[str, Any] = {
         "format": _FORMAT,
         "schema": SCHEMA,
         "package_version": __version__,
-        "arrays": {"file": arrays_name, "sha256": digest},
-        "contents": _plain(record.contents, "", record.reasons, undefined),
-        "undefined": undefined,
+        "arrays": {
+            "file": f"arrays-{digest[:16]}.npz",
+            "sha256": digest,
+            "members": {name: [array.dtype.str, *array.shape] for name, array in arrays.items()},
+        },
     }
-    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
-    _replace(target / arrays_name, packed)
-    path = target / "record.json"
-    _replace(path, text.encode())
-    for stale in target.glob("arrays-*.npz"):
-        if stale.name != arrays_name:
-            stale.unlink(missing_ok=True)
-    return path
+    try:
+        document["contents"] = _plain(record.contents, "", record.reasons, undefined)
+        document["undefined"] = undefined
+        document["digest"] = _digest(document)
+        text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+    except RecursionError as error:
+        raise RecordError("contents: expected plain data, got mappings nested too deep") from error
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as in the name of a file
+        encoded = json.dumps(document, indent=1, allow_nan=False).encode()
+    return PackedRecord(document["arrays"]["file"], packed, encoded)
 
 
-def load_record(folder: str | os.PathLike[str]) -> Record:
+def _digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the document without its digest, whatever its white space."""
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, allow_nan=False).encode()).hexdigest()
+
+
+def load_record(
+    folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD
+) -> Record:
     """Read a record back, checked.
 
+    Args:
+        folder: that it was saved in.
+        max_bytes: of ``record.json``, and of the arrays when unpacked; None for any size.
+
     Raises:
-        RecordError: If there is no record, or it is damaged, foreign, or from a newer version; the
-            message says which and what to do.
+        RecordError: If there is no record, or it is damaged, foreign, too large, or from a newer
+            version; the message says which and what to do.
     """
     path = Path(folder) / "record.json"
-    document = _read_document(path)
-    packed = _read_arrays(path, document.get("arrays"))
+    for _ in range(_MOST_READS):
+        raw = _read_document(path, max_bytes)
+        try:
+            return _parsed(path, raw, max_bytes)
+        except RecordError:
+            if _read_document(path, max_bytes) == raw:
+                raise
+        # Another process has replaced the record, and removed its arrays, since it was read.
+    raise RecordError(f"{path}: other processes replace it faster than it can be read")
+
+
+def _parsed(path: Path, raw: bytes, max_bytes: int | None) -> Record:
     try:
-        with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, KeyError, EOFError) as error:
-        raise RecordError(f"{path.parent}: the arrays cannot be read ({error})") from error
-    contents, undefined = document.get("contents"), document.get("undefined")
-    if not isinstance(contents, dict) or not isinstance(undefined, dict):
-        raise RecordError(f"{path}: damaged: 'contents' or 'undefined' is missing; measure again")
-    return Record(_restored(contents, "", undefined), arrays, undefined)
+        document = _document(path, raw)
+        digest = _checked_digest(path, document)
+        packed = _read_packed(path, document.get("arrays"), max_bytes)
+        arrays = _unpack(path, document["arrays"], packed, max_bytes)
+        contents, undefined = document.get("contents"), document.get("undefined")
+        if not isinstance(contents, dict) or not isinstance(undefined, dict):
+            raise RecordError(
+                f"{path}: damaged: 'contents' or 'undefined' is missing; measure again"
+            )
+        if any(not isinstance(reason, str) for reason in undefined.values()):
+            raise RecordError(f"{path}: damaged: expected reasons as text; measure again")
+        restored = _restored(contents, "", undefined)
+    except RecursionError as error:
+        raise RecordError(f"{path}: damaged, it is nested too deep; measure again") from error
+    return Record(restored, arrays, undefined, file=path, digest=digest)
+
+
+def _checked_digest(path: Path, document: Mapping[str, Any]) -> str | None:
+    """The record's digest of itself; None for records of schema 1, which have none."""
+    digest = document.get("digest")
+    if digest is None and document["schema"] == 1:
+        return None
+    if digest != _digest(document):
+        raise RecordError(
+            f"{path}: changed since it was written, its digest does not match; restore the file, "
+            "or measure again"
+        )
+    return str(digest)
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
-    for name, array in arrays.items():
-        if np.asarray(array).dtype.hasobject:
-            raise RecordError(f"arrays[{name!r}]: expected numbers or text, got objects")
     buffer = io.BytesIO()
-    plain: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
-    np.savez_compressed(buffer, **plain)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            if array.dtype.hasobject:
+                raise RecordError(f"arrays[{name!r}]: expected numbers or text, got objects")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
     return buffer.getvalue()
+
+
+def _unpack(
+    path: Path, entry: Mapping[str, Any], packed: bytes, max_bytes: int | None
+) -> dict[str, np.ndarray]:
+    """The arrays of an npz, after their sizes; of schema 1 the sizes are those that it names."""
+    file = path.parent / entry["file"]
+    arrays = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            require_size(file, sum(info.file_size for info in archive.infolist()), max_bytes)
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                declared = None if "members" not in entry else entry["members"][name]
+                arrays[name] = _array(io.BytesIO(archive.read(info)), info.file_size, declared)
+        if "members" in entry and set(arrays) != set(entry["members"]):
+            raise ValueError("expected the arrays that the record names")
+    except RecordError:
+        raise
+    except Exception as error:  # whatever three foreign parsers make of damaged bytes
+        raise RecordError(f"{file}: the arrays cannot be read ({error}); measure again") from error
+    return arrays
+
+
+def _array(stream: io.BytesIO, size: int, declared: Any) -> np.ndarray:
+    """One array, read only if its header says what the record and the file's size say."""
+    version = np.lib.format.read_magic(stream)
+    header = _HEADERS[version](stream)
+    shape, _, dtype = header
+    if declared is not None and declared != [dtype.str, *shape]:
+        raise ValueError(f"expected {declared}, got {[dtype.str, *shape]}")
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != size - stream.tell():
+        raise ValueError(f"expected {dtype} of shape {shape}, got {size - stream.tell()} bytes")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _plain(value: Any, path: str, reasons: Mapping[str, str], undefined: dict[str, str]) -> Any:
@@ -192,23 +379,9 @@ def _restored(value: Any, path: str, undefined: Mapping[str, str]) -> Any:
     return math.nan if value is None and path in undefined else value
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write next to the target, flush to the disk, then take its place in one step."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+def _read_document(path: Path, max_bytes: int | None) -> bytes:
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _read_document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        return read_file(path, max_bytes)
     except FileNotFoundError:
         below = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))
         others = f" here, but in {', '.join(below[:_MOST_NAMED])}" if below else ""
@@ -219,7 +392,16 @@ def _read_document(path: Path) -> dict[str, Any]:
         raise RecordError(
             f"{path.parent}: expected a folder with record.json, got a file"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"{path}: cannot be read ({error})") from error
+
+
+def _document(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(raw, parse_constant=_refuse_constant)
+    except ValueError as error:
         raise RecordError(f"{path}: damaged, not valid JSON ({error}); measure again") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise RecordError(f"{path}: expected a record of this library, got another JSON file")
@@ -238,15 +420,17 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not strict JSON")
 
 
-def _read_arrays(path: Path, entry: Any) -> bytes:
+def _read_packed(path: Path, entry: Any, max_bytes: int | None) -> bytes:
     name = entry.get("file") if isinstance(entry, dict) else None
     if not isinstance(name, str) or Path(name).name != name or not name.startswith("arrays-"):
         raise RecordError(f"{path}: damaged: it names no arrays file; measure again")
     try:
-        packed = (path.parent / name).read_bytes()
-    except OSError as error:
+        packed = read_file(path.parent / name, max_bytes)
+    except (OSError, ValueError) as error:
+        if isinstance(error, RecordError):
+            raise
         raise RecordError(
-            f"{path.parent}: {name} is missing or unreadable; measure again"
+            f"{path.parent}: {name[:_MOST_LETTERS]} is missing or unreadable; measure again"
         ) from error
     if hashlib.sha256(packed).hexdigest() != entry.get("sha256"):
         raise RecordError(

@@ -34,7 +34,25 @@ _DATA = {
     "split?": _TEXT,
     "classes?": (list, NoneType),
 }
-_LAYERS = _Each(list, {"name": _TEXT})
+_LAYERS = _Each(
+    list,
+    {
+        "name": _TEXT,
+        "index?": _COUNT,
+        "type?": _TEXT,
+        "parameters?": _COUNT,
+        "read_at?": _TEXT_OR_NULL,
+    },
+)
+_ANSWER = {
+    "question": _TEXT,
+    "text": _TEXT,
+    "certainty": _TEXT,
+    "evidence": _TEXT,
+    "advice?": _TEXT,
+    "finding?": _TEXT,
+    "figures?": _Each(list, _TEXT),
+}
 _CONFIG = {
     "families": _Each(list, _TEXT),
     "sketch_vectors?": (int, NoneType),
@@ -65,6 +83,7 @@ _WARNING = {
     "family?": _TEXT_OR_NULL,
     "measure": _TEXT,
     "text": _TEXT,
+    "note?": _TEXT_OR_NULL,
     "count?": _COUNT,
 }
 _ANYTHING = dict.fromkeys(("versions?", "routes?", "seconds?"), (dict,))
@@ -72,6 +91,7 @@ _HEAD = {"name": _TEXT, "config": _CONFIG, "data": _DATA, "layers": _LAYERS} | _
 _SURVEY = _HEAD | {
     "step": (int, NoneType),
     "rows": _Each(list, _ROW),
+    "answers?": _Each(list, _ANSWER),
     "curves": _Each(list, _CURVE),
     "skipped": _Each(dict, _TEXT),
     "warnings": _Each(list, _WARNING),
@@ -111,7 +131,13 @@ _TRANSFER = {
     "problems": _Each(dict, _TEXT),
     "notes": _Each(list, _TEXT),
 }
-_CURVE_PARTS = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
+_CURVE_PARTS = {
+    "labels": "n",
+    "error": "n",
+    "error_interval": "en",
+    "accuracy": "n",
+    "accuracy_interval": "en",
+}
 
 
 def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
@@ -126,11 +152,12 @@ def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
             f"{folder}: damaged: models: expected at least one, got none; measure again"
         )
     for index in range(len(record.contents["models"])):
-        for part in _CURVE_PARTS:
-            if f"{index}/curve/{part}" not in record.arrays:
-                raise RecordError(
-                    f"{folder}: damaged: the array '{index}/curve/{part}' is missing; measure again"
-                )
+        names = {part: f"{index}/curve/{part}" for part in _CURVE_PARTS}
+        missing = next((name for name in names.values() if name not in record.arrays), None)
+        if missing is not None:
+            raise RecordError(f"{folder}: damaged: the array {missing!r} is missing; measure again")
+        found = {part: record.arrays[name] for part, name in names.items()}
+        _require_axes(found, _CURVE_PARTS, f"{folder}: damaged: model {index}")
     return record
 
 
@@ -144,12 +171,8 @@ def require_survey(
     """
     form = _SURVEY | {"step": _COUNT} if of_history else _SURVEY
     _require(record.contents, form, folder)
-    named = _curve_arrays(record.contents)
-    missing = next((name for name in named if name not in record.arrays), None)
-    if missing is not None:
-        raise RecordError(
-            f"{folder}: damaged: a curve names the array {missing!r}, which is not there"
-        )
+    for curve in record.contents["curves"]:
+        _require_curve(curve, record.arrays, folder)
     return record
 
 
@@ -159,8 +182,49 @@ def require_history_head(record: Record, folder: str | os.PathLike[str]) -> Reco
     return record
 
 
-def _curve_arrays(contents: Mapping[str, Any]) -> Iterator[str]:
-    return (name for curve in contents["curves"] for name in curve["arrays"].values())
+# Roles that the arrays of a curve have together, with the axes of each; equal letters, one length.
+_ROLES = (
+    {"x": "n", "y": "n", "chance?": "n"},
+    {"images": "kchw", "values": "k"},
+    {"matrix": "mm", "classes": "m"},
+)
+
+
+def _require_curve(
+    curve: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: str | os.PathLike[str]
+) -> None:
+    """The arrays of a curve are there, and their shapes fit each other."""
+    what = f"curve {_shown(curve['name'])} of layer {_shown(curve['layer'])}"
+    found = {}
+    for role, name in curve["arrays"].items():
+        if name not in arrays:
+            raise RecordError(f"{folder}: damaged: {what}: the array {_shown(name)} is missing")
+        found[role] = arrays[name]
+    for roles in _ROLES:
+        needed = {role for role in roles if not role.endswith("?")}
+        if needed <= set(found):
+            _require_axes(found, roles, f"{folder}: damaged: {what}")
+            return
+    raise RecordError(
+        f"{folder}: damaged: {what}: expected arrays x and y, images and values, or matrix and "
+        f"classes, got {_shown(', '.join(found))}"
+    )
+
+
+def _require_axes(found: Mapping[str, np.ndarray], roles: Mapping[str, str], where: str) -> None:
+    lengths: dict[str, int] = {}
+    for name, axes in roles.items():
+        array = found.get(name.rstrip("?"))
+        if array is None:
+            continue
+        fits = array.ndim == len(axes) and array.size > 0 and array.dtype.kind in "fiu"
+        pairs = zip(axes, array.shape, strict=True) if fits else ()
+        if not fits or any(lengths.setdefault(axis, size) != size for axis, size in pairs):
+            known = ", ".join(f"{axis} = {size}" for axis, size in lengths.items())
+            raise RecordError(
+                f"{where}: {name.rstrip('?')}: expected numbers of shape ({', '.join(axes)})"
+                f"{' with ' + known if known else ''}, got {array.dtype} of shape {array.shape}"
+            )
 
 
 def _require(contents: Mapping[str, Any], form: Any, folder: str | os.PathLike[str]) -> None:

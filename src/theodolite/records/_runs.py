@@ -1,6 +1,5 @@
 """Runs on disk, a survey or a history with its steps; folders that are free; the newest numbers."""
 
-import itertools
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -9,27 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RecordError
-from theodolite.records._files import Record, load_record, save_record
+from theodolite.records._disk import made_folder
+from theodolite.records._files import (
+    LARGEST_RECORD,
+    Place,
+    Record,
+    claimed,
+    holds_run,
+    load_record,
+    numbered,
+    packed_record,
+)
 from theodolite.records._layout import require_history_head, require_survey
 
 __all__ = [
+    "HistoryWriter",
     "Latest",
     "Run",
     "free_folder",
-    "holds_run",
     "latest_numbers",
     "load_run",
     "save_run",
     "save_step",
 ]
-
-
-def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
-    """Whether a record, or a step of a history, was written there; or in a folder right below."""
-    path = Path(folder)
-    if (path / "record.json").exists() or any(path.glob("steps/*/record.json")):
-        return True
-    return below and any(holds_run(other) for other in path.glob("*/"))
 
 
 def free_folder(
@@ -50,11 +51,9 @@ def free_folder(
         ...     free_folder(f"{place}/run").name
         'run-2'
     """
-    path = Path(folder)
-    if overwrite or not holds_run(path, below=below):
-        return path
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(other for other in numbered if not holds_run(other, below=below))
+    if overwrite:
+        return Path(folder)
+    return next(place for place in numbered(folder) if not holds_run(place, below=below))
 
 
 _KINDS = ("survey", "history")
@@ -83,56 +82,141 @@ class Run:
         return bool(self.head.contents.get("kind") == "history")
 
 
-def save_run(run: Run, folder: str | os.PathLike[str]) -> Path:
+def save_run(run: Run, folder: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
     """Write a run: one record, and for a history one more for each of its steps.
 
     Args:
         run: what to write.
         folder: created if it does not exist; steps of an earlier history in it are replaced.
+        overwrite: False to leave a run that is there, and to write to the first of ``name-2``,
+            ``name-3``, ... that holds none.
 
     Returns:
         The path of the head's ``record.json``.
 
     Raises:
         RecordError: If the contents hold something that is no plain data.
+        WriteError: If the disk is full, or the folder cannot be written.
     """
-    target = Path(folder)
+    with claimed(folder, overwrite=overwrite) as place:
+        return _write_run(run, place)
+
+
+def _write_run(run: Run, place: Place) -> Path:
     if run.is_history:
-        kept = {save_step(step, target).parent for step in run.steps}
-        for stale in set((target / "steps").glob("*")) - kept:
+        kept = {_write_step(step, place).parent for step in run.steps}
+        for stale in set((place.folder / "steps").glob("*")) - kept:
             (stale / "record.json").unlink(missing_ok=True)  # a kill from here on leaves no record
             shutil.rmtree(stale)
-    return save_record(run.head, target)
+    return packed_record(run.head).write(place)
+
+
+def _write_step(step: Record, place: Place) -> Path:
+    folder = made_folder(place.folder / "steps" / f"{step.contents['step']:010d}")
+    return packed_record(step).write(replace(place, folder=folder))
 
 
 def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:
     """Write one step of a history below the folder of its run."""
-    return save_record(step, Path(folder) / "steps" / f"{step.contents['step']:010d}")
+    with claimed(folder, overwrite=True) as place:
+        return _write_step(step, place)
 
 
-def load_run(folder: str | os.PathLike[str]) -> Run:
+class HistoryWriter:
+    """Writes a history while it grows; a disk that is full, or gone, ends nothing.
+
+    What cannot be written is kept and tried again with the next step. A folder that another run
+    has taken in the meantime is left to it: this run moves to the next ``name-2`` that is free.
+
+    Args:
+        folder: where to write.
+        overwrite: whether a run that is there when the first step is written is replaced.
+
+    Attributes:
+        folder: where the steps are.
+        waiting: step -> record, of those that are not on disk.
+        problem: why they are not, or None.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        self.folder = Path(folder)
+        self.waiting: dict[int, Record] = {}
+        self.problem: str | None = None
+        self._overwrite = overwrite
+        self._head: tuple[int, int] | None = None  # of the file that this writer has written
+
+    def write(self, run: Run) -> None:
+        """Write the last step of a run, and what is waiting; see :attr:`problem`."""
+        last = run.steps[-1]
+        self.waiting[last.contents["step"]] = last
+        self.flush(run)
+
+    def flush(self, run: Run) -> None:
+        """Try again to write what is waiting.
+
+        Args:
+            run: all of it; where the folder is lost to another run everything is written anew.
+        """
+        try:
+            if self._head is not None:
+                with claimed(self.folder, overwrite=True) as place:
+                    if self._stamp(place.folder) == self._head:
+                        self._write_waiting(place)
+                        return
+                self._head, self._overwrite = None, False  # another run has replaced this one
+                self.waiting = {step.contents["step"]: step for step in run.steps}
+            with claimed(self.folder, overwrite=self._overwrite) as place:
+                self.folder = place.folder
+                _write_run(replace(run, steps=()), place)
+                self._head = self._stamp(place.folder)
+                self._write_waiting(place)
+        except (OSError, RecordError) as error:
+            self.problem = str(error)
+
+    def _write_waiting(self, place: Place) -> None:
+        for number in list(self.waiting):
+            _write_step(self.waiting[number], place)
+            del self.waiting[number]
+        self.problem = None
+
+    def _stamp(self, folder: Path) -> tuple[int, int] | None:
+        """What tells one writing of the head from the next; None where there is no head."""
+        try:
+            found = (folder / "record.json").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
+def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD) -> Run:
     """Read a survey or a history back, checked.
 
     A step of a history whose first record was never committed is left out: that is what a killed
     process leaves behind. Damage raises.
 
+    Args:
+        folder: that it was saved in.
+        max_bytes: of each of its records, as in :func:`load_record`.
+
     Raises:
-        RecordError: If there is no run, or a record of it is damaged, foreign or newer.
+        RecordError: If there is no run, or a record of it is damaged, foreign, too large or newer.
     """
-    head = load_record(folder)
+    head = load_record(folder, max_bytes=max_bytes)
     kind, name = head.contents.get("kind"), head.contents.get("name", "")
     if kind not in _KINDS or not isinstance(name, str):
         raise RecordError(
             f"{folder}: expected a record of a survey or a history, got kind {kind!r}; "
             "read it with load_record"
         )
-    head = _in_todays_words(head)
+    head = _in_current_terms(head)
     if kind == "survey":
         return Run(name, require_survey(head, folder), (head,))
     folders = sorted((Path(folder) / "steps").glob("*"))
     committed = [path for path in folders if (path / "record.json").exists()]
     steps = [
-        require_survey(_in_todays_words(load_record(path)), path, of_history=True)
+        require_survey(
+            _in_current_terms(load_record(path, max_bytes=max_bytes)), path, of_history=True
+        )
         for path in committed
     ]
     require_history_head(head, folder)
@@ -144,16 +228,49 @@ _RENAMED = {
     "config": {"nulls": "permutations", "bootstrap": "half_samples", "probes": "sketch_vectors"},
     "data": {"labels": "label_source"},
 }
+# Measures of versions 0.1 and 0.2 -> their names now.
+_MEASURES = {
+    "readout_accuracy": "probe_accuracy",
+    "readout_r2": "probe_r2",
+    "input_readout_accuracy": "input_probe_accuracy",
+    "input_readout_r2": "input_probe_r2",
+}
 
 
-def _in_todays_words(record: Record) -> Record:
-    """A record of an older version with the names that fields have now."""
+def _in_current_terms(record: Record) -> Record:
+    """A record of an older version with the names that fields and measures have now."""
     contents = dict(record.contents)
     for section, names in _RENAMED.items():
         fields = contents.get(section)
         if isinstance(fields, dict):
             contents[section] = {names.get(key, key): value for key, value in fields.items()}
+    data = contents.get("data")
+    if isinstance(data, dict) and data.get("label_source") == "shuffled":
+        contents["data"] = data | {"label_source": "random"}
+    for section in ("rows", "warnings"):
+        entries = contents.get(section)
+        if isinstance(entries, list):
+            contents[section] = [_with_current_measure(entry) for entry in entries]
+    if isinstance(contents.get("answers"), list):
+        contents["answers"] = [_current_answer(entry) for entry in contents["answers"]]
     return replace(record, contents=contents)
+
+
+def _current_answer(entry: Any) -> Any:
+    """An answer of version 0.2 had its evidence under "why", and its figures under "evidence"."""
+    if not isinstance(entry, dict) or "why" not in entry:
+        return entry
+    sure = "undecided" if entry.get("certainty") == "open" else entry.get("certainty")
+    figures = entry.get("evidence")
+    renamed = {"evidence": entry["why"], "figures": figures if isinstance(figures, list) else []}
+    return {key: entry[key] for key in entry if key != "why"} | renamed | {"certainty": sure}
+
+
+def _with_current_measure(entry: Any) -> Any:
+    measure = entry.get("measure") if isinstance(entry, dict) else None
+    if not isinstance(measure, str):
+        return entry
+    return entry | {"measure": _MEASURES.get(measure, measure)}
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from theodolite.records._files import Estimate, Record
 from theodolite.records._runs import Run
-from theodolite.records._words import FAMILIES, READOUTS, listed
+from theodolite.records._words import FAMILIES, PROBES, Answer, Note, listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["differences_text", "frame_of", "summary_text", "unreadable_layers"]
+__all__ = ["differences_text", "frame_of", "layer_table", "summary_text", "unreadable_layers"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
@@ -54,10 +54,35 @@ def summary_text(
         steps: family -> the step that its numbers are from, where they differ.
     """
     contents = record.contents
+    said = [
+        line for entry in contents.get("answers") or () for line in Answer.from_entry(entry).lines()
+    ]
+    table, chance = layer_table(record, steps=steps)
+    lines = [*said, *[""] * bool(said), title + ", chance in brackets" * chance, *table]
+    lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
+    total = sum(layer.get("role") != "input" for layer in contents["layers"])
+    few, others = list(unreadable_layers(contents["rows"])), []
+    for entry in contents["warnings"]:
+        if entry.get("note") == Note.FEW_FILTERS.value and entry["layer"] is not None:
+            few.append(entry["layer"])
+        else:
+            others.append(entry)
+    if few:
+        heading, which = FAMILIES["covariance"].heading, _share(list(dict.fromkeys(few)), total)
+        lines.append(f"{heading} undefined in {which}: {Note.FEW_FILTERS.words}")
+    lines += _notes(others, total)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def layer_table(
+    record: Record, *, steps: Mapping[str, int | None] | None = None
+) -> tuple[list[str], bool]:
+    """Lines of the headline numbers by layer, and whether chance levels stand in brackets."""
+    contents = record.contents
     columns = _headlines(contents)
     measured = {row["measure"] for row in contents["rows"]}
-    readouts = {m: (f.heading, f.key) for m, f in READOUTS.items() if m in measured}
-    columns = readouts | columns
+    probes = {m: (f.heading, f.key) for m, f in PROBES.items() if m in measured}
+    columns = probes | columns
     if _TRUTH in measured:
         columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
     unreadable = unreadable_layers(contents["rows"])
@@ -67,7 +92,6 @@ def summary_text(
         if row["measure"] != "relative_misalignment" or row["layer"] not in unreadable
     }
     chance = any(found[key]["null_mean"] is not None for key in found if key[1] in columns)
-    title += ", chance in brackets" * chance
     heads = [heading.partition(" ") for heading, _ in columns.values()]
     table = [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
     if steps is not None:
@@ -75,19 +99,7 @@ def summary_text(
     for name in (layer["name"] for layer in contents["layers"]):
         table.append([name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)])
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    told = [
-        line
-        for answer in contents.get("answers", ())
-        for line in (answer["text"], f"    {answer['certainty']}: {answer['why']}")
-    ]
-    lines = [*told, *[""] * bool(told), title, *(_line(row, widths) for row in table)]
-    lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
-    lines += [
-        f"{FAMILIES['covariance'].heading}, layer {layer or _WHOLE}: {why}"
-        for layer, why in unreadable.items()
-    ]
-    lines += _notes(contents["warnings"])
-    return "\n".join(line.rstrip() for line in lines)
+    return [_line(row, widths).rstrip() for row in table], chance
 
 
 def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -100,7 +112,7 @@ def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if measure != "relative_misalignment" or layer is None or floor is None or random is None:
             continue
         if floor >= random * (1 - 2 * (row["null_sd"] or 0.0)):
-            found[layer] = "cannot be read: a perfectly aligned layer would look as random"
+            found[layer] = f"undefined: {Note.FEW_FILTERS.words}"
     return found
 
 
@@ -149,17 +161,26 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([row[0].ljust(widths[0]), *cells])
 
 
-def _notes(warnings: Sequence[Mapping[str, Any]], most: int = 5) -> list[str]:
+def _share(layers: Sequence[str], total: int) -> str:
+    """Layers within a note: "6 of 20 layers (a, b, c and 3 more)"."""
+    names = listed((name or _WHOLE for name in layers), most=3)
+    return f"{len(layers)} of {total} layers ({names})"
+
+
+def _notes(warnings: Sequence[Mapping[str, Any]], total: int, most: int = 5) -> list[str]:
     """One line for each thing that is said, with the measures and layers it is said of."""
-    said: dict[str, tuple[list[str], list[str]]] = {}
+    said: dict[str, tuple[list[str], list[str | None]]] = {}
+    known = {note.value: note.words for note in Note}
     for entry in warnings:
-        measures, layers = said.setdefault(entry["text"], ([], []))
+        text = known.get(entry.get("note") or "", entry["text"])
+        measures, layers = said.setdefault(text, ([], []))
         measures.append(entry["measure"])
-        layers.append("model" if entry["layer"] is None else f"layer {entry['layer'] or _WHOLE}")
-    lines = [
-        f"note ({listed(dict.fromkeys(measures), 3)}; {listed(dict.fromkeys(layers), 3)}): {text}"
-        for text, (measures, layers) in list(said.items())[:most]
-    ]
+        layers.append(entry["layer"])
+    lines = []
+    for text, (measures, layers) in list(said.items())[:most]:
+        names = [name for name in dict.fromkeys(layers) if name is not None]
+        where = f" in {_share(names, total)}" if names else ""
+        lines.append(f"note: {listed(dict.fromkeys(measures), 3)}{where}: {text}")
     return lines + [f"{len(said) - most} more notes in the record"] * (len(said) > most)
 
 
@@ -168,9 +189,13 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     value, chance = row["value"], row["null_mean"]
-    form = ".0%" if row["measure"] in READOUTS else ".3g"
-    text = "undefined" if math.isnan(value) else f"{value:{form}}"
+    share = row["measure"] in PROBES
+
+    def shown(number: float, digits: int) -> str:
+        return f"{100 * number:.0f} %" if share else f"{number:.{digits}g}"
+
+    text = "undefined" if math.isnan(value) else shown(value, 3)
     if chance is None or math.isnan(chance):
         return text
     near = abs(chance) <= (row["null_sd"] or 0.0)
-    return f"{text} ({0 if near else chance:{form.replace('3', '2')}})"
+    return f"{text} ({shown(0.0 if near else chance, 2)})"

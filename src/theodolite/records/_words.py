@@ -1,9 +1,21 @@
-"""The words of results: the five families, sentences to act on, names within a sentence."""
+"""The words of results: the five families, typed answers, names within a sentence."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
 
-__all__ = ["FAMILIES", "READOUTS", "Answer", "Family", "listed"]
+__all__ = [
+    "CERTAINTIES",
+    "FAMILIES",
+    "MEMORISED",
+    "PROBES",
+    "Answer",
+    "Certainty",
+    "Family",
+    "Note",
+    "listed",
+]
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,7 @@ class Family:
     heading: str
     question: str
     reading: str
-    chance: str = "shuffled labels"
+    chance: str = "random labels"
     lower_is_aligned: bool = False
 
     @property
@@ -47,14 +59,14 @@ FAMILIES: Mapping[str, Family] = {
             headline="alignment_area",
             heading="label alignment",
             question="Do the labels lie on the strong directions of a layer's features?",
-            reading="From 0 to 1. High: a linear read-out of this layer learns the labels in few"
+            reading="From 0 to 1. High: a linear probe of this layer learns the labels in few"
             " steps.",
         ),
         Family(
             "covariance",
             headline="relative_misalignment",
             heading="misalignment / random",
-            question="Do the weights of a layer follow the directions of the data that it sees?",
+            question="Do the weights of a layer follow the principal directions of its inputs?",
             reading="1 is what random directions give. Below 1: the weights follow the data.",
             chance="random bases",
             lower_is_aligned=True,
@@ -71,67 +83,116 @@ FAMILIES: Mapping[str, Family] = {
             "tangent",
             headline="tangent_alignment",
             heading="tangent alignment",
-            question="Would training this layer alone move the outputs towards the labels?",
-            reading="From 0 to 1. High: a gradient step in this layer moves the outputs along the"
-            " labels. Low: it moves them elsewhere.",
+            question="Would a gradient step in this layer move the outputs towards the labels?",
+            reading="An angle, from 0 to 1. High: a gradient step in this layer moves the outputs"
+            " along the labels. It does not say how far.",
         ),
         Family(
             "gradient",
             headline="feature_omega_contrast",
             heading="feature contrast",
             question="Do features point the same way within a class, more than between classes?",
-            reading="How much better the features of one class agree in direction than those of"
-            " all examples. 0: classes cannot be told apart by direction.",
+            reading="Cosine similarity of features within a class, minus that over all examples."
+            " 0: the direction of the features does not depend on the class.",
         ),
     )
 }
 
 # What the sentences about layers rest on: a column of its own in tables, beside the headlines.
-READOUTS: Mapping[str, Family] = {
+PROBES: Mapping[str, Family] = {
     family.headline: family
     for family in (
         Family(
             "representation",
-            headline="readout_accuracy",
-            heading="read-out accuracy",
-            question="How many labels can be read off a layer?",
-            reading="Share of examples that a linear read-out, fitted to all the others, tells"
-            " right.",
+            headline="probe_accuracy",
+            heading="probe accuracy",
+            question="How many labels does a linear probe of a layer predict?",
+            reading="Share of examples that a linear probe, fitted to all the others, tells right.",
             chance="the largest class every time",
         ),
         Family(
             "representation",
-            headline="readout_r2",
-            heading="read-out R²",
-            question="How much of the targets can be read off a layer?",
-            reading="Share of the variance of the targets that a linear read-out, fitted to all"
-            " the other examples, explains.",
-            chance="the mean of the others every time",
+            headline="probe_r2",
+            heading="probe R²",
+            question="How much of the targets does a linear probe of a layer predict?",
+            reading="Share of the variance of the targets that a linear probe explains. The probe"
+            " is fitted on other examples.",
+            chance="the mean every time",
         ),
     )
 }
 
 
+class Note(StrEnum):
+    """What to know about a number of a layer; said once for all layers, with their count."""
+
+    FEW_FILTERS = "few-filters"
+    FEW_EXAMPLES = "few-examples"
+    ZERO_FEATURES = "zero-features"
+    NO_DIRECTIONS = "no-directions"
+
+    @property
+    def words(self) -> str:
+        """The reason within a sentence."""
+        return _NOTES[self]
+
+
+_NOTES = {
+    Note.FEW_FILTERS: "too few filters for the number of input directions",
+    Note.FEW_EXAMPLES: "fewer examples than features, so compare it with its chance level",
+    Note.ZERO_FEATURES: "all features are zero",
+    Note.NO_DIRECTIONS: "the inputs have no principal directions to compare",
+}
+
+Certainty = Literal["clear", "likely", "undecided"]
+CERTAINTIES: tuple[Certainty, ...] = ("clear", "likely", "undecided")
+# Findings about the task that say a network mostly memorises its training examples.
+MEMORISED = ("memorised", "mostly-memorised")
+
+
 @dataclass(frozen=True)
 class Answer:
-    """A sentence about a network with what it rests on; docs/records.md has the layout.
+    """One sentence about a network, how sure it is, and what it rests on.
 
     Args:
-        question: "task", "layer", "groups" or "next".
-        text: the answer.
-        certainty: "clear", "likely" or "open".
-        why: what that rests on: error rates, numbers.
-        evidence: keys of the figures of a report that show it.
+        question: "task", "layer" or "groups"; older records have "next" too.
+        text: the answer, with its number.
+        certainty: "clear" (measured on held-out examples), "likely" or "undecided".
+        evidence: the numbers behind it, in one line.
+        advice: what to do, with the argument to pass; empty where there is nothing to do.
+        finding: the answer as one word for programs; docs/answers.md lists them.
+        figures: keys of the figures of a report that show the evidence.
     """
 
     question: str
     text: str
-    certainty: str
-    why: str
-    evidence: tuple[str, ...] = ()
+    certainty: Certainty
+    evidence: str = ""
+    advice: str = ""
+    finding: str = ""
+    figures: tuple[str, ...] = ()
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> "Answer":
+        """An answer as a record holds it; text that is missing is empty."""
+        words = ("question", "text", "evidence", "advice", "finding")
+        known = {key: str(entry.get(key, "")) for key in words}
+        given = entry.get("certainty")
+        sure: Certainty = next((level for level in CERTAINTIES if level == given), "undecided")
+        return cls(**known, certainty=sure, figures=tuple(map(str, entry.get("figures", ()))))
+
+    def to_entry(self) -> dict[str, Any]:
+        """Plain data for a record."""
+        return vars(self) | {"figures": list(self.figures)}
+
+    def lines(self) -> list[str]:
+        """What a terminal shows: the sentence, its evidence, what to do."""
+        below = [f"{self.certainty}: {self.evidence}" if self.evidence else self.certainty]
+        below += [self.advice] if self.advice else []
+        return [self.text, *(f"    {line}" for line in below)]
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.certainty}: {self.why})"
+        return f"{self.text} ({self.certainty}: {self.evidence})"
 
 
 def listed(names: Iterable[str], most: int | None = None) -> str:
@@ -139,13 +200,13 @@ def listed(names: Iterable[str], most: int | None = None) -> str:
 
     Args:
         names: none give an empty text.
-        most: as many are told, and how many more there are; None for all.
+        most: as many are named, then how many more there are; None for all.
 
     Example:
         >>> listed(["a"]), listed(["a", "b", "c"]), listed("abcde", most=3), listed([])
         ('a', 'a, b and c', 'a, b, c and 2 more', '')
     """
-    told = list(names)
-    if most is not None and len(told) > most:
-        told = [*told[:most], f"{len(told) - most} more"]
-    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]]))
+    named = list(names)
+    if most is not None and len(named) > most:
+        named = [*named[:most], f"{len(named) - most} more"]
+    return " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))

@@ -16,7 +16,7 @@ from theodolite.sweeps.processes import Failure, Keep, Report, Work, reason_of
 
 __all__ = ["RayResources", "run_on_ray"]
 
-_RETRIES = 3  # of a trial whose worker died; an exception is not tried again
+_RETRIES = 1  # of a trial whose worker died; an exception is not tried again
 _PAUSE = 2.0  # seconds between two reports of a trial
 _PATIENCE = 5.0  # seconds for a cluster to answer
 _POLL = 0.2  # seconds between two looks into the inbox
@@ -45,7 +45,7 @@ def run_on_ray(
     """Do ``work(job, report)`` for every job as a trial, and hand each outcome to ``keep`` here.
 
     Trials send what they return through Ray's object store, so the workers need no disk in common
-    with this machine. A trial whose worker dies is run again by Tune, at most three times; one
+    with this machine. A trial whose worker dies is run once more by Tune, then reported; one
     that raises ends, with its error.
 
     Returns:

@@ -1,0 +1,125 @@
+"""Files that are whole or absent, and folders that one process writes at a time."""
+
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from theodolite.errors import RecordError, WriteError
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["locked", "made_folder", "read_file", "remove_leftovers", "replace_file"]
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write a file under a temporary name beside it, flush it to the disk, then move it.
+
+    A reader sees the old file or the new one. A write that fails leaves the old one and no other.
+
+    Raises:
+        WriteError: If the disk is full, or the folder cannot be written.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WriteError(
+                f"{target}: cannot be written ({error.strerror or error}); free some space, or "
+                "name a folder that can be written"
+            ) from error
+        raise
+    return target
+
+
+def remove_leftovers(folder: Path, *names: str) -> None:
+    """Remove temporary files of these names, which killed processes left; only while locked."""
+    for name in names:
+        for path in folder.glob(f".{name}.*"):
+            with suppress(OSError):
+                path.unlink()
+
+
+def made_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder, created where it does not exist.
+
+    Raises:
+        RecordError: If it is a file, or lies in one.
+        WriteError: If it cannot be created.
+    """
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise RecordError(
+            f"expected a folder to save in, got {target}, which is a file or lies in one; pass the "
+            "name of a folder"
+        ) from error
+    except OSError as error:
+        raise WriteError(
+            f"{target}: the folder cannot be created ({error.strerror or error}); name another"
+        ) from error
+    return target
+
+
+def read_file(path: Path, max_bytes: int | None) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        RecordError: If it is larger than the limit, or no regular file.
+        OSError: If it cannot be read.
+    """
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(f"{path.name} is a folder")
+    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for without end
+        raise RecordError(f"{path}: expected a regular file, got a pipe, socket or device")
+    require_size(path, found.st_size, max_bytes)
+    return path.read_bytes()
+
+
+def require_size(path: Path, size: int, max_bytes: int | None) -> None:
+    """Raise a RecordError if a file, or what it unpacks to, is larger than the limit."""
+    if max_bytes is not None and size > max_bytes:
+        raise RecordError(
+            f"{path}: it takes {size:,} bytes, more than the limit of {max_bytes:,}; if you trust "
+            "the file, pass a larger max_bytes="
+        )
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold a folder: other processes and threads that ask for it wait until the block ends.
+
+    The operating system releases the lock of a process that ends, however it ends.
+
+    Yields:
+        Whether the folder is held: Windows, and some network file systems, have no such locks.
+        Without one nothing that another process may need is removed.
+    """
+    if sys.platform == "win32":
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    held = False
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            held = True
+        yield held
+    finally:
+        if held:  # closing alone would leave the lock to a child that was forked meanwhile
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
