@@ -10,7 +10,7 @@ from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from theodolite import advice, engine, integrations, interventions, measures, metrics, theory
-    from theodolite.advice import learning_curve
+    from theodolite.advice import learning_curve as learning_curve
     from theodolite.engine import features, gradient_alignment, tangent_features, tangent_kernels
     from theodolite.surveys import Comparison as Comparison
     from theodolite.surveys import History as History
@@ -27,7 +27,6 @@ __all__ = [
     "gradient_alignment",
     "integrations",
     "interventions",
-    "learning_curve",
     "load",
     "measures",
     "metrics",

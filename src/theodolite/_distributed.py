@@ -1,6 +1,6 @@
 """Processes that measure one thing together: the few collectives that everything else is made of.
 
-Every exchange begins by agreeing that nobody has failed. A process that fails takes part in one
+Every exchange begins by agreeing that no process has failed. A process that fails takes part in one
 such agreement from its error handler, whatever the others are about to exchange, so that all of
 them raise and none waits for an answer that will not come.
 """
@@ -154,6 +154,25 @@ class Processes:
         )
         return held[0]
 
+    def share_failure(self, error: Exception | None) -> None:
+        """All raise the error of the first process, where it has one; the others pass None."""
+        if self.alone:
+            if error is not None:
+                raise error
+            return
+        told = self.spread(None if error is None else (_described(error), self._is_agreed(error)))
+        if told is None:
+            return
+        if error is None and told[1] and self._agreed is not None:
+            raise self._agreed
+        if error is None:
+            kind, unexpected, text = told[0]
+            error = kind(f"process 0 of {self.size} failed: {text}")
+            if isinstance(error, ProcessError):
+                error.unexpected = unexpected
+        self._agreed = error
+        raise error
+
     def _agree(self, error: Exception | None) -> None:
         """Take part in the agreement that precedes every exchange; raise if somebody failed."""
         flag = torch.tensor([int(error is not None)], device=self._device)
@@ -181,7 +200,7 @@ class Processes:
         return found
 
     def _run(self, exchange: Callable[[], Any]) -> None:
-        """An exchange; one that breaks is no failure of ours that the others could be told of."""
+        """An exchange; one that breaks is no failure of ours to report to the others."""
         try:
             exchange()
         except RuntimeError as error:

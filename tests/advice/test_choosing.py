@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from theodolite.advice import Candidate, choosing_notes, ranked
+from theodolite.advice import Candidate, choosing_notes, ranked, tied
 
 
 def entry(name, error, parameters, features=None, misses=()):
@@ -48,23 +48,23 @@ def test_equal_sizes_say_nothing():
     assert "same size" in choosing_notes([entry("a", 0.1, 10), entry("b", 0.3, 10)])[-1]
 
 
-def test_models_that_are_not_told_apart_are_named():
+def test_models_that_are_not_distinguished_are_a_tie():
     rng = np.random.default_rng(0)
     first = rng.random(100)
     near, far = first + 0.3 * rng.standard_normal(100), first + 0.5
-    notes = choosing_notes(
-        [
-            entry("a", 0.1, 10, misses=first),
-            entry("b", 0.11, 20, misses=near),
-            entry("c", 0.5, 5, misses=far),
-        ]
-    )
-    assert notes[0] == "a comes first, but on these examples b is not told apart from it."
+    models = [
+        entry("c", 0.5, 5, misses=far),
+        entry("b", 0.11, 20, misses=near),
+        entry("a", 0.1, 10, misses=first),
+    ]
+    assert tied(models) == ["a", "b"]
+    assert tied(models[::2]) == []
+    assert not any("b is not" in note for note in choosing_notes(models))  # said in the headline
 
 
 def test_features_that_disagree_are_told():
     notes = choosing_notes([entry("a", 0.1, 10, features=0.5), entry("b", 0.2, 10, features=0.2)])
-    assert notes[0].startswith("Read-outs of the features alone would start from b")
+    assert notes[0].startswith("Linear probes would start from b")
 
 
 def test_features_alone_beside_tangent_kernels_are_told():

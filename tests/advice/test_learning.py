@@ -29,7 +29,7 @@ def test_two_hundred_examples_predict_the_error_of_two_thousand(generator):
         found = []
         for _ in range(8 if n < 2000 else 2):
             x, y = regression(n + 4000, generator)
-            ridge = representation.leave_one_out_readout(x[:n], y[:n]).ridge
+            ridge = representation.leave_one_out_probe(x[:n], y[:n]).ridge
             a, b = x[:n] - x[:n].mean(0), y[:n] - y[:n].mean()
             penalty = ridge * a.square().sum() / n * torch.eye(100, dtype=torch.float64)
             weights = torch.linalg.solve(a.T @ a + penalty, a.T @ b)
@@ -73,7 +73,7 @@ def test_at_hand_the_curve_is_the_leave_one_out_accuracy(generator):
     x, y = classes(200, generator)
     curve = th.learning_curve(x, y, [200])
     # One half of an example is added, so that no error at all is not taken for certainty.
-    own = representation.readout_accuracy(x, y).item()
+    own = representation.probe_accuracy(x, y).item()
     assert curve.accuracy.item() == pytest.approx(own, abs=0.02)
 
 

@@ -127,11 +127,10 @@ def test_true_labels_beside_those_of_the_data(tmp_path, split, form):
 def test_the_same_note_about_several_measures_is_one_line(data, tmp_path):
     words = ("--family", "covariance", "-o", tmp_path)
     printed = " ".join(call("survey", MLP[0], data, *MLP[1:], *words).split())
-    told = "3 filters are too few to judge directions"
-    assert printed.count(told) == 1
-    said = "note (relative_misalignment, misalignment and random_basis_misalignment; layer fc2): 3"
-    assert said in printed
-    assert th.load(tmp_path).summary().count(told) == 1
+    reason = "too few filters for the number of input directions"
+    assert printed.count(reason) == 1
+    assert "misalignment / random undefined in 2 of 2 layers (fc1 and fc2): " + reason in printed
+    assert th.load(tmp_path).summary().count(reason) == 1
 
 
 def test_nothing_is_written_over(data, tmp_path):
@@ -229,7 +228,7 @@ def test_view_of_a_run_that_broke_off_shows_every_family_and_since_when(data, tm
         monitor.step(step)
     printed = call("view", tmp_path / "run", "--no-open")
     (steps,) = (line for line in printed.splitlines() if line.startswith("at step"))
-    # The read-out has a column of its own beside label alignment.
+    # Probe accuracy has a column of its own beside label alignment.
     assert steps.split()[2:] == ["0", "0", "10", "10", "0", "0"]
     assert "not measured" not in printed
     (exhibit,) = find_exhibits(tmp_path)

@@ -85,7 +85,7 @@ def test_survey_is_that_of_the_library(tmp_path, arrays):
     assert [row["measure"] for row in rows] == [row["measure"] for row in wanted]
     found = [float(row["value"]) for row in rows if row["value"] is not None]
     assert found == pytest.approx([row["value"] for row in wanted if row["reason"] is None])
-    assert {row["layer"] for row in rows} == {"first", "second", "head", None}
+    assert {row["layer"] for row in rows} == {"input", "first", "second", "head", None}
 
 
 def test_arrays_of_the_other_split(tmp_path, arrays):

@@ -100,7 +100,7 @@ MONITOR = {
     "every": 2,
     "permutations": 3,
     "sizes": {"covariance": None},
-    "options": {"deep_covariance": True},
+    "options": {"details": True},
 }
 
 

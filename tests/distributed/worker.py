@@ -18,7 +18,7 @@ from tests.metrics import streams
 from tests.survey.subjects import mlp
 from theodolite._distributed import Processes
 from theodolite.cli import app
-from theodolite.engine import _tangents
+from theodolite.engine import kernels
 from theodolite.errors import MemoryLimitError
 
 
@@ -39,7 +39,7 @@ def surveys() -> dict:
                 buffer.mul_(1 + get_rank())
             before = [buffer.clone() for buffer in model.buffers()]
             options = case.options | {"truth": case.truth(x)}
-            record = theodolite.survey(wrapped, case.feed(x, y), **options).record
+            record = theodolite.survey(wrapped, case.feed(x, y), seconds=None, **options).record
             found[name, shares] = numbers(record)
             for buffer, saved in zip(model.buffers(), before, strict=True):
                 assert torch.equal(buffer, saved)
@@ -47,11 +47,10 @@ def surveys() -> dict:
 
 
 def copies() -> dict:
-    """The same data in every process, and generators in different states."""
+    """The same data in every process, and random states that differ."""
     case = CASES["all families"]
-    generator = torch.Generator().manual_seed(5 + get_rank())
     torch.manual_seed(get_rank())
-    options = case.with_options(generator=generator) | {"truth": case.truth(case.data()[0])}
+    options = case.with_options(seed=5, seconds=None) | {"truth": case.truth(case.data()[0])}
     found = theodolite.survey(case.model(), case.data(), **options)
     return numbers(found.record)
 
@@ -147,19 +146,19 @@ def _message(call) -> tuple[str, str]:
 
 def _skipped(x, y) -> dict:
     """One process lacks the memory for exact kernels: all fall back to the sketch."""
-    real = _tangents.tangent_kernels
+    real = kernels.tangent_kernels
 
     def refused(*args, **options):
         if get_rank() == get_world_size() - 1:
             raise MemoryLimitError("too little memory here")
         return real(*args, **options)
 
-    _tangents.tangent_kernels = refused
+    kernels.tangent_kernels = refused
     try:
         found = theodolite.survey(mlp().double(), (x, y), families=["tangent", "gradient"])
         return {"routes": found.record.contents["routes"], **numbers(found.record)}
     finally:
-        _tangents.tangent_kernels = real
+        kernels.tangent_kernels = real
 
 
 def absent() -> tuple[str, str]:

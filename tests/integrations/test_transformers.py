@@ -148,7 +148,7 @@ def test_language_models_are_watched_while_they_are_fine_tuned(tmp_path):
     assert {"cka_target", "in_class_omega", "tangent_alignment", "loss"} <= measured
     assert {answer["question"] for answer in last["answers"]} >= {"task", "groups"}
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Do groups pull apart" in page
+    assert "Which layers do data sources disagree on?" in page
     assert "Measure held-out examples next" not in page  # they have been
 
 

@@ -8,6 +8,15 @@ import torch
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.measures import covariance
+from theodolite_papers.maennel2020.formulas import (
+    activation,
+    alignment,
+    bounds,
+    curves,
+    divergence,
+    overlap,
+    symmetry,
+)
 
 EYE = torch.eye(3, dtype=torch.float64)
 ASYMMETRIC = EYE + torch.ones(3, 3, dtype=torch.float64).triu(1)
@@ -25,45 +34,45 @@ TIED = torch.diag(torch.tensor([3.0, 1.0, 1.0], dtype=torch.float64))
 DEFINITE = {
     "misalignment": lambda bad: covariance.misalignment(DATA, bad),
     "misalignment_terms": lambda bad: covariance.misalignment_terms(DATA, bad),
-    "closest_aligned": lambda bad: covariance.closest_aligned(DATA, bad),
-    "one_sided_misalignment": lambda bad: covariance.one_sided_misalignment(DATA, bad),
+    "closest_aligned": lambda bad: bounds.closest_aligned(DATA, bad),
+    "one_sided_misalignment": lambda bad: bounds.one_sided_misalignment(DATA, bad),
     "basis_misalignment": lambda bad: covariance.basis_misalignment(EYE, bad),
     "basis_misalignment_terms": lambda bad: covariance.basis_misalignment_terms(EYE, bad),
     "random_basis_misalignment": covariance.random_basis_misalignment,
     "relative_misalignment": lambda bad: covariance.relative_misalignment(DATA, bad, EYE[None]),
     "compare_misalignment": lambda bad: covariance.compare_misalignment(DATA, bad, 100),
-    "kantorovich_bound": covariance.kantorovich_bound,
-    "haar_bound": covariance.haar_bound,
-    "symmetric_kl first": lambda bad: covariance.symmetric_kl(bad, EYE),
-    "symmetric_kl second": lambda bad: covariance.symmetric_kl(EYE, bad),
-    "gaussian_kl": lambda bad: covariance.gaussian_kl(EYE, bad),
-    "fisher_rao_length": lambda bad: covariance.fisher_rao_length(bad, EYE),
-    "gaussian_information": lambda bad: covariance.gaussian_information(bad, EYE),
+    "kantorovich_bound": bounds.kantorovich_bound,
+    "haar_bound": bounds.haar_bound,
+    "symmetric_kl first": lambda bad: divergence.symmetric_kl(bad, EYE),
+    "symmetric_kl second": lambda bad: divergence.symmetric_kl(EYE, bad),
+    "gaussian_kl": lambda bad: divergence.gaussian_kl(EYE, bad),
+    "fisher_rao_length": lambda bad: divergence.fisher_rao_length(bad, EYE),
+    "gaussian_information": lambda bad: divergence.gaussian_information(bad, EYE),
 }
 # A matrix that must be symmetric.
 SYMMETRIC = {
     **DEFINITE,
     "misalignment data": lambda bad: covariance.misalignment(bad, EYE),
-    "one_sided data": lambda bad: covariance.one_sided_misalignment(bad, EYE),
+    "one_sided data": lambda bad: bounds.one_sided_misalignment(bad, EYE),
     "relative data": lambda bad: covariance.relative_misalignment(bad, EYE, EYE[None]),
     "compare data": lambda bad: covariance.compare_misalignment(bad, EYE, 100),
     "compress data": lambda bad: covariance.compress_covariance(bad, EYE, 1),
     "compress weights": lambda bad: covariance.compress_covariance(DATA, bad, 1),
-    "is_aligned matrix": lambda bad: covariance.is_aligned(bad, EYE),
-    "is_aligned reference": lambda bad: covariance.is_aligned(EYE, bad),
-    "alignment_defect": lambda bad: covariance.alignment_defect(EYE, bad),
-    "corresponding_eigenvalues": lambda bad: covariance.corresponding_eigenvalues(bad, EYE),
-    "random_symmetry": covariance.random_symmetry,
-    "symmetrize": lambda bad: covariance.symmetrize(EYE, bad),
+    "is_aligned matrix": lambda bad: alignment.is_aligned(bad, EYE),
+    "is_aligned reference": lambda bad: alignment.is_aligned(EYE, bad),
+    "alignment_defect": lambda bad: alignment.alignment_defect(EYE, bad),
+    "corresponding_eigenvalues": lambda bad: alignment.corresponding_eigenvalues(bad, EYE),
+    "random_symmetry": symmetry.random_symmetry,
+    "symmetrize": lambda bad: symmetry.symmetrize(EYE, bad),
     "transfer_function": lambda bad: covariance.transfer_function(bad, WEIGHTS),
     "transfer_from_covariance data": lambda bad: covariance.transfer_from_covariance(bad, EYE),
     "transfer_from_covariance": lambda bad: covariance.transfer_from_covariance(DATA, bad),
-    "eigenvector_overlap first": lambda bad: covariance.eigenvector_overlap(bad, EYE),
-    "eigenvector_overlap second": lambda bad: covariance.eigenvector_overlap(EYE, bad),
+    "eigenvector_overlap first": lambda bad: overlap.eigenvector_overlap(bad, EYE),
+    "eigenvector_overlap second": lambda bad: overlap.eigenvector_overlap(EYE, bad),
     "subspace_overlap": lambda bad: covariance.subspace_overlap(EYE, bad, [0]),
-    "match data": lambda bad: covariance.match_eigenvectors(bad, EYE),
-    "match weights": lambda bad: covariance.match_eigenvectors(EYE, bad),
-    "direction": lambda bad: covariance.gaussian_information(EYE, bad),
+    "match data": lambda bad: overlap.match_eigenvectors(bad, EYE),
+    "match weights": lambda bad: overlap.match_eigenvectors(EYE, bad),
+    "direction": lambda bad: divergence.gaussian_information(EYE, bad),
 }
 SINGLE = {"random_basis_misalignment", "random_symmetry", "kantorovich_bound", "haar_bound"}
 PAIRED = [name for name in SYMMETRIC if name not in SINGLE]
@@ -117,7 +126,7 @@ def test_matrices_must_agree_in_size(call):
         lambda bad: covariance.basis_misalignment(bad, EYE),
         lambda bad: covariance.basis_misalignment_terms(bad, EYE),
         lambda bad: covariance.relative_misalignment(DATA, EYE, bad[None]),
-        lambda bad: covariance.rotation_equivariance_check(lambda w, x: (w,), WEIGHTS, EYE, bad),
+        lambda bad: symmetry.rotation_equivariance_check(lambda w, x: (w,), WEIGHTS, EYE, bad),
     ],
     ids=["basis", "basis terms", "relative", "rotation"],
 )
@@ -177,12 +186,12 @@ CASES = {
         r"rtol: expected a number in \[0.0, 1.0\], got -1.0",
     ),
     "tolerance": (
-        lambda: covariance.is_aligned(DATA, EYE, tolerance=2.0),
+        lambda: alignment.is_aligned(DATA, EYE, tolerance=2.0),
         DomainError,
         "tolerance: expected a number in",
     ),
     "one side": (
-        lambda: covariance.one_sided_misalignment(DATA, EYE, first="both"),
+        lambda: bounds.one_sided_misalignment(DATA, EYE, first="both"),
         DomainError,
         "first: expected one of 'weights', 'aligned', got 'both'",
     ),
@@ -192,7 +201,7 @@ CASES = {
         "draws: expected an integer of at least 1, got 0",
     ),
     "symmetry draws": (
-        lambda: covariance.random_symmetry(EYE, draws=0),
+        lambda: symmetry.random_symmetry(EYE, draws=0),
         DomainError,
         "draws: expected",
     ),
@@ -204,32 +213,32 @@ CASES = {
     ),
     "subspace_size": (lambda: covariance.subspace_size(4, 0), DomainError, "dimensions: expected"),
     "stacks": (
-        lambda: covariance.symmetric_kl(EYE.expand(2, 3, 3), EYE),
+        lambda: divergence.symmetric_kl(EYE.expand(2, 3, 3), EYE),
         ShapeError,
         r"covariance_2: expected shape \(2, 3, 3\).*expand the leading axes",
     ),
     "zero eigenvalue": (
-        lambda: covariance.rotation_information(0.0, 1.0),
+        lambda: divergence.rotation_information(0.0, 1.0),
         DomainError,
         "eigenvalue_1: expected positive eigenvalues, got 0.0",
     ),
     "eigenvalues of two lengths": (
-        lambda: covariance.rotation_information(torch.ones(2), torch.ones(3)),
+        lambda: divergence.rotation_information(torch.ones(2), torch.ones(3)),
         ShapeError,
         r"that broadcast, but eigenvalue_1 is \(2,\), eigenvalue_2 is \(3,\)",
     ),
     "no samples": (
-        lambda: covariance.rotation_angle_deviation(2.0, 1.0, 0),
+        lambda: divergence.rotation_angle_deviation(2.0, 1.0, 0),
         DomainError,
         "count: expected an integer of at least 1",
     ),
     "chain of no samples": (
-        lambda: covariance.rotation_chain(0.1, 2.0, 1.0, 0),
+        lambda: divergence.rotation_chain(0.1, 2.0, 1.0, 0),
         DomainError,
         "count: expected an integer",
     ),
     "angle": (
-        lambda: covariance.rotation_length(math.inf, 2.0, 1.0),
+        lambda: divergence.rotation_length(math.inf, 2.0, 1.0),
         DomainError,
         "angle: expected finite",
     ),
@@ -264,17 +273,17 @@ CASES = {
         "weights: expected finite",
     ),
     "curves": (
-        lambda: covariance.curve_deviation(WEIGHTS[0], WEIGHTS[0, :2]),
+        lambda: curves.curve_deviation(WEIGHTS[0], WEIGHTS[0, :2]),
         ShapeError,
         r"curve_2: expected a curve of shape \(3,\).*same points",
     ),
     "empty curve": (
-        lambda: covariance.unimodality_defect(WEIGHTS[0, :0]),
+        lambda: curves.unimodality_defect(WEIGHTS[0, :0]),
         ShapeError,
         "curve: expected at least one point",
     ),
     "nan curve": (
-        lambda: covariance.unimodality_defect(WEIGHTS[0] * math.nan),
+        lambda: curves.unimodality_defect(WEIGHTS[0] * math.nan),
         DomainError,
         "curve: expected finite",
     ),
@@ -286,81 +295,81 @@ CASES = {
     "rank twice": (lambda: covariance.subspace_overlap(EYE, EYE, [1, 1]), DomainError, "different"),
     "no ranks": (lambda: covariance.subspace_overlap(EYE, EYE, []), DomainError, "different ranks"),
     "negative eigenvalue": (
-        lambda: covariance.predicted_overlap_loss(torch.tensor([1.0, -1.0]), 5, 5),
+        lambda: overlap.predicted_overlap_loss(torch.tensor([1.0, -1.0]), 5, 5),
         DomainError,
         "eigenvalues: expected numbers of at least 0, got -1.0",
     ),
     "matrix of eigenvalues": (
-        lambda: covariance.predicted_overlap_loss(EYE, 5, 5),
+        lambda: overlap.predicted_overlap_loss(EYE, 5, 5),
         ShapeError,
         "eigenvalues: expected 1 axes",
     ),
     "empty sample": (
-        lambda: covariance.predicted_overlap_loss(torch.ones(2), 5, 0),
+        lambda: overlap.predicted_overlap_loss(torch.ones(2), 5, 0),
         DomainError,
         "count_2: expected an integer",
     ),
     "threshold": (
-        lambda: covariance.match_eigenvectors(DATA, EYE, threshold=1.0),
+        lambda: overlap.match_eigenvectors(DATA, EYE, threshold=1.0),
         DomainError,
         r"threshold: expected a number in \(0.0, 1.0\), got 1.0",
     ),
     "match nothing": (
-        lambda: covariance.match_eigenvectors(DATA, EYE, count=0),
+        lambda: overlap.match_eigenvectors(DATA, EYE, count=0),
         DomainError,
         "count: expected an integer of at least 1",
     ),
     "no examples": (
-        lambda: covariance.activation_fractions(torch.ones(0, 3)),
+        lambda: activation.activation_fractions(torch.ones(0, 3)),
         ShapeError,
         "activations: expected at least one entry",
     ),
     "no neurons": (
-        lambda: covariance.activation_fractions(torch.ones(3)),
+        lambda: activation.activation_fractions(torch.ones(3)),
         ShapeError,
         "activations: expected an axis of examples and one of neurons",
     ),
     "nan activation": (
-        lambda: covariance.activation_fractions(torch.full((2, 2), math.nan)),
+        lambda: activation.activation_fractions(torch.full((2, 2), math.nan)),
         DomainError,
         "activations: expected finite",
     ),
     "neuron": (
-        lambda: covariance.activation_fractions(WEIGHTS, neuron="pixel"),
+        lambda: activation.activation_fractions(WEIGHTS, neuron="pixel"),
         DomainError,
         "neuron: expected one of 'element', 'channel', 'channel_mean', got 'pixel'",
     ),
     "no parts": (
-        lambda: covariance.merge_activation_fractions([]),
+        lambda: activation.merge_activation_fractions([]),
         ShapeError,
         "parts: expected batches of one layer, got 0",
     ),
     "parts of two layers": (
-        lambda: covariance.merge_activation_fractions(
-            [covariance.activation_fractions(WEIGHTS), covariance.activation_fractions(EYE[:, :2])]
+        lambda: activation.merge_activation_fractions(
+            [activation.activation_fractions(WEIGHTS), activation.activation_fractions(EYE[:, :2])]
         ),
         ShapeError,
         r"got 2 of \[2, 3\] neurons",
     ),
     "bins": (
-        lambda: covariance.activation_histogram(torch.ones(2), bins=0),
+        lambda: activation.activation_histogram(torch.ones(2), bins=0),
         DomainError,
         "bins: expected an integer of at least 1, got 0",
     ),
     "percentages": (
-        lambda: covariance.activation_histogram(torch.tensor([12.0, 50.0])),
+        lambda: activation.activation_histogram(torch.tensor([12.0, 50.0])),
         DomainError,
         "fractions: expected fractions from 0 to 1, got values from 12.0 to 50.0; percentages",
     ),
     "training that changes shape": (
-        lambda: covariance.rotation_equivariance_check(
+        lambda: symmetry.rotation_equivariance_check(
             lambda w, x: (w,) if bool((w == WEIGHTS).all()) else (w, x), WEIGHTS, EYE
         ),
         ShapeError,
         "train: expected results of the same shapes in both runs",
     ),
     "inputs of another dimension": (
-        lambda: covariance.rotation_equivariance_check(lambda w, x: (w,), WEIGHTS, WEIGHTS.T),
+        lambda: symmetry.rotation_equivariance_check(lambda w, x: (w,), WEIGHTS, WEIGHTS.T),
         ShapeError,
         "inputs: expected dimension 3",
     ),

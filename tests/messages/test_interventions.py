@@ -9,14 +9,10 @@ from tests import networks
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions import (
     Directions,
-    FeatureMaximizationRecipe,
     covariance_init_,
     eigenvector_filters,
-    eigenvector_init_,
-    feature_pair_loss,
     freeze_except_,
     layer_norms,
-    layerwise_feature_maximization,
     replace_head_,
     rescale_to_,
     sample_filters,
@@ -24,6 +20,12 @@ from theodolite.interventions import (
     tau_curve,
     transfer_layers_,
 )
+from theodolite_papers.lou2022.formulas.feature_maximization import (
+    FeatureMaximizationRecipe,
+    feature_pair_loss,
+    layerwise_feature_maximization,
+)
+from theodolite_papers.maennel2020.formulas.eigenvector_init import eigenvector_init_
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2

@@ -475,3 +475,30 @@ def test_other_folders(tmp_path):
     save_record(Record({"cka": 1.0}), tmp_path)
     with pytest.raises(RecordError, match="got kind None; read it with load_record"):
         th.load(tmp_path)
+
+
+def test_a_model_whose_weights_have_no_shape_yet_is_refused():
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    with pytest.raises(DomainError, match=r"'1.weight' is made by the first batch .* call model"):
+        th.survey(lazy, (X, Y))
+
+
+def test_targets_that_make_no_columns_are_refused():
+    with pytest.raises(DomainError, match=r"at least one number per example, got none: shape"):
+        th.survey(model(), (X, torch.zeros(len(X), 0)))
+    with pytest.raises(DomainError, match=r"classes below 1,000,000, got 1,000,000,000,000"):
+        th.survey(model(), (X, torch.full((len(X),), 10**12)))
+
+
+def test_class_labels_may_come_in_a_column():
+    net = model()
+    both = [th.survey(net, (X, t), families="gradient") for t in (Y, Y.unsqueeze(1))]
+    assert both[0].record.contents["rows"] == both[1].record.contents["rows"]
+
+
+def test_a_loss_that_fails_says_so_before_anything_is_measured():
+    def broken(outputs, targets):
+        raise KeyError("weight")
+
+    with pytest.raises(ShapeError, match=r"loss: expected one that takes outputs .* KeyError"):
+        th.survey(model(), (X, Y), loss=broken)

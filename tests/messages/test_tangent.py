@@ -6,6 +6,7 @@ import torch
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.measures import tangent
+from theodolite_papers.lou2022.formulas import energy, fisher, hierarchy, labels, updates
 
 KERNEL = torch.eye(6).reshape(3, 2, 3, 2)
 TARGETS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
@@ -52,7 +53,7 @@ def test_bad_labels_are_rejected(labels, classes, error, message):
         tangent.operator_alignment,
         tangent.correlation_term,
         tangent.alignment_decomposition,
-        tangent.label_contribution,
+        updates.label_contribution,
     ],
 )
 @pytest.mark.parametrize(
@@ -95,32 +96,32 @@ def test_bad_kernels_and_targets_are_rejected(measure, kernel, targets, error, m
         (lambda: tangent.stable_rank(torch.ones(3)), ShapeError, "matrix: expected 2 axes"),
         (lambda: tangent.stable_rank(torch.ones(0, 3)), ShapeError, "matrix: expected at least"),
         (lambda: tangent.effective_rank(torch.ones(1, 2) / 0), DomainError, "matrix: .*finite"),
-        (lambda: tangent.normalized_spectrum(torch.ones(2, 3)), ShapeError, "a square matrix"),
+        (lambda: energy.normalized_spectrum(torch.ones(2, 3)), ShapeError, "a square matrix"),
         (
-            lambda: tangent.normalized_spectrum(torch.eye(2).cumsum(1)),
+            lambda: energy.normalized_spectrum(torch.eye(2).cumsum(1)),
             DomainError,
             r"matrix: expected a symmetric matrix.*\(m \+ m.T\) / 2",
         ),
-        (lambda: tangent.normalized_spectrum(torch.eye(2), 0), DomainError, "count: .* got 0"),
-        (lambda: tangent.uncoupled_bound(TARGETS[:, 0]), ShapeError, "targets: expected 2 axes"),
+        (lambda: energy.normalized_spectrum(torch.eye(2), 0), DomainError, "count: .* got 0"),
+        (lambda: labels.uncoupled_bound(TARGETS[:, 0]), ShapeError, "targets: expected 2 axes"),
         (
-            lambda: tangent.frozen_update(KERNEL, TARGETS, 0.0),
+            lambda: updates.frozen_update(KERNEL, TARGETS, 0.0),
             DomainError,
             r"learning_rate: expected a number in \(0.0, inf\), got 0.0",
         ),
         (
-            lambda: tangent.frozen_update_bounds(KERNEL, TARGETS[:1], 0.1),
+            lambda: updates.frozen_update_bounds(KERNEL, TARGETS[:1], 0.1),
             ShapeError,
             r"loss_gradient: expected shape \(3, 2\)",
         ),
         (
-            lambda: tangent.rank_one_model(FEATURES, TARGETS[:2]),
+            lambda: updates.rank_one_model(FEATURES, TARGETS[:2]),
             ShapeError,
             r"targets: expected shape \(3, 2\).*got \(2, 2\)",
         ),
-        (lambda: tangent.rank_one_model(FEATURES[0], TARGETS), ShapeError, "expected 3 axes"),
+        (lambda: updates.rank_one_model(FEATURES[0], TARGETS), ShapeError, "expected 3 axes"),
         (
-            lambda: tangent.label_gradient_correlation(TARGETS, TARGETS[:2]),
+            lambda: labels.label_gradient_correlation(TARGETS, TARGETS[:2]),
             ShapeError,
             r"equal shapes, but targets is \(3, 2\), loss_gradient is \(2, 2\)",
         ),
@@ -158,10 +159,10 @@ def test_other_bad_input_is_rejected(call, error, message):
 @pytest.mark.parametrize(
     "measure",
     [
-        tangent.fisher_gram,
-        tangent.fisher_stable_rank,
-        lambda kernel, hessian: tangent.fisher_correlation(kernel, hessian, TARGETS),
-        lambda kernel, hessian: tangent.fisher_information(FEATURES, hessian),
+        fisher.fisher_gram,
+        fisher.fisher_stable_rank,
+        lambda kernel, hessian: fisher.fisher_correlation(kernel, hessian, TARGETS),
+        lambda kernel, hessian: fisher.fisher_information(FEATURES, hessian),
     ],
     ids=["gram", "stable_rank", "correlation", "information"],
 )
@@ -182,16 +183,16 @@ def test_bad_hessians_are_rejected(measure, hessian, error, message):
 )
 def test_bad_layers_are_rejected(vectors, sizes, values, error, message):
     with pytest.raises(error, match=message):
-        tangent.layer_energy(vectors, sizes, values)
+        energy.layer_energy(vectors, sizes, values)
 
 
 @pytest.mark.parametrize(
     "summary",
     [
         tangent.peak_layer,
-        tangent.prominence,
-        tangent.relative_alignment,
-        tangent.is_ascent_descent,
+        hierarchy.prominence,
+        hierarchy.relative_alignment,
+        hierarchy.is_ascent_descent,
     ],
 )
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_bad_curves_are_rejected(summary, curve, error, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tangent.is_ascent_descent(CURVE, -0.1), r"tolerance: .* in \[0.0, 1.0\]"),
+        (lambda: hierarchy.is_ascent_descent(CURVE, -0.1), r"tolerance: .* in \[0.0, 1.0\]"),
     ],
     ids=["tolerance"],
 )
@@ -233,4 +234,4 @@ def test_shares_outside_their_domain_are_rejected(call, message):
 )
 def test_bad_peaks_are_rejected(depths, peaks, error, message):
     with pytest.raises(error, match=message):
-        tangent.fit_equilibrium(np.array(depths), np.array(peaks))
+        hierarchy.fit_equilibrium(np.array(depths), np.array(peaks))

@@ -14,6 +14,7 @@ from tests.reference import streams as reference
 from theodolite import metrics
 from theodolite.errors import DomainError, ShapeError
 from theodolite.measures import gradient, representation
+from theodolite_papers.imani2022.formulas import curves
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 every_case = pytest.mark.parametrize("name", CASES)
@@ -256,7 +257,7 @@ def test_every_pair_of_classes_from_one_pass(generator):
     values = metric.compute()
     assert metric.class_pairs == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
     present = [row for row, pair in enumerate(metric.class_pairs) if 3 not in pair]
-    tasks = representation.one_vs_one_curve(features, labels, levels)
+    tasks = curves.one_vs_one_curve(features, labels, levels)
     torch.testing.assert_close(values[present], tasks.curves, rtol=1e-9, atol=1e-9)
     assert values[[2, 4, 5]].isnan().all()
 

@@ -9,6 +9,8 @@ import re
 
 from tests.report.paths import layers_at, numbers_at
 
+PAD = 6  # pixels above and below what a chart over depth draws
+
 TOLERANCE = 0.02  # pixels; SVG paths are written to a hundredth
 
 READ = r"""
@@ -52,9 +54,56 @@ return panels;
 """
 
 
+CHARTS = """
+const charts = JSON.parse(document.getElementById("data").textContent).charts;
+return [...document.querySelectorAll(".canvas")].filter((e) => e.offsetWidth > 0).map((e) => {
+  const svg = e.querySelector("svg.depth");
+  const { log, height } = charts[e.dataset.chart];
+  const traces = [...svg.querySelectorAll(".trace")].map((trace) => ({
+    where: JSON.parse(trace.dataset.where),
+    places: [...trace.querySelectorAll("circle")].map((c) => [
+      parseFloat(c.getAttribute("cx")), Number(c.getAttribute("cy"))]),
+    line: trace.querySelector(".line")?.getAttribute("d") ?? null,
+  }));
+  return { id: e.dataset.chart, log, height, limits: JSON.parse(svg.dataset.limits), traces };
+});
+"""
+
+
+def chart_mismatches(browser, runs):
+    """Points of charts over depth that stand elsewhere than their numbers say."""
+    found = []
+    charts = browser.script(CHARTS)
+    assert charts, "no chart is drawn"
+    for chart in charts:
+        if "-difference-" in chart["id"]:
+            continue
+        low, high = (math.log(v) if chart["log"] else v for v in chart["limits"])
+        for trace in chart["traces"]:
+            run, step, rows = trace["where"]
+            record = runs[run].steps[step].contents["rows"]
+            names = [layer["name"] for layer in runs[run].head.contents["layers"]]
+            wanted = []
+            for place, index in enumerate(rows):
+                value = math.nan if index is None else record[index]["value"]
+                if math.isfinite(value) and (value > 0 or not chart["log"]):
+                    if record[index]["layer"] != names[place]:
+                        found.append(f"{chart['id']}: a marker of another layer at {names[place]}")
+                    share = ((math.log(value) if chart["log"] else value) - low) / (high - low)
+                    at = PAD + (1 - share) * (chart["height"] - 2 * PAD)
+                    wanted.append((100 * (place + 0.5) / len(names), at))
+            if len(wanted) != len(trace["places"]):
+                found.append(f"{chart['id']}: {len(trace['places'])} points for {len(wanted)}")
+                continue
+            for (x, y), (a, b) in zip(trace["places"], wanted, strict=True):
+                if abs(x - a) > 0.006 or abs(y - b) > 0.011:
+                    found.append(f"{chart['id']}: marker at {x}, {y}, expected {a:.2f}, {b:.2f}")
+    return found
+
+
 def mismatches(browser, runs):
     """Every place where the page shows something else than the records say."""
-    found = []
+    found = chart_mismatches(browser, runs)
     panels = browser.script(READ)
     assert panels, "nothing is drawn"
     checked = 0

@@ -132,10 +132,16 @@ def answers_of(layers, rows):
             "likely",
             ["kernel-cka-target", "representation-alignment-area"],
         ),
-        "next": ("Train on.", "open", ["tangent-tangent-alignment", "steps-loss"]),
+        "next": ("Train on.", "undecided", ["tangent-tangent-alignment", "steps-loss"]),
     }
     return [
-        {"question": question, "text": text, "certainty": sure, "why": "made up", "evidence": where}
+        {
+            "question": question,
+            "text": text,
+            "certainty": sure,
+            "evidence": "made up",
+            "figures": where,
+        }
         for question, (text, sure, where) in told.items()
     ]
 

@@ -38,10 +38,10 @@ def told(*runs, step=None):
 def test_two_runs_are_told_by_what_differs():
     found = told(run_with([0.5, 0.6], name="a"), run_with([0.1, 0.2], name="b"))
     assert found["task"].text == (
-        "“a” tells its classes apart more than “b”: CKA to labels 0.600 against 0.200 in l1,"
+        "“a” represents its labels more than “b”: CKA to labels 0.600 against 0.200 in l1,"
         " higher in every layer."
     )
-    assert "28 standard deviations" in found["task"].why
+    assert "28 standard deviations" in found["task"].evidence
     assert found["next"].text.startswith("Look at l0 first")
 
 
@@ -64,16 +64,18 @@ def test_there_are_three_in_order_for_each_network():
 
 
 def entry(text, question="layer", sure="clear", **more):
-    keys = {"question": question, "text": text, "certainty": sure, "why": "a trial"}
-    return keys | {"evidence": []} | more
+    keys = {"question": question, "text": text, "certainty": sure, "evidence": "a trial"}
+    return keys | {"figures": []} | more
 
 
 def test_a_run_is_told_by_its_record_alone():
     run = run_with([0.1, 0.5])
-    told_here = entry("Label <b>ten</b> more.", "next", "likely", evidence=["kernel-cka-target"])
+    told_here = entry("Label <b>ten</b> more.", "next", "likely", figures=["kernel-cka-target"])
     run.steps[0].contents["answers"] = [told_here]
     assert answers([run]) == [
-        Answer("next", "Label <b>ten</b> more.", "likely", "a trial", ("kernel-cka-target",))
+        Answer(
+            "next", "Label <b>ten</b> more.", "likely", "a trial", figures=("kernel-cka-target",)
+        )
     ]
     assert "Label &lt;b&gt;ten&lt;/b&gt; more." in notebook_html([run])
     del run.steps[0].contents["answers"]  # records of earlier versions may have none
@@ -86,8 +88,11 @@ def test_a_sentence_that_a_step_does_not_have_is_that_of_an_earlier_one():
     for record, words in zip(run.steps, ("at first", None, "at last"), strict=True):
         record.contents["answers"] = [entry("now", "task")] + [entry(words)] * (words is not None)
     found = told(run, step=10)
-    assert (found["layer"].text, found["layer"].why) == ("at first", "measured at step 0; a trial")
-    assert found["task"].why == "a trial"
+    assert (found["layer"].text, found["layer"].evidence) == (
+        "at first",
+        "measured at step 0; a trial",
+    )
+    assert found["task"].evidence == "a trial"
     assert told(run)["layer"].text == "at last"
     run.steps[0].contents["answers"] = []
     assert "layer" not in told(run, step=0)

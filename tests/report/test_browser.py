@@ -161,11 +161,16 @@ def test_the_check_sees_a_drawing_that_leaves_its_data(browser, folder):
     fresh(browser, write_html([run], folder / "moved.html"))
     assert mismatches(browser, [run]) == []
     browser.script(
-        "const mark = document.querySelector('#g0-kernel-cka-target-0 .points path');"
+        "const mark = document.querySelector('#g0-representation-label-power-0 .points path');"
         "const [x, y] = mark.getAttribute('transform').match(/\\d[\\d.]*/g).map(Number);"
         "mark.setAttribute('transform', `translate(${x},${y + 0.1})`);"
     )
-    assert len(mismatches(browser, [run])) >= 1
+    assert len(mismatches(browser, [run])) == 1
+    browser.script(
+        "const mark = document.querySelector('#g0-kernel-cka-target circle');"
+        "mark.setAttribute('cy', Number(mark.getAttribute('cy')) + 0.1);"
+    )
+    assert len(mismatches(browser, [run])) == 2
 
 
 def test_pixels_of_maps_without_texts(browser, survey):
@@ -225,8 +230,8 @@ def test_sections_fold_and_links_lead_to_them(browser, survey):
         browser.script(f"document.querySelectorAll('.answer .links a')[{i}].click()")
         browser._next_frame()
         place = f"document.getElementById('{target}')"
-        assert browser.script(f"return {place}.closest('details').open")
-        assert browser.script(f"return {place}.querySelector('.plot').offsetWidth") > 0
+        assert browser.script(f"return {place}.closest('details')?.open ?? true")
+        assert browser.script(f"return {place}.querySelector('.plot, .canvas').offsetWidth") > 0
         top = browser.script(f"return {place}.getBoundingClientRect().top")
         assert 0 <= top < DESKTOP[1]
     for section in ("representation", "covariance", "kernel", "tangent", "gradient"):
@@ -241,10 +246,94 @@ def test_sections_fold_and_links_lead_to_them(browser, survey):
     assert_quiet(browser)
 
 
-def test_comparison_shows_every_run(browser, page):
-    fresh(browser, page)
-    names = browser.texts("#gall-depth-kernel .legend span")
+def test_networks_of_different_depth_are_compared_over_depth(browser, page):
+    fresh(browser, page, unfold=False)
+    names = browser.texts("#section-comparison .legend span")
     assert [name.strip() for name in names] == ["MLP true", "MLP shuffled", "CNN"]
+    lines = "return document.querySelectorAll('#gall-depth-cka-target .line').length"
+    assert browser.script(lines) == 3
+
+
+def test_two_runs_have_their_difference_over_depth(browser, page, runs):
+    fresh(browser, page, unfold=False)
+    shown_there = browser.script(
+        "return [...document.querySelectorAll('#g0-difference-cka-target circle')]"
+        ".map((c) => Number(c.getAttribute('cy')))"
+    )
+    values = [
+        [r["value"] for r in run.steps[-1].contents["rows"] if r["measure"] == "cka_target"]
+        for run in runs[:2]
+    ]
+    gaps = np.subtract(*values[::-1])
+    order = np.argsort(shown_there)
+    assert list(order) == list(np.argsort(-gaps))  # upwards is more
+
+
+def test_pointing_at_a_chart_names_the_layer_and_its_number(browser, survey):
+    run = survey_run(name="one survey")
+    fresh(browser, survey, unfold=False)
+    box = browser.script(
+        "const b = document.querySelector('#g0-kernel-cka-target .canvas').getBoundingClientRect();"
+        "return [b.left, b.top, b.width, b.height]"
+    )
+    rows = [r for r in run.steps[0].contents["rows"] if r["measure"] == "cka_target"]
+    for place, row in enumerate(rows):
+        x = box[0] + box[2] * (place + 0.5) / len(rows)
+        browser.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=box[1] + box[3] / 2)
+        (tip,) = browser.texts(".tip")
+        assert tip.startswith(row["layer"])
+        assert shown(row["value"]) in tip
+        assert "chance" in tip
+    strips = "return document.querySelectorAll('.strips .cursor').length"
+    assert browser.script(strips) == 4  # one in every chart of the card
+    browser.command("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    assert browser.script("return document.querySelector('.tip').hidden")
+    browser.keys("#g0-kernel-cka-target .canvas", "\ue014\ue014")  # the right arrow, twice
+    assert browser.texts(".tip")[0].startswith(rows[-1]["layer"])
+    browser.click("#g0-kernel-cka-target .canvas")
+    assert browser.script("return document.querySelector('#g0-all').open")
+    assert_quiet(browser)
+
+
+def test_the_table_is_sorted_searched_and_copied(browser, folder):
+    names = [f"stage{i // 10}.{i % 10}.conv" for i in range(30)]
+    run = survey_run(names, name="deep")
+    fresh(browser, write_html([run], folder / "deep.html"), unfold=False)
+    browser.click("#g0-all > summary")
+    assert browser.texts("#g0-numbers tbody th") == names
+    heads = browser.texts("#g0-numbers thead button")
+    column = heads.index("CKA to labels")
+    rows = [r for r in run.steps[0].contents["rows"] if r["measure"] == "cka_target"]
+    by_value = [r["layer"] for r in sorted(rows, key=lambda r: -r["value"])]
+    button = f"#g0-numbers thead th:nth-child({column + 1}) button"
+    browser.click(button)
+    assert browser.texts("#g0-numbers tbody th") == by_value
+    browser.click(button)
+    assert browser.texts("#g0-numbers tbody th") == by_value[::-1]
+    browser.keys("#g0-all input", "stage1 conv")
+    seen = browser.texts("#g0-numbers tbody tr:not([hidden]) th")
+    assert sorted(seen) == sorted(n for n in names if n.startswith("stage1"))
+    browser.click("#g0-all .copy")
+    copied = wait_for(
+        lambda: browser.script("return document.querySelector('#g0-all').dataset.copied")
+    )
+    lines = list(csv.DictReader(copied.splitlines()))
+    assert [line["layer"] for line in lines] == seen
+    values = {r["layer"]: r["value"] for r in rows}
+    for line in lines:
+        assert float(line["CKA to labels"]) == pytest.approx(values[line["layer"]], rel=1e-5)
+    assert_quiet(browser)
+
+
+def test_blocks_are_named_above_the_charts(browser, folder):
+    names = ["stem", *(f"stage{s}.{i}.conv" for s in (1, 2, 3) for i in range(16)), "head"]
+    path = write_html([survey_run(names)], folder / "blocks.html")
+    fresh(browser, path, unfold=False)
+    seen = "return [...document.querySelectorAll('.blocks span')].filter((e) => e.offsetWidth > 0)"
+    texts = browser.script(f"{seen}.map((e) => e.textContent)")
+    assert texts == ["stage1", "stage2", "stage3"]
+    shaded = "return document.querySelectorAll('#g0-kernel-cka-target .block').length"
+    assert browser.script(shaded) == 3  # every other one of five
 
 
 def test_the_slider_moves_header_sentences_overview_and_figures(browser, page, runs):
@@ -252,34 +341,33 @@ def test_the_slider_moves_header_sentences_overview_and_figures(browser, page, r
     places = {
         "header": ".group.current .lead",
         "sentence": ".group.current .answer .text",
-        "number": ".group.current .overview .kernel b",
+        "number": ".group.current .numbers b",
+        "last": "#g0-kernel-cka-target .last b",
         "section": "#g0-section-kernel > summary .says",
-        "finding": "#g0-kernel-cka-target .finding",
+        "finding": "#g0-kernel-spectrum .finding",
         "whole": "#g0-section-gradient .whole b",
     }
 
     def seen():
         texts = {name: browser.texts(selector) for name, selector in places.items()}
         sources = browser.script(
-            "return [...document.querySelectorAll('.group.current [data-source]')]"
-            ".filter((e) => e.tagName === 'B' && e.dataset.source !== 'null')"
-            ".map((e) => [e.dataset.source, e.textContent])"
+            "return [...document.querySelectorAll('.group.current b[data-where]')]"
+            ".filter((e) => e.dataset.where).map((e) => [e.dataset.where, e.textContent])"
         )
-        cursor = browser.script(
-            "return document.querySelector('.group.current .cursor').getAttribute('transform')"
-        )
-        return texts | {"cursor": cursor}, sources
+        line = "return document.querySelector('#g0-kernel-cka-target .line').getAttribute('d')"
+        return texts | {"line": browser.script(line)}, sources
 
     latest, _ = seen()
     browser.keys(".slider.current input", driver.LEFT)
     browser.keys(".slider.current input", driver.LEFT)
     first, sources = seen()
     assert all(first[name] != latest[name] for name in first), first
-    assert first["cursor"] == "translate(0,0)"
-    assert len(sources) == 2 * (4 * 3 + 1 + 2 + 5)
+    assert len(sources) == 2 * 4 * 3
     for source, text in sources:
-        assert json.loads(source)["step"] == 0
-        assert text == shown(numbers_at(runs, json.loads(source)))
+        run, step, row = map(int, source.split(","))
+        assert step == 0
+        place = {"run": run, "step": step, "path": ["rows", row, "value"]}
+        assert text == shown(numbers_at(runs, place))
     assert mismatches(browser, runs) == []
     assert_quiet(browser)
 
@@ -287,12 +375,14 @@ def test_the_slider_moves_header_sentences_overview_and_figures(browser, page, r
 def test_theme_switch_recolors_page_and_figures(browser, survey):
     fresh(browser, survey)
     colors = (
-        "const line = document.querySelector('#g0-kernel-cka-target-0 .js-line');"
+        "const line = document.querySelector('#g0-kernel-cka-target .line');"
         "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(line).stroke]"
     )
     assert browser.script(colors) == [rgb(LIGHT["page"]), rgb(LIGHT["kernel"])]
     browser.click("#theme")
     assert browser.script(colors) == [rgb(DARK["page"]), rgb(DARK["kernel"])]
+    curve = "document.querySelector('#g0-kernel-spectrum-0 .js-line')"
+    assert browser.script(f"return getComputedStyle({curve}).stroke") == rgb(DARK["kernel"])
     browser.click("#theme")
     assert browser.script(colors) == [rgb(LIGHT["page"]), rgb(LIGHT["kernel"])]
     assert_quiet(browser)
@@ -305,29 +395,28 @@ def rgb(color):
 def test_data_can_be_downloaded_and_read_as_text(browser, survey, tmp_path):
     fresh(browser, survey)
     browser.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    browser.click("#g0-kernel-cka-target .as-text summary")
-    browser.click("#g0-kernel-cka-target .download")
-    path = tmp_path / "g0-kernel-cka-target.csv"
+    browser.click("#g0-kernel-cka-input .as-text summary")
+    browser.click("#g0-kernel-cka-input .download")
+    path = tmp_path / "g0-kernel-cka-input.csv"
     wait_for(path.exists)
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    mine = [row for row in rows if row["series"] == "CKA to labels"]
+    mine = [row for row in rows if row["series"] == "CKA to the input"]
     record = survey_run(name="one survey").steps[0].contents["rows"]
-    wanted = [row["value"] for row in record if row["measure"] == "cka_target"]
+    wanted = [row["value"] for row in record if row["measure"] == "cka_input"]
     assert [row["row"] for row in mine] == list(LAYERS)
     assert [float(row["value"]) for row in mine] == pytest.approx(wanted, rel=1e-5)
-    text = "return document.querySelector('#g0-kernel-cka-target textarea').value"
+    text = "return document.querySelector('#g0-kernel-cka-input textarea').value"
     assert wait_for(lambda: browser.script(text)).splitlines() == path.read_text().splitlines()
 
 
 def test_nasty_names_are_shown_letter_by_letter(browser, folder):
     run = history_run(NASTY, name="<b>x</b> & =1+1")
     fresh(browser, write_html([run], folder / "nasty.html"))
-    shown = browser.texts(".overview tbody th")
+    shown = browser.texts(".numbers tbody th")
     assert shown == list(NASTY)
-    ticks = browser.texts("#g0-kernel-cka-target-0 .xtick text")
-    assert ticks[0] == NASTY[0]
+    assert browser.texts("#g0-representation-alignment-curve h4")[0] == NASTY[0]
     assert (
-        browser.script("return document.querySelectorAll('.plot a, .overview a, .plot b').length")
+        browser.script("return document.querySelectorAll('.plot a, .numbers a, .plot b').length")
         == 0
     )
     assert mismatches(browser, [run]) == []
@@ -420,9 +509,10 @@ def test_overview_without_scripts(browser, page):
             "Runtime.evaluate",
             expression="const wide = (name) => [...document.querySelectorAll(name)]"
             ".filter(e => e.getBoundingClientRect().width > 40).length;"
-            "JSON.stringify([wide('.main-svg'), wide('.overview .spark'), wide('.figure')])",
+            "JSON.stringify([wide('.main-svg'), wide('.strips svg.depth'), wide('.figure .plot')])",
         )
-        assert json.loads(seen["result"]["value"]) == [0, 3 * 4 + 1 + 2 * 4 + 1, 0]
+        compared, own, differences = 4, 4 + 4, 4
+        assert json.loads(seen["result"]["value"]) == [0, compared + own + differences, 0]
     finally:
         browser.command("Emulation.setScriptExecutionDisabled", value=False)
 
@@ -433,5 +523,5 @@ def test_notebook_fragment_shows_without_a_page(browser, folder):
     browser.size(*DESKTOP)
     browser.log()
     browser.navigate(path)
-    assert browser.script("return document.querySelectorAll('.spark polyline').length") > 5
+    assert browser.script("return document.querySelectorAll('.depth .line').length") == 4
     assert_quiet(browser)

@@ -10,10 +10,10 @@ from tests.report.paths import numbers_at
 from theodolite.errors import UnknownNameError
 from theodolite.records import FAMILIES, Record, Run
 from theodolite.report import plot
-from theodolite.report._catalog import family_figures, history_figures
+from theodolite.report._catalog import family_figures, headline_charts, history_figures
+from theodolite.report._depth import Chart, blocks_of, depth_chart, difference_charts, headlines
 from theodolite.report._figures import states_of
 from theodolite.report._maps import step_maps
-from theodolite.report._profiles import depth_figures
 from theodolite.report._reading import groups_of
 
 RUNS = [
@@ -26,13 +26,10 @@ RUNS = [
 def all_figures(runs):
     groups = groups_of(runs, 60)
     for group in groups:
-        for family in FAMILIES:
-            for figure in family_figures(group, family):
-                yield group, figure
-        for figure in history_figures(group):
-            yield group, figure
-    for figure in depth_figures(groups):
-        yield groups[0], figure
+        charts = headline_charts(group)
+        parts = [f for family in FAMILIES for f in family_figures(group, family)]
+        for figure in (*charts, *parts, *history_figures(group)):
+            yield group, figure.figure() if isinstance(figure, Chart) else figure
 
 
 FIGURES = list(all_figures(RUNS))
@@ -69,37 +66,109 @@ def test_every_figure_says_how_to_read_it_and_keys_are_unique():
         seen.add((group.index, figure.key))
 
 
+def chart_of(group, key):
+    charts = [*headline_charts(group), *(f for fam in FAMILIES for f in family_figures(group, fam))]
+    return next(f for f in charts if f.key == key)
+
+
 def test_true_labels_are_drawn_for_the_run_that_has_others_and_for_no_other():
-    (group, profile), (_, steps) = (
-        next((g, f) for g, f in FIGURES if f.key == key)
-        for key in ("kernel-cka-target", "lines-kernel")
-    )
-    traces = profile.panels[0].draw(0)
-    names = [trace["name"] for trace in traces if not trace["meta"].get("chance")]
+    group = groups_of(RUNS, 60)[0]
+    chart = chart_of(group, "kernel-cka-target")
     runs = [run.name for run in group.runs]
-    own, true, raw = "CKA to labels", "CKA to the true labels", "CKA to the input"
-    assert names == [
-        f"{own}, {runs[0]}", f"{raw}, {runs[0]}",
-        f"{own}, {runs[1]}", f"{true}, {runs[1]}", f"{raw}, {runs[1]}",
-    ]  # fmt: skip
-    (drawn,) = (trace for trace in traces if trace["name"].startswith(true))
+    own, true = "CKA to labels", "CKA to the true labels"
+    names = [trace.name for trace in chart.traces]
+    assert names == [f"{own}, {runs[0]}", f"{own}, {runs[1]}", f"{true}, {runs[1]}"]
+    drawn = chart.at(0)["traces"][2]
     assert drawn["y"] == pytest.approx([1 / 20, 1 / 21, 1 / 22], rel=1e-4)
     # A color for each run, a dash for each measure, and both are in the legend.
-    second = [t for t in traces if runs[1] in t["name"] and not t["meta"].get("chance")]
-    assert len({trace["line"]["color"] for trace in second}) == 1
-    assert drawn["line"]["dash"] == "dot"
-    assert [key.name for key in profile.legend][:5] == [*runs, own, true, raw]
+    assert chart.traces[1].color == chart.traces[2].color != chart.traces[0].color
+    assert [trace.dash for trace in chart.traces] == ["solid", "solid", "dot"]
+    assert [key.name for key in chart.legend][:4] == [*runs, own, true]
+    (steps,) = (f for f in history_figures(group) if f.key == "lines-kernel")
     for layer, panel in enumerate(steps.panels):
         lines = {trace["name"]: trace for trace in panel.draw(None)}
         assert list(lines) == [f"{own}, {runs[0]}", f"{own}, {runs[1]}", f"{true}, {runs[1]}"]
         wanted = [step / (20 + layer) for step in (1, 2, 3, 4)]
         assert lines[f"{true}, {runs[1]}"]["y"] == pytest.approx(wanted, rel=1e-4)
-    assert all("true " in figure.words.reading for figure in (profile, steps))
-    untold = [history_run(name="a"), history_run(name="b", seed=3)]
-    figures = {f.key: f for _, f in all_figures(untold)}
-    for key in ("kernel-cka-target", "lines-kernel"):
-        assert "true labels" not in figures[key].words.reading
-        assert not any("true labels" in t["name"] for t in figures[key].panels[0].draw(None))
+    assert all("true " in figure.words.reading for figure in (chart, steps))
+    untold = groups_of([history_run(name="a"), history_run(name="b", seed=3)], 60)[0]
+    assert "true labels" not in chart_of(untold, "kernel-cka-target").words.reading
+    assert len(chart_of(untold, "kernel-cka-target").traces) == 2
+
+
+def test_a_headline_stands_above_and_not_again_in_its_section():
+    group = groups_of(RUNS, 60)[0]
+    above = {chart.key for chart in headline_charts(group)}
+    below = {f.key for family in FAMILIES for f in family_figures(group, family)}
+    assert len(above) == 4  # misalignment of one layer makes no chart
+    assert not above & below
+
+
+def test_blocks_are_the_parts_that_names_tell():
+    def blocks(names):
+        return [(b.name, b.stop - b.start) for b in blocks_of(names)]
+
+    residual = ["conv1", *(f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in "01" for c in "12")]
+    assert blocks([*residual, "fc"]) == [("conv1", 1)] + [(f"layer{s}", 4) for s in (1, 2, 3)] + [
+        ("fc", 1)
+    ]
+    encoder = [f"encoder.layer.{i}.{part}" for i in range(6) for part in ("q", "k", "v", "out")]
+    found = blocks(["embed", *encoder, "head"])
+    assert found[1:3] == [("encoder.layer.0", 4), ("encoder.layer.1", 4)]
+    assert blocks(["fc1", "fc2", "fc3"]) == [("fc1", 1), ("fc2", 1), ("fc3", 1)]
+    assert blocks([str(i) for i in range(60)]) == []  # sixty names fit nowhere
+    assert blocks([""]) == [("", 1)]
+
+
+def test_shortcut_layers_are_open_circles_off_the_line():
+    names = ["conv1", "layer1.0.conv1", "layer1.0.downsample.0", "layer1.1.conv1", "fc"]
+    (chart, *_) = headline_charts(groups_of([survey_run(names)], 60)[0])
+    drawing = chart.svg([0])
+    assert drawing.count('class="open"') == 1
+    assert drawing.count("<circle") == len(names)
+    line = drawing.partition('class="line solid" d="M')[2].partition('"')[0]
+    assert len(line.split()) == len(names) - 1
+    assert "layer1.0.downsample.0: " in drawing
+
+
+def test_chance_is_a_band_and_leaves_a_gap_where_it_is_not_known():
+    run = survey_run([f"l{i}" for i in range(6)])
+    for row in run.steps[0].contents["rows"]:
+        if row["layer"] in ("l2", "l3") and row["measure"] == "cka_target":
+            row["null_mean"] = row["null_sd"] = None
+    chart = chart_of(groups_of([run], 60)[0], "kernel-cka-target")
+    assert [x for x, _, _ in chart.at(None)["band"]] == pytest.approx(
+        [(i + 0.5) / 6 for i in (0, 1, 4, 5)], abs=1e-5
+    )
+    assert [high - low for _, low, high in chart.at(None)["band"]] == pytest.approx([0.08] * 4)
+    path = chart.svg([0]).partition('class="band" d="')[2].partition('"')[0]
+    assert path.count("M") == path.count("Z") == 2
+    assert chart.at(None)["traces"][0]["chance"] == ["0.030", "0.030", "", "", "0.030", "0.030"]
+
+
+def test_differences_are_those_of_the_records_and_chance_adds_up():
+    runs = [survey_run(name="a"), survey_run(name="b", seed=3)]
+    (group,) = groups_of(runs, 60)
+    charts = {chart.key: chart for chart in difference_charts(group, 60.0)}
+    state = charts["difference-cka-target"].at(None)
+    values = [
+        [r["value"] for r in run.steps[0].contents["rows"] if r["measure"] == "cka_target"]
+        for run in runs
+    ]
+    assert state["traces"][0]["y"] == pytest.approx(np.subtract(*values[::-1]), rel=1e-4)
+    wide = 2 * 2**0.5 * 0.02
+    for _, low, high in state["band"]:
+        assert (low, high) == pytest.approx((-wide, wide), rel=1e-4)
+    assert all(text[0] in "+−" for text in state["traces"][0]["text"])
+
+
+def test_networks_of_different_depth_share_a_chart():
+    groups = groups_of(RUNS, 60)
+    chart = depth_chart(groups, *headlines(groups[0])[0], 60.0)
+    assert [trace.name for trace in chart.traces] == [run.name for run in RUNS]
+    assert [list(trace.places.values()) for trace in chart.traces][::2] == [
+        pytest.approx([1 / 6, 3 / 6, 5 / 6]), pytest.approx([1 / 4, 3 / 4])
+    ]  # fmt: skip
 
 
 def test_runs_without_a_family_have_no_empty_panels():
@@ -127,7 +196,7 @@ def test_no_family_lacks_a_figure():
     expected = {
         "representation-alignment-curve", "representation-label-power",
         "representation-predicted-loss", "covariance-transfer", "covariance-eigenvectors",
-        "covariance-relative-misalignment", "covariance-misalignment", "kernel-cka-target",
+        "covariance-misalignment", "kernel-cka-target", "kernel-cka-input",
         "kernel-spectrum", "kernel-cumulative-power", "tangent-tangent-alignment",
         "tangent-stable-rank", "tangent-correlation", "tangent-forward-kernel",
         "tangent-backward-kernel", "gradient-omega-contrast", "gradient-class-contrast",
@@ -140,8 +209,8 @@ def test_no_family_lacks_a_figure():
 def test_the_slider_sees_every_step_and_curves_where_they_were_kept():
     group = groups_of([history_run()], 60)[0]
     figures = {figure.key: figure for figure in family_figures(group, "kernel")}
-    states, frames = states_of(figures["kernel-cka-target"].panels[0], group.steps)
-    assert (len(states), frames) == (4, [0, 1, 2, 3])
+    chart = chart_of(group, "kernel-cka-target").payload("0", group.steps)
+    assert (len(chart["states"]), chart["frames"]) == (4, [0, 1, 2, 3])
     states, frames = states_of(figures["kernel-spectrum"].panels[0], group.steps)
     assert (len(states), frames) == (2, [0, 0, 0, 1])
     assert figures["kernel-spectrum"].finding(100) == "Curves of step 0."
@@ -155,9 +224,9 @@ def test_a_family_of_some_steps_is_drawn_at_its_own():
     assert columns["tangent"] == ["0", "400", "800", "900"]
     (trace,) = maps["tangent"].draw(None)
     assert all(value is not None for row in trace["z"] for value in row)
-    profile = family_figures(group, "tangent")[0]
-    states, frames = states_of(profile.panels[0], group.steps)
-    assert (len(states), frames) == (4, [0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
+    profile = chart_of(group, "tangent-tangent-alignment")
+    chart = profile.payload("0", group.steps)
+    assert (len(chart["states"]), chart["frames"]) == (4, [0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
     assert profile.finding(700).endswith("; numbers of step 400.")
     assert "numbers of" not in profile.finding(800)
     features = step_maps(group, "gradient", "feature_omega_contrast").panels[0]
@@ -175,16 +244,6 @@ def test_a_map_of_estimates_tells_their_errors_and_that_the_last_is_another():
     told = "random vectors, 4 (errors up to 0.500) and 32 (errors up to 0.020). The last step"
     assert told in step_maps(group, "tangent").words.reading
     assert "random vectors" not in step_maps(group, "kernel").words.reading
-
-
-def test_nulls_belong_to_their_own_run():
-    runs = [survey_run(name="a"), survey_run(name="b", seed=3)]
-    for row in runs[1].steps[0].contents["rows"]:
-        row["null_mean"] = None if row["null_mean"] is None else 0.5
-    group = groups_of(runs, 60)[0]
-    traces = family_figures(group, "kernel")[0].panels[0].draw(None)
-    levels = {trace["name"]: list(trace["y"]) for trace in traces if trace["meta"].get("chance")}
-    assert levels == {"chance, a": [0.03] * 3, "chance, b": [0.5] * 3}
 
 
 def test_maps_of_many_classes_name_a_few_of_them():
@@ -272,19 +331,20 @@ def test_plot_of_a_history_is_a_map_and_at_a_step_a_profile():
 
 def test_many_layers_fold_and_keep_their_first_and_last():
     group = groups_of([survey_run([f"block.{i}" for i in range(20)])], 60)[0]
-    figure = family_figures(group, "representation")[2]
+    figure = next(
+        f for f in family_figures(group, "representation") if f.key.endswith("alignment-curve")
+    )
     assert [len(figure.panels), len(figure.more)] == [8, 12]
     assert [figure.panels[0].title, figure.panels[-1].title] == ["block.0", "block.19"]
 
 
 def test_one_layer_is_drawn_over_steps_or_written_out_and_never_as_one_point():
     over_time = {f.key: f for f in family_figures(groups_of([history_run()], 60)[0], "covariance")}
-    (panel,) = over_time["covariance-relative-misalignment"].panels
+    (panel,) = over_time["covariance-misalignment"].panels
     assert panel.layout["xaxis"]["title"]["text"] == "training step"
     single = {f.key: f for f in family_figures(groups_of([survey_run()], 60)[0], "covariance")}
-    for key in ("covariance-relative-misalignment", "covariance-misalignment"):
-        assert single[key].panels == ()
-        assert single[key].finding(None).endswith("in fc1.")
+    assert single["covariance-misalignment"].panels == ()
+    assert single["covariance-misalignment"].finding(None).endswith("in fc1.")
     for group, figure in all_figures(RUNS):
         for panel in figure.all_panels:
             for trace in panel.draw(group.steps[-1]):

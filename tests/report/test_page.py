@@ -22,9 +22,11 @@ from tests.report.made_records import (
     survey_run,
 )
 from tests.report.paths import numbers_at
+from theodolite.errors import WriteError
 from theodolite.records import Record, Run, load_run, save_run
 from theodolite.report import notebook_html, write_html
-from theodolite.report._overview import overview_of
+from theodolite.report._catalog import headline_charts
+from theodolite.report._overview import notes_of, table_of
 from theodolite.report._page import page_html
 from theodolite.report._reading import groups_of
 from theodolite.report.pages import shown
@@ -53,8 +55,17 @@ class Parsed(HTMLParser):
         tag, attributes = self._open
         if tag == "script":
             self.scripts.append((attributes, data))
-        if tag in {"b", "span"} and "data-source" in attributes:
+        if tag == "b" and "data-source" in attributes:
             self.numbers.append((json.loads(attributes["data-source"]), data))
+        if tag == "b" and attributes.get("data-where"):
+            run, step, row = map(int, attributes["data-where"].split(","))
+            source = {"run": run, "step": step, "path": ["rows", row, "value"]}
+            self.numbers.append((source, data))
+
+
+def payload_of(found):
+    (data,) = [data for a, data in found.scripts if a.get("type") == "application/json"]
+    return json.loads(data)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +81,8 @@ def parsed(runs):
 def test_scripts_are_allowed_by_their_hashes_alone(parsed):
     (policy,) = [a["content"] for tag, a in parsed.elements if a.get("http-equiv")]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    executed = [data for attributes, data in parsed.scripts if "type" not in attributes]
+    kept = {"", "text/plain"}  # Plotly runs when a figure is first drawn
+    executed = [data for a, data in parsed.scripts if a.get("type", "") in kept]
     digests = [
         base64.b64encode(hashlib.sha256(data.encode()).digest()).decode() for data in executed
     ]
@@ -88,81 +100,87 @@ def test_nothing_points_outside(parsed):
 
 
 def test_headline_numbers_are_those_of_the_record(parsed, runs):
-    headlines, whole = 4 * 3 + 1, 2 + 5
+    headlines, whole = 4 * 3, 2 + 5
     assert len(parsed.numbers) == 2 * (headlines + whole)
     for source, text in parsed.numbers:
         assert text == shown(numbers_at(runs, source))
 
 
-def strokes(text):
-    """Every line and bar of the small pictures: limits, source and positions."""
-    for svg in re.findall(r'<svg class="spark".*?</svg>', text, re.DOTALL):
+def points(text):
+    """Of every line of the charts: where its numbers are, its limits, height and heights."""
+    for svg in re.findall(r'<svg class="depth".*?</g></g></svg>', text, re.DOTALL):
         limits = json.loads(html.unescape(re.search(r'data-limits="(.*?)"', svg)[1]))
-        for source, points in re.findall(r'<polyline [^>]*data-source="(.*?)" points="(.*?)"', svg):
-            places = [tuple(map(float, pair.split(","))) for pair in points.split()]
-            yield limits, json.loads(html.unescape(source)), [y for _, y in places]
-        for source, path in re.findall(r'<path class="run[^>]*data-source="(.*?)" d="(.*?)"', svg):
-            tops = [float(y) for y in re.findall(r"V([\d.-]+)H", path)]
-            yield limits, json.loads(html.unescape(source)), tops
+        tall = float(re.search(r' height="(\d+)"', svg)[1])
+        for where, drawn in re.findall(r'data-where="(.*?)">(.*?)</g>', svg, re.DOTALL):
+            found = [float(y) for y in re.findall(r'<circle[^>]* cy="(.*?)"', drawn)]
+            yield json.loads(html.unescape(where)), limits, tall, found
 
 
 def stray(text, runs):
-    """Positions in small pictures that are not those of the record."""
+    """Heights in charts that are not those of the record."""
     found = []
-    for limits, source, heights in strokes(text):
-        values = numbers_at(runs, source["y"])
-        assert len(values) == len(heights)
-        bottom, top = limits[2:]
-        wanted = [34 - 3 - (value - bottom) / (top - bottom) * 28 for value in values]
+    for (run, step, rows), (low, high), tall, heights in points(text):
+        record = runs[run].steps[step].contents["rows"]
+        values = [record[i]["value"] for i in rows if i is not None]
+        wanted = [6 + (1 - (v - low) / (high - low)) * (tall - 12) for v in values]
         found += [(a, b) for a, b in zip(heights, wanted, strict=True) if abs(a - b) > 0.011]
     return found
 
 
-def test_covariance_curves_of_layers_have_scales_of_their_own():
-    run = survey_run()
-    contents, arrays = run.steps[0].contents, run.steps[0].arrays
-    first, other = ({r: f"covariance/{i}/transfer/{r}" for r in ("x", "y")} for i in (0, 1))
-    arrays |= {other["x"]: 1e4 * arrays[first["x"]], other["y"]: 50 * arrays[first["y"]]}
-    curve = {"layer": "fc2", "family": "covariance", "name": "transfer", "labels": {}}
-    contents["curves"].append(curve | {"arrays": other})
-    rows = [row for row in contents["rows"] if row["measure"] == "relative_misalignment"]
-    contents["rows"].append(rows[0] | {"layer": "fc2"})
-    text = notebook_html([run])
-    drawn = {str(source["y"]["path"][1]): (box, ys) for box, source, ys in strokes(text)}
-    (small, upper), (large, lower) = drawn[first["y"]], drawn[other["y"]]
-    assert large[3] == pytest.approx(50 * small[3], rel=1e-5)
-    assert upper == pytest.approx(lower, abs=0.02)  # each fills the height of its picture
-    assert "one scale a column (covariance: its own)" in text
-    assert "covariance: its own" not in notebook_html([history_run()])
-    assert stray(text, [run]) == []
-
-
 @pytest.mark.parametrize("make", [survey_run, history_run], ids=["survey", "history"])
-def test_small_pictures_show_the_record(make):
+def test_charts_show_the_record_without_scripts(make):
     run = make()
     text = notebook_html([run])
-    assert len(list(strokes(text))) >= 10
+    assert len(list(points(text))) == (4 if make is survey_run else 8)  # with the first step
     assert stray(text, [run]) == []
     changed = copy.deepcopy(run)
     for step in changed.steps:
         for row in step.contents["rows"]:
             row["value"] *= 1.03
-    for name, array in changed.steps[0].arrays.items():
-        if name.endswith("/y"):
-            array *= 1.03
     assert len(stray(text, [changed])) > 10
+
+
+def test_every_chart_has_a_text_for_those_who_do_not_see_it(parsed):
+    labels = [a["aria-label"] for tag, a in parsed.elements if a.get("class") == "depth"]
+    assert len(labels) >= 15
+    assert all(len(label) > 15 for label in labels)
+    plots = [a for _, a in parsed.elements if a.get("class") == "plot"]
+    assert plots
+    assert all(a["role"] == "img" and len(a["aria-label"]) > 10 for a in plots)
+
+
+def test_pages_of_deep_networks_stay_small(tmp_path):
+    names = [f"stage{i // 50}.{i % 50 // 2}.conv{i % 2}" for i in range(200)]
+    path = write_html([survey_run(names)], tmp_path / "deep.html")
+    assert path.stat().st_size < 3_000_000
+    group = groups_of([history_run(names[:100], steps=tuple(range(50)))], 60, 3000)[0]
+    assert len(group.steps) <= 32  # fewer steps of deep networks, both ends among them
+    assert (group.steps[0], group.steps[-1]) == (0, 49)
+
+
+def test_a_page_is_whole_or_the_old_one(tmp_path, full_disk):
+    path = write_html([survey_run()], tmp_path / "page.html")
+    old = path.read_text()
+    full_disk(1000)
+    with pytest.raises(WriteError, match=r"page\.html: cannot be written .* free some space"):
+        write_html([survey_run(seed=5)], path)
+    with pytest.raises(WriteError, match="cannot be written"):
+        write_html([survey_run(seed=5)], tmp_path / "other.html")
+    assert path.read_text() == old
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_names_cannot_leave_their_place():
     text = page_html([history_run(NASTY, name="</script><script>alert(2)</script>")])
     found = Parsed(text)
-    assert len([1 for attributes, _ in found.scripts]) == 3
+    assert len(found.scripts) == 3
     assert "alert(1)" not in "".join(data for a, data in found.scripts if "type" not in a)
     assert "<script>alert" not in text
-    (data,) = [data for attributes, data in found.scripts if "type" in attributes]
-    payload = json.loads(data)
-    ticks = payload["figures"]["g0-kernel-cka-target"]["panels"][0]["layout"]["xaxis"]["ticktext"]
-    assert ticks[0] == "fc&lt;b&gt;1&lt;/b&gt;"
+    (looks,) = {
+        tuple(look["name"] for look in panel["looks"])
+        for panel in payload_of(found)["figures"]["g0-kernel-spectrum"]["panels"]
+    }
+    assert looks[0] == "fc&lt;b&gt;1&lt;/b&gt;"
 
 
 def test_the_bundle_is_that_of_the_python_package():
@@ -196,8 +214,8 @@ def test_from_disk_the_same_page(tmp_path, runs):
 def test_long_runs_are_thinned_and_keep_both_ends():
     steps = tuple(range(90))
     run = history_run(("a", "b"), steps=steps)
-    (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
-    shown_steps = json.loads(data)["steps"][0]
+    payload = payload_of(Parsed(page_html([run])))
+    shown_steps = payload["steps"][0]
     assert len(shown_steps) <= 62
     assert (shown_steps[0], shown_steps[-1]) == (0, 89)
 
@@ -205,47 +223,29 @@ def test_long_runs_are_thinned_and_keep_both_ends():
 def test_runs_that_fit_lose_no_step():
     run = history_run(("a", "b"), steps=tuple(range(60)))
     assert any(record.contents["curves"] for record in run.steps)
-    (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
-    assert json.loads(data)["steps"][0] == list(range(60))
+    payload = payload_of(Parsed(page_html([run])))
+    assert payload["steps"][0] == list(range(60))
 
 
 def test_long_runs_keep_steps_at_which_a_family_was_taken():
     run = sparse_run(8, ("a", "b"), steps=tuple(range(200)))
-    (data,) = [d for a, d in Parsed(page_html([run])).scripts if "type" in a]
-    shown_steps = json.loads(data)["steps"][0]
+    payload = payload_of(Parsed(page_html([run])))
+    shown_steps = payload["steps"][0]
     assert len(shown_steps) <= 62
     assert set(shown_steps) >= {*range(0, 200, 8), 199}
 
 
 def test_a_run_that_was_not_closed_shows_the_latest_numbers_of_every_family():
     run = sparse_run(4, last=False, steps=(0, 1, 2, 3, 4, 5))
-    overview = overview_of(groups_of([run], 60)[0])
-    columns = {column.family.key: column for column in overview.columns}
+    group = groups_of([run], 60)[0]
+    charts = headline_charts(group)
     row = next(r for r in run.steps[4].contents["rows"] if r["measure"] == "tangent_alignment")
-    (reading,) = columns["tangent"].cells[0].readings
-    assert reading.number == shown(row["value"])
-    assert json.loads(reading.source)["step"] == 4
-    assert columns["tangent"].sentence.endswith("; numbers of step 4.")
-    assert "numbers of" not in columns["kernel"].sentence
-
-
-def test_a_step_has_one_place_in_the_small_pictures_of_all_runs_and_families():
-    runs = [sparse_run(4, last=False, name=f"r{k}", steps=tuple(range(k))) for k in (6, 11)]
-    columns = {c.family.key: c for c in overview_of(groups_of(runs, 60)[0]).columns}
-    places = {}
-    for key in ("kernel", "tangent"):
-        for tag in re.findall(r"<polyline[^>]*>", columns[key].cells[0].picture):
-            source = json.loads(html.unescape(re.search(r'data-source="([^"]*)"', tag)[1]))["y"]
-            points = re.search(r' points="([^"]*)"', tag)[1].split()
-            places[key, source["run"]] = dict(zip(source["step"], points, strict=True))
-    across = {
-        name: {step: point.split(",")[0] for step, point in found.items()}
-        for name, found in places.items()
-    }
-    assert len(across) == 4
-    assert all(found[4] == across["kernel", 1][4] for found in across.values())
-    assert set(across["tangent", 1]) == {0, 4, 8}
-    assert float(across["tangent", 1][8]) < float(across["kernel", 1][10])
+    column = [chart.family for chart in charts].index("tangent")
+    cell = table_of(group, charts)["rows"][0]["cells"][column][0]
+    assert cell["text"] == shown(row["value"])
+    assert cell["where"].split(",")[1] == "4"
+    text = page_html([run])
+    assert text.count("numbers of step 4.") >= 1
 
 
 def without(record, *families):
@@ -286,30 +286,29 @@ def test_undefined_and_infinite_numbers():
     text = page_html([run_of(record)])
     assert "constant features" in text
     assert "NaN" not in Parsed(text).scripts[0][1]
-    (data,) = [data for attributes, data in Parsed(text).scripts if "type" in attributes]
-    panel = json.loads(data)["figures"]["g0-kernel-cka-target"]["panels"][0]
-    names = [look["name"] for look in panel["looks"]]
-    assert panel["states"][0][names.index("CKA to labels")]["y"][1] is None
+    chart = payload_of(Parsed(text))["charts"]["g0-kernel-cka-target"]
+    assert [y is None for y in chart["states"][0]["traces"][0]["y"]] == [False, True, False]
+    assert text.count("constant features") < 20  # once for each measure, and in the lists below
 
 
 def test_everything_that_a_step_changes_is_carried(parsed, runs):
-    """Header, sentences and numbers of the table at every step, as the record has them."""
-    (data,) = [data for attributes, data in parsed.scripts if "type" in attributes]
-    payload = json.loads(data)
+    """Header, sentences and numbers of charts and table at every step, as the record has them."""
+    payload = payload_of(parsed)
     (texts,), (steps,) = payload["texts"], payload["steps"]
     assert {"lead", "answer-task", "answer-layer", "answer-next", "says-kernel"} <= set(texts)
+    assert all(len(entry["frames"]) == len(steps) for entry in texts.values())
     checked = 0
-    for key, entry in texts.items():
-        assert len(entry["frames"]) == len(steps)
-        if not key.startswith("cell-"):
-            continue
-        for place, frame in enumerate(entry["frames"]):
-            number, _, _, _, (run, step, index) = entry["states"][frame]
-            source = {"run": run, "step": step, "path": ["rows", index, "value"]}
-            assert step == place
-            assert number == shown(numbers_at(runs, source))
-            checked += 1
-    assert checked == 2 * (4 * 3 + 1) * len(steps)
+    for key in ("kernel-cka-target", "tangent-tangent-alignment"):
+        chart = payload["charts"][f"g0-{key}"]
+        for place, frame in enumerate(chart["frames"]):
+            for trace in chart["states"][frame]["traces"]:
+                run, step, rows = trace["where"]
+                assert step == place
+                for text, row in zip(trace["text"], rows, strict=True):
+                    source = {"run": run, "step": step, "path": ["rows", row, "value"]}
+                    assert text == shown(numbers_at(runs, source))
+                    checked += 1
+    assert checked == 2 * 2 * 3 * len(steps)
 
 
 def test_numbers_within_chance_are_grey_and_have_their_level_beside_them():
@@ -317,20 +316,24 @@ def test_numbers_within_chance_are_grey_and_have_their_level_beside_them():
     rows = {(r["layer"], r["measure"]): r for r in run.steps[0].contents["rows"]}
     rows["fc1", "cka_target"] |= {"value": 0.05, "null_mean": 0.03, "null_sd": 0.02}
     rows["fc2", "cka_target"] |= {"value": 0.08, "null_mean": 0.03, "null_sd": 0.02}
-    columns = {c.family.key: c for c in overview_of(groups_of([run], 60)[0]).columns}
-    readings = [cell.readings[0] for cell in columns["kernel"].cells]
-    assert [reading.within for reading in readings] == [True, False, False]
-    assert all(reading.chance == "chance 0.030" for reading in readings)
-    assert [reading.top for reading in readings] == [False, False, True]
-    assert notebook_html([run]).count('class="reading run0 within') == 1
+    group = groups_of([run], 60)[0]
+    charts = headline_charts(group)
+    column = [chart.key for chart in charts].index("kernel-cka-target")
+    cells = [row["cells"][column][0] for row in table_of(group, charts)["rows"]]
+    assert [cell["within"] for cell in cells] == [True, False, False]
+    assert all(cell["chance"] == "0.030" for cell in cells)
+    assert notebook_html([run]).count('class="reading within') == 1
 
 
-def test_runs_have_equal_weight():
-    runs = [survey_run(name="before"), survey_run(name="after", seed=2)]
-    text = notebook_html(runs)
-    for order in (0, 1):
-        pattern = rf'class="reading run{order}[^"]*">.*?<b data-part="number"'
-        assert len(re.findall(pattern, text)) == 4 * 3 + 1
+def test_a_note_of_many_layers_is_one_line_with_a_count():
+    run = survey_run([f"l{i}" for i in range(12)])
+    for row in run.steps[0].contents["rows"]:
+        if row["measure"] == "cka_target" and int(row["layer"][1:]) > 4:
+            row |= {"value": math.nan, "reason": "constant features"}
+    notes = notes_of(groups_of([run], 60)[0])
+    assert [note for note in notes if "constant" in note] == [
+        "CKA to labels in 7 of 12 layers: constant features."
+    ]
 
 
 def test_covariance_shows_nothing_where_its_floor_forbids_a_reading():
@@ -341,26 +344,16 @@ def test_covariance_shows_nothing_where_its_floor_forbids_a_reading():
     rows["misalignment_floor"]["value"] = rows["random_basis_misalignment"]["value"]
     group = groups_of([run], 60)[0]
     assert group.measured("covariance", "relative_misalignment") == []
-    overview = overview_of(group)
-    assert "covariance" not in {column.family.key for column in overview.columns}
-    assert overview.absent[0].startswith("Covariance: not shown, cannot be read")
-    assert "fc1, covariance: cannot be read" in page_html([run])
+    assert notes_of(group)[0].startswith("Covariance: not shown, ")
 
 
-def test_a_misalignment_below_its_floor_has_a_word():
-    run = survey_run()
-    rows = {r["measure"]: r for r in run.steps[0].contents["rows"] if r["family"] == "covariance"}
-    rows["misalignment"]["value"] = 1.0
-    rows["misalignment_floor"]["value"] = 2.0
-    rows["random_basis_misalignment"]["value"] = 6.0
-    columns = {c.family.key: c for c in overview_of(groups_of([run], 60)[0]).columns}
-    assert columns["covariance"].cells[0].readings[0].chance.endswith("at its floor: fully aligned")
-
-
-def test_every_section_is_folded_and_evidence_has_a_figure(parsed):
+def test_sections_are_folded_sentences_and_charts_are_not(parsed):
     folds = [a for tag, a in parsed.elements if tag == "details"]
     assert len(folds) > 6
     assert not any("open" in attributes for attributes in folds)
+    order = [a.get("class", "") for _, a in parsed.elements]
+    places = [order.index(name) for name in ("answers", "card strips", "family all")]
+    assert places == sorted(places)
     ids = {a["id"] for _, a in parsed.elements if "id" in a}
     links = [a["href"][1:] for tag, a in parsed.elements if tag == "a"]
     assert len(links) >= 3

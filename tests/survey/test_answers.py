@@ -1,13 +1,13 @@
-"""The sentences of a survey: what they say, how sure, and that they follow the rows."""
+"""What a survey says: right or silent, and the same sentences everywhere."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import theodolite as th
-from theodolite.measures import kernel, representation
+from theodolite.advice import answers_of
 from theodolite.report import answers
-from theodolite.surveys.answers import answers_of
 
 
 def row(layer, measure, value, *, n=500, error=0.01, chance=0.1, sd=0.013):
@@ -16,16 +16,16 @@ def row(layer, measure, value, *, n=500, error=0.01, chance=0.1, sd=0.013):
 
 
 def contents(**changes):
+    inputs = changes.get("inputs", 0.9)
     rows = [
         row(None, "accuracy", 1.0),
-        row(None, "input_neighbour_accuracy", changes.get("inputs", 0.9)),
-        row(None, "input_readout_accuracy", changes.get("inputs", 0.9)),
-        row("fc1", "neighbour_accuracy", changes.get("inputs", 0.9)),
-        row("fc1", "readout_accuracy", 0.80),
-        row("fc2", "readout_accuracy", 0.95),
-        row("fc3", "readout_accuracy", 0.96),
+        row(None, "input_neighbour_accuracy", inputs),
+        row(None, "input_probe_accuracy", inputs),
+        row("fc1", "neighbour_accuracy", inputs),
+        row("fc1", "probe_accuracy", 0.80),
+        row("fc2", "probe_accuracy", 0.95),
+        row("fc3", "probe_accuracy", 0.96),
         row("fc1", "tangent_alignment", 0.02, error=0.001, chance=0.001, sd=0.001),
-        row("fc2", "tangent_alignment", 0.01, error=0.001, chance=0.001, sd=0.001),
     ]
     if "held_out" in changes:
         rows.append(row(None, "held_out_accuracy", changes["held_out"]))
@@ -34,86 +34,295 @@ def contents(**changes):
     return {"rows": rows, "layers": layers, "data": data}
 
 
-def test_learning():
-    task, layer, following = answers_of(contents())
-    assert task["text"].startswith("The network looks like learning")
+def every_text(found):
+    return " ".join(f"{a['text']} {a['evidence']} {a['advice']}" for a in found)
+
+
+@pytest.mark.parametrize("inputs", [0.1, 0.3, 0.9])
+def test_without_held_out_examples_nothing_is_clear_and_nobody_memorises(inputs):
+    found = answers_of(contents(inputs=inputs))
+    assert "memoris" not in every_text(found)
+    assert all(answer["certainty"] != "clear" for answer in found)
+    assert "`held_out=`" in found[0]["advice"]
+
+
+def test_inputs_at_chance_are_undecided():
+    task, _ = answers_of(contents(inputs=0.1))
+    assert task["text"] == (
+        "Undecided without held-out data: nearest neighbours and a linear model on the raw inputs "
+        "are at chance (10 %). The labels may be random, or the task may need this architecture."
+    )
+    assert (task["certainty"], task["finding"]) == ("undecided", "undecided")
+
+
+def test_inputs_that_predict_the_fit_are_likely_learning():
+    task, layer = answers_of(contents())
+    assert task["text"] == (
+        "Learning: 89 % of this fit is predictable from other examples' inputs. Held-out data were "
+        "not given."
+    )
     assert task["certainty"] == "likely"
-    assert "wrong in 2 of 84 runs" in task["why"]
+    assert task["evidence"].startswith("leave-one-out accuracy on raw inputs: 90 %")
     # fc3 is higher than fc2 by less than the error: the earlier of the two is named.
-    assert layer["text"].startswith("Layer fc2 carries it")
-    assert "fc3 is no better within the error" in layer["text"]
-    assert "train layer fc1" in following["text"]
+    assert layer["text"] == (
+        "On these examples, linear probes reach 95 % from fc2 on (chance 10 %). fc3 is not "
+        "significantly better. The raw input: 90 %."
+    )
+    assert layer["evidence"].startswith("the features were trained on these labels")
 
 
-def test_memorising_leads_to_advice():
-    task, layer, following = answers_of(contents(inputs=0.1))
-    assert "holds the labels best" in layer["text"]
-    assert layer["certainty"] == "open"
-    assert task["text"].startswith("The network looks like memorising")
-    assert "held_out=" in following["text"]
+@pytest.mark.parametrize(
+    ("held_out", "text", "finding"),
+    [
+        (0.97, "Learned: 97 % of its fit carries over to held-out examples", "learned"),
+        (0.75, "Mostly learned: 72 % of its fit carries over", "mostly-learned"),
+        (0.11, "Memorised: 1.1 % of its fit carries over", "memorised"),
+        (0.02, "Memorised: 0 % of its fit carries over", "memorised"),
+    ],
+)
+def test_held_out_examples_measure_what_carries_over(held_out, text, finding):
+    task, *_ = answers_of(contents(held_out=held_out))
+    assert task["text"].startswith(text)
+    assert "95 % interval" in task["text"]
+    assert (task["certainty"], task["finding"]) == ("clear", finding)
 
 
-def test_learning_that_was_not_measured_is_to_be_confirmed():
-    assert answers_of(contents())[2]["text"].startswith("Confirm it on held-out examples")
-    assert answers_of(contents(held_out=0.95))[2]["text"].startswith("To change it")
+def test_a_gap_names_the_ceiling_of_noisy_labels():
+    task, *_ = answers_of(contents(held_out=0.75))
+    assert "if 28 % of the held-out labels are random, 75 % is the ceiling" in task["advice"]
+    assert answers_of(contents(held_out=0.98))[0]["advice"] == ""
 
 
-def test_layers_that_are_about_equal_are_named_together():
-    made = contents(held_out=0.95)
-    made["rows"].append(row("fc3", "tangent_alignment", 0.019, error=0.001, chance=0.001, sd=0.001))
-    assert "train any of layers fc1 and fc3:" in answers_of(made)[2]["text"]
+def test_no_layer_is_recommended_for_training():
+    for held_out in (0.97, 0.11):
+        text = every_text(answers_of(contents(held_out=held_out)))
+        assert "train layer" not in text
+        assert "least effort" not in text
+
+
+def test_layers_of_a_network_that_memorised_are_undecided():
+    layer = answers_of(contents(held_out=0.1))[1]
+    assert layer["certainty"] == "undecided"
+    assert "memorised these labels" in layer["evidence"]
+
+
+def scored(shares, *, judged_on="held-out", raw=None, n=400, seed=0, **changes):
+    """Contents and arrays of probes whose scores rise together over examples."""
+    levels = np.random.default_rng(seed).random(n)
+    names = list(shares)
+    given = dict(shares) | ({"input": raw} if raw is not None else {})
+    table = np.stack([(levels < share).astype(np.float32) for share in given.values()])
+    made = contents(**changes)
+    made["rows"] = [r for r in made["rows"] if "probe" not in r["measure"]]
+    made["rows"] += [
+        row(name, "probe_accuracy", float(values.mean()), n=n)
+        for name, values in zip(given, table, strict=True)
+    ]
+    made["layers"] = [{"name": "input", "role": "input"}] * (raw is not None)
+    made["layers"] += [{"name": name} for name in names]
+    made["probes"] = {"judged_on": judged_on, "fitted_on": 500, "layers": [*given], "scores": "s"}
+    return next(a for a in answers_of(made, {"s": table}) if a["question"] == "layer")
+
+
+def test_layers_on_held_out_examples_are_clear():
+    layer = scored({"a": 0.6, "b": 0.8, "c": 0.81}, raw=0.5, held_out=0.8)
+    assert layer["certainty"] == "clear"
+    assert layer["finding"] == "from-layer"
+    assert layer["text"].startswith("Linear probes reach 75 %")
+    assert "from b on (chance 10 %). c is not significantly better." in layer["text"]
+    assert "judged on 400 held-out examples" in layer["evidence"]
+    assert scored({"a": 0.6, "b": 0.8}, judged_on="left-out")["certainty"] == "likely"
+
+
+def test_layers_that_do_not_differ_are_called_alike():
+    layer = scored({"a": 0.80, "b": 0.805, "c": 0.80}, held_out=0.8)
+    assert layer["finding"] == "all-alike"
+    assert layer["text"].startswith("Layers do not differ significantly: linear probes reach ")
+    best = scored({"a": 0.6, "b": 0.9, "c": 0.7}, held_out=0.8)
+    assert best["finding"] == "one-layer"
+    assert best["text"].startswith("Linear probes are best in b: ")
+
+
+def test_layers_no_better_than_the_raw_input_say_so():
+    layer = scored({"a": 0.8, "b": 0.81}, raw=0.805, held_out=0.8)
+    assert layer["finding"] == "input-alike"
+    assert "significantly better than one on the raw input" in layer["text"]
+    above = scored({"a": 0.8, "b": 0.81}, raw=0.9, held_out=0.8)  # the raw input is best
+    assert above["finding"] == "input-alike"
+
+
+def test_layers_at_chance():
+    layer = scored({"a": 0.1, "b": 0.11}, held_out=0.1)
+    assert layer["finding"] == "chance"
+    assert layer["text"].startswith("Linear probes of no layer are significantly above chance")
 
 
 def test_many_layers_do_not_fill_the_screen():
-    made = contents()
-    names = [f"block{i}" for i in range(40)]
-    made["layers"] = [{"name": name} for name in names]
-    made["rows"] += [row(name, "readout_accuracy", 0.5 + i / 100) for i, name in enumerate(names)]
-    layer = next(a for a in answers_of(made) if a["question"] == "layer")
-    assert "50% in block0, 51% in block1, …, 88% in block38, 89% in block39" in layer["why"]
-    assert len(layer["text"] + layer["why"]) < 400
+    layer = scored({f"block{i}": 0.5 + i / 1000 for i in range(40)}, held_out=0.9)
+    assert len(layer["text"] + layer["evidence"]) < 300
 
 
-def test_held_out_data_makes_it_clear():
-    task, *_ = answers_of(contents(held_out=0.15))
-    assert task["certainty"] == "clear"
-    assert "mostly memorises" in task["text"]
+def test_no_interval_has_no_width():
+    layer = scored({"a": 0.6, "b": 1.0}, held_out=1.0)
+    assert "b: 95 % interval 99 to 100 %" in layer["evidence"]
+    task, *_ = answers_of(contents(held_out=1.0))
+    assert "(95 % interval 99.2 to 100 %)" in task["text"]
+    assert "± 0" not in every_text([layer, task])
 
 
 def test_test_examples_are_not_asked_about_memorising():
-    task, *others = answers_of(contents(split="test"))
-    assert task["text"].startswith("Asked about examples that it was not trained on, it tells 100%")
-    assert [answer["question"] for answer in others] == ["layer", "next"]
-    assert not any("memoris" in answer["text"] for answer in (task, *others))
+    task, layer = answers_of(contents(split="test"))
+    assert task["text"].startswith("Accuracy on examples that it was not trained on: 100 % (95 %")
+    assert layer["certainty"] == "likely"  # scores of single examples were not kept
+    assert "memoris" not in every_text([task, layer])
 
 
-def test_layers_at_chance_carry_nothing():
-    made = contents()
-    for entry in made["rows"]:
-        if entry["measure"] == "readout_accuracy":
-            entry["value"] = 0.11
-    assert "No layer carries the task" in answers_of(made)[1]["text"]
+def columns(*, r2, split="train", **changes):
+    rows = [
+        row(None, "r2", r2, chance=0.0, sd=None),
+        row(None, "input_probe_r2", 0.4, chance=0.0, sd=None),
+        row("fc1", "probe_r2", 0.85, chance=0.0, sd=None),
+        row("fc2", "probe_r2", 0.86, chance=0.0, sd=None),
+    ]
+    if "held_out" in changes:
+        rows.append(row(None, "held_out_r2", changes["held_out"], chance=0.0, sd=None))
+    layers = [{"name": name} for name in ("fc1", "fc2")]
+    data = {"split": split, "task": "regression", "num_classes": None}
+    return {"rows": rows, "layers": layers, "data": data}
 
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["true", "shuffled"])
-def test_a_survey_says_what_held_out_data_show(shuffled, generator):
+def test_numbers_follow_held_out_examples():
+    task, layer = answers_of(columns(r2=1.0))
+    assert task["text"].startswith("Undecided without held-out data")
+    assert (task["certainty"], layer["certainty"]) == ("undecided", "likely")
+    assert "trained on these targets" in layer["evidence"]
+    task, _ = answers_of(columns(r2=0.9, held_out=0.85))
+    assert task["text"].startswith("Learned: 94 % of its fit carries over")
+    task, layer = answers_of(columns(r2=1.0, held_out=-0.03))
+    assert task["text"].startswith("Memorised: 0 % of its fit carries over")
+    assert "R² 1.00 on 500 training and −0.03 on 500 held-out examples" in task["evidence"]
+    assert layer["certainty"] == "undecided"
+    assert (
+        "if 30 % of the variance of the targets is noise, an R² of 0.70 is the ceiling"
+        in (answers_of(columns(r2=1.0, held_out=0.7))[0]["advice"])
+    )
+
+
+@pytest.mark.parametrize("r2", [-0.3, 0.05])
+def test_numbers_that_are_not_fitted_get_no_verdict(r2):
+    task, _ = answers_of(columns(r2=r2))
+    assert task["text"].startswith("Undecided: the network explains too little of its targets")
+    assert task["advice"].startswith("Train longer")
+
+
+def test_numbers_of_test_examples():
+    task, *_ = answers_of(columns(r2=0.6, split="test"))
+    assert task["text"].startswith("R² on examples that it was not trained on: 0.60 (95 % interval")
+    assert task["certainty"] == "clear"
+
+
+def trained(model, x, y, *, loss=nn.functional.cross_entropy, steps=600, rate=3e-3):
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def dense(inputs, outputs, width=128):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+@pytest.mark.parametrize("random", [False, True], ids=["true", "random"])
+def test_a_survey_says_what_held_out_data_show(random, generator):
     x = torch.randn(600, 10, generator=generator)
     y = (x[:, 0] > 0).long()
-    own = y[torch.randperm(600, generator=generator)] if shuffled else y
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 256), nn.ReLU(), nn.Linear(256, 2))
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(600):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[:300]), own[:300]).backward()
-        optimizer.step()
+    own = y[torch.randperm(600, generator=generator)] if random else y
+    model = trained(dense(10, 2, 256), x[:300], own[:300])
     found = th.survey(
         model, (x[:300], own[:300]), held_out=(x[300:], own[300:]), families="representation"
     )
     assert found.estimate("accuracy").value > 0.97
-    told = found.record.contents["answers"][0]["text"]
-    assert told.startswith("The network mostly mem" if shuffled else "The network learns its task")
-    assert found.summary().startswith(told)
+    first = found.answers[0]
+    assert first.finding in (
+        ("memorised", "mostly-memorised") if random else ("learned", "mostly-learned")
+    )
+    assert first.certainty == "clear"
+    assert found.summary().startswith(first.text)
+
+
+def patterns(count, seed):
+    """A cross or an X of 3 x 3 pixels anywhere in an image of 24 x 24."""
+    rng = np.random.default_rng(seed)
+    shapes = np.array([[[1, 0, 1], [0, 1, 0], [1, 0, 1]], [[0, 1, 0], [1, 1, 1], [0, 1, 0]]])
+    images, labels = np.zeros((count, 1, 24, 24), np.float32), rng.integers(0, 2, count)
+    for image, label in zip(images, labels, strict=True):
+        row, column = rng.integers(0, 22, 2)
+        image[0, row : row + 3, column : column + 3] = shapes[label]
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+def test_a_network_that_finds_a_pattern_anywhere_is_not_called_a_memoriser():
+    x, y = patterns(500, 0)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
+    trained(model, x, y, steps=150, rate=3e-2)
+    others = patterns(300, 1)
+    assert (model(others[0]).argmax(1) == others[1]).float().mean() == 1
+    silent = th.survey(model, (x, y), families="representation").answers[0]
+    assert (silent.certainty, silent.finding) == ("undecided", "undecided")
+    assert "at chance" in silent.text
+    measured = th.survey(model, (x, y), held_out=others, families="representation").answers[0]
+    assert (measured.certainty, measured.finding) == ("clear", "learned")
+
+
+def test_a_share_of_random_labels_is_not_silently_learned():
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(labels))
+    x, y = torch.tensor(pixels[order] / 16).float(), torch.tensor(labels[order])
+    noisy = torch.where(torch.from_numpy(rng.random(len(y)) < 0.3),
+                        torch.from_numpy(rng.integers(0, 10, len(y))), y)  # fmt: skip
+    model = trained(dense(64, 10, 256), x[:1000], noisy[:1000], steps=350)
+    assert (model(x[:1000]).argmax(1) == noisy[:1000]).float().mean() > 0.97
+    data, others = (x[:1000], noisy[:1000]), (x[1000:], y[1000:])
+    task = th.survey(model, data, held_out=others, families="representation").answers[0]
+    assert task.finding in ("mostly-learned", "half")
+    assert "label noise" in task.advice
+    assert "is the ceiling" in task.advice
+
+
+def test_a_regression_that_overfits_is_never_clear_about_its_layers():
+    from sklearn.datasets import load_diabetes
+
+    x, y = load_diabetes(return_X_y=True)
+    x = torch.tensor(x / x.std(0)).float()
+    y = torch.tensor((y - y.mean()) / y.std()).float()[:, None]
+    model = trained(dense(10, 1, 256), x[:250], y[:250], loss=nn.functional.mse_loss, rate=1e-2)
+    data, others = (x[:250], y[:250]), (x[250:], y[250:])
+    task, layer = th.survey(model, data, families="representation").answers
+    assert (task.certainty, layer.certainty) == ("undecided", "likely")
+    assert "trained on these targets" in layer.evidence
+    assert "± 0" not in layer.evidence
+    task = th.survey(model, data, held_out=others, families="representation").answers[0]
+    assert task.certainty != "clear" or task.finding != "learned"
+
+
+def test_an_untrained_transformer_gets_no_layer_to_train():
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
+    model = nn.Sequential(nn.Embedding(50, 32), block, nn.Flatten(), nn.Linear(8 * 32, 2)).eval()
+    x = torch.randint(0, 50, (60, 8))
+    found = th.survey(model, (x, torch.arange(60) % 2))
+    assert found.answers
+    for answer in found.answers:
+        assert "train layer" not in f"{answer.text} {answer.evidence} {answer.advice}"
 
 
 def test_a_monitor_says_it_at_its_last_step(generator):
@@ -124,60 +333,12 @@ def test_a_monitor_says_it_at_its_last_step(generator):
         model.weight.copy_(torch.eye(2, 10) * 0 + torch.tensor([[-1.0], [1.0]]) * torch.eye(1, 10))
     with th.Monitor(model, (x[:150], y[:150]), held_out=(x[150:], y[150:]), every=1) as monitor:
         monitor.step(0)
-    last = monitor.history.run.steps[-1].contents["answers"][0]
-    assert last["certainty"] == "clear"
-
-
-def test_sentences_of_numbers_follow_held_out_examples():
-    task, layer, following = answers_of(columns(r2=0.9))
-    assert task["text"].startswith("The network fits its targets: its outputs explain 90%")
-    assert task["certainty"] == "open"
-    assert "explains 40%" in task["why"]
-    assert layer["text"].startswith("Layer fc1 carries it")
-    assert "explains 85% of the variance of the targets" in layer["text"]
-    assert following["text"].startswith("Pass held_out= examples")
-    task, _, following = answers_of(columns(r2=0.9, held_out=0.85))
-    assert task["text"].startswith("The network learns its task")
-    assert (task["certainty"], "94% ± 2% of the fit" in task["why"]) == ("clear", True)
-    assert following["text"].startswith("To change it")
-    task, layer, following = answers_of(columns(r2=0.9, held_out=-0.2))
-    assert task["text"].startswith("The network mostly memorises")
-    assert "none on 500 held-out examples" in task["why"]
-    assert "holds the targets best" in layer["text"]
-    assert "weight decay" in following["text"]
-
-
-@pytest.mark.parametrize("r2", [-0.3, 0.02])
-def test_numbers_that_are_not_fitted_get_no_verdict(r2):
-    task, _, following = answers_of(columns(r2=r2))
-    assert task["text"].startswith("The network fits too little of its targets")
-    assert ("less than their mean" in task["why"]) == (r2 < 0)
-    assert following["text"].startswith("Train it longer")
-
-
-def test_numbers_of_test_examples_are_told_without_a_verdict():
-    task, *_ = answers_of(columns(r2=0.6, split="test"))
-    assert task["text"].startswith("Asked about examples that it was not trained on, its outputs")
-    assert task["certainty"] == "clear"
-
-
-def columns(*, r2, split="train", **changes):
-    rows = [
-        row(None, "r2", r2, chance=0.0, sd=None),
-        row(None, "input_readout_r2", 0.4, chance=0.0, sd=None),
-        row("fc1", "readout_r2", 0.85, chance=0.0, sd=None),
-        row("fc2", "readout_r2", 0.86, chance=0.0, sd=None),
-        row("fc1", "tangent_alignment", 0.02, error=0.001, chance=0.001, sd=0.001),
-    ]
-    if "held_out" in changes:
-        rows.append(row(None, "held_out_r2", changes["held_out"], chance=0.0, sd=None))
-    layers = [{"name": name} for name in ("fc1", "fc2")]
-    data = {"split": split, "task": "regression", "num_classes": None}
-    return {"rows": rows, "layers": layers, "data": data}
+    task = monitor.history.answers[0]
+    assert (task.certainty, task.finding) == ("clear", "learned")
 
 
 @pytest.mark.parametrize("kind", ["numbers", "labels", "probabilities"])
-def test_surveys_of_numbers_and_of_several_labels_say_three_things(kind, generator, tmp_path):
+def test_surveys_of_numbers_and_of_several_labels(kind, generator, tmp_path):
     x = torch.randn(300, 6, generator=generator)
     wanted = x @ torch.randn(6, 3, generator=generator) + 0.3
     first, last = nn.Linear(6, 6), nn.Linear(6, 3)
@@ -202,51 +363,47 @@ def test_surveys_of_numbers_and_of_several_labels_say_three_things(kind, generat
     measure = "r2" if kind == "numbers" else "label_accuracy"
     for name in (measure, f"held_out_{measure}"):
         assert found.estimate(name).value == pytest.approx(1.0, abs=1e-5)
-    told = found.record.contents["answers"]
-    assert [answer["question"] for answer in told] == ["task", "layer", "next"]
-    assert told[0]["text"].startswith("The network learns its task")
-    carrier = 1 if kind == "probabilities" else 0
-    assert told[1]["text"].startswith(f"Layer {carrier} carries it")
-    assert found.summary().startswith(told[0]["text"])
-    assert "read-out" in found.summary()
-    page = found.to_html(tmp_path / "page.html").read_text()
-    assert "Targets read off each layer" in page
-    assert "representation-readout-r2" in page
+    assert [answer.question for answer in found.answers] == ["task", "layer"]
+    assert found.answers[0].finding == "learned"
+    assert "probe" in found.summary()
+    assert "representation-probe-r2" in found.to_html(tmp_path / "page.html").read_text()
 
 
-def test_the_read_out_of_a_survey_is_the_measure(generator):
+def test_the_probe_of_a_survey_is_the_measure(generator):
     x, y = torch.randn(40, 5, generator=generator), torch.randn(40, 60, generator=generator)
     y[:, :5] += 3 * x  # more columns than examples: they are turned into fewer
-    found = th.survey_features({"x": x}, y).estimate("readout_r2", "x")
-    expected = 1 - th.measures.representation.readout_error(x.double(), y.double())
+    found = th.survey_features({"x": x}, y).estimate("probe_r2", "x")
+    expected = 1 - th.measures.representation.probe_error(x.double(), y.double())
     assert found.value == pytest.approx(expected.item(), abs=1e-6)
     assert found.error > 0
 
 
-def test_token_tasks_say_what_is_told_without_held_out_examples():
+def test_token_tasks_without_held_out_examples_are_undecided():
     made = contents()
     made["rows"] = [r for r in made["rows"] if not r["measure"].startswith("input_")]
     made["data"] |= {"unit": "token", "task": "token classification", "num_classes": 4}
-    task, _, following = answers_of(made)
-    assert task["text"].endswith("it tells 100% of the labels right (chance 10%).")
-    assert task["certainty"] == "open"
-    assert "500 positions, drawn evenly over 4 labels" in task["why"]
-    assert "towards the labels" in following["text"]
+    task, _ = answers_of(made)
+    assert task["certainty"] == "undecided"
+    made["data"]["split"] = "test"
+    task, _ = answers_of(made)
+    assert task["certainty"] == "likely"
+    assert "500 positions, drawn evenly over 4 labels" in task["evidence"]
 
 
-def test_few_examples_at_chance_are_told_as_chance():
+def test_few_examples_at_chance():
     made = contents()
     made["rows"] = [row(None, "accuracy", 0.12, n=40, error=0.05)]
     (task,) = answers_of(made)
-    assert task["text"].startswith("The network does no better than chance: it tells 12%")
+    assert task["text"] == "Undecided: the network fits too little (12 % (chance 10 %))."
 
 
 def test_features_without_a_model_lead_to_a_linear_model(generator):
     x = torch.randn(200, 4, generator=generator)
     found = th.survey_features({"x": x}, (x[:, 0] > 0).long())
-    layer, following = found.record.contents["answers"]
-    assert layer["text"].startswith("Layer x carries it")
-    assert following["text"].startswith("To use it, fit a linear model")
+    (layer,) = found.answers
+    assert "linear probes" in layer.text.lower()
+    assert layer.certainty == "likely"
+    assert layer.advice == "Fit a linear model to the features of x."
 
 
 def watched(carried, error=0.05, split="train"):
@@ -259,31 +416,21 @@ def watched(carried, error=0.05, split="train"):
 
 
 @pytest.mark.parametrize(
-    ("carried", "says"),
-    [(0.9, "Training learns"), (0.1, "mostly memorises its sequences"), (-0.4, "mostly memorises")],
+    ("carried", "finding"), [(0.95, "learned"), (0.1, "memorised"), (-0.4, "memorised")]
 )
-def test_gains_that_carry_over_tell_learning_from_memorising(carried, says):
+def test_gains_that_carry_over(carried, finding):
     task = answers_of(watched(carried))[0]
-    assert says in task["text"]
-    assert task["certainty"] == "clear"
-    assert f"{carried:.0%} ± 10%" in task["why"]
-    assert "2.1 on 16 sequences" in task["why"]
-    assert "2.9 on 12 held-out" in task["why"]
+    assert (task["certainty"], task["finding"]) == ("clear", finding)
+    assert "of the gain carries over to held-out sequences" in task["text"]
+    assert task["evidence"] == "loss 2.1 on 16 training and 2.9 on 12 held-out sequences"
 
 
 def test_gains_within_their_error_are_not_judged():
-    task, following = answers_of(watched(0.45))
-    assert "cannot be told yet" in task["text"]
-    assert "more held_out= sequences" in following["text"]
-    assert "Stop earlier" in answers_of(watched(0.1))[1]["text"]
+    (task,) = answers_of(watched(0.45, error=0.3))
+    assert (task["certainty"], task["advice"]) == ("undecided", "Pass more `held_out=` sequences.")
     assert answers_of(watched(0.9, split="test")) == []
-
-
-def test_losses_that_have_not_fallen_are_said():
-    task, following = answers_of(watched(float("nan"), error=float("nan")))
+    (task,) = answers_of(watched(float("nan"), error=float("nan")))
     assert "has not clearly lowered" in task["text"]
-    assert task["certainty"] == "open"
-    assert "Train on" in following["text"]
 
 
 def grouped(contrasts, chance=0.0, sd=0.01):
@@ -295,21 +442,18 @@ def grouped(contrasts, chance=0.0, sd=0.01):
     return {"rows": rows, "layers": layers, "data": data}
 
 
-def test_groups_pull_apart_in_a_layer():
+def test_groups_disagree_in_a_layer():
     (answer,) = answers_of(grouped({"a": 0.02, "b": 0.2}))
     assert answer["question"] == "groups"
-    assert answer["text"].startswith("The groups (code and prose) pull apart most in layer b")
+    assert answer["text"].startswith("The groups (code and prose) disagree most in b")
     assert answer["certainty"] == "clear"
-    assert "1 of 2 layers beyond chance" in answer["why"]
-    assert "0.3 within groups and 0.2 over all" in answer["why"]
+    assert "1 of 2 layers beyond chance" in answer["evidence"]
 
 
-def test_groups_within_chance_do_not_pull_apart():
-    assert "do not pull apart" in answers_of(grouped({"a": 0.02, "b": 0.01}))[0]["text"]
-    (open_,) = answers_of(grouped({"a": 0.02}, chance=None, sd=None))
-    assert open_["certainty"] == "open"
-    assert open_["text"].startswith("Whether the groups (code and prose) pull apart is open")
-    assert open_["text"].endswith("in layer a, and chance was not measured.")
+def test_groups_within_chance_do_not_disagree():
+    assert "do not disagree" in answers_of(grouped({"a": 0.02, "b": 0.01}))[0]["text"]
+    (unsure,) = answers_of(grouped({"a": 0.02}, chance=None, sd=None))
+    assert unsure["certainty"] == "undecided"
     ungrouped = grouped({"a": 0.2})
     del ungrouped["data"]["groups"]
     assert answers_of(ungrouped) == []
@@ -318,8 +462,8 @@ def test_groups_within_chance_do_not_pull_apart():
 HEADLINES = ("cka_target", "alignment_area", "feature_omega_contrast")
 
 
-def without_readouts(values, *, sd=0.01, loss=None, **data):
-    """A survey of families that have no read-outs: numbers of all of them, or by measure."""
+def without_probes(values, *, sd=0.01, loss=None, **data):
+    """A survey of families that have no linear probes: numbers of all of them, or by measure."""
     by_measure = values if isinstance(values, dict) else dict.fromkeys(HEADLINES, values)
     chance = None if sd is None else 0.0
     rows = [
@@ -331,96 +475,67 @@ def without_readouts(values, *, sd=0.01, loss=None, **data):
     layers = [{"name": f"l{i}"} for i in range(len(next(iter(by_measure.values()))))]
     known = {"task": "classification", "num_classes": 3, "split": "train", "outputs": 3}
     made = {"rows": rows, "layers": layers, "data": known | data, "config": {"loss": "default"}}
-    return {answer["question"]: answer for answer in answers_of(made)}
+    (answer,) = answers_of(made)
+    return answer
 
 
-def test_headlines_tell_classes_apart():
-    found = without_readouts([0.1, 0.2, 0.5], loss=0.01)
-    text = found["task"]["text"]
-    assert "apart: CKA to labels in its last layer (l2) is 0.5 (chance 0)" in text
-    assert "it fits these examples (loss 0.01, chance 1.1)" in text
-    assert found["task"]["certainty"] == "clear"
-    assert "50 standard deviations" in found["task"]["why"]
-    assert found["layer"]["text"].startswith("Layer l2 carries the task: CKA to labels")
-    assert (found["layer"]["certainty"], found["layer"]["why"]) == (
-        "clear",
-        "3 of 3 measures agree",
+def test_headlines_say_what_the_last_layer_represents():
+    found = without_probes([0.1, 0.2, 0.5], loss=0.01)
+    assert found["text"] == (
+        "The network represents the labels: CKA to labels of the last layer (l2) is 0.5 (chance 0)."
     )
-
-
-def test_chance_is_not_called_knowledge():
-    found = without_readouts([0.01, 0.0, 0.005])
-    assert found["task"]["text"].startswith("The network does not tell the classes apart")
-    assert found["layer"]["text"].startswith("No layer carries the task")
-    below = without_readouts([-0.2, -0.1], sd=None)  # where chance was not drawn
-    assert below["layer"]["text"].startswith("No layer carries the task")
-
-
-def test_a_number_slightly_beyond_chance_is_likely_and_one_without_chance_open():
-    assert without_readouts([0.0, 0.03])["task"]["certainty"] == "likely"
-    assert without_readouts([0.0, 0.3], sd=None)["task"]["certainty"] == "open"
-
-
-def test_measures_that_disagree_leave_the_layer_open():
-    values = dict(zip(HEADLINES, ([0.6, 0.2], [0.1, 0.5], [0.1, 0.4]), strict=True))
-    layer = without_readouts(values)["layer"]
-    assert layer["certainty"] == "open"
-    assert layer["text"].startswith(
-        "No single layer carries the task: highest are CKA to labels (0.6) in layer l0 and label "
-        "alignment (0.5) and feature contrast (0.4) in layer l1"
-    )
-
-
-def test_an_earlier_layer_with_nearly_as_much_is_named():
-    text = without_readouts([0.1, 0.57, 0.6])["layer"]["text"]
-    assert "layer l1 already has 95% of its CKA to labels" in text
-    assert "already" not in without_readouts([0.1, 0.3, 0.6])["layer"]["text"]
+    assert found["certainty"] == "likely"
+    assert "`held_out=`" in found["advice"]
+    below = without_probes([0.01, 0.0, 0.005])
+    assert below["text"].startswith("The network does not represent the labels beyond chance")
+    assert without_probes([0.0, 0.3], sd=None)["certainty"] == "undecided"
+    assert without_probes([0.1, 0.4], split="test")["advice"] == ""
 
 
 def test_guessing_is_said_and_what_to_do_about_it():
-    found = without_readouts([0.1, 0.4], loss=1.2)
-    assert found["task"]["text"].startswith("The network does not do the task: its loss")
-    assert found["layer"]["text"].startswith("Layer l1 shows most of it")
-    assert found["next"]["text"].startswith("Train it, or check labels")
+    found = without_probes([0.1, 0.4], loss=1.2)
+    assert found["text"] == (
+        "The network does not do the task: its loss is 1.2, that of chance 1.1."
+    )
+    assert found["advice"].startswith("Train longer")
 
 
-@pytest.mark.parametrize("split", ["train", "unknown"])
-def test_training_examples_ask_for_others(split):
-    found = without_readouts([0.1, 0.4], loss=0.01, split=split)["next"]
-    assert found["text"].startswith("Pass held_out= examples and measure")
+def test_unlabelled_data_say_what_is_missing():
+    found = without_probes({"cka_target": []}, task="unlabeled")
+    assert found["advice"] == "Pass labels or targets to measure the other families."
 
 
-def test_held_out_examples_name_the_layer_to_take():
-    found = without_readouts([0.1, 0.4, 0.3], split="test")["next"]
-    assert found["text"] == "To reuse this network, take the features of layer l1."
-
-
-def test_unlabeled_data_say_what_is_missing():
-    found = without_readouts({"cka_target": []}, task="unlabeled")
-    assert list(found) == ["next"]
-    assert found["next"]["text"].startswith("Give the survey labels")
-
-
-@pytest.mark.parametrize("task", ["regression", "multi-label"])
-def test_numbers_and_several_labels_are_followed(task):
-    goal = "labels" if task == "multi-label" else "targets"
-    text = without_readouts([0.1, 0.4], task=task, num_classes=None)["task"]["text"]
-    assert f"follows the {goal}" in text
+def test_numbers_are_targets():
+    text = without_probes([0.1, 0.4], task="regression", num_classes=None)["text"]
+    assert "represents the targets" in text
 
 
 def test_a_survey_of_one_family_shows_the_same_sentences_everywhere(generator):
     x = torch.randn(60, 8, generator=generator)
     found = th.survey(nn.Linear(8, 2), (x, (x[:, 0] > 0).long()), families="kernel")
-    told = found.record.contents["answers"]
-    assert [answer["question"] for answer in told] == ["task", "layer", "next"]
-    assert found.summary().startswith(told[0]["text"])
-    assert [answer.text for answer in answers([found.run])] == [answer["text"] for answer in told]
+    said = [answer.text for answer in found.answers]
+    assert found.summary().startswith(said[0])
+    assert [answer.text for answer in answers([found.run])] == said
 
 
-@pytest.mark.parametrize("width", [3, 60], ids=["by-features", "by-kernel"])
-def test_narrow_and_wide_features_are_read_off_alike(generator, width):
-    x, y = torch.randn(40, width, generator=generator), torch.arange(40) % 4
-    x[:, 0] += y
-    found = th.survey_features({"x": x}, y).estimate("readout_accuracy", "x")
-    assert found.value == float(kernel.regression_accuracy(x.double() @ x.double().T, y))
-    assert found.value == float(representation.readout_accuracy(x.double(), y))
+def test_gradient_contrast_of_classes_has_no_chance_level(generator):
+    # Labels independent of inputs: gradients of one class agree all the same, through the loss.
+    x, y = torch.randn(80, 6, generator=generator), torch.randint(0, 2, (80,), generator=generator)
+    found = th.survey(dense(6, 2, 16), (x, y), families="gradient")
+    contrast = found.estimate("omega_contrast", "0")
+    assert contrast.null_mean is None
+    assert contrast.null_sd is None
+    assert found.record.contents["routes"]["gradient"]["null"] == (
+        "none: the loss contains the labels"
+    )
+    assert found.estimate("feature_omega_contrast", "0").null_mean is not None
+
+
+def test_notes_of_many_layers_are_one_line_with_a_count(generator):
+    x, y = torch.randn(20, 8, generator=generator), torch.arange(20) % 2
+    wide = [part for _ in range(3) for part in (nn.LazyLinear(64), nn.ReLU())]
+    model = nn.Sequential(*wide, nn.LazyLinear(2))
+    model(x)
+    found = th.survey(model, (x, y), families="representation")
+    (line,) = [line for line in found.summary().splitlines() if "fewer examples" in line]
+    assert line.startswith("note: alignment_area in 3 of ")

@@ -29,7 +29,7 @@ def both():
 @pytest.mark.parametrize(
     "measure",
     [
-        *("alignment_area", "readout_accuracy", "cka_target", "participation_ratio"),
+        *("alignment_area", "probe_accuracy", "cka_target", "participation_ratio"),
         "feature_omega_contrast",
     ],
 )
@@ -57,7 +57,7 @@ def test_the_survey_answers_shows_and_saves(both, tmp_path):
     assert isinstance(survey, th.Survey)
     assert survey.layers == ["0", "2"]
     questions = [answer["question"] for answer in survey.record.contents["answers"]]
-    assert questions == ["layer", "next"]
+    assert questions == ["layer"]
     assert f"tangent: not measured, {NO_MODEL}" in survey.summary()
     survey.save(tmp_path / "run")
     assert th.load(tmp_path / "run").to_frame().equals(survey.to_frame())

@@ -11,6 +11,8 @@ import theodolite as th
 from tests.survey.subjects import blobs, mlp
 from theodolite.errors import DomainError
 from theodolite.measures import kernel
+from theodolite.surveys import SurveyOptions
+from theodolite.surveys.model_comparison import _pairs
 
 OPTIONS = {"families": ["representation", "kernel"], "permutations": 2}
 
@@ -41,6 +43,55 @@ def test_cka_of_every_pair_of_layers(compared):
     assert found.cka.loc["0", "2"] == pytest.approx(float(one), rel=1e-5)  # float32 features
 
 
+def test_chance_of_pairs_is_that_of_permuted_examples(compared):
+    _, found = compared
+    pairs = found.pairs
+    assert pairs.cka.chance_mean.shape == found.cka.shape
+    assert abs(pairs.cka.chance_mean).max() < 0.1  # debiased: chance is 0
+    share = pairs.nearest / (len(blobs()[0]) - 1)
+    assert pairs.neighbours.chance_mean.mean() == pytest.approx(share, rel=0.25)
+    assert len(pairs.cka.permuted_largest) == 20
+    assert pairs.cka.permuted_largest.mean() > pairs.cka.chance_mean.max()
+    assert pairs.cka.p_value == pytest.approx(1 / 21)
+    assert "largest of 20 permutations" in found.summary()
+
+
+def test_neighbours_are_counted_one_by_one(compared):
+    models, found = compared
+    x, _ = blobs()
+    sides = [th.features(m, x, [n])[n] for m, n in zip(models, ("0", "2"), strict=True)]
+    k, total = found.pairs.nearest, 0
+    for i in range(len(x)):
+        near = []
+        for rows in sides:
+            apart = (rows - rows[i]).double().norm(dim=1)
+            apart[i] = torch.inf
+            near.append(set(apart.argsort()[:k].tolist()))
+        total += len(near[0] & near[1])
+    assert found.pairs.neighbours.values.loc["0", "2"] == pytest.approx(
+        total / len(x) / k, abs=0.01
+    )
+
+
+def test_the_best_of_many_random_pairs_is_not_called_alike():
+    """The best of 48 pairs is large by chance: it is compared with the best of permuted ones."""
+    made = torch.Generator().manual_seed(4)
+    sides = [
+        {f"{side}{i}": torch.randn(40, 3, generator=made) for i in range(count)}
+        for side, count in (("a", 6), ("b", 8))
+    ]
+    options = SurveyOptions(permutations=40)
+    random = _pairs(*sides, options).cka
+    assert random.largest[2] > 2 * random.chance_sd.mean()  # beyond chance, were it the only one
+    assert random.p_value > 0.05
+    assert random.sentence(("a", "b")).startswith("No pair is more alike than permuted examples")
+    sides[1]["b3"] = sides[0]["a2"] + 0.5 * torch.randn(40, 3, generator=made)
+    found = _pairs(*sides, options)
+    for likeness in (found.cka, found.neighbours):
+        assert likeness.largest[:2] == ("a2", "b3")
+        assert likeness.p_value == pytest.approx(1 / 41)
+
+
 def test_cka_is_drawn_as_a_heat_map(compared):
     _, found = compared
     (trace,) = found.plot("cka").data
@@ -53,6 +104,7 @@ def test_the_page_has_cka_of_every_pair_of_layers(compared, tmp_path):
     _, found = compared
     page = found.to_html(tmp_path / "pairs.html").read_text()
     assert "CKA of every pair of layers" in page
+    assert "Mutual nearest neighbours" in page
     payload = json.loads(page.split('id="data">')[1].split("</script>")[0])
     (panel,) = payload["figures"]["gall-pairs-cka"]["panels"]
     np.testing.assert_allclose(panel["states"][0][0]["z"], found.cka.to_numpy(), atol=1e-5)
@@ -73,7 +125,7 @@ def test_summary_has_both_tables_and_the_differences(compared):
     text = found.summary()
     assert text.index("small: 60 of 60") < text.index("deep: 60 of 60")
     told = text[text.index("deep minus small") :].splitlines()
-    assert [line.split()[0] for line in told[3:5]] == ["0", "2"]
+    assert [line.split()[0] for line in told[3:6]] == ["input", "0", "2"]
     values = [
         next(
             row["value"]
@@ -82,8 +134,8 @@ def test_summary_has_both_tables_and_the_differences(compared):
         )
         for run in found.runs
     ]
-    assert told[3].split()[-1] == f"{values[1] - values[0]:+.4g}"
-    assert told[5] == "in deep alone: 4"
+    assert told[4].split()[-1] == f"{values[1] - values[0]:+.4g}"
+    assert told[6] == "in deep alone: 4"
 
 
 def test_saved_surveys_are_compared_in_words(compared, tmp_path):
@@ -91,7 +143,9 @@ def test_saved_surveys_are_compared_in_words(compared, tmp_path):
     for name, model in zip(found.names, models, strict=True):
         th.survey(model, blobs(), name=name, **OPTIONS).save(tmp_path / name)
     loaded = th.compare(*[th.load(tmp_path / name) for name in found.names])
-    assert loaded.summary() == found.summary()
+    told, _, pairs = found.summary().rpartition("\n\n")
+    assert loaded.summary() == told
+    assert pairs.startswith("CKA: Most alike")
     assert loaded.cka is None
     with pytest.raises(DomainError, match=r"cka: .*compare\(model_a, model_b, data\)"):
         loaded.plot("cka")

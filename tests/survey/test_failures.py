@@ -36,7 +36,7 @@ def test_a_survey_goes_on(monkeypatch, function, families):
 
 @pytest.mark.parametrize(("function", "families"), FAILING.values(), ids=FAILING.keys())
 def test_a_monitor_goes_on(monkeypatch, function, families):
-    options = {"tangent": "exact", "deep_covariance": True}
+    options = {"tangent": "exact", "details": True}
     monitor = th.Monitor(mlp(), blobs(), every=1, cadence=1, options=options)
     monitor.step(0)
     monkeypatch.setattr(context, function, broken)

@@ -10,7 +10,7 @@ from torch import nn
 import theodolite as th
 from tests.survey.subjects import blobs, mlp, value
 from theodolite import measures
-from theodolite.engine import _alignments
+from theodolite.engine import sketch
 from theodolite.records import FAMILIES
 
 # Family -> function of theodolite.measures through which its headline goes, and the part of its
@@ -52,9 +52,9 @@ def test_the_headline_follows_the_measure(family, monkeypatch):
 
 
 def test_the_headline_of_a_sketch_follows_the_same_formula(monkeypatch):
-    assert measures.tangent.alignment_from_norms is _alignments.alignment_from_norms
+    assert measures.tangent.alignment_from_norms is sketch.alignment_from_norms
     require_headline_through(
-        monkeypatch, _alignments, "alignment_from_norms", None, "tangent", tangent="sketch"
+        monkeypatch, sketch, "alignment_from_norms", None, "tangent", tangent="sketch"
     )
 
 

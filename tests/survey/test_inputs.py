@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
+from theodolite.errors import DomainError, DtypeError, ShapeError
 
 ALL = {"representation", "covariance", "kernel", "tangent", "gradient"}
 QUICK = {"families": ["representation", "covariance", "kernel"], "permutations": 0}
@@ -248,3 +249,107 @@ def test_two_models_on_a_stream_of_another_dtype():
     found = th.compare(mlp(), mlp(seed=1), stream, examples=30, **QUICK)
     wanted = th.compare(mlp(), mlp(seed=1), (x, y), **QUICK)
     assert found.cka.to_numpy() == pytest.approx(wanted.cka.to_numpy())
+
+
+class TakesBatch(nn.Module):
+    """A model that is called with the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, batch):
+        return self.net(batch["pixels"])
+
+
+def rows_of(*names):
+    """Examples as mappings with these entries."""
+    x, y = blobs(60)
+    known = {"pixels": x, "target": y, "y": y}
+    return [
+        {name: f"row {row}" if name == "name" else known[name][row] for name in names}
+        for row in range(len(x))
+    ]
+
+
+def loader(*names, batch_size=32):
+    """The last batch is shorter than the others."""
+    return torch.utils.data.DataLoader(rows_of(*names), batch_size=batch_size)
+
+
+def test_a_model_that_takes_a_batch_as_one_mapping():
+    model = TakesBatch()
+    found = th.survey(model, loader("pixels", "target"), **QUICK)
+    assert notes(found, "columns") == [
+        "the columns are passed as one mapping, as forward takes them"
+    ]
+    wanted = th.survey(model.net, blobs(60), **QUICK)
+    values = [r["value"] for r in found.record.contents["rows"] if r["measure"] == "cka_target"]
+    expected = [r["value"] for r in wanted.record.contents["rows"] if r["measure"] == "cka_target"]
+    assert values == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("names", [("pixels", "target"), ("pixels", "target", "name")])
+def test_columns_of_text_are_left_out_also_behind_a_short_last_batch(names):
+    model = mlp()
+    found = th.survey(model, loader(*names), **QUICK)
+    same_numbers(found, th.survey(model, blobs(60), **QUICK))
+
+
+def test_batch_fn_is_a_keyword_and_may_return_a_pair():
+    model = mlp()
+    found = th.survey(
+        model, loader("pixels", "y"), batch_fn=lambda b: (b["pixels"], b["y"]), **QUICK
+    )
+    same_numbers(found, th.survey(model, blobs(60), **QUICK))
+
+
+@pytest.mark.parametrize("names", [("pixels", "y"), ("pixels", "target", "y")])
+def test_an_unknown_column_is_a_sentence_with_a_call_that_works(names):
+    with pytest.raises(ShapeError, match=r"batch_fn=lambda b: \(b\['pixels'\], b\['y'\]\)"):
+        th.survey(mlp(), loader(*names), **QUICK)
+
+
+def test_three_parts_of_a_batch_are_a_sentence_with_a_call_that_works():
+    x, y = blobs(60)
+    parts = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, y, torch.arange(60)), batch_size=20
+    )
+    with pytest.raises(DtypeError, match=r"batch_fn=lambda b: \(b\[0\], b\[1\]\)"):
+        th.survey(mlp(), parts, **QUICK)
+    found = th.survey(mlp(), parts, batch_fn=lambda b: (b[0], b[1]), **QUICK)
+    assert found.record.contents["data"]["n"] == 60
+
+
+def test_examples_that_torch_cannot_collate_reach_batch_fn_as_a_list():
+    class Objects(torch.utils.data.Dataset):
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, index):
+            return {"pixels": blobs(60)[0][index], "label": {index % 3}}
+
+    def convert(items):
+        labels = torch.tensor([next(iter(item["label"])) for item in items])
+        return torch.stack([item["pixels"] for item in items]), labels
+
+    found = th.survey(mlp(), Objects(), batch_fn=convert, **QUICK)
+    assert found.record.contents["data"]["class_counts"] == [20, 20, 20]
+
+
+def test_text_as_targets_is_a_sentence_with_a_call_that_works():
+    x, y = blobs(60)
+    names = ["cat", "dog", "owl"]
+    with pytest.raises(DtypeError, match="return_inverse=True"):
+        th.survey(mlp(), (x, [names[k] for k in y.tolist()]), **QUICK)
+
+
+@pytest.mark.parametrize("families", ["kernel", "gradient"])
+def test_whole_numbers_for_one_output_ask_for_real_ones(families):
+    x, _ = blobs(60)
+    years = torch.arange(60) + 1960
+    model = nn.Linear(x.shape[1], 1)
+    with pytest.raises(DomainError, match="one output: pass float targets for regression"):
+        th.survey(model, (x, years), families=families)
+    found = th.survey(model, (x, years.float()), families="kernel", permutations=0)
+    assert found.record.contents["data"]["task"] == "regression"

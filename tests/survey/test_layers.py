@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import theodolite as th
+from benchmarks.resnet import ResNet18
 from tests.survey.subjects import Residual, blobs, cnn, images, mlp
 from theodolite.engine import Batch
 from theodolite.errors import UnknownNameError
@@ -28,9 +29,9 @@ def test_layers_with_parameters_in_order_of_execution():
         "blocks.0.outer",
         "blocks.1.inner",
         "blocks.1.outer",
-        "norm",
         "head",
     ]
+    assert set(found["head"].owned) == {"norm.weight", "norm.bias", "head.weight", "head.bias"}
     assert {layer.role for layer in found.layers} == {"layer"}
     assert [layer.read_at for layer in found.layers] == [
         "after relu",
@@ -39,13 +40,12 @@ def test_layers_with_parameters_in_order_of_execution():
         "after relu",
         "own output",
         "own output",
-        "own output",
     ]
 
 
 def test_deep_models_show_blocks_instead_of_what_is_in_them():
     found = chosen(Residual(20), blobs()[0], most=39)
-    assert names(found) == ["stem", *(f"blocks.{index}" for index in range(20)), "norm", "head"]
+    assert names(found) == ["stem", *(f"blocks.{index}" for index in range(20)), "head"]
     assert [layer.role for layer in found.layers].count("block") == 20
 
 
@@ -101,14 +101,38 @@ def test_what_a_module_holds_beside_its_layers_has_no_features():
     assert (attention.role, len(attention.owned)) == ("layer", 4)  # the projection's two as well
 
 
-def test_norms_after_a_layer_own_parameters_but_repeat_no_features():
-    found = chosen(cnn(), images()[0])
-    assert names(found) == ["0", "1", "3", "7"]
-    assert [layer.name for layer in found.with_features()] == ["0", "3", "7"]
-    assert found["0"].read_at == "after BatchNorm2d, relu"
-    raw = chosen(cnn(), images()[0], read="raw")
-    assert [layer.name for layer in raw.with_features()] == ["0", "1", "3", "7"]
-    assert {layer.read_at for layer in raw.layers} == {"own output"}
+@pytest.mark.parametrize("read", ["next", "raw"])
+def test_a_normalisation_has_no_row_and_its_parameters_count_for_the_layer(read):
+    found = chosen(cnn(), images()[0], read=read)
+    assert names(found) == [layer.name for layer in found.with_features()] == ["0", "3", "7"]
+    assert found["0"].owned == ("0.weight", "0.bias", "1.weight", "1.bias")
+    expected = "after BatchNorm2d, relu" if read == "next" else "own output"
+    assert found["0"].read_at == expected
+
+
+def test_a_resnet_18_has_21_rows():
+    assert len(chosen(ResNet18(), torch.randn(3, 3, 32, 32)).layers) == 21
+
+
+class Block(nn.Module):
+    """Norms before attention and after a sum, as in GPT-2 and BERT."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first, self.norm, self.linear = first, nn.LayerNorm(6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        if self.first:
+            return x + self.linear(self.norm(x))
+        return self.norm(x + self.linear(x))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_norms_of_a_residual_stream_belong_to_the_layer_beside_them(first):
+    model = nn.Sequential(nn.Linear(6, 6), Block(first), nn.Linear(6, 3))
+    found = chosen(model, torch.randn(5, 6))
+    assert names(found) == ["0", "1.linear", "2"]
+    assert set(found["1.linear"].owned) >= {"1.norm.weight", "1.linear.weight"}
 
 
 def test_rows_say_where_they_were_read():
@@ -117,7 +141,7 @@ def test_rows_say_where_they_were_read():
     assert at["0", "cka_target"] == at["0", "feature_omega"] == "after BatchNorm2d, relu"
     assert at["7", "alignment_area"] == "own output"
     assert at["0", "relative_misalignment"] == "inputs"
-    assert at["1", "tangent_alignment"] == at["1", "omega"] == "parameters"
+    assert at["0", "tangent_alignment"] == at["0", "omega"] == "parameters"
     assert at[None, "loss"] == "outputs"
     assert found.to_frame().read_at.notna().all()
 
@@ -136,7 +160,7 @@ def test_outputs_without_a_row_per_example_have_no_features():
     assert {layer.name: layer.shape for layer in found.layers} == {"inner": None, "head": (3,)}
     survey = th.survey(Turned(), blobs(), families=["representation", "tangent"])
     frame = survey.to_frame()
-    assert set(frame[frame.family == "representation"].layer.dropna()) == {"head"}
+    assert set(frame[frame.family == "representation"].layer.dropna()) == {"input", "head"}
     assert "inner" in set(frame[frame.family == "tangent"].layer)  # measured one by one
 
 

@@ -28,15 +28,17 @@ def test_the_record_states_what_was_measured(found):
     assert contents["data"]["task"] == "classification"
     assert (contents["data"]["split"], contents["data"]["label_source"]) == ("test", "true")
     assert contents["data"]["input_shape"] == [1, 6, 6]
-    assert contents["layers"][0]["output_shape"] == [12, 6, 6]
-    assert set(contents["seconds"]) == {*FAMILIES, "features", "loss", "total"}
+    assert contents["layers"][0]["role"] == "input"
+    assert contents["layers"][1]["output_shape"] == [12, 6, 6]
+    parts = {"trial", "features", "probes", "loss", "total"}
+    assert set(contents["seconds"]) == {*FAMILIES, *parts}
     assert contents["versions"]["torch"] == torch.__version__
     assert {row["family"] for row in contents["rows"]} == set(FAMILIES)
 
 
 def test_curves_name_their_arrays(found):
     named = {name for curve in found.record.contents["curves"] for name in curve["arrays"].values()}
-    assert named == set(found.record.arrays)
+    assert named | {"probe/scores"} == set(found.record.arrays)
 
 
 def test_frame_has_a_row_per_number(found):
@@ -59,16 +61,16 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
 
 def test_summary_has_a_line_per_layer(found):
     told, table = found.summary().split("\n\n", 1)
-    assert told.startswith("Asked about examples")  # then which layer carries it, and what to do
-    assert "\nLayer " in told or "\nNo layer " in told
+    assert told.startswith("Accuracy on examples that it was not trained on")
+    assert "inear probes" in told
     lines = table.splitlines()
     title = "cnn: 40 of 40 examples, classification, labels true, chance in brackets"
     assert lines[0] == title
-    assert lines[2].split()[:2] == ["layer", "accuracy"]  # of read-outs, before the headlines
-    readout = found.estimate("readout_accuracy", "0")
-    assert lines[3].split()[1:3] == [f"{readout.value:.0%}", f"({readout.null_mean:.0%})"]
-    assert [line.split()[0] for line in lines[3:7]] == ["0", "1", "3", "7"]
-    assert repr(found).startswith("Survey(4 layers, 40 examples: representation")
+    assert lines[2].split()[:2] == ["layer", "accuracy"]  # of linear probes, before the headlines
+    probe = found.estimate("probe_accuracy", "0")
+    assert f"{100 * probe.value:.0f} % ({100 * probe.null_mean:.0f} %)" in lines[4]
+    assert [line.split()[0] for line in lines[3:7]] == ["input", "0", "3", "7"]
+    assert repr(found).startswith("Survey(3 layers, 40 examples: representation")
 
 
 def test_summary_has_the_true_labels_where_they_were_given():
@@ -122,12 +124,13 @@ def test_progress_goes_from_nothing_to_done():
     assert shares[0] == 0
     assert shares == sorted(shares)
     assert 0.5 < shares[-1] <= 1
-    assert {text.split()[0] for _, text in seen} == {"features", *FAMILIES}
+    assert {text.split()[0] for _, text in seen} == {"features", "probes", *FAMILIES}
 
 
-def test_progress_bar(capsys):
-    th.survey(nn.Linear(6, 3), blobs(), families="kernel", progress=True)
-    assert "done" in capsys.readouterr().out
+def test_progress_bar(monkeypatch, capfd):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    th.survey(nn.Linear(6, 3), blobs(), families="kernel", permutations=0, progress=True)
+    assert "kernel: cka_target" in capfd.readouterr().err
 
 
 def test_numbers_do_not_depend_on_batches_or_memory():
@@ -180,8 +183,10 @@ def test_summary_leaves_out_what_the_page_calls_unreadable():
     found = th.survey(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)), (x, y))
     unreadable = unreadable_layers(found.record.contents["rows"])
     assert unreadable  # with as many filters as inputs nothing can be told
-    for layer, why in unreadable.items():
-        assert f"misalignment / random, layer {layer}: {why}" in found.summary()
+    said = [line for line in found.summary().splitlines() if line.startswith("misalignment / ran")]
+    (line,) = said  # one for all layers
+    assert "undefined in 2 of 2 layers (" in line  # the other one has fewer filters still
+    for layer in unreadable:
         (line,) = [li for li in found.summary().splitlines() if li.split()[:1] == [layer]]
         value = found.estimate("relative_misalignment", layer).value
         assert f"{value:.3g} (1)" not in line

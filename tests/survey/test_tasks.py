@@ -81,7 +81,7 @@ def test_why_there_is_no_misalignment(sizes, reason):
 def test_a_model_that_is_one_layer_has_a_name_in_the_summary():
     summary = th.survey(nn.Linear(6, 3), blobs(), families="covariance").summary()
     assert "\n(model) " in summary
-    assert "layer (model)" in summary
+    assert "1 of 1 layers ((model))" in summary
 
 
 def test_no_targets():

@@ -74,6 +74,6 @@ def test_of_true_labels_too():
     _, table = monitor.history.summary().split("\n\n", 1)
     _, _, heads, steps, *_ = table.splitlines()
     assert heads.endswith("to truth")
-    taken = dict(zip(["read-out", *FAMILIES, "truth"], steps.split()[2:], strict=True))
+    taken = dict(zip(["linear probe", *FAMILIES, "truth"], steps.split()[2:], strict=True))
     assert taken["truth"] == taken["kernel"] == "1"
     assert taken["gradient"] == "0"

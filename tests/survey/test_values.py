@@ -17,6 +17,7 @@ from theodolite.measures import covariance, gradient, kernel, representation, ta
 from theodolite.surveys import SurveyOptions, draw_probe
 from theodolite.surveys.context import SurveyContext
 from theodolite.theory import convergence
+from theodolite_papers.imani2022.formulas import curves
 
 CLOSE = {"rel": 2e-4, "abs": 2e-5}
 
@@ -63,12 +64,12 @@ def test_representation(wide, layer):
     assert (np.diff(power["x"]) <= 0).all()
 
 
-def test_chance_curve_is_that_of_shuffled_labels(wide):
+def test_chance_curve_is_that_of_random_labels(wide):
     model, found, x, y = wide
     features = layer_outputs(model, x)["2"].float()
     curve = found.curve("alignment_curve", "2")
     thresholds = torch.tensor(curve["x"])
-    expected = representation.chance_curve(features, y, thresholds)
+    expected = curves.chance_curve(features, y, thresholds)
     np.testing.assert_allclose(curve["chance"], expected.values, atol=0.08)
 
 
@@ -114,17 +115,23 @@ def test_kernel(wide, layer):
     assert value(found, "power_area", layer) == pytest.approx(area.item(), abs=1e-3)
 
 
-def test_spectra_of_maps_take_the_largest_value_of_a_channel():
+@pytest.mark.parametrize("pool", [None, "max", "mean", "flatten"])
+def test_spectra_and_alignments_are_of_the_same_reduced_maps(pool):
     x, y = images()
     model = cnn().eval()
-    found = th.survey(model, (x, y), families="kernel")
-    features = model[:3](x).detach().amax((2, 3)).double()
-    ratio = kernel.participation_ratio(kernel.gram(features))
+    found = th.survey(model, (x, y), families="kernel", pool=pool)
+    maps = model[:3](x).detach().double()
+    reduced = {
+        None: th.features(model, x, ["0"], pool="grid")["0"].double(),
+        "max": maps.amax((2, 3)),
+        "mean": maps.mean((2, 3)),
+        "flatten": maps,
+    }[pool]
+    gram = kernel.gram(reduced.flatten(1))
+    ratio = kernel.participation_ratio(gram)
     assert value(found, "participation_ratio", "0") == pytest.approx(ratio.item(), **CLOSE)
-    pooled = th.survey(model, (x, y), families="kernel", options={"pool": "mean"})
-    means = model[:3](x).detach().mean((2, 3)).double()
-    ratio = kernel.participation_ratio(kernel.gram(means))
-    assert value(pooled, "participation_ratio", "0") == pytest.approx(ratio.item(), **CLOSE)
+    cka = kernel.cka(gram, kernel.target_gram(y))
+    assert value(found, "cka_target", "0") == pytest.approx(cka.item(), **CLOSE)
 
 
 @pytest.mark.parametrize("layer", ["0", "2", "4"])
@@ -322,8 +329,8 @@ def test_all_pairs_are_taken_where_their_products_cost_less_than_sums(monkeypatc
 def test_sums_follow_where_pairs_of_all_examples_do_not_fit(monkeypatch):
     calls = []
 
-    def refused(self, layers, batch, loss=None):
-        calls.append(len(batch))
+    def refused(self, layers, family, count, of_loss=False):
+        calls.append(count)
         raise MemoryLimitError("memory: none")
 
     whole = th.survey(cnn(), images(), families="gradient")
@@ -397,13 +404,13 @@ def test_gradients_follow_from_tangent_kernels_of_the_same_examples(monkeypatch,
     alone = th.survey(model, data, families="gradient", **options)
     counted = SurveyContext.tangent_kernels
 
-    def count(self, layers, batch, loss=None):
-        asked.append(loss)
-        return counted(self, layers, batch, loss)
+    def count(self, layers, family, examples, of_loss=False):
+        asked.append(of_loss)
+        return counted(self, layers, family, examples, of_loss=of_loss)
 
     monkeypatch.setattr(SurveyContext, "tangent_kernels", count)
     both = th.survey(model, data, families=["tangent", "gradient"], **options)
-    assert asked == [None]  # kernels of the outputs, and none of the losses
+    assert asked == [False]  # kernels of the outputs, and none of the losses
     expected = [r for r in alone.record.contents["rows"] if r["family"] == "gradient"]
     found = [r for r in both.record.contents["rows"] if r["family"] == "gradient"]
     for row, other in zip(expected, found, strict=True):
@@ -412,7 +419,7 @@ def test_gradients_follow_from_tangent_kernels_of_the_same_examples(monkeypatch,
             assert other[key] == (row[key] and pytest.approx(row[key], rel=1e-9, abs=1e-12))
 
 
-def test_a_loss_that_looks_at_other_examples_gives_no_pairs_of_gradients():
+def test_a_loss_that_looks_at_other_examples_is_taken_of_single_ones():
     x, y = blobs(30)
     model = mlp((6, 9, 3)).double().eval()
 
@@ -420,9 +427,18 @@ def test_a_loss_that_looks_at_other_examples_gives_no_pairs_of_gradients():
         losses = functional.cross_entropy(outputs, labels, reduction="none")
         return losses - 0.5 * losses.mean()
 
-    measures = [
-        set(th.survey(model, (x.double(), y), families=families, loss=loss).to_frame().measure)
-        for families in ("gradient", ["tangent", "gradient"])
-    ]
-    assert "feature_omega" in measures[0]
-    assert all("omega" not in found for found in measures)
+    for families in ("gradient", ["tangent", "gradient"]):
+        found = th.survey(model, (x.double(), y), families=families, loss=loss)
+        single = th.survey(model, (x.double(), y), families=families)
+        for survey in (found, single):
+            assert "feature_omega" in set(survey.to_frame().measure)
+        mixed, plain = (
+            {
+                r["layer"]: r["value"]
+                for r in survey.record.contents["rows"]
+                if r["measure"] == "omega"
+            }
+            for survey in (found, single)
+        )
+        for layer, own in mixed.items():  # of one example the loss is half of the plain one
+            assert own == pytest.approx(plain[layer], rel=1e-6)

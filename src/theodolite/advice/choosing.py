@@ -2,24 +2,26 @@
 
 Numbers only; :func:`theodolite.transfer` measures them. Each entry has the leave-one-out error of a
 model on the new task, by which it is ranked, and what the list by size would have said: a ranking
-that says no more than that list is told so.
+that says no more than that list says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, isnan, sqrt
+from typing import Any
 
 import numpy as np
 
-from theodolite.records import listed
+from theodolite.records import Answer, Certainty, listed
 
-__all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked"]
+__all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked", "tied", "transfer_answers"]
 
 # Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
 # see: below it forecasts hold to a few points on most targets, above it networks may come out up to
 # 47 points higher (benchmarks/transfer).
 SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
+_FEW_LABELS = 10  # of the smallest class: fewer leave every answer likely at most
 _SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
 
 
@@ -30,12 +32,12 @@ class Candidate:
     Args:
         name: of the model.
         error: leave-one-out error by which it is ranked, 1 for that of the mean; nan if unknown.
-        features_error: the same of a read-out of the features alone, on the same examples.
+        features_error: the same of a linear probe of the features alone, on the same examples.
         forecast: accuracy, or error for regression, that is expected of fine-tuning.
         parameters: how many.
         misses: squared error of each example, in one order for all models.
         incomplete: whether the tangent kernel was wanted and could not be measured.
-        frozen: whether it is only read out, so that it learns no feature.
+        frozen: whether only linear probes are fitted, so that no feature is learned.
     """
 
     name: str
@@ -59,21 +61,35 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda entry: inf if isnan(entry.error) else entry.error)
 
 
+def tied(candidates: Sequence[Candidate]) -> list[str]:
+    """Models whose errors do not differ from the best one's beyond chance, best first.
+
+    Empty if no model ties with the best, or if errors of single examples are unknown.
+
+    Example:
+        >>> rows = np.array([[0.1, 0.4, 0.2, 0.3], [0.3, 0.2, 0.4, 0.15], [0.9, 0.8, 0.9, 0.7]])
+        >>> tied([Candidate(n, float(r.mean()), 1.0, 1.0, 1, r) for n, r in zip("abc", rows)])
+        ['a', 'b']
+    """
+    known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
+    near = [entry.name for entry in known[1:] if not _apart(known[0], entry)]
+    return [known[0].name, *near] if near else []
+
+
 def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> list[str]:
     """What to know about a ranking, as sentences.
 
-    How sure the first place is, where the evidence disagrees, and whether the list by size says
-    the same.
+    Where the evidence disagrees, and whether the list by size says the same.
 
     Args:
         candidates: in any order.
-        points: whether forecasts are accuracies, whose differences are told in points.
+        points: whether forecasts are accuracies, whose differences are in points.
 
     Example:
         >>> pair = [Candidate("a", 0.5, 0.3, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
         >>> for note in choosing_notes(pair):
         ...     print(note)
-        Read-outs of the features alone would start from a; with the tangent kernel b comes first.
+        Linear probes would start from a; with the tangent kernel b comes first.
         The list by size would start from a, whose forecast is 10.0 points lower.
     """
     known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
@@ -98,22 +114,10 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
             "alone, the others with the tangent kernel, whose errors are lower: "
             f"{'its place' if len(alone) == 1 else 'their places'} may be too low."
         )
-    equals = [entry.name for entry in known[1:] if not _apart(first, entry)]
-    if len(first.misses) and equals:
-        notes.append(
-            f"{first.name} comes first, but on these examples {listed(equals, most=4)} "
-            f"{'is' if len(equals) == 1 else 'are'} not told apart from it."
-        )
-    likely = max(known, key=lambda entry: entry.forecast)
-    if points and likely.forecast > first.forecast:
-        notes.append(
-            f"Models are ranked by squared error, which few examples tell more finely than "
-            f"accuracy; by forecast accuracy {likely.name} comes first."
-        )
     plain = min(known, key=lambda entry: _number(entry.features_error))
     if plain.name != first.name:
         notes.append(
-            f"Read-outs of the features alone would start from {plain.name}; with the tangent "
+            f"Linear probes would start from {plain.name}; with the tangent "
             f"kernel {first.name} comes first."
         )
     notes.append(_beside_size(known, points))
@@ -156,3 +160,95 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> str:
     size = f"{100 * abs(gap):.1f} points" if points else f"{abs(gap):.3f}"
     told = f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
     return f"The list by size would start from {largest.name}, whose forecast is {told}."
+
+
+def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Answer]:
+    """Which model, which layer, how many labels: sentences about a ranking.
+
+    Args:
+        contents: of the record of a ranking; docs/records.md has the layout.
+        arrays: of the same record.
+    """
+    models, data = contents["models"], contents["data"]
+    classes = models[0]["forecast"]["measure"] == "accuracy"
+    few = (data.get("smallest_class") or _FEW_LABELS) < _FEW_LABELS
+    found = [_model_answer(contents, classes, few), _layer_answer(models[0], classes, few)]
+    found.append(_labels_answer(contents, arrays, classes))
+    return [answer for answer in found if answer is not None]
+
+
+def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answer:
+    models = contents["models"]
+    best, ties = models[0], contents.get("ties") or []
+    told = best["forecast"]
+    reach = f"{_shown(told['value'], classes)} ({_span(told['low'], told['high'], classes)})"
+    error = f"Leave-one-out error {best['error']:.2f}"
+    others = [model for model in models[1:] if model["name"] not in ties]
+    if len(models) > 1:
+        error += f", {models[1]['error']:.2f} for {models[1]['name']}"
+    evidence = f"{error}; {contents['data']['probe']} labels, each predicted from the others."
+    if len(models) == 1:
+        text = f"{best['name']} is expected at {reach} after fine-tuning. No other model was given."
+        return Answer("model", text, "likely", evidence, finding="one-model")
+    if ties:
+        text = f"Tie: {listed(ties, most=4)} are not distinguished on these labels."
+        text += f" {best['name']} is expected at {reach}."
+        small = min((m for m in models if m["name"] in ties), key=lambda m: int(m["parameters"]))
+        advice = f"Take the smallest of them, {small['name']}, or label more examples."
+        return Answer("model", text, "undecided", evidence, advice, "tie")
+    text = f"Start from {best['name']}: fine-tuned it is expected at {reach}."
+    incomplete = few or any(model["tangent"] is None for model in models)
+    sure: Certainty = "likely" if incomplete or not others else "clear"
+    return Answer("model", text, sure, evidence, finding="one-best")
+
+
+def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer | None:
+    """The layer to cut the best model after, where its linear probes differ."""
+    layers, measure = best["layers"], "accuracy" if classes else "error"
+    chosen = next((x for x in layers if x["name"] == best["best_layer"]), None)
+    if chosen is None:
+        return None
+    last = layers[-1]
+    reach = _shown(chosen[measure], classes)
+    span = _span(chosen[f"{measure}_low"], chosen[f"{measure}_high"], classes)
+    evidence = f"95 % interval {span}, {chosen['n']} examples."
+    head = f"Without fine-tuning, cut {best['name']} after {chosen['name']}: a linear probe reaches"
+    text, finding, sure = f"{head} {reach}.", "one-layer", "likely"
+    apart = abs(last[measure] - chosen[measure]) * 2 > abs(
+        chosen[f"{measure}_high"] - chosen[f"{measure}_low"]
+    )
+    if chosen is not last:
+        text = f"{head} {reach}, after the last layer {_shown(last[measure], classes)}."
+        if not apart:
+            text += " The difference is within the interval."
+            finding, sure = "layers-alike", "undecided"
+    certainty: Certainty = "undecided" if sure == "undecided" or few else "likely"
+    return Answer("layer", text, certainty, evidence, finding=finding)
+
+
+def _labels_answer(
+    contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray], classes: bool
+) -> Answer:
+    measure = "accuracy" if classes else "error"
+    labels, values = arrays["0/curve/labels"], arrays[f"0/curve/{measure}"]
+    low, high = sorted(float(end) for end in arrays[f"0/curve/{measure}_interval"][:, -1])
+    now = contents["data"]["probe"]
+    most = _shown(float(values[-1]), classes)
+    text = f"With {labels[-1]:.0f} labels expect {most}."
+    if labels[0] <= 2 * now < labels[-1]:
+        double = float(np.interp(np.log(2 * now), np.log(labels), values))
+        text = f"With twice the labels ({2 * now}) expect {_shown(double, classes)}, "
+        text += f"with {labels[-1]:.0f} {most}."
+    evidence = f"95 % interval with {labels[-1]:.0f} labels: {_span(low, high, classes)}."
+    return Answer("labels", text, "likely", evidence, finding="curve")
+
+
+def _shown(value: float, classes: bool) -> str:
+    """A share in per cent, or an error."""
+    if isnan(value):
+        return "undefined"
+    return f"{100 * value:.0f} %" if classes else f"an error of {value:.3f}"
+
+
+def _span(low: float, high: float, classes: bool) -> str:
+    return f"{100 * low:.0f} to {100 * high:.0f} %" if classes else f"{low:.3f} to {high:.3f}"

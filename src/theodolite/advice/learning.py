@@ -7,9 +7,9 @@ the larger the squared error:
 
 .. math:: \mathrm{wrong}(m) = \mathrm{wrong}(n)\,\Bigl(\frac{E(m)}{E(n)}\Bigr)^{1.8}
 
-The exponent was chosen on read-outs of images and text and on fine-tunings of small networks, and
-judged on others; ``benchmarks/learning_curve.py`` prints the table of read-outs, beside power laws
-fitted to sub-samples, and ``benchmarks/transfer`` has the fine-tunings.
+The exponent was chosen on linear probes of images and text and on fine-tunings of small networks,
+and judged on others; ``benchmarks/learning_curve.py`` prints the table of linear probes, beside
+power laws fitted to sub-samples, and ``benchmarks/transfer`` has the fine-tunings.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def learning_curve(
     *,
     kernel: bool | None = None,
 ) -> LearningCurve:
-    r"""Predicted accuracy and error of a read-out against the number of labels.
+    r"""Predicted accuracy and error of a linear probe against the number of labels.
 
     .. math:: E(m) = \min_\kappa E(n, \kappa)\,
               \frac{1 - \mathrm{df}_2(\kappa)/n}{1 - \mathrm{df}_2(\kappa)/m}, \qquad

@@ -240,7 +240,7 @@ class _Arguments:
         return cls(tuple(p.name for p in named), required, others)
 
     def given(self, keys: Collection[str], split: str) -> list[str]:
-        """Arguments that the arrays of a split are for; none where they are x and y alone."""
+        """Arguments that the arrays of a split are for; none if there are only x and y."""
         ends = f"_{split}"
         found = [name for name in self.known if name != _TARGETS and name + ends in keys]
         if not found and self.others and f"x{ends}" not in keys:

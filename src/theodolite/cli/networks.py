@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from theodolite.cli.story import CNN, StorySettings
-from theodolite.data import digits, scaled, shuffled_labels
+from theodolite.data import digits, random_labels, scaled
 from theodolite.interventions import initialize_
 from theodolite.records import FAMILIES
 from theodolite.surveys import History, Monitor
@@ -39,17 +39,18 @@ class Watched:
     """A network that was trained.
 
     Args:
-        histories: by name; training examples with the labels that the network was trained on, and
-            for dense networks, with ", test" after the name, test examples and true labels.
+        histories: by name; on training examples with the labels that the network was trained on.
         accuracies: on its training set (own labels) and on the test set.
+        sizes: of the training set and of the test set.
     """
 
     histories: Mapping[str, History]
     accuracies: tuple[float, float]
+    sizes: tuple[int, int]
 
 
 def watch_network(name: str, settings: StorySettings, report: Report) -> Watched:
-    """Train; measure all families on training examples, and kernels on held-out ones.
+    """Train; measure all families on training examples, and what carries over to held-out ones.
 
     Args:
         name: one of ``NETWORKS``.
@@ -59,31 +60,27 @@ def watch_network(name: str, settings: StorySettings, report: Report) -> Watched
     seed = settings.seed
     data = scaled(digits(generator=torch.Generator().manual_seed(seed)), "unit_interval")
     labels, truth = "true", None
-    if name == "shuffled labels":
-        labels, truth = "shuffled", data.y_train
-        shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(seed + 1))
-        data = data.with_labels(shuffled)
+    if name == "random labels":
+        labels, truth = "random", data.y_train
+        random = random_labels(data.y_train, torch.Generator().manual_seed(seed + 1))
+        data = data.with_labels(random)
     own, held_out = (data.x_train, data.y_train), (data.x_test, data.y_test)
     layers = _convolutional() if name == CNN else _dense(settings.width)
     generator = torch.Generator().manual_seed(seed)
     model = initialize_(nn.Sequential(OrderedDict(layers)), generator=generator)
     with _one_thread():
-        monitors = [_monitor(model, own, name, settings, labels=labels, truth=truth)]
-        if name != CNN:
-            monitors += [_monitor(model, held_out, f"{name}, test", settings)]
+        monitor = _monitor(model, own, held_out, name, settings, labels=labels, truth=truth)
+        called = "the CNN (true labels)" if name == CNN else f"the MLP ({name})"
 
         def watch(step: int) -> None:
             if step % max(1, settings.steps // 50) == 0:
-                report(step / settings.steps, f"training on {name}")
-            for monitor in monitors:
-                monitor.step(step)
+                report(step / settings.steps, f"training {called}")
+            monitor.step(step)
 
-        with ExitStack() as stack:
-            for monitor in monitors:
-                stack.enter_context(monitor)
+        with monitor:
             _train(model, own, settings, watch)
-        histories = {monitor.history.run.name: monitor.history for monitor in monitors}
-        return Watched(histories, (_accuracy(model, own), _accuracy(model, held_out)))
+        accuracies = (_accuracy(model, own), _accuracy(model, held_out))
+        return Watched({name: monitor.history}, accuracies, (len(own[1]), len(held_out[1])))
 
 
 def _dense(width: int) -> dict[str, nn.Module]:
@@ -123,27 +120,28 @@ def _one_thread() -> Iterator[None]:
 def _monitor(
     model: nn.Module,
     probe: Examples,
+    held_out: Examples,
     name: str,
     settings: StorySettings,
     *,
-    labels: str = "true",
-    truth: Tensor | None = None,
+    labels: str,
+    truth: Tensor | None,
 ) -> Monitor:
-    held_out = name.endswith(", test")
     return Monitor(
         model,
         probe,
+        held_out=held_out,
         truth=truth,
         every=settings.measured_steps()[:-1],  # the last one is measured when a monitor is closed
         cadence={"curves": 2},
-        families=("kernel",) if held_out else tuple(FAMILIES),
+        families=tuple(FAMILIES),
         sizes=_SIZES,
         permutations=_NULLS,
         name=name,
         options={
             "tangent": "exact",
-            "deep_covariance": name != CNN,
-            "split": "test" if held_out else "train",
+            "details": name != CNN,
+            "split": "train",
             "label_source": labels,
         },
     )
@@ -152,7 +150,7 @@ def _monitor(
 def _train(
     model: nn.Module, data: Examples, settings: StorySettings, watch: Callable[[int], None]
 ) -> None:
-    """Adam on small batches: fits shuffled labels within the given steps.
+    """Adam on small batches: fits random labels within the given steps.
 
     As a function: the first optimizer of a process imports ``torch._dynamo``, which takes a second.
     """

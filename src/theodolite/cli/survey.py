@@ -13,9 +13,11 @@ import typer
 
 from theodolite.cli.terminal import (
     CommandError,
+    fail_on,
     keyword_arguments,
     print_json,
     progress_bar,
+    require_conditions,
     require_writable,
     run_document,
 )
@@ -28,7 +30,7 @@ __all__ = ["EXAMPLES", "survey"]
 
 _MODEL = (
     "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE (a module, or something that returns one), "
-    "timm:NAME or hf:NAME."
+    "timm:NAME or hf:NAME. The file or package is executed: name only code that you trust."
 )
 
 _DATA = (
@@ -42,7 +44,8 @@ _DATA = (
 EXAMPLES = """\b
 theodolite survey net.py:Net digits --arg classes=10
 theodolite survey net.py:Net data.npz --checkpoint net.pt --held-out -o runs/net
-theodolite survey net.py:Net shuffled.npz --checkpoint net.pt --truth original.npz
+theodolite survey net.py:Net noisy.npz --checkpoint net.pt --truth original.npz
+theodolite survey net.py:Net data.npz --held-out --json --fail-on memorising > survey.json
 theodolite survey net.py:Net data.npz --option half_samples=20 --option batch_size=64
 """
 
@@ -69,7 +72,7 @@ def survey(  # one parameter per option is how typer reads a command
         str | None,
         typer.Option(
             metavar="FILE[:KEY]",
-            help="True labels, where DATA has others (shuffled, noisy): FILE.npy, FILE.npz "
+            help="True labels, where DATA has others (random, noisy): FILE.npy, FILE.npz "
             "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. Adds cka_truth to cka_target.",
         ),
     ] = None,
@@ -115,6 +118,10 @@ def survey(  # one parameter per option is how typer reads a command
     permutations: Annotated[
         int, typer.Option(min=0, help="Of the labels, behind every chance level.")
     ] = 20,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Time to keep: families take fewer examples. 0 for no limit."),
+    ] = 30.0,
     memory_limit: Annotated[
         str | None, typer.Option(help="E.g. 4GB; planned runs beyond it are refused.")
     ] = None,
@@ -140,7 +147,17 @@ def survey(  # one parameter per option is how typer reads a command
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print answers and numbers as JSON.")
+    ] = False,
+    fail_on_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="memorising|undecided",
+            help="Exit with code 3 if the answer is that; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Measure the angles inside a model and write the numbers and a report.
 
@@ -157,6 +174,7 @@ def survey(  # one parameter per option is how typer reads a command
     )
     from theodolite.surveys.named_models import ModelSource, build_model
 
+    require_conditions(fail_on_ or ())
     source = ModelSource(model, keyword_arguments("--arg", arg or ()), checkpoint, seed)
     options: dict[str, Any] = {
         "families": family or None,
@@ -194,18 +212,20 @@ def survey(  # one parameter per option is how typer reads a command
                 given.batch,
                 held_out=others,
                 truth=labels,
+                seconds=seconds or None,
                 progress=show,
                 options={key: value for key, value in options.items() if value is not None},
             )
-    result.save(folder, overwrite=True)  # the folder was chosen above
+    folder = result.save(folder, overwrite=overwrite)
     page = result.to_html(folder / "report.html")
     if not _is_first():
         return
     if json_:
         print_json(run_document(result.run, {"folder": str(folder), "report": str(page)}))
-        return
-    typer.secho(f"{model} on {data} ({split})", bold=True)
-    typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
+    else:
+        typer.secho(f"{model} on {data} ({split})", bold=True)
+        typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
+    fail_on(fail_on_ or (), result.answers)
 
 
 def _sizes(limit: int, usual: Any) -> dict[str, int]:

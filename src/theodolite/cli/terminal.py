@@ -17,20 +17,23 @@ import typer
 import typer.core
 
 from theodolite.errors import TheodoliteError
-from theodolite.records import Run
+from theodolite.records import MEMORISED, Answer, Run
 
 __all__ = [
     "CommandError",
     "PoliteGroup",
+    "fail_on",
     "keyword_arguments",
     "open_page",
     "print_json",
     "progress_bar",
+    "require_conditions",
     "require_writable",
     "run_document",
 ]
 
-INTERNAL, USER, INTERRUPTED = 1, 2, 130
+INTERNAL, USER, CONDITION, INTERRUPTED = 1, 2, 3, 130
+CONDITIONS = ("memorising", "undecided")
 Show = Callable[[float, str], None]
 
 
@@ -96,7 +99,7 @@ def progress_bar(
 ) -> Iterator[Show]:
     """A function of (fraction done, what is being done); it does nothing unless ``shown``.
 
-    All of it goes to standard error, so that standard output holds results alone. A terminal gets a
+    All of it goes to standard error, so that standard output holds only results. A terminal gets a
     bar with the time left; a file or a pipe gets one line for each stage.
 
     Args:
@@ -151,6 +154,31 @@ def open_page(page: Path) -> None:
     webbrowser.open(page.resolve().as_uri())  # False where no browser is found
 
 
+def require_conditions(names: Sequence[str]) -> None:
+    """Refuse conditions of ``--fail-on`` that there are not, before anything is measured."""
+    unknown = [name for name in names if name not in CONDITIONS]
+    if unknown:
+        raise CommandError(f"--fail-on: expected memorising or undecided, got {unknown[0]!r}")
+
+
+def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
+    """End with exit code 3 where the answer about the task meets a condition.
+
+    Args:
+        conditions: "memorising": most of the fit does not carry over to held-out examples;
+            "undecided": the survey cannot tell, or has no such answer.
+        answers: of the survey.
+    """
+    task = next((answer for answer in answers if answer.question == "task"), None)
+    undecided = task is None or task.certainty == "undecided"
+    met = {"undecided": undecided, "memorising": task is not None and task.finding in MEMORISED}
+    for name in conditions:
+        if met[name]:
+            text = "the survey has no answer about the task" if task is None else task.text
+            typer.secho(f"--fail-on {name}: {text}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(CONDITION)
+
+
 def run_document(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
     """What ``--json`` prints about a run: everything in its records but curves."""
     head = run.head.contents
@@ -162,7 +190,10 @@ def run_document(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
         "config": head.get("config"),
         "layers": head.get("layers"),
         "steps": [
-            {key: step.contents.get(key) for key in ("step", "rows", "skipped", "warnings")}
+            {
+                key: step.contents.get(key)
+                for key in ("step", "answers", "rows", "skipped", "warnings")
+            }
             for step in run.steps
         ],
     }

@@ -18,7 +18,8 @@ __all__ = ["EXAMPLES", "transfer"]
 
 _MODELS = (
     "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME, each built in its turn; "
-    "NAME=MODEL to call it otherwise."
+    "NAME=MODEL to call it otherwise. Files and packages are executed: name only code that you "
+    "trust."
 )
 _DATA = (
     "Labelled examples of the new task: digits, FILE.npz (x_train, y_train), a folder of images "
@@ -81,6 +82,10 @@ def transfer(  # one parameter per option is how typer reads a command
         str, typer.Option(help="Layer that a fresh head replaces; none if there is none.")
     ] = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Processes, one model each.")] = 1,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time for all models together; tangent kernels take fewer examples."),
+    ] = None,
     memory_limit: Annotated[
         str | None, typer.Option(help="E.g. 4GB; tangent kernels beyond it are left out.")
     ] = None,
@@ -132,6 +137,7 @@ def transfer(  # one parameter per option is how typer reads a command
             tangent=tangent,
             tangent_examples=tangent_examples,
             head=None if head == "none" else head,
+            seconds=seconds,
             memory_limit=memory_limit,
             device=place,
             seed=seed,
@@ -139,7 +145,8 @@ def transfer(  # one parameter per option is how typer reads a command
         )
     page = result.to_html(folder / "report.html")
     if json_:
-        document = {"folder": str(folder), "report": str(page)}
+        document: dict[str, Any] = {"folder": str(folder), "report": str(page)}
+        document |= {"answers": [answer.to_entry() for answer in result.answers]}
         print_json(document | {"contents": dict(result.record.contents)})
         return
     counted = "1 model" if len(models) == 1 else f"{len(models)} models"

@@ -1,6 +1,6 @@
 """Data in memory and from files: what the command line, the demo and the laboratory read."""
 
-from theodolite.data.dataset import Dataset, digits, disjoint_rows, shuffled_labels
+from theodolite.data.dataset import Dataset, digits, disjoint_rows, random_labels
 from theodolite.data.files import (
     Loader,
     channels_first,
@@ -38,8 +38,8 @@ __all__ = [
     "npz_tensor",
     "opened_npz",
     "pixel_standardizer",
+    "random_labels",
     "scaled",
-    "shuffled_labels",
     "symmetric_range",
     "unit_interval",
     "unit_rows",

@@ -20,7 +20,7 @@ from theodolite.checks import (
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import prints_shapes
 
-__all__ = ["Dataset", "digits", "disjoint_rows", "shuffled_labels"]
+__all__ = ["Dataset", "digits", "disjoint_rows", "random_labels"]
 
 _MOST_CLASSES = 100_000  # a label beyond is a mistake, and names of all classes would fill memory
 
@@ -130,7 +130,7 @@ class Dataset:
         )
 
     def with_labels(self, y_train: Tensor) -> "Dataset":
-        """Other training labels, e.g. shuffled ones; the test labels stay true."""
+        """Other training labels, e.g. random ones; the test labels stay true."""
         return replace(self, y_train=y_train)
 
     def to(self, device: torch.device | str) -> "Dataset":
@@ -229,13 +229,13 @@ def _digits_table() -> np.ndarray:
     return np.column_stack([pixels, labels])
 
 
-def shuffled_labels(
+def random_labels(
     labels: Integer[Tensor, " n"], generator: torch.Generator | None = None
 ) -> Integer[Tensor, " n"]:
     """A uniform random permutation of the labels: every class keeps its count.
 
     Example:
-        >>> shuffled_labels(torch.tensor([0, 0, 1, 2])).sort().values
+        >>> random_labels(torch.tensor([0, 0, 1, 2])).sort().values
         tensor([0, 0, 1, 2])
 
     References:

@@ -111,8 +111,8 @@ SIMILARITIES: Mapping[str, Similarity] = {
         Similarity("kta", kernel.linear_kta),
         Similarity("alignment-area", _area_of_both),
         Similarity(
-            "readout",
-            lambda a, b: 1 - representation.readout_error(a, b),
+            "probe",
+            lambda a, b: 1 - representation.probe_error(a, b),
             is_symmetric=False,
         ),
     )

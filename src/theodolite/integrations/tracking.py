@@ -33,7 +33,7 @@ class Tracker(Protocol):
     """A place that keeps settings, numbers by step, and files."""
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
-        """Keep the settings of a run; told once, before its numbers."""
+        """Keep the settings of a run; called once, before its numbers."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""

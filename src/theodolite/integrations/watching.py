@@ -74,7 +74,7 @@ class Watch:
         """Measure the last step in full, then write and send the report.
 
         Args:
-            step: its number, where it was not told before.
+            step: its number, where it was not given before.
 
         Returns:
             The numbers of the last step that are new: it is measured in full.

@@ -179,7 +179,7 @@ class TargetCKA(_StreamingCKA):
         debiased: The debiased estimator, or the plug-in one.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> metric = TargetCKA(num_classes=2, debiased=False)
         >>> metric.update(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 0]))
         >>> metric.update(torch.tensor([[4.0], [5.0]]), torch.tensor([1, 1]))
@@ -241,7 +241,7 @@ class PairCKA(_StreamingCKA):
         debiased: The debiased estimator, or the plug-in one.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> metric = PairCKA(debiased=False)
         >>> metric.update(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [3.0]]))
         >>> metric.update(torch.tensor([[3.0]]), torch.tensor([[2.0]]))

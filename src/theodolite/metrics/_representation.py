@@ -302,7 +302,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         method: ``"auto"``, ``"gram"`` or ``"qr"``.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> metric = RepresentationAlignment(2, torch.tensor([0.0, 0.5, 0.8]))
         >>> metric.update(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0]))
         >>> metric.update(torch.tensor([[0.0, 1.0]]), torch.tensor([1]))

@@ -65,7 +65,7 @@ class StreamingMetric(Metric, Generic[S]):
 
     The state is a list of packed blocks of statistics, each about the shift of its own first
     batch. Processes exchange blocks by concatenation, which works for any number of processes and
-    for processes that saw no example; whoever reads the state rebases the blocks to one shift and
+    for processes that saw no example; the reader of the state rebases the blocks to one shift and
     adds them. Half-precision and float32 input is converted exactly and summed in float64.
 
     Values are float64. As with every torchmetrics metric, a value of one entry comes back 0-d.

@@ -49,7 +49,7 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
             ``"zero"``.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> metric = VectorAlignment(num_classes=2, part="contrast")
         >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
         >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
@@ -129,7 +129,7 @@ class CovarianceState(StreamingMetric[Moments]):
         ddof: Subtracted from the number of rows.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> metric = CovarianceState()
         >>> metric.update(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
         >>> metric.update(torch.tensor([[2.0, 3.0]]))

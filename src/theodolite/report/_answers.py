@@ -1,14 +1,14 @@
-"""Sentences to act on: what the network does, which layer carries it, what to do next.
+"""The answers that a page begins with, of one run or of several.
 
 Those about one network at one moment stand in its record and are shown as they are. What lies
-between records is told here: how runs differ, and what held-out examples keep.
+between records is said here: how runs differ, and what held-out examples keep.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from theodolite.records import FAMILIES, Answer, Run
+from theodolite.records import CERTAINTIES, FAMILIES, Answer, Certainty, Run
 from theodolite.report._reading import Group, RunView, groups_of
 from theodolite.report._sentences import CHANCE, compared, layer_words, scores_of, values_of
 from theodolite.report.pages import plain, shown
@@ -16,14 +16,13 @@ from theodolite.report.pages import plain, shown
 __all__ = ["QUESTIONS", "answers", "group_answers"]
 
 QUESTIONS = {
-    "task": "What the network does",
-    "layer": "Which layer carries it",
-    "groups": "Do groups pull apart",
-    "next": "What to do next",
+    "task": "Did it learn?",
+    "layer": "Which layer?",
+    "groups": "Which layers do data sources disagree on?",
+    "next": "What next?",
 }
 # Families that ask about labels, the one that others are held against first.
 _LABELED = ("kernel", "representation", "gradient")
-_CERTAINTIES = ("clear", "likely", "open")
 _CLEAR = 5.0  # standard deviations of chance
 _CARRIED = 0.7  # of a number is left on held-out examples: it carries over
 _MOST_RUNS = 3  # of which the sentence on layers is quoted
@@ -56,11 +55,13 @@ def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
     found: dict[str, Answer] = {}
     for moment in run.moments[: run.moments.index(now) + 1]:
         for entry in moment.record.contents.get("answers") or []:
-            told = {key: plain(str(entry.get(key, ""))) for key in ("text", "certainty", "why")}
+            answer = Answer.from_entry(entry)
+            words = (answer.text, answer.evidence, answer.advice)
+            text, evidence, advice = (plain(part) if part else "" for part in words)
             if moment is not now:
-                told["why"] = f"measured at step {moment.step}; {told['why']}"
-            evidence = tuple(entry.get("evidence", ()))
-            found[entry["question"]] = Answer(entry["question"], **told, evidence=evidence)
+                since = f"measured at step {moment.step}"
+                evidence = "; ".join(filter(None, [since, evidence]))
+            found[answer.question] = replace(answer, text=text, evidence=evidence, advice=advice)
     return found
 
 
@@ -95,7 +96,7 @@ class _Profile:
         return list(self.values)[-1]
 
     def beyond_chance(self, layer: str) -> bool:
-        """Whether a number can be told from chance; True where chance is not known."""
+        """Whether a number is beyond chance; True where chance is not known."""
         return self.scores.get(layer, math.inf) > CHANCE
 
 
@@ -109,21 +110,26 @@ def _profiles(group: Group, step: int | None) -> list[_Profile]:
     return [profile for profile in found if profile is not None and profile.family == family]
 
 
-def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[str, str]:
+def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
     """How sure it is that two runs differ in a layer."""
     spreads = [p.spreads[layer] for p in (a, b) if layer in p.spreads]
     if not spreads:
-        return "open", "no chance level was measured"
+        return "undecided", "no chance level was measured"
     deviations = abs(a.values[layer] - b.values[layer]) / math.hypot(*spreads)
-    sure = "clear" if deviations >= _CLEAR else "likely" if deviations > CHANCE else "open"
+    sure: Certainty = "clear" if deviations >= _CLEAR else "likely"
+    if deviations <= CHANCE:
+        sure = "undecided"
     shown = f"{deviations:.{1 if deviations < _CLEAR else 0}f}"
     return sure, f"the gap is {shown} standard deviations of chance"
 
 
 def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | None:
-    """What held-out examples keep, or who tells the classes apart most and who least."""
+    """What the records say of their tasks, or which run represents its labels most and least."""
     if pairs:
         return _kept_held_out(pairs)
+    quoted = _quoted(group.runs, "task", step)
+    if quoted is not None and quoted.finding not in ("", "aligned", "chance"):
+        return quoted
     ranked = sorted(_profiles(group, step), key=lambda p: p.values[p.last], reverse=True)
     if len(ranked) < 2:
         return None
@@ -133,16 +139,16 @@ def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | 
     more = compared(worst.values, best.values)
     names = [f"“{plain(p.run.name)}”" for p in (best, worst)]
     text = (
-        f"{names[0]} tells its classes apart more than {names[1]}:"
+        f"{names[0]} represents its labels more than {names[1]}:"
         f" {numbers} in {layer_words(layer)}, {more}."
     )
     if len(ranked) > 2:
         text = (
-            f"Of {len(ranked)} runs {names[0]} tells its classes apart most and {names[1]} least:"
+            f"Of {len(ranked)} runs {names[0]} represents its labels most and {names[1]} least:"
             f" {numbers} in {layer_words(layer)}."
         )
     evidence = (best.figure, f"lines-{best.family}", f"steps-{best.figure}")
-    return Answer("task", text, *_apart(best, worst, layer), evidence)
+    return Answer("task", text, *_apart(best, worst, layer), figures=evidence)
 
 
 @dataclass(frozen=True)
@@ -201,23 +207,31 @@ def _kept_held_out(pairs: Sequence[_Pair]) -> Answer:
     known = [spread for spread in spreads if spread is not None]
     evidence = ("lines-kernel", ranked[0].own.figure)
     if len(known) < len(spreads):
-        return Answer("task", text, "likely", "measured on both kinds of examples", evidence)
+        return Answer(
+            "task", text, "likely", "measured on both kinds of examples", figures=evidence
+        )
     why = f"measured on both kinds of examples; chance moves these numbers by {shown(max(known))}"
-    return Answer("task", text, "clear", why, evidence)
+    return Answer("task", text, "clear", why, figures=evidence)
 
 
 def _layer(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer | None:
     """What the records say of their layers; the same network on other examples is left out."""
     held_out = {pair.other.run.index for pair in pairs}
-    runs = [run for run in group.runs if run.index not in held_out]
-    known = [(run, told) for run in runs if (told := _recorded(run, step).get("layer"))]
+    return _quoted([run for run in group.runs if run.index not in held_out], "layer", step)
+
+
+def _quoted(runs: Sequence[RunView], question: str, step: int | None) -> Answer | None:
+    """The answers of several runs to one question, each behind the name of its run."""
+    every = [(run, _recorded(run, step).get(question)) for run in runs]
+    known = [(run, answer) for run, answer in every if answer is not None]
     if not known:
         return None
-    sure = max((told.certainty for _, told in known), key=_CERTAINTIES.index)
-    quoted = [(f"“{plain(run.name)}”", told) for run, told in known[:_MOST_RUNS]]
-    text = " ".join(f"{name}: {told.text}" for name, told in quoted)
-    why = " ".join(f"{name}: {told.why}." for name, told in quoted).rstrip(".")
-    return Answer("layer", text, sure, why, known[0][1].evidence)
+    sure = max((answer.certainty for _, answer in known), key=CERTAINTIES.index)
+    named = [(f"“{plain(run.name)}”", answer) for run, answer in known[:_MOST_RUNS]]
+    text = " ".join(f"{name}: {answer.text}" for name, answer in named)
+    evidence = " ".join(f"{name}: {answer.evidence}." for name, answer in named).rstrip(".")
+    first = known[0][1]
+    return Answer(question, text, sure, evidence, "", first.finding, first.figures)
 
 
 def _next(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer:
@@ -248,7 +262,7 @@ def _next(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer:
             if layer in same[0].values
         ]
         if not gaps:
-            return Answer("next", "Compare the runs layer by layer below.", "open",
+            return Answer("next", "Compare the runs layer by layer below.", "undecided",
                           "no layer has a number in both")  # fmt: skip
         a = same[0]
         _, b, layer = max(gaps, key=lambda item: item[0])
@@ -258,4 +272,4 @@ def _next(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer:
             f" {' and '.join(names)}."
         )
     evidence = (f"lines-{a.family}", a.figure, f"steps-{a.figure}")
-    return Answer("next", text, *_apart(a, b, layer), evidence)
+    return Answer("next", text, *_apart(a, b, layer), figures=evidence)

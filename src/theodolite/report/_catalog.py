@@ -4,23 +4,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import FAMILIES, READOUTS
+from theodolite.records import FAMILIES, PROBES
 from theodolite.report._curves import Curve, layer_panels, overlay
-from theodolite.report._figures import HOUSE_STYLE, Figure, Key, Words, with_ranges
+from theodolite.report._depth import Chart, Line, headlines, layer_chart
+from theodolite.report._figures import HOUSE_STYLE, Figure, Words, with_ranges
 from theodolite.report._maps import class_map, eigenvector_figure, kernel_maps, step_maps
-from theodolite.report._profiles import (
+from theodolite.report._reading import Group
+from theodolite.report._sentences import numbers_sentence
+from theodolite.report._steps import (
     TRUTH,
-    Line,
-    balance_mark,
+    legend_of,
     loss_figure,
-    profile_figure,
+    over_steps,
     step_figure,
     whole_figure,
 )
-from theodolite.report._reading import Group
 from theodolite.report.pages import LIGHT, plotly_text
 
-__all__ = ["family_figures", "history_figures", "named_figure", "plotly_figure"]
+__all__ = [
+    "STRIP",
+    "family_figures",
+    "headline_charts",
+    "history_figures",
+    "named_figure",
+    "plotly_figure",
+]
+
+STRIP = 66.0  # pixels: seven of them fit on a screen
 
 _CURVES = {
     curve.name: curve
@@ -47,12 +57,22 @@ _OMEGA = (
 )
 
 
-def family_figures(group: Group, family: str) -> list[Figure]:
-    """The figures of one family, most telling first; those without content are left out."""
+def headline_charts(group: Group) -> list[Chart]:
+    """What a page begins with: a chart of each headline that at least two layers have."""
+    return [
+        chart
+        for family, measure, _ in headlines(group)
+        if len(group.measured(family, measure)) > 1
+        and (chart := _headline(group, family, measure)) is not None
+    ]
+
+
+def family_figures(group: Group, family: str) -> list[Figure | Chart]:
+    """The figures of one family below its headline; those without content are left out."""
     return _with_content(group, _BUILDERS[family](group))
 
 
-def history_figures(group: Group) -> list[Figure]:
+def history_figures(group: Group) -> list[Figure | Chart]:
     """Loss over steps, CKA layer by layer, and a layer-by-step map of each headline."""
     maps = [step_maps(group, family) for family in FAMILIES]
     gradients = step_maps(group, "gradient", "omega_contrast", "gradient contrast")
@@ -61,70 +81,61 @@ def history_figures(group: Group) -> list[Figure]:
     )
 
 
-def _with_content(group: Group, figures: Iterable[Figure | None]) -> list[Figure]:
-    kept = (figure.with_content(group.steps) for figure in figures if figure is not None)
+def _with_content(group: Group, figures: Iterable[Figure | Chart | None]) -> list[Figure | Chart]:
+    kept = (f.with_content(group.steps) if isinstance(f, Figure) else f for f in figures)
     return [figure for figure in kept if figure is not None]
 
 
-def _headline(group: Group, family: str) -> Figure | None:
+def _profile(
+    group: Group, family: str, lines: Sequence[Line], words: Words, *, log: bool = False
+) -> Figure | Chart | None:
+    """A chart over layers; the numbers of a single layer are drawn over steps, or written out."""
+    lines = [line for line in lines if group.measured(family, line.measure)]
+    layers = {layer for line in lines for layer in group.measured(family, line.measure)}
+    if len(layers) != 1:
+        return layer_chart(group, family, lines, words, log=log)
+    (layer,) = layers
+    panel = over_steps(group, family, lines, layer, log=log)
+    names = {line.measure: line.words for line in lines}
+    return Figure(
+        f"{family}-{lines[0].measure}".replace("_", "-"),
+        words,
+        () if panel is None else (panel,),
+        finding=lambda step: numbers_sentence(group, family, names, layer, step),
+        legend=legend_of(group, family, lines),
+    )
+
+
+def _headline(group: Group, family: str, measure: str) -> Chart | None:
     """The headline of a family over layers."""
-    known = FAMILIES[family]
-    title = known.heading[0].upper() + known.heading[1:]
+    known = next(f for f in (*PROBES.values(), *FAMILIES.values()) if f.headline == measure)
+    lines = [Line(measure, known.heading, chance=known.chance)]
     reading = known.reading
-    rows = [row for run in group.runs for row in run.last.record.contents.get("rows", [])]
-    if any(row["measure"] == known.headline and row.get("error") is not None for row in rows):
-        reading += " Thin bars are standard errors."
-    lines = [Line(known.headline, known.heading)]
-    extra, key = None, None
-    if family == "kernel":
-        labeled = bool(group.measured(family, known.headline))
-        title = "CKA to labels and to the input" if labeled else "CKA to the input"
-        left = "CKA to the input: how much of the raw data's geometry is left."
-        reading = f"{reading} {left}" if labeled else left
-        lines.append(Line("cka_input", "CKA to the input"))
-        if group.measured(family, TRUTH):
-            reading += " CKA to the true labels is drawn where the run was trained on others."
-            lines.insert(1, Line(TRUTH, "CKA to the true labels", with_chance=False))
-    if family == "tangent" and "equilibrium_layer" in group.whole(family):
-        reading += " The triangle marks where, by theory, inputs and output gradients balance."
-        extra, key = balance_mark, Key("balance, by theory", LIGHT["ink"], "triangle")
-    y = "CKA" if family == "kernel" else ""
-    words = Words(title, reading)
-    return profile_figure(group, family, lines, words, y=y, extra=extra, extra_key=key)
+    if measure == FAMILIES["kernel"].headline and group.measured(family, TRUTH):
+        reading += " CKA to the true labels is drawn where the run was trained on others."
+        lines.append(Line(TRUTH, "CKA to the true labels", with_chance=False))
+    title = known.heading[0].upper() + known.heading[1:]
+    return layer_chart(group, family, lines, Words(title, reading), height=STRIP)
 
 
-def _representation(group: Group) -> Iterable[Figure | None]:
-    yield _headline(group, "representation")
+def _representation(group: Group) -> Iterable[Figure | Chart | None]:
+    lines = [Line("neighbour_accuracy", "nearest neighbours", chance="the largest class")]
     words = Words(
-        "Labels read off each layer",
-        "Share of examples whose class is told right from the labels of all the others: by a linear"
-        " read-out of the layer, and by its nearest neighbours. On training examples the layer"
-        " itself has seen every label: a network that memorises scores here too.",
+        "Nearest-neighbour accuracy",
+        "Share of examples whose class is that of their nearest neighbours in the layer.",
     )
-    lines = [
-        Line("readout_accuracy", "linear read-out", chance=READOUTS["readout_accuracy"].chance),
-        Line("neighbour_accuracy", "nearest neighbours", with_chance=False),
-    ]
-    yield profile_figure(group, "representation", lines, words, y="share told right")
-    words = Words(
-        "Targets read off each layer",
-        "R² of a linear read-out of the layer, every example told from all the others: 1 says all"
-        " of the targets, 0 no more than their mean. On training examples the layer itself has"
-        " seen every target: a network that memorises scores here too.",
-    )
-    line = Line("readout_r2", "linear read-out", chance=READOUTS["readout_r2"].chance)
-    yield profile_figure(group, "representation", [line], words, y="R²")
+    yield _profile(group, "representation", lines, words)
     words = Words(
         "Predicted steps to halve the loss",
-        "Gradient-descent steps of a linear read-out. Fewer: easier to read out. A gap: it never"
+        "Gradient-descent steps of a linear probe. Fewer: easier to read out. A gap: it never"
         " gets there.",
     )
     steps = Line("predicted_steps", "steps to halve the loss")
-    yield profile_figure(group, "representation", [steps], words, log=True)
+    yield _profile(group, "representation", [steps], words, log=True)
     words = Words(
         "Alignment curves",
         "A curve that stays high while the threshold grows means that the labels lie on the strong"
-        " directions of the features: a linear read-out would learn them quickly.",
+        " directions of the features: a linear probe would learn them quickly.",
     )
     yield layer_panels(group, _CURVES["alignment_curve"], words)
     words = Words(
@@ -135,14 +146,13 @@ def _representation(group: Group) -> Iterable[Figure | None]:
     yield layer_panels(group, _CURVES["label_power"], words)
     words = Words(
         "Predicted loss of gradient descent",
-        "What the alignment predicts: the loss of a linear read-out trained on the features of each"
+        "What the alignment predicts: the loss of a linear probe trained on the features of each"
         f" layer.{_DEPTH}",
     )
     yield overlay(group, _CURVES["predicted_loss"], words)
 
 
-def _covariance(group: Group) -> Iterable[Figure | None]:
-    yield _headline(group, "covariance")
+def _covariance(group: Group) -> Iterable[Figure | Chart | None]:
     lines = [
         Line("misalignment", "this layer", with_chance=False),
         Line("random_basis_misalignment", "random bases"),
@@ -154,7 +164,7 @@ def _covariance(group: Group) -> Iterable[Figure | None]:
         " perfectly aligned layer would show by sampling alone. Where the floor reaches the random"
         " bases, the number says nothing and the headline leaves the layer out.",
     )
-    yield profile_figure(group, "covariance", lines, words, y="misalignment")
+    yield _profile(group, "covariance", lines, words)
     words = Words(
         "f(σ): weight put on each direction of the data",
         "From left to right, directions of the data that vary more (σ, their standard deviation);"
@@ -165,8 +175,9 @@ def _covariance(group: Group) -> Iterable[Figure | None]:
     yield eigenvector_figure(group)
 
 
-def _kernel(group: Group) -> Iterable[Figure | None]:
-    yield _headline(group, "kernel")
+def _kernel(group: Group) -> Iterable[Figure | Chart | None]:
+    words = Words("CKA to the input", "How much of the raw data's geometry is left.")
+    yield _profile(group, "kernel", [Line("cka_input", "CKA to the input")], words)
     words = Words(
         "Directions that a layer uses, and needs for its labels",
         "Participation ratio: the effective number of directions of the features. Modes for 95 %:"
@@ -174,7 +185,7 @@ def _kernel(group: Group) -> Iterable[Figure | None]:
     )
     ratio = Line("participation_ratio", "participation ratio")
     modes = Line("modes_to_reach", "modes for 95 %")
-    yield profile_figure(group, "kernel", [ratio, modes], words, y="directions", log=True)
+    yield _profile(group, "kernel", [ratio, modes], words, log=True)
     words = Words(
         "Cumulative power",
         "Share of the labels within the first modes of a layer's kernel. A steep start means that"
@@ -188,20 +199,19 @@ def _kernel(group: Group) -> Iterable[Figure | None]:
     yield overlay(group, _CURVES["spectrum"], words)
 
 
-def _tangent(group: Group) -> Iterable[Figure | None]:
-    yield _headline(group, "tangent")
+def _tangent(group: Group) -> Iterable[Figure | Chart | None]:
     words = Words(
         "Stable rank of the layer's tangent kernel",
         "How many directions training this layer can move at once. A low rank says that the kernel"
         " has few directions to offer, good or bad.",
     )
-    yield profile_figure(group, "tangent", [Line("stable_rank", "stable rank")], words, log=True)
+    yield _profile(group, "tangent", [Line("stable_rank", "stable rank")], words, log=True)
     words = Words(
         "Correlation with the labels",
         "Alignment is this correlation over the square root of the stable rank: a layer can be"
         " aligned because its directions point at the labels, or because it has few of them.",
     )
-    yield profile_figure(group, "tangent", [Line("correlation")], words)
+    yield _profile(group, "tangent", [Line("correlation")], words)
     for name, title, what in (
         ("forward_kernel", "Forward kernels", "inputs"),
         ("backward_kernel", "Backward kernels", "output gradients"),
@@ -214,17 +224,16 @@ def _tangent(group: Group) -> Iterable[Figure | None]:
         yield kernel_maps(group, name, Words(title, reading))
 
 
-def _gradient(group: Group) -> Iterable[Figure | None]:
-    yield _headline(group, "gradient")
+def _gradient(group: Group) -> Iterable[Figure | Chart | None]:
     for title, inside, overall in (
         ("Agreement (Ω) of features", "feature_omega_in_class", "feature_omega"),
         ("Agreement (Ω) of loss gradients", "in_class_omega", "omega"),
     ):
         lines = [Line(inside, "within classes"), Line(overall, "all examples", marks_only=True)]
-        yield profile_figure(group, "gradient", lines, Words(title, _OMEGA), y="Ω")
+        yield _profile(group, "gradient", lines, Words(title, _OMEGA))
     for measure, (title, reading) in _OTHER_MEASURES.items():
         line = Line(measure, title.lower())
-        yield profile_figure(group, "gradient", [line], Words(title, reading))
+        yield _profile(group, "gradient", [line], Words(title, reading))
     reading = "Ω within a class minus Ω of all pairs. Blank: the class says nothing; grey: below 0."
     yield class_map(group, "feature_class_contrast", Words("Feature contrast by class", reading))
     words = Words("Gradient contrast by class", "The same for loss gradients.")
@@ -252,7 +261,7 @@ _OTHER_MEASURES = {
     ),
 }
 
-_BUILDERS: dict[str, Callable[[Group], Iterable[Figure | None]]] = {
+_BUILDERS: dict[str, Callable[[Group], Iterable[Figure | Chart | None]]] = {
     "representation": _representation,
     "covariance": _covariance,
     "kernel": _kernel,
@@ -276,12 +285,13 @@ def named_figure(group: Group, name: str, step: int | None) -> Figure:
 
 def _named(group: Group, name: str, step: int | None) -> Figure | None:
     headings = {
-        family.headline: family.heading for family in (*READOUTS.values(), *FAMILIES.values())
+        family.headline: family.heading for family in (*PROBES.values(), *FAMILIES.values())
     }
     heading = headings.get(name, name.replace("_", " "))
     words = Words(f"{heading[0].upper()}{heading[1:]}")
     if name in FAMILIES:
-        return _headline(group, name)
+        chart = _headline(group, name, FAMILIES[name].headline)
+        return None if chart is None else chart.figure()
     if name in _CURVES:
         return overlay(group, _CURVES[name], words)
     if name in _KERNELS:
@@ -294,7 +304,8 @@ def _named(group: Group, name: str, step: int | None) -> Figure | None:
         if group.measured(family, name):
             if group.is_history and len(group.runs) == 1 and step is None:
                 return step_maps(group, family, name)
-            return profile_figure(group, family, [Line(name, heading)], words, y=heading)
+            chart = layer_chart(group, family, [Line(name, heading)], words)
+            return None if chart is None else chart.figure()
         if group.is_history and name in group.whole(family):
             return whole_figure(group, family, name, words)
     return None

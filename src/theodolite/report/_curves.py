@@ -27,6 +27,7 @@ __all__ = ["Curve", "layer_panels", "overlay"]
 _MOST_PANELS = 8
 _MOST_POINTS = 80
 _MOST_NAMED = 8  # layers in a legend
+_MOST_LAYERS = 24  # whose curves a page carries; the record has them all
 _DIGITS = 5
 
 
@@ -42,7 +43,7 @@ class Curve:
         marks: markers instead of a line.
         top_only: keep the first points instead of some of all.
         smallest: share of the largest number below which a logarithmic axis leaves points out.
-        chance: whether the record holds what shuffled labels give.
+        chance: whether the record holds what random labels give.
     """
 
     family: str
@@ -97,7 +98,7 @@ class Curve:
 
 def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
     """A panel for each layer, a color for each run; many layers fold all but eight away."""
-    layers = group.curved(curve.family, curve.name)
+    layers = _some_layers(group, curve)
     if not layers:
         return None
     panels = {
@@ -113,7 +114,7 @@ def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
         for mark in ("dots" if curve.marks else "line",)
     ]
     if curve.chance:
-        legend.append(Key("the same for shuffled labels", LIGHT["muted"], dash="dot"))
+        legend.append(Key("the same for random labels", LIGHT["muted"], dash="dot"))
     return Figure(
         curve.key,
         words,
@@ -128,7 +129,7 @@ def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
 
 def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
     """A panel for each run with one line a layer, stronger towards the output."""
-    layers = group.curved(curve.family, curve.name)
+    layers = _some_layers(group, curve)
     if not layers:
         return None
     runs = [run for run in group.runs if run.drawn(curve.family, curve.name)]
@@ -159,6 +160,12 @@ def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
     )
 
 
+def _some_layers(group: Group, curve: Curve) -> list[str]:
+    """Layers with the curve, the first and the last among them."""
+    layers = group.curved(curve.family, curve.name)
+    return [layers[i] for i in spaced(len(layers), _MOST_LAYERS)]
+
+
 def _runs_of(group: Group, curve: Curve, layer: str) -> tuple[Series, ...]:
     series = []
     for order, run in enumerate(group.runs):
@@ -166,7 +173,7 @@ def _runs_of(group: Group, curve: Curve, layer: str) -> tuple[Series, ...]:
             continue
         color = tone(group, curve.family, order)
         if curve.chance:
-            look = _line(f"shuffled labels, {run.name}", LIGHT["muted"], 1.0, "dot")
+            look = _line(f"random labels, {run.name}", LIGHT["muted"], 1.0, "dot")
             series.append(Series(look, _at_steps(run, curve, layer, "chance")))
         look = _line(run.name, color, 2.0)
         if curve.marks:

@@ -19,6 +19,7 @@ from theodolite.report.pages import (
     plain,
     render,
     static_text,
+    write_page,
 )
 
 __all__ = ["Exhibit", "find_exhibits", "write_gallery"]
@@ -81,10 +82,7 @@ def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> 
         count=len(exhibits),
         data=json_for_html(_payload(exhibits)),
     )
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
-    return target
+    return write_page(path, text)
 
 
 def _exhibit(folder: Path, base: Path) -> Exhibit:

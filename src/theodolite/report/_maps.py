@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from plotly import graph_objects as go
@@ -18,17 +18,15 @@ from theodolite.report._figures import (
     by_moment,
     layer_ticks,
 )
+from theodolite.report._pairs import LayerPairs, Likeness
 from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report._sentences import family_sentence
 from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_map", "step_maps"]
+__all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_maps", "step_maps"]
 
 _MOST_COLUMNS = 24
-_TEXT_COLUMNS = 13
+_TEXT_COLUMNS, _TEXT_ROWS = 13, 40
 _FEW_TICKS = 7
 _MOST_CLASSES = 12  # whose names fit beside a map
 _MOST_EXAMPLES = 40
@@ -81,7 +79,7 @@ class _Table:
 
     @property
     def has_texts(self) -> bool:
-        return 0 < len(self.columns) <= _TEXT_COLUMNS
+        return 0 < len(self.columns) <= _TEXT_COLUMNS and len(self.rows) <= _TEXT_ROWS
 
 
 def step_maps(
@@ -165,30 +163,34 @@ def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
     return Figure(key, words, tuple(panels), columns=columns, roomy=True)
 
 
-def pair_map(pairs: "pd.DataFrame", names: tuple[str, str]) -> Figure:
-    """CKA of every pair of layers of two models, those of the first from top to bottom."""
-    rows, columns = ([plain(str(name)) for name in axis] for axis in (pairs.index, pairs.columns))
-    values = pairs.to_numpy(dtype=float)
-    table = _Table(values.tolist(), (), rows, columns)
+def pair_maps(pairs: LayerPairs, names: tuple[str, str]) -> list[Figure]:
+    """Two similarities of every pair of layers, layers of the first model from top to bottom."""
+    kinds = {
+        "cka": (pairs.cka, "CKA of every pair of layers",
+                "1: two layers find the same examples similar. 0: what chance gives (debiased)."
+                " Wide layers score high."),
+        "neighbours": (pairs.neighbours, "Mutual nearest neighbours of every pair of layers",
+                       f"Of the {pairs.nearest} nearest neighbours of an example in one layer, the"
+                       " share that are its neighbours in the other."),
+    }  # fmt: skip
+    return [_pair_map(key, *parts, names) for key, parts in kinds.items()]
+
+
+def _pair_map(
+    key: str, found: Likeness, title: str, reading: str, names: tuple[str, str]
+) -> Figure:
+    axes_of = (found.values.index, found.values.columns)
+    rows, columns = ([plain(str(name)) for name in axis] for axis in axes_of)
+    table = _Table(found.values.to_numpy(dtype=float).tolist(), (), rows, columns)
     numbers = table.numbers()
     numbers["meta"].pop("source")  # of two models together: no record holds them
-    series = Series(_look(table, "kernel", (0.0, 1.0), "CKA"), lambda _: numbers)
+    series = Series(_look(table, "kernel", (0.0, 1.0), title), lambda _: numbers)
     layout = _map_layout(table, f"layers of {plotly_text(short(names[1]))}")
     layout["yaxis"]["title"] = {"text": f"layers of {plotly_text(short(names[0]))}"}
-    told = ""
-    if np.isfinite(values).any():
-        i, j = np.unravel_index(np.nanargmax(values), values.shape)
-        told = (
-            f"Most alike: {rows[i]} of {plain(names[0])} and {columns[j]} of {plain(names[1])}"
-            f" ({shown(values[i, j])}). Last layers: {shown(values[-1, -1])}."
-        )
-    words = Words(
-        "CKA of every pair of layers",
-        "1: two layers find the same examples similar, whatever their units are. 0: their"
-        " similarities have nothing in common. Debiased, so that chance is 0.",
-    )
     panel = Panel("", (series,), layout, height=max(_PAIRS_HEIGHT, _height(rows)))
-    return Figure("pairs-cka", words, (panel,), roomy=True, finding=lambda _: told)
+    told = found.sentence(names)
+    words = Words(title, reading)
+    return Figure(f"pairs-{key}", words, (panel,), roomy=True, finding=lambda _: told)
 
 
 def _tells(moment: Moment, name: str, layer: str) -> bool:
@@ -301,7 +303,7 @@ def _map_layout(table: _Table, across: str) -> dict[str, Any]:
 
 
 def _height(layers: Sequence[str]) -> int:
-    return _MARGINS + _ROW_HEIGHT * max(2, len(layers))
+    return _MARGINS + _ROW_HEIGHT * min(max(2, len(layers)), _TEXT_ROWS)
 
 
 def _cell(value: float) -> str:

@@ -6,15 +6,30 @@ the latest step, and the script exchanges it when the slider moves.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from theodolite.records import FAMILIES, Answer, Run
+from theodolite.records import FAMILIES, PROBES, Answer, Run, listed
 from theodolite.report._answers import QUESTIONS, group_answers
-from theodolite.report._catalog import family_figures, history_figures
-from theodolite.report._figures import HOUSE_STYLE, Figure, states_of, tone, with_ranges
-from theodolite.report._maps import pair_map
-from theodolite.report._overview import Overview, Reading, overview_of, readings_of, whole_numbers
-from theodolite.report._profiles import depth_figures
+from theodolite.report._catalog import (
+    STRIP,
+    family_figures,
+    headline_charts,
+    history_figures,
+)
+from theodolite.report._depth import (
+    Block,
+    Chart,
+    blocks_of,
+    depth_chart,
+    difference_charts,
+    headlines,
+    is_shortcut,
+    token,
+)
+from theodolite.report._figures import HOUSE_STYLE, Figure, Key, states_of, tone, with_ranges
+from theodolite.report._maps import pair_maps
+from theodolite.report._overview import notes_of, table_of, whole_numbers
+from theodolite.report._pairs import LayerPairs
 from theodolite.report._reading import Group, RunView, groups_of
 from theodolite.report._sentences import (
     count_of,
@@ -30,16 +45,16 @@ from theodolite.report.pages import (
     json_for_html,
     plain,
     render,
+    short,
     static_text,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["fragment_html", "page_html"]
 
 _MOST_STEPS = 60
-_TOKENS = {color: name for name, color in LIGHT.items()}
+_MOST_LAST = 4  # values printed at the end of a chart
+_MOST_NUMBERS = 3000  # layers times steps that a page carries of each measure
+_WIDE, _NARROW, _LETTER = 780.0, 300.0, 6.6  # pixels of a chart on a screen and a phone, a letter
 
 
 class _Varying:
@@ -63,23 +78,30 @@ class _Varying:
         return states[frames[-1]]
 
 
-def page_html(runs: Sequence[Run], title: str = "", pairs: "pd.DataFrame | None" = None) -> str:
-    """The whole page; ``pairs`` has CKA of all layers of the first run with all of the second."""
-    groups = groups_of(runs, _MOST_STEPS)
+def page_html(runs: Sequence[Run], title: str = "", pairs: LayerPairs | None = None) -> str:
+    """The whole page; ``pairs`` says how alike the layers of the first two runs are."""
+    groups = groups_of(runs, _MOST_STEPS, _MOST_NUMBERS)
     views = [_group_view(group) for group in groups]
-    compared = depth_figures(groups) if len(runs) > 1 else []
+    comparison = []
     if pairs is not None:
-        compared = [pair_map(pairs, (runs[0].name, runs[1].name)), *compared]
-    comparison = [_figure_view(figure, "all", [0]) for figure in compared]
-    figures = [figure for view in views for part in view["sections"] for figure in part["figures"]]
+        names = (runs[0].name, runs[1].name)
+        comparison += [_figure_view(figure, "all", [0]) for figure in pair_maps(pairs, names)]
+    depths = _depths_view(groups) if len(groups) > 1 else None
+    drawn = [f for v in views for part in v["sections"] for f in part["figures"]] + comparison
+    strips = [v.get(part) for v in views for part in ("strips", "differences")] + [depths]
+    drawn += [strip for view in strips if view for strip in view["charts"]]
     payload = {
         "colors": {LIGHT[name]: color for name, color in DARK.items()},
         "template": HOUSE_STYLE.to_plotly_json(),
         "steps": [group.steps for group in groups],
+        "layers": [
+            [[plain(layer), int(is_shortcut(layer))] for layer in group.layers] for group in groups
+        ],
         "texts": [view.pop("texts") for view in views],
-        "figures": {figure["id"]: figure.pop("payload") for figure in figures + comparison},
+        "charts": {f["id"]: f.pop("chart") for f in drawn if "chart" in f},
+        "figures": {f["id"]: f.pop("payload") for f in drawn if "payload" in f},
     }
-    scripts = [static_text("plotly-cartesian.min.js"), static_text("page.js")]
+    plotly, own = static_text("plotly-cartesian.min.js"), static_text("page.js")
     about = [_about(run) for group in groups for run in group.runs]
     warnings = sum(len(run["warnings"]) for run in about)
     named = ", ".join(plain(run.name) for group in groups for run in group.runs)
@@ -88,13 +110,11 @@ def page_html(runs: Sequence[Run], title: str = "", pairs: "pd.DataFrame | None"
         title=plain(title) if title else named,
         groups=views,
         comparison=comparison,
-        open_comparison=pairs is not None,
-        compares="CKA of every pair of layers; every run over relative depth."
-        if pairs is not None
-        else "Every run at its latest step, over relative depth.",
+        depths=depths,
         data=json_for_html(payload),
-        scripts=scripts,
-        policy=content_policy(scripts),
+        plotly=plotly,
+        script=own,
+        policy=content_policy([plotly, own]),
         style=_style() + static_text("page.css"),
         about=about,
         noted=count_of(warnings, "warning") if warnings else "Data, settings, versions",
@@ -102,15 +122,18 @@ def page_html(runs: Sequence[Run], title: str = "", pairs: "pd.DataFrame | None"
 
 
 def fragment_html(runs: Sequence[Run]) -> str:
-    """Sentences and overview alone: no scripts, so that it shows wherever HTML does."""
-    views = [
-        {
+    """Sentences, charts and table: no scripts, so that it shows wherever HTML does."""
+    views = []
+    for group in groups_of(runs, _MOST_STEPS, _MOST_NUMBERS):
+        charts = headline_charts(group)
+        view = {
             "lead": opening_sentence(group),
             "answers": [_answer_view(answer, {}) for answer in group_answers(group)],
-            "table": _table_view(group, overview_of(group), None),
+            "strips": _strips_view(group, charts, titles=True),
+            "table": table_of(group, charts),
+            "notes": notes_of(group),
         }
-        for group in groups_of(runs, _MOST_STEPS)
-    ]
+        views.append(view)
     return render("fragment.html.j2", groups=views, style=_style())
 
 
@@ -123,12 +146,15 @@ def _group_view(group: Group) -> dict[str, Any]:
         section = _section(group, "steps", "Over training", over_steps)
         sections.append(section | {"sentence": trend_sentence(group)})
     shown = [part for part in sections if part["figures"] or part["whole"]]
-    titles = {f["key"]: (f["title"], f["id"]) for part in shown for f in part["figures"]}
+    charts = headline_charts(group)
+    strips = _strips_view(group, charts)
+    named = [f for part in shown for f in part["figures"]] + (strips["charts"] if strips else [])
+    titles = {f["key"]: (f["title"], f["id"]) for f in named}
 
     answered = {step: {a.question: a for a in group_answers(group, step)} for step in group.steps}
 
     def answer_at(question: str) -> Callable[[int], Any]:
-        unknown = Answer(question, "Not measured up to this step.", "open", "see later steps")
+        unknown = Answer(question, "Not measured up to this step.", "undecided")
         return lambda step: _answer_view(answered[step].get(question, unknown), titles)
 
     asked = answered[group.steps[-1]]
@@ -138,11 +164,128 @@ def _group_view(group: Group) -> dict[str, Any]:
         "name": plain(group.name),
         "lead": texts.add("lead", lambda step: opening_sentence(group, step)),
         "answers": answers,
-        "table": _table_view(group, overview_of(group), texts),
+        "strips": strips,
+        "differences": _differences_view(group),
+        "table": table_of(group, charts),
+        "notes": notes_of(group),
         "sections": shown,
         "steps": group.steps if group.is_history else [],
         "texts": texts.entries,
     }
+
+
+def _strips_view(
+    group: Group, charts: Sequence[Chart], *, titles: bool = False
+) -> dict[str, Any] | None:
+    """Charts of the headlines under each other, on one axis of layers; None without any."""
+    if not charts:
+        return None
+    keys = dict.fromkeys(key for chart in charts for key in chart.legend if key.mark != "band")
+    chance = any(key.mark == "band" for chart in charts for key in chart.legend)
+    if chance:
+        keys[Key("chance level ± 2 standard deviations", LIGHT["null"], "band")] = None
+    if any(map(is_shortcut, group.layers)):
+        keys[Key("shortcut layers", LIGHT["muted"], "ring")] = None
+    return {
+        "charts": [_chart_view(c, str(group.index), group.steps, titles=titles) for c in charts],
+        "blocks": _block_labels(blocks_of(group.layers), group.layers),
+        "legend": [_key_view(key) for key in keys],
+        "title": "",
+        "reading": "",
+    }
+
+
+def _differences_view(group: Group) -> dict[str, Any] | None:
+    """Every run minus the first, over depth; None for a single run."""
+    if len(group.runs) < 2 or len(group.layers) < 2:
+        return None
+    charts = difference_charts(group, STRIP)
+    others = [
+        Key(plain(run.name), tone(group, "muted", i))
+        for i, run in enumerate(group.runs[1:], start=1)
+    ]
+    band = Key("differences that chance explains (2 standard deviations)", LIGHT["null"], "band")
+    return {
+        "charts": [_chart_view(chart, str(group.index), group.steps) for chart in charts],
+        "blocks": _block_labels(blocks_of(group.layers), group.layers),
+        "legend": [_key_view(key) for key in (*others, band)],
+        "title": f"Difference from {plain(group.runs[0].name)}",
+        "reading": "Above 0: higher than in that run.",
+    } if charts else None  # fmt: skip
+
+
+def _depths_view(groups: Sequence[Group]) -> dict[str, Any] | None:
+    """Networks with different layers over relative depth; None without a common measure."""
+    measures = dict.fromkeys(
+        entry
+        for group in groups
+        for entry in headlines(group)
+        if len(group.measured(*entry[:2])) > 1
+    )
+    found = [depth_chart(groups, *entry, STRIP) for entry in measures]
+    charts = [chart for chart in found if chart is not None]
+    if not charts:
+        return None
+    names = dict.fromkeys(Key(t.name, t.color) for chart in charts for t in chart.traces)
+    return {
+        "charts": [_chart_view(chart, "all", [groups[0].steps[-1]]) for chart in charts],
+        "blocks": [],
+        "legend": [_key_view(key) for key in names],
+        "title": "All networks over relative depth",
+        "reading": "Input on the left, output on the right, at the latest step.",
+    }
+
+
+def _chart_view(
+    chart: Chart, group: str, steps: Sequence[int], *, titles: bool = False
+) -> dict[str, Any]:
+    top, bottom = chart.ends(steps)
+    question = next(
+        (f.question for f in (*PROBES.values(), *FAMILIES.values())
+         if f.headline == chart.traces[0].line.measure), ""
+    )  # fmt: skip
+    return {
+        "id": f"g{group}-{chart.key}",
+        "key": chart.key,
+        "title": chart.words.title,
+        "reading": chart.words.reading,
+        "question": question,
+        "family": chart.family,
+        "finding": chart.finding(steps[-1]),
+        "svg": chart.svg(steps, titles=titles),
+        "roomy": False,
+        "wide": False,
+        "top": top,
+        "bottom": bottom,
+        "last": chart.last(steps[-1])[:_MOST_LAST],
+        "legend": [_key_view(key) for key in chart.legend],
+        "chart": chart.payload(group, steps),
+    }
+
+
+def _block_labels(blocks: Sequence[Block], layers: Sequence[str]) -> list[dict[str, Any]]:
+    """Names above the charts where they fit; the first and the last layer where none does."""
+    labels = []
+    for block in blocks:
+        share = (block.stop - block.start) / len(layers)
+        names = (block.name, block.name.rpartition(".")[2])
+        fits = next((name for name in names if _LETTER * len(name) <= _WIDE * share), None)
+        if fits is not None:
+            kind = "narrow" if _LETTER * len(fits) > _NARROW * share else ""
+            labels.append((fits, block.name, block.start / len(layers), share, kind))
+    if not labels:
+        ends = ((layers[0], 0.0, "left"), (layers[-1], 0.5, "right"))
+        labels = [(short(name, 22), name, left, 0.5, kind) for name, left, kind in ends]
+    return [
+        {"text": plain(text), "name": plain(name), "kind": kind}
+        | {"style": f"left:{100 * left:.3f}%;width:{100 * width:.3f}%"}
+        for text, name, left, width, kind in labels
+    ]
+
+
+def _key_view(key: Key) -> dict[str, Any]:
+    parts = {"name": key.name, "mark": key.mark, "dash": key.dash, "opacity": key.opacity}
+    return parts | {"token": token(key.color)}
 
 
 def _answer_view(answer: Answer, titles: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -151,61 +294,13 @@ def _answer_view(answer: Answer, titles: Mapping[str, tuple[str, str]]) -> dict[
         "key": answer.question,
         "question": QUESTIONS[answer.question],
         "class": f"answer {answer.certainty}",
-        "parts": {"text": answer.text, "certainty": answer.certainty, "why": answer.why},
-        "links": [titles[key] for key in dict.fromkeys(answer.evidence) if key in titles],
-    }
-
-
-def _table_view(group: Group, overview: Overview, texts: _Varying | None) -> dict[str, Any]:
-    """The overview; with ``texts``, its numbers at every step."""
-    rows = []
-    for i, layer in enumerate(overview.layers):
-        cells = []
-        for column in overview.columns:
-            cell = column.cells[i]
-            readings = [_reading_view(reading) for reading in cell.readings]
-            key = f"cell-{i}-{column.family.headline.replace('_', '-')}"
-            if texts is not None:
-                at = {s: readings_of(group, column.family, layer, s) for s in group.steps}
-                for place in range(len(readings)):
-                    texts.add(f"{key}-{place}", _reader(at, place))
-            view = {"family": column.family, "picture": cell.picture, "quiet": cell.quiet}
-            cells.append(view | {"key": key, "readings": readings})
-        rows.append({"layer": plain(layer), "cells": cells})
-    chance = any(r.chance for c in overview.columns for cell in c.cells for r in cell.readings)
-    return {
-        "rows": rows,
-        "columns": [{"family": c.family, "sentence": c.sentence} for c in overview.columns],
-        "note": overview.note,
-        "absent": overview.absent,
-        "runs": [plain(run.name) for run in group.runs],
-        "tones": [_TOKENS[tone(group, "muted", i)] for i in range(len(group.runs))],
-        "chance": chance,
-        "band": group.is_history and chance,
-    }
-
-
-def _reader(at: Mapping[int, Sequence[Reading]], place: int) -> Callable[[int], Any]:
-    """A reading as [number, error, chance, class, source]: there are many thousands of them."""
-
-    def state(step: int) -> list[Any]:
-        view = _reading_view(at[step][place])
-        source = json.loads(view["source"])
-        where = source and [source["run"], source["step"], source["path"][1]]
-        return [*view["parts"].values(), view["class"].removeprefix("reading "), where]
-
-    return state
-
-
-def _reading_view(reading: Reading) -> dict[str, Any]:
-    marks = {"within": reading.within, "top": reading.top}
-    flags = "".join(f" {name}" for name, holds in marks.items() if holds)
-    error = f"±{reading.error}" if reading.error else ""
-    return {
-        "class": f"reading run{reading.order % 6}{flags}",
-        "parts": {"number": reading.number, "error": error, "chance": reading.chance},
-        "source": reading.source,
-        "run": reading.run,
+        "parts": {
+            "text": answer.text,
+            "certainty": answer.certainty,
+            "why": answer.evidence,
+            "advice": answer.advice,
+        },
+        "links": [titles[key] for key in dict.fromkeys(answer.figures) if key in titles],
     }
 
 
@@ -238,9 +333,16 @@ def _whole_reader(whole: Mapping[int, Any], i: int, j: int) -> Callable[[int], A
     return at
 
 
-def _section(group: Group, key: str, title: str, figures: Sequence[Figure]) -> dict[str, Any]:
-    drawn = [_figure_view(figure, str(group.index), group.steps) for figure in figures]
-    alone = [view for view in drawn if len(view["styles"]) < 2]
+def _section(
+    group: Group, key: str, title: str, figures: Sequence[Figure | Chart]
+) -> dict[str, Any]:
+    drawn = [
+        _chart_view(figure, str(group.index), group.steps)
+        if isinstance(figure, Chart)
+        else _figure_view(figure, str(group.index), group.steps)
+        for figure in figures
+    ]
+    alone = [view for view in drawn if len(view.get("styles", ())) < 2]
     if len(alone) % 2:  # two stand side by side; the last would leave a hole
         alone[-1]["wide"] = True
     return {
@@ -272,16 +374,14 @@ def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, 
         "title": figure.words.title,
         "reading": figure.words.reading,
         "finding": findings[-1],
-        "legend": [
-            {"name": k.name, "mark": k.mark, "dash": k.dash, "opacity": k.opacity,
-             "token": _TOKENS[k.color]}
-            for k in figure.legend
-        ],
+        "alt": f"{figure.words.title}. {findings[-1]}".strip(),
+        "legend": [_key_view(key) for key in figure.legend],
         "titles": [panel.title for panel in figure.panels],
         "more": [panel.title for panel in figure.more],
         "styles": [panel.style for panel in panels],
         "columns": figure.columns,
         "roomy": figure.roomy,
+        "svg": "",
         "wide": False,
         "payload": {
             "group": group,
@@ -300,21 +400,23 @@ def _about(run: RunView) -> dict[str, Any]:
         for key in ("data", "config", "versions")
     }
     facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
-    warnings = [_warning(item) for item in contents.get("warnings", [])]
-    undefined = [
-        f"{plain(row.get('layer') or 'model')}, {row['measure'].replace('_', ' ')}:"
-        f" {plain(str(row['reason']))}"
+    reasons = [
+        (row["measure"], str(row["reason"]), row.get("layer"))
         for row in contents.get("rows", [])
         if row.get("reason")
     ]
-    unreadable = [
-        f"{plain(layer)}, covariance: {why}" for layer, why in run.last.unreadable.items()
-    ]
+    reasons += [("relative_misalignment", w, name) for name, w in run.last.unreadable.items()]
+    said = [
+        (item.get("measure") or item.get("family") or "", str(item.get("text", "")),
+         item.get("layer"))
+        for item in contents.get("warnings", [])
+    ]  # fmt: skip
+    warnings, undefined = (_counted(entries, run.layers) for entries in (said, reasons))
     return {
         "name": plain(run.name),
         "facts": facts,
         "warnings": warnings,
-        "undefined": undefined + unreadable,
+        "undefined": undefined,
     }
 
 
@@ -328,12 +430,20 @@ def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _warning(item: Mapping[str, Any]) -> str:
-    where = ", ".join(
-        plain(str(item[key])) for key in ("layer", "family", "measure") if item.get(key)
-    )
-    count = f" ({item['count']} times)" if item.get("count", 1) > 1 else ""
-    return f"{where + ': ' if where else ''}{plain(str(item.get('text', '')))}{count}"
+def _counted(entries: Sequence[tuple[str, str, str | None]], layers: Sequence[str]) -> list[str]:
+    """What is said of several measures or layers, once, with their number."""
+    said: dict[str, list[tuple[str, str | None]]] = {}
+    for measure, text, layer in entries:
+        said.setdefault(text, []).append((measure.replace("_", " "), layer))
+    lines = []
+    for text, where in said.items():
+        measures = listed(dict.fromkeys(plain(m) for m, _ in where if m), most=3)
+        names = list(dict.fromkeys(plain(name) for _, name in where if name is not None))
+        count = f"{len(names)} of {count_of(len(layers), 'layer')}"
+        place = listed(names) if len(names) <= 3 else count
+        head = " in ".join(filter(None, (measures, place)))
+        lines.append(f"{head}: {plain(text)}" if head else plain(text))
+    return lines
 
 
 def _style() -> str:

@@ -279,8 +279,16 @@ class Group:
         return [m for f, m, layer in self._measures if f == family and layer is None]
 
 
-def groups_of(runs: Sequence[Run], most_steps: int) -> list[Group]:
-    """The runs, named apart and put together by their layers, with at most so many steps each."""
+def groups_of(runs: Sequence[Run], most_steps: int, most_numbers: int = 10**9) -> list[Group]:
+    """The runs, named apart and put together by their layers, with at most so many steps each.
+
+    Args:
+        runs: surveys or histories.
+        most_steps: of each run.
+        most_numbers: layers times steps: deep networks show fewer steps.
+    """
+    deepest = max((len(run.head.contents.get("layers", [])) for run in runs), default=1)
+    most_steps = max(8, min(most_steps, most_numbers // max(1, deepest)))
     views = [
         RunView(i, name, run, _moments(i, run, most_steps))
         for i, (name, run) in enumerate(zip(_names(runs), runs, strict=True))

@@ -10,9 +10,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from theodolite.records import Record
+from theodolite.records import Answer, Record
 from theodolite.report.pages import (
     DARK,
     LIGHT,
@@ -23,9 +21,10 @@ from theodolite.report.pages import (
     render,
     short,
     static_text,
+    write_page,
 )
 
-__all__ = ["write_transfer"]
+__all__ = ["transfer_fragment", "write_transfer"]
 
 _TONES = ("representation", "gradient", "kernel", "covariance", "tangent")  # of the first models
 _PROFILES = 12  # models whose layers are drawn
@@ -42,17 +41,11 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
     contents = record.contents
     models, data = contents["models"], contents["data"]
     classes = models[0]["forecast"]["measure"] == "accuracy"
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     page = render(
         "transfer.html.j2",
         title=plain(title or contents["name"] or "Which model to start from"),
         lead=_lead(data, len(models), classes),
-        answers=_answers(record, classes),
-        measure="accuracy" if classes else "error",
-        rows=_rows(models, classes),
-        scale=_scale(models, classes),
-        failed=[(plain(name), plain(why)) for name, why in contents["problems"].items()],
+        **_ranking(contents, classes),
         notes=[plain(note) for note in contents["notes"]]
         + [plain(f"{m['name']}: {note}") for m in models for note in m["notes"]],
         curves=_curves(record, classes),
@@ -62,8 +55,7 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
         style=_style(),
         policy=content_policy([]),
     )
-    target.write_text(page, encoding="utf-8")
-    return target
+    return write_page(path, page)
 
 
 def _style() -> str:
@@ -85,11 +77,6 @@ def _told(value: float, classes: bool) -> str:
     return f"{100 * value:.1f} %" if classes else f"{value:.3f}"
 
 
-def _amount(value: float, classes: bool) -> str:
-    """The same within a sentence."""
-    return _told(value, classes) if classes else f"an error of {_told(value, classes)}"
-
-
 def _lead(data: Mapping[str, Any], models: int, classes: bool) -> str:
     count = f"{models} model{'s' if models > 1 else ''}"
     told = f"{count} on {data['probe']} labelled examples"
@@ -98,60 +85,34 @@ def _lead(data: Mapping[str, Any], models: int, classes: bool) -> str:
     return f"{told}. Each example is predicted from all the others; nothing was trained."
 
 
-def _answers(record: Record, classes: bool) -> list[dict[str, str]]:
-    """Which model, which layer, how many labels: a sentence each, and what it rests on."""
-    models = record.contents["models"]
-    best = models[0]
-    told, name = best["forecast"], plain(best["name"])
-    reach = (
-        f"Start from {name}." if len(models) > 1 else f"{name} was the only model."
-    ) + f" Fine-tuned on these labels it is expected at {_amount(told['value'], classes)}"
-    found = [
-        {
-            "question": "Which model?",
-            "text": f"{reach} ({_told(told['low'], classes)} to {_told(told['high'], classes)}).",
-            "why": f"95 % interval; from the {told['from']}, by leaving one example out.",
-        }
-    ]
-    layer = next((x for x in best["layers"] if x["name"] == best["best_layer"]), None)
-    if layer is not None:
-        measure = "accuracy" if classes else "error"
-        last = best["layers"][-1]
-        where = "after its last layer" if layer is last else f"after layer {plain(layer['name'])}"
-        more = "" if layer is last else f"; the last layer gives {_told(last[measure], classes)}"
-        if last["name"] in ("input of the head", "outputs"):  # beside layers
-            where = "right before its head" if layer is last else where
-            more = more.replace("the last layer", f"the {last['name']}")
-        found.append(
-            {
-                "question": "Which layer?",
-                "text": f"Kept frozen, {name} is best cut {where}: a linear read-out gives "
-                f"{_amount(layer[measure], classes)}{more}.",
-                "why": f"{_told(layer[f'{measure}_low'], classes)} to "
-                f"{_told(layer[f'{measure}_high'], classes)}, {layer['n']} examples.",
-            }
-        )
-    found.append(_labels_answer(record, name, classes))
-    return found
+_QUESTIONS = {"model": "Which model?", "layer": "Which layer?", "labels": "How many labels?"}
 
 
-def _labels_answer(record: Record, name: str, classes: bool) -> dict[str, str]:
-    measure = "accuracy" if classes else "error"
-    labels = record.arrays["0/curve/labels"]
-    values = record.arrays[f"0/curve/{measure}"]
-    ends = record.arrays[f"0/curve/{measure}_interval"][:, -1]
-    now = record.contents["data"]["probe"]
-    text = f"{labels[-1]:.0f} labels should bring {name} to {_amount(float(values[-1]), classes)}."
-    if labels[0] <= 2 * now < labels[-1]:
-        double = float(np.interp(np.log(2 * now), np.log(labels), values))
-        told = f"Twice as many labels ({2 * now}) should bring {name} to {_amount(double, classes)}"
-        text = f"{told}, {labels[-1]:.0f} to {_told(float(values[-1]), classes)}."
-    low, high = sorted(float(end) for end in ends)
+def _answers(contents: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The sentences of the record."""
+    told = (Answer.from_entry(entry) for entry in contents.get("answers") or [])
+    return [
+        {"question": _QUESTIONS.get(a.question, ""), "text": plain(a.text),
+         "evidence": plain(a.evidence), "advice": plain(a.advice), "certainty": a.certainty}
+        for a in told
+    ]  # fmt: skip
+
+
+def transfer_fragment(record: Record) -> str:
+    """Sentences and ranking as a fragment without scripts, for ``_repr_html_``."""
+    contents = record.contents
+    classes = contents["models"][0]["forecast"]["measure"] == "accuracy"
+    return render("transfer_fragment.html.j2", **_ranking(contents, classes), style=_style())
+
+
+def _ranking(contents: Mapping[str, Any], classes: bool) -> dict[str, Any]:
+    models = contents["models"]
     return {
-        "question": "How many labels?",
-        "text": text,
-        "why": f"With {labels[-1]:.0f} labels {_told(low, classes)} to {_told(high, classes)}: "
-        "leave-one-out errors, carried on by the theory of kernel regression.",
+        "answers": _answers(contents),
+        "measure": "accuracy" if classes else "error",
+        "rows": _rows(models, contents.get("ties") or [], classes),
+        "scale": _scale(models, classes),
+        "failed": [(plain(name), plain(why)) for name, why in contents["problems"].items()],
     }
 
 
@@ -205,7 +166,9 @@ def _forecast_span(models: Sequence[Mapping[str, Any]], classes: bool) -> tuple[
     return _span([*ends, *(m["features"][measure] for m in models)], classes)
 
 
-def _rows(models: Sequence[Mapping[str, Any]], classes: bool) -> list[dict[str, Any]]:
+def _rows(
+    models: Sequence[Mapping[str, Any]], ties: Sequence[str], classes: bool
+) -> list[dict[str, Any]]:
     axis = _Axis(*_forecast_span(models, classes), 4.0, 216.0)
     measure = "accuracy" if classes else "error"
     rows = []
@@ -213,7 +176,7 @@ def _rows(models: Sequence[Mapping[str, Any]], classes: bool) -> list[dict[str, 
         told = model["forecast"]
         rows.append(
             {
-                "place": index + 1,
+                "place": "1=" if model["name"] in ties else index + 1,
                 "tone": _tone(index),
                 "name": plain(model["name"]),
                 "forecast": _told(told["value"], classes),
@@ -284,7 +247,7 @@ def _tick(value: float, classes: bool) -> str:
 def _profile(
     index: int, model: Mapping[str, Any], classes: bool, data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Read-outs over the layers of one model, with intervals."""
+    """Linear probes over the layers of one model, with intervals."""
     measure = "accuracy" if classes else "error"
     layers = model["layers"]
     numbers = [layer[key] for layer in layers for key in (f"{measure}_low", f"{measure}_high")]

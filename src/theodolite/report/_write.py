@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run
+from theodolite.report._pairs import LayerPairs
 from theodolite.report._reading import groups_of
-from theodolite.report.pages import DARK, LIGHT, plotly_text
+from theodolite.report.pages import DARK, LIGHT, plotly_text, write_page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,19 +25,19 @@ def write_html(
     path: str | os.PathLike[str],
     title: str = "",
     *,
-    pairs: "pd.DataFrame | None" = None,
+    pairs: LayerPairs | None = None,
 ) -> Path:
     """Write one page about a survey, a history, or several of them side by side.
 
-    The page needs no network and no other file. It begins with three sentences and an overview
-    that are readable without scripts; a section for each family, maps of layers by steps and a
-    comparison are folded below. Runs of networks with the same layers share their figures.
+    The page needs no network and no other file. It begins with sentences and charts over depth
+    that are readable without scripts; a table, a section for each family and maps of layers by
+    steps are folded below. Runs of networks with the same layers share their figures.
 
     Args:
         runs: what to show, at least one.
         path: file to write; its folder is created.
         title: heading of the page; the names of the runs if it is "".
-        pairs: CKA of every layer of the first run (rows) with every layer of the second (columns).
+        pairs: how alike every layer of the first run and every layer of the second are.
 
     Returns:
         The path of the file.
@@ -47,10 +48,7 @@ def write_html(
     from theodolite.report._page import page_html
 
     _require_runs(runs)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page_html(runs, title, pairs), encoding="utf-8")
-    return target
+    return write_page(path, page_html(runs, title, pairs))
 
 
 def notebook_html(runs: Sequence[Run]) -> str:

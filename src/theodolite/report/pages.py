@@ -5,12 +5,16 @@ import hashlib
 import html
 import json
 import math
+import os
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from theodolite.records import replace_file
 
 __all__ = [
     "DARK",
@@ -25,10 +29,12 @@ __all__ = [
     "render",
     "short",
     "shown",
+    "shown_as",
     "shown_chance",
     "shown_error",
     "spaced",
     "static_text",
+    "write_page",
 ]
 
 LIGHT: Mapping[str, str] = {
@@ -130,6 +136,21 @@ def shown(value: int | float | None) -> str:
     return text.replace("-", "−")
 
 
+def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -> str:
+    """A number in the form of its measure: accuracies in per cent.
+
+    Example:
+        >>> shown_as("probe_accuracy", 0.547), shown_as("cka_target", 0.272)
+        ('54.7 %', '0.272')
+        >>> shown_as("cka_target", 0.02, signed=True), shown_as("probe_accuracy", float("nan"))
+        ('+0.020', '–')
+    """
+    plus = "+" if signed and finite(value) and float(value or 0) > 0 else ""
+    if measure.endswith("accuracy") and finite(value):
+        return f"{plus}{100 * float(value or 0):.1f} %".replace("-", "−").replace(".0 %", " %")
+    return plus + shown(value)
+
+
 def shown_chance(mean: float, sd: float) -> str:
     """A chance level; 0 where it is within one standard deviation of it.
 
@@ -184,6 +205,20 @@ def content_policy(scripts: Sequence[str]) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a page beside its place and move it there: a reader never sees half of one.
+
+    Returns:
+        The path of the file; its folder is created.
+
+    Raises:
+        WriteError: If the disk is full, or the folder cannot be written.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return replace_file(target, text.encode(errors="replace"))  # half of a pair has no encoding
 
 
 def render(template: str, **values: Any) -> str:

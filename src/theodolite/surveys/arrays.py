@@ -97,7 +97,14 @@ def survey_features(
         plan = SurveyPlan().fitted(chosen, layout, probe, ALONE)
         draws = Draws.of(len(probe), chosen.permutations, chosen.half_samples, chosen.seeded(1))
         context = SurveyContext(
-            nn.Identity(), None, probe, layout, chosen, plan, draws, None, record, given=drawn
+            model=nn.Identity(),
+            probe=probe,
+            layout=layout,
+            options=chosen,
+            plan=plan,
+            draws=draws,
+            record=record,
+            given=drawn,
         )
         measure_families(context, record)
     return Survey(finished_record(context, record, None))
@@ -105,7 +112,18 @@ def survey_features(
 
 def _layout(given: Mapping[str, Tensor]) -> Layout:
     layers = (
-        Layer(index, name, "array", "layer", None, 0, (), (rows.shape[1],), point=_AsGiven())
+        Layer(
+            index,
+            name,
+            "array",
+            "layer",
+            None,
+            0,
+            (),
+            (rows.shape[1],),
+            point=_AsGiven(),
+            features=rows.shape[1],
+        )
         for index, (name, rows) in enumerate(given.items())
     )
     return Layout(tuple(layers), None, "no model was given")

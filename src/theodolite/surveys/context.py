@@ -1,15 +1,16 @@
-"""What a measurement is made on, and what families read of it: collected once, by all processes.
+"""What a measurement is made on, and what families read of it.
 
-Families see a single model and a single probe. That several processes share the work is known here
-alone: each collector gives a process what belongs to its own layers.
+Families run in the first process alone, and see a single model and a single probe set. A collector
+runs in every process: the first announces the call, the others wait for it in
+:meth:`SurveyContext.serve`, and what the passes leave is gathered at the first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +29,7 @@ from theodolite.engine import (
     exact_arithmetic,
     feature_grams,
     features,
+    first_output,
     gradient_alignment,
     input_samples,
     iterate_batches,
@@ -35,16 +37,17 @@ from theodolite.engine import (
     resolve_readout,
     shared_moments,
     shared_tangent_kernels,
+    single_batch,
     tangent_alignments,
 )
-from theodolite.errors import MemoryLimitError
+from theodolite.errors import MemoryLimitError, ShapeError
 from theodolite.linalg import Moments, RowSample, eps_of
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.positions import PositionTask
 from theodolite.surveys.probe import Probe
-from theodolite.surveys.progress import Progress
+from theodolite.surveys.progress import Progress, WorkCounts
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets
 
@@ -54,11 +57,15 @@ __all__ = [
     "Remembered",
     "SurveyContext",
     "input_features",
+    "joined",
     "side_by_side",
+    "token_counts",
     "why_undefined",
 ]
 
 S = TypeVar("S", bound=Sized)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _SUMS = 20  # float32 copies of the parameters: sums over examples and unit vectors, in float64
 _PLAIN_SUMS = 6  # without unit vectors
@@ -122,6 +129,12 @@ class LayerFeatures:
             return self.rows.double().norm(dim=1)
         return self.gram.diagonal().clamp(min=0.0).sqrt()
 
+    @property
+    def constant(self) -> bool:
+        """Whether examples differ by no more than rounding."""
+        total = self.gram.diagonal().sum()
+        return bool(total - self.gram.mean() * len(self) <= (8 * self.eps) ** 2 * total)
+
     def take(self, indices: Tensor) -> "LayerFeatures":
         """Some of the examples."""
         if self.rows is not None and (self.width < len(self) or "gram" not in vars(self)):
@@ -184,7 +197,7 @@ class Draws:
         """
         return self.halved[:, :count].argsort(1)[:, : count // 2].sort(1).values
 
-    def shuffled(self, columns: Float[Tensor, "m c"]) -> Float[Tensor, "b m c"]:
+    def permutations_of(self, columns: Float[Tensor, "m c"]) -> Float[Tensor, "b m c"]:
         """Targets in the order of every permutation."""
         return columns[self.orders(len(columns)).to(columns.device)]
 
@@ -197,52 +210,97 @@ class Remembered:
         layout: names of the modules, and the layers that were found among them.
         moments: of the inputs of a layer that takes the data as they are, behind what they are of.
         losses: of the probe's sequences and of held-out ones, at the first measurement.
+        watching: whether a training is watched, so that losses of examples add up.
+        loss_sums: of the losses of every example, and of how many measurements.
     """
 
     layout: tuple[tuple[str, ...], Layout] | None = None
     moments: tuple[tuple[Any, ...], Moments | RowSample] | None = None
     losses: tuple[Float[Tensor, " n"], Float[Tensor, " m"]] | None = None
+    watching: bool = False
+    loss_sums: tuple[Float[Tensor, " n"], int] | None = None
 
 
-@dataclass(frozen=True)
+def _collector(
+    method: "Callable[Concatenate[SurveyContext, P], R]",
+) -> "Callable[Concatenate[SurveyContext, P], R]":
+    """A method that every process runs, with plain arguments: the first announces it."""
+
+    @wraps(method)
+    def collect(self: "SurveyContext", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.processes.rank == 0:
+            self.processes.spread((method.__name__, args, kwargs, self.plan))
+        with self.processes.together():
+            return method(self, *args, **kwargs)
+
+    return collect
+
+
+@dataclass(kw_only=True)
 class SurveyContext:
-    """A model in evaluation mode with its probe.
+    """A model in evaluation mode with its probe set.
 
     Args:
         model: unwrapped.
-        data: all that was given, for sums over everything.
         probe: the examples.
         layout: the layers.
         options: what the user chose.
-        plan: what the code chose.
+        plan: what the code chose; sizes may shrink while the time runs out.
+        data: all that was given, for sums over everything.
         draws: permutations and half-samples.
-        progress: is told what is being done, where somebody watches.
-        record: is told how long it takes.
+        record: gets the seconds that it takes.
+        progress: called with what is being done, if progress is shown.
         processes: those that take part.
         held_out: examples that the model was not trained on.
         remembered: what later measurements of the same model may use again.
-        collected: layer -> its features, once :meth:`collect_features` was called.
-        model_outputs: of the examples, where that pass has read them.
-        loss_products: layer -> inner products of the losses' gradients, where kernels gave them.
         given: layer -> features that came as arrays, where there is no model.
+        collected: layer -> its features, once :meth:`collect_features` was called; behind those of
+            the probe set come those of held-out examples.
+        rows_read: how many of them are those of the probe set.
+        model_outputs: of the examples, where that pass has read them.
+        judged_outputs: of held-out examples, where that pass has read them.
+        loss_products: layer -> inner products of the losses' gradients, where kernels gave them.
     """
 
     model: nn.Module
-    data: Any
     probe: Probe
     layout: Layout
     options: SurveyOptions
     plan: SurveyPlan
     draws: Draws
-    progress: Progress | None
     record: RecordBuilder
+    data: Any = None
+    progress: Progress | None = None
     processes: Processes = ALONE
     held_out: Probe | None = None
     remembered: Remembered = field(default_factory=Remembered)
-    collected: dict[str, LayerFeatures] = field(default_factory=dict)
-    model_outputs: list[Tensor] = field(default_factory=list)
-    loss_products: dict[str, Tensor] = field(default_factory=dict)
     given: Mapping[str, Tensor] | None = None
+    collected: dict[str, LayerFeatures] = field(default_factory=dict)
+    rows_read: int = 0
+    model_outputs: list[Tensor] = field(default_factory=list)
+    judged_outputs: list[Tensor] = field(default_factory=list)
+    loss_products: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether :meth:`input_moments` may keep few inputs themselves in the place of sums."""
+        return self.processes.alone
+
+    @property
+    def work(self) -> WorkCounts:
+        """Counts behind the costs of families."""
+        return WorkCounts(self.model, self.layout, self.probe, self.options, self.plan)
+
+    def serve(self) -> None:
+        """Run the collectors that the first process announces, until it has done."""
+        while (call := self.processes.spread(None)) is not None:
+            name, args, kwargs, self.plan = call
+            with suppress(Exception):  # the first process says what becomes of it
+                getattr(self, name)(*args, **kwargs)
+
+    def dismiss(self) -> None:
+        """Tell the other processes that there is nothing left to collect."""
+        self.processes.spread(None)
 
     def count(self, family: str) -> int:
         """Examples that a family takes."""
@@ -279,23 +337,42 @@ class SurveyContext:
         return None if self.probe.by_position else input_features(self.examples(family)[0])
 
     @property
+    def judges(self) -> Targets | None:
+        """Targets of the held-out examples whose features were read; None if there are none."""
+        count = min((len(entry) for entry in self.collected.values()), default=0) - self.rows_read
+        if self.judged is None or self.probe.by_position or count < 2:
+            return None
+        return self.judged.rows.take(count)
+
+    def raw_inputs(self) -> LayerFeatures | None:
+        """Inputs without a network, of the examples whose features were read.
+
+        Numbers are as they are, tokens are counted; None for others.
+        """
+        if self.probe.by_position or self.given is not None:
+            return None
+        batch = self.probe.take(self.rows_read)[0]
+        if self.judges is not None and self.judged is not None:
+            count = next(iter(self.collected.values()))
+            batch = joined(batch, self.judged.take(len(count) - self.rows_read)[0])
+        return input_features(batch) or token_counts(batch)
+
+    @property
     def task(self) -> PositionTask | None:
         """What the task is, where labels come per position."""
         return None if self.probe.positions is None else self.probe.positions.task
 
     @property
     def pool(self) -> Pool:
-        """How the output of a layer becomes a row, or several."""
-        if self.task is None:
-            return self.options.pool or "flatten"
-        return self.task.pool if self.probe.by_position else self.options.pool or "mean"
+        """How the output of a layer becomes a row, or several: the same in all layers."""
+        if self.task is not None and self.probe.by_position:
+            return self.task.pool
+        return self.options.reduction
 
     @property
     def pool_name(self) -> str:
         """The pooling in words."""
-        if self.probe.by_position:
-            return "positions"
-        return "mean" if self.task and not self.options.pool else self.options.describe()["pool"]
+        return "positions" if self.probe.by_position else self.options.describe()["pool"]
 
     def _readout(self, of_loss: bool) -> str | Readout | None:
         """From what the model returns to rows: of losses, or of outputs."""
@@ -305,29 +382,27 @@ class SurveyContext:
 
     @contextmanager
     def step(self, stage: str, layer: Layer | None = None) -> Iterator[None]:
-        """One piece of work, timed and told."""
+        """Time one step and report progress."""
         if self.progress is not None:
             self.progress.begin(stage, "" if layer is None else layer.name)
         with self.record.timed(stage):
             yield
 
-    def own(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Layers whose rows are this process's work."""
-        processes = self.processes
-        return [layer for layer in layers if processes.owner(layer.index) == processes.rank]
+    @property
+    def judged(self) -> Probe | None:
+        """Held-out examples whose features are read beside those of the probe set."""
+        others = self.held_out
+        if others is None or self.task is not None or self.given is not None:
+            return None
+        return others if others.rows.task is self.probe.rows.task else None
 
-    def everywhere(self, values: Mapping[int, Any]) -> dict[int, Any]:
-        """The entries of all processes, in increasing order of their keys."""
-        parts = self.processes.gather(dict(values))
-        return dict(sorted(item for part in parts for item in part.items()))
-
+    @_collector
     def collect_features(self) -> None:
         """Read the features of all layers, as many examples as any family takes, in a pass or two.
 
-        Features of layers wider than the probe are kept only if all of them fit into little
-        memory. Several processes get those of their own layers: kept features come from
-        everybody's part of the probe, what is wider is multiplied out by its owner. Where the
-        model gives rows of outputs, they come from the same pass.
+        Held-out examples follow those of the probe set. Features of layers wider than the number of
+        examples are kept only if all of them fit into little memory; else their inner products
+        are. Where the model gives rows of outputs, they come from the same pass.
         """
         readers = set(FEATURE_READERS) & set(self.options.families)
         batch, _ = self.examples(max(sorted(readers), key=self.count))
@@ -339,33 +414,39 @@ class SurveyContext:
             kept = {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
             self.collected.update({name: part.settled() for name, part in kept.items()})
             return
+        own = self.rows_read = len(batch)
+        if self.judged is not None and self.plan.curves:
+            batch = joined(batch, self.judged.take(self.plan.size("held_out", len(self.judged)))[0])
         layers, pool = self.layout.with_features(), self.pool
-        wide = [layer for layer in layers if pool == "flatten" and layer.width > len(batch)]
+        wide = [layer for layer in layers if layer.features > len(batch)]
         most = min(_KEPT, self.plan.free_bytes // 4)
-        if 4 * len(batch) * sum(layer.width for layer in wide) <= most:
+        if positions is not None or 4 * len(batch) * sum(la.features for la in wide) <= most:
             wide = []
         narrow = [layer for layer in layers if layer not in wide]
         found: dict[str, LayerFeatures] = {}
         if narrow:
             reader = None if self.layout.outputs is None else self._reader()
-            if self.task is not None and self.task.labels.shift and pool in ("mean", "max"):
+            if self.task is not None and self.task.labels.shift and positions is None:
                 # Losses count by the mask as it was: they take a pass of their own.
                 batch, reader = replace(batch, mask=self.task.behind_first(batch)), None
             rows = self._shared_rows(batch, narrow, pool, reader)
+            if self.model_outputs and len(batch) > own:
+                outputs = self.model_outputs.pop()
+                self.model_outputs.append(outputs[:own])
+                self.judged_outputs.append(outputs[own:])
             if positions is not None:
                 most = max(map(self.row_count, readers))
                 rows = {name: positions.rows(part, most) for name, part in rows.items()}
             found |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
-        own = self.own(wide)
-        if own:
+        if wide and self.processes.rank == 0:
             limit = self.plan.free_bytes // 2
-            size = limit // (8 * sum(layer.width for layer in own))
+            size = limit // (8 * sum(layer.width for layer in wide))
             grams = feature_grams(
                 self.model,
                 batch,
-                [layer.name for layer in own],
+                [layer.name for layer in wide],
                 pool,
-                read={layer.name: layer.point for layer in own},
+                read={layer.name: layer.point for layer in wide},
                 batch_size=max(1, min(self.plan.batch_size, size)),
                 memory_limit=limit,
                 check=self.plan.check,
@@ -375,35 +456,16 @@ class SurveyContext:
         self.collected.update({name: found[name].settled() for name in order})
 
     def features(self, family: str) -> Iterator[tuple[Layer, LayerFeatures]]:
-        """Features of this process's layers on the examples of a family."""
+        """Features of all layers on the examples of a family."""
         for name, entry in self.collected.items():
             yield self.layout[name], entry.first(self.row_count(family))
-
-    def spectrum_features(self) -> Iterator[tuple[Layer, LayerFeatures]]:
-        """Features for spectra: maps by their largest value per channel, vectors as they are."""
-        if self.options.pool is not None or self.task is not None:
-            yield from self.features("kernel")
-            return
-        batch, _ = self.examples("kernel")
-        known = {layer.name: (layer, entry) for layer, entry in self.features("kernel")}
-        pooled = {name: _largest(entry, layer) for name, (layer, entry) in known.items()}
-        lacking = [name for name, entry in pooled.items() if entry is None]
-        everywhere = {name for names in self.processes.gather(lacking) for name in names}
-        missing = [layer for layer in self.layout.layers if layer.name in everywhere]
-        if missing:
-            rows = self._shared_rows(batch, missing, "max")
-            fresh = {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
-            pooled |= {name: entry.settled() for name, entry in fresh.items()}
-        for name, entry in pooled.items():
-            if entry is not None:
-                yield self.layout[name], entry.first(len(batch))
 
     def _shared_rows(
         self, batch: Batch, layers: Sequence[Layer], pool: Pool, reader: OutputReader | None = None
     ) -> dict[str, Tensor]:
-        """Features of this process's layers, to which all processes contribute some examples.
+        """Features of layers, and outputs where they are read, at the first process.
 
-        The model's outputs, where they are read, stay in the first process.
+        Every process passes some of the examples through the model.
         """
         processes, part = self.processes, self.processes.part(len(batch))
         own: Mapping[str, Tensor] = {}
@@ -427,7 +489,7 @@ class SurveyContext:
         nothing = next(self.model.parameters(), torch.empty(0)).new_empty(0)
         kept: dict[str, Tensor] = {}
         for layer in layers:
-            parts = processes.collect(own.get(layer.name, nothing), processes.owner(layer.index))
+            parts = processes.collect(own.get(layer.name, nothing), 0)
             if parts:
                 kept[layer.name] = _rejoined(parts)
         if reader is not None:
@@ -442,7 +504,7 @@ class SurveyContext:
         return lambda returned, batch: read_outputs(returned, batch, readout)
 
     def outputs(self, batch: Batch) -> Float[Tensor, "n c"]:
-        """Outputs for the first examples, in the first process; from the pass over the features.
+        """Outputs for the first examples; from the pass over the features.
 
         Where that pass has fewer, or none because all layers are so wide that it kept their inner
         products only, the model runs again, once for all that read them.
@@ -453,6 +515,13 @@ class SurveyContext:
         self.model_outputs.append(self.forward(batch))
         return self.model_outputs[-1]
 
+    def held_out_outputs(self) -> Float[Tensor, "m c"]:
+        """Outputs for all held-out examples."""
+        assert self.held_out is not None
+        if not self.judged_outputs or len(self.judged_outputs[0]) < len(self.held_out):
+            self.judged_outputs[:] = [self.forward(self.held_out.batch)]
+        return self.judged_outputs[0]
+
     def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
         """Outputs of any examples, by a pass of their own."""
         parts = iterate_batches(batch, batch_size=self.plan.batch_size)
@@ -460,19 +529,20 @@ class SurveyContext:
         with torch.no_grad(), exact_arithmetic(next(self.model.parameters()).device):
             return torch.cat([read(part.run(self.model), part) for part in parts])
 
+    @_collector
     def tangent_kernels(
-        self, layers: Sequence[Layer], batch: Batch, loss: Loss | None = None
+        self, layers: Sequence[Layer], family: str, count: int, *, of_loss: bool = False
     ) -> TangentKernels:
-        """Tangent kernels of this process's layers: of the outputs, or of every example's loss."""
-        columns = 1 if loss is not None else self.layout.outputs or 1
-        options = {} if loss is None else {"outputs": loss}
+        """Tangent kernels of the examples of a family: of the outputs, or of every loss."""
+        batch, _ = self.examples(family, count)
+        columns = 1 if of_loss else self.layout.outputs or 1
         return shared_tangent_kernels(
             self.model,
             batch,
             {layer.name: layer.owned for layer in layers},
-            self._owners(layers),
+            dict.fromkeys((layer.name for layer in layers), 0),
             self.processes,
-            readout=self._readout(of_loss=loss is not None),
+            readout=self._readout(of_loss=of_loss),
             **self.plan.kernel_options(
                 self.options,
                 self.layout,
@@ -480,31 +550,32 @@ class SurveyContext:
                 capped=self.task is not None,
                 launched=next(self.model.parameters()).is_cuda,
             ),
-            **options,
+            **({"outputs": self.loss} if of_loss else {}),
             check=self.plan.check,
             progress=self._within,
         )
 
-    def tangent_sketch(self, layers: Sequence[Layer], batch: Batch) -> TangentAlignments:
-        """Alignments from random vectors; the batch's targets are as wide as the outputs."""
+    @_collector
+    def tangent_sketch(self, layers: Sequence[Layer]) -> TangentAlignments:
+        """Alignments from random vectors."""
+        batch, known = self.examples("tangent")
+        columns = self.layout.outputs or 1
         return tangent_alignments(
             self.model,
-            batch,
+            replace(batch, targets=known.outputs(columns)),
             layers={layer.name: layer.owned for layer in layers},
             method="sketch",
             sketch_vectors=self.options.sketch_vectors,
             readout=self._readout(of_loss=False),
             **self.plan.kernel_options(
-                self.options,
-                self.layout,
-                self.layout.outputs or 1,
-                capped=self.task is not None,
+                self.options, self.layout, columns, capped=self.task is not None
             ),
             generator=torch.Generator().manual_seed(self.options.seed),
             processes=self.processes,
         )
 
-    def gradient_sums(self, layers: Sequence[Layer], loss: Loss) -> GradientAlignment:
+    @_collector
+    def gradient_sums(self, layers: Sequence[Layer]) -> GradientAlignment:
         """Sums of the gradients of single examples, within classes and overall.
 
         Unit vectors, which take twice as much again, are left out where they do not fit.
@@ -513,7 +584,7 @@ class SurveyContext:
             MemoryLimitError: If the sums alone, or one example, do not fit.
         """
         batch, targets = self.examples("gradient")
-        stiffness = self.options.stiffness
+        stiffness = self.plan.details
         try:
             rows = self._backward_batch(stiffness)
         except MemoryLimitError:
@@ -521,7 +592,7 @@ class SurveyContext:
         return gradient_alignment(
             self.model,
             batch,
-            loss=loss,
+            loss=self.loss,
             labels=targets.labels,
             layers={layer.name: layer.owned for layer in layers},
             readout=self._readout(of_loss=True),
@@ -531,6 +602,13 @@ class SurveyContext:
             progress=self._within,
             processes=self.processes,
         )
+
+    @property
+    def loss(self) -> Loss:
+        """A loss with one number per example: the user's, or the one that goes with the targets."""
+        if self.probe.positions is not None:
+            return first_output  # of a readout that gives losses
+        return self.probe.targets.loss(self.options.loss)
 
     def _backward_batch(self, stiffness: bool) -> int:
         """Examples in one backward pass, so that what it keeps stays within the memory limit."""
@@ -555,10 +633,11 @@ class SurveyContext:
             )
         return max(1, min(self.plan.batch_size, (free - fixed) // max(each, 1)))
 
+    @_collector
     def input_moments(self, layers: Sequence[Layer]) -> dict[str, Moments | RowSample]:
-        """Moments of the inputs of this process's layers, over everybody's examples.
+        """Moments of the inputs of layers, over everybody's examples.
 
-        One process alone keeps the inputs themselves where they are fewer than their entries.
+        A single process keeps the inputs themselves where they are fewer than their entries.
         """
         own: dict[str, Moments | RowSample] = {}
         data = self._covariance_data()
@@ -570,13 +649,14 @@ class SurveyContext:
                     [layer.name for layer in layers],
                     batch_size=self.plan.batch_size,
                     batch_fn=self.options.batch_fn,
-                    few=self.processes.alone,
+                    few=self.keeps_inputs,
                 )
         if self.processes.alone:
             return own
         sums = {name: part for name, part in own.items() if isinstance(part, Moments)}
         device = next(self.model.get_submodule(layers[0].name).parameters()).device
-        return dict(shared_moments(self.processes, sums, self._owners(layers), device))
+        owners = dict.fromkeys((layer.name for layer in layers), 0)
+        return dict(shared_moments(self.processes, sums, owners, device))
 
     def _covariance_data(self) -> Any:
         """All the data, or as much of the probe as was asked for; of it this process's part."""
@@ -594,29 +674,23 @@ class SurveyContext:
         batches = iterate_batches(self.data, batch_size=size, batch_fn=convert)
         return list(islice(batches, processes.rank, None, processes.size)) or None
 
-    def _owners(self, layers: Sequence[Layer]) -> dict[str, int]:
-        return {layer.name: self.processes.owner(layer.index) for layer in layers}
-
     def _within(self, share: float, what: str = "") -> None:
         """How far a long pass is; several processes are not at the same place."""
         if self.progress is not None and self.processes.alone:
             self.progress.within(share, what)
 
 
-def _largest(entry: LayerFeatures, layer: Layer) -> LayerFeatures | None:
-    """Vectors as they are, kept maps by their largest value; None where the model must run."""
-    shape = layer.shape or ()
-    if len(shape) < 2:
-        return entry
-    if entry.rows is None or len(shape) < 3:  # (tokens, channels) and (channels, steps) look alike
-        return None
-    rows = entry.rows.reshape(len(entry), shape[0], -1).amax(2)
-    return LayerFeatures(rows.shape[1], rows)
-
-
 def _rejoined(parts: Sequence[Tensor]) -> Tensor:
     """The examples of all processes, of which some may have had none."""
     return torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
+
+
+def joined(first: Batch, second: Batch) -> Batch:
+    """Examples of two batches behind each other; the first alone where their shapes differ."""
+    try:
+        return single_batch([first, replace(second, positions=first.positions)])
+    except ShapeError:
+        return first
 
 
 def side_by_side(entries: Iterable[tuple[Layer, S]]) -> Iterator[list[tuple[Layer, S]]]:
@@ -643,6 +717,20 @@ def input_features(batch: Batch) -> LayerFeatures | None:
         return None
     rows = first.flatten(1)
     return LayerFeatures(rows.shape[1], rows)
+
+
+def token_counts(batch: Batch) -> LayerFeatures | None:
+    """How often every token occurs in an example, padding left out; None where there are none."""
+    values = [batch.kwargs.get("input_ids"), *batch.args, *batch.kwargs.values()]
+    tokens = next((value for value in values if isinstance(value, Tensor)), None)
+    if tokens is None or tokens.is_nested or tokens.is_floating_point() or tokens.ndim != 2:
+        return None
+    known, places = torch.unique(tokens, return_inverse=True)
+    ones = torch.ones(tokens.shape, device=tokens.device)
+    if batch.mask is not None and batch.mask.shape == tokens.shape:
+        ones = batch.mask.to(ones)
+    counts = torch.zeros(len(tokens), len(known), device=tokens.device)
+    return LayerFeatures(len(known), counts.scatter_add_(1, places, ones))
 
 
 def why_undefined(gram: Float[Tensor, "n n"], otherwise: str) -> str:

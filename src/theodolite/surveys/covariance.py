@@ -17,10 +17,10 @@ from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_line
 from theodolite.errors import ShapeError, TheodoliteError
 from theodolite.linalg import Eigen, Moments, RowSample, top_eigen
 from theodolite.measures import covariance
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
+from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
 
 __all__ = ["covariance_cost", "measure_covariance", "require_image_shape", "without_matrices"]
@@ -52,7 +52,7 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
         with context.step("covariance"):
             moments = _moments(context, group)
         known: tuple[Moments | RowSample, Eigen] | None = None
-        for layer in context.own(group):
+        for layer in group:
             with context.step("covariance", layer):
                 found = moments.pop(layer.name)
                 if known is None or known[0] is not found:  # layers with the same input
@@ -63,21 +63,19 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
         "method": f"{_BASES} random bases",
         "n": context.probe.given if everything else context.count("covariance"),
         "centered": True,
-        "layers": "all" if context.options.deep_covariance else "first",
+        "layers": "all" if context.plan.details else "first",
         "directions": f"leading ones, residuals below {_TOLERANCE:g} of the largest variance",
     }
 
 
-def covariance_cost(work: WorkCounts) -> StageCost:
+def covariance_cost(work: WorkCounts, n: int) -> Cost:
     """A pass that adds up squares of inputs, then eigenvectors and random bases."""
-    everything = work.plan.sizes["covariance"] is None
-    count = work.probe.given if everything else work.count("covariance")
-    moments = sum(t * d * d / 4 for t, _, d in work.matrices)
-    bases = sum(
-        1.5 * EIGEN * d * min(d, count * t) ** 2 + 2 * EIGEN * d * min(d, c // 4) ** 2
-        for t, c, d in work.matrices
-    )
-    return [count * (work.single + moments)], bases
+    moments = sum(n * t * d * d / 4 for t, _, d in work.matrices)  # half of a product in float32
+    bases = 0.0
+    for t, filters, d in work.matrices:
+        leading = min(d, max(filters // 4 + 1, _SHOWN if d <= _LARGE else _FEWER))
+        bases += EIGEN * d * min(d, n * t) * leading + 2 * EIGEN * d * min(d, filters // 4) ** 2
+    return Cost((float(n),), moments + bases)
 
 
 def _directions(context: SurveyContext, layer: Layer, found: Moments | RowSample) -> Eigen:
@@ -120,7 +118,7 @@ def _matrix_layers(context: SurveyContext) -> list[Layer]:
         for layer in context.layout.layers
         if layer.input_shape is not None and is_matrix(context.model.get_submodule(layer.name))
     ]
-    return found if context.options.deep_covariance else found[:1]
+    return found if context.plan.details else found[:1]
 
 
 def without_matrices(context: SurveyContext) -> str | None:
@@ -163,7 +161,7 @@ def _kept_bytes(context: SurveyContext, layer: Layer) -> int:
     # No patch more than there are positions; rows of a matrix stand along the last axis.
     axes = shape[1:] if isinstance(module, CONVOLUTIONS) else shape[:-1]
     rows *= math.prod(axes) * getattr(module, "groups", 1)
-    few = context.processes.alone and rows < width and _needed(context, layer) < width
+    few = context.keeps_inputs and rows < width and _needed(context, layer) < width
     return 8 * width * (rows if few else width)
 
 
@@ -199,7 +197,7 @@ def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moment
     layer, *others = group
     columns = _weight(context, layer).shape[1]
     fixed = layer.name in context.layout.fed and context.plan.sizes["covariance"] is not None
-    if others or not fixed or columns > _LARGE or not context.processes.alone:
+    if others or not fixed or columns > _LARGE:
         return context.input_moments(group)
     key = (context.probe.digest, layer.name, context.count("covariance"), columns)
     known = context.remembered.moments
@@ -237,9 +235,11 @@ def _layer_rows(
             "subspace": Estimate(float(found.subspace)),
         }
         why = _undefined(filters, width, found.subspace)
+        few = covariance.subspace_size(filters, width) < 2 < width
+        note = Note.FEW_FILTERS if few else Note.NO_DIRECTIONS
         for measure, estimate in rows.items():
             shown = estimate if found.subspace else Estimate(estimate.value)
-            record.row(layer, "covariance", measure, shown, n=filters, reason=why)
+            record.row(layer, "covariance", measure, shown, n=filters, reason=why, note=note)
     if not context.plan.curves:
         return
     curve = covariance.transfer_function(directions, weight, count=_shown(context, width))
@@ -260,7 +260,7 @@ def _undefined(filters: int, dimensions: int, subspace: int) -> str:
         least = min(8, dimensions + 2)
         have = "1 filter is" if filters == 1 else f"{filters} filters are"
         return f"{have} too few to judge directions: at least {least} are needed"
-    return "the strongest directions of the data have equal variances and cannot be told apart"
+    return "the strongest directions of the data have equal variances"
 
 
 def _eigenvector_pictures(

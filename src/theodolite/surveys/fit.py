@@ -1,33 +1,30 @@
-"""How well the model does its task: its loss, its accuracy, and what inputs and layers hold of it.
+"""How well the model does its task, and what a linear probe of inputs and layers gets right.
 
-Reads features, inputs and outputs. Every example is predicted from all the others, so that nothing
-needs held-out data; where there is some, the model's accuracy on it stands beside that in training.
+Reads features, inputs and outputs. Linear probes are fitted to examples of the probe set. Held-out
+examples judge them where there are some; elsewhere each example is predicted from all the others.
 """
 
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
-from theodolite.engine import Loss, first_output, per_example_cross_entropy, per_example_loss
-from theodolite.linalg import LeaveOneOut
+from theodolite.engine import per_example_loss
+from theodolite.errors import ShapeError, TheodoliteError
+from theodolite.linalg import LeaveOneOut, double_center
 from theodolite.measures import kernel, representation
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext
-from theodolite.surveys.layers import Layer
+from theodolite.surveys.layers import INPUT
 from theodolite.surveys.positions import Positions
+from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
-from theodolite.surveys.targets import Targets, single_loss
+from theodolite.surveys.targets import Targets, Task
 
-__all__ = [
-    "example_loss",
-    "measure_fit",
-    "measure_loss",
-    "measure_readouts",
-    "require_example_loss",
-]
+__all__ = ["measure_fit", "measure_loss", "measure_probes", "probe_cost", "require_example_loss"]
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
@@ -35,8 +32,6 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
 
     Outputs come from the pass that reads the features, where there is one.
     """
-    if context.processes.rank != 0:  # the row and the outputs are those of the first
-        return
     batch, targets, held_out = (
         context.examples("gradient")[0],
         context.probe.targets,
@@ -46,8 +41,9 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     if targets.labels is not None and context.task is None:
         targets.require_outputs(context.layout.outputs or 1)
     with record.timed("loss"), torch.no_grad():
-        losses = per_example_loss(example_loss(context))(context.outputs(batch), batch)
+        losses = per_example_loss(context.loss)(context.outputs(batch), batch)
         value = float(losses.double().mean())
+    _add_up_losses(context, record, losses.double().cpu())
     why = "the loss of an example is not a number"
     estimate = Estimate(value)
     record.row(None, "gradient", "loss", estimate, n=len(batch), reason=why, read_at="outputs")
@@ -55,6 +51,17 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
         with record.timed("loss"), torch.no_grad():
             others = context.forward(held_out.batch)[:, 0].double().cpu()
         _compare_losses(context, record, losses.double().cpu(), others)
+
+
+def _add_up_losses(context: SurveyContext, record: RecordBuilder, losses: Tensor) -> None:
+    """The mean loss of every example over the measurements of a training so far."""
+    memory = context.remembered
+    if not memory.watching:
+        return
+    total, count = memory.loss_sums or (torch.zeros_like(losses), 0)
+    if len(total) == len(losses):
+        memory.loss_sums = total + losses, count + 1
+        record.keep_example_losses((total + losses) / (count + 1), count + 1)
 
 
 def _compare_losses(
@@ -85,70 +92,165 @@ def require_example_loss(context: SurveyContext) -> None:
     """The loss gives one number for each of the few examples that have shown the layers.
 
     Raises:
-        ShapeError: If it gives others.
+        ShapeError: If it gives others, or fails.
     """
     outputs = context.layout.sample
-    if outputs is not None and context.probe.positions is None:
-        few = context.probe.batch.take(slice(0, len(outputs)))
+    if outputs is None or context.probe.positions is not None:
+        return
+    few = context.probe.batch.take(slice(0, len(outputs)))
+    try:
         with torch.no_grad():
-            per_example_loss(example_loss(context))(outputs, few)
+            per_example_loss(context.loss)(outputs, few)
+    except TheodoliteError:
+        raise
+    except Exception as error:
+        raise ShapeError(
+            f"loss: expected one that takes outputs of shape (n, {outputs.shape[1]}) and these "
+            f"targets, got {type(error).__name__}: {error}; pass loss= as in training, or families "
+            "without the gradient"
+        ) from error
 
 
-def example_loss(context: SurveyContext) -> Loss:
-    """A loss with one number per example: the user's, or the one that goes with the targets.
+@dataclass(frozen=True)
+class _Probed:
+    """What a linear probe gets right: the mean score of the examples that judge it."""
 
-    A loss of torch that averages over examples is asked not to: modules with a ``reduction`` and
-    functions that take one.
+    scores: Float[Tensor, " m"]  # 0 or 1 for a class; for numbers parts of R squared
+    error: float
+
+    @property
+    def value(self) -> float:
+        return float(self.scores.mean())
+
+
+def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
+    """Linear probes of the raw inputs and of every layer, all on the same examples.
+
+    What each example adds to a probe's number is kept, so that layers can be compared in pairs.
+    Where labels are classes, also how often the nearest neighbour in a layer has the same one.
     """
-    loss = context.options.loss
-    if context.probe.positions is not None:
-        return first_output  # of a readout that gives losses
-    if loss is None:
-        defaults = {"regression": _squared_error, "multi-label": _binary_cross_entropy}
-        return defaults.get(context.probe.targets.kind, per_example_cross_entropy)
-    return single_loss(loss)
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets.reshape(outputs.shape).to(outputs.dtype)).square().sum(1)
-
-
-def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    values = targets.to(outputs.dtype)
-    losses = functional.binary_cross_entropy_with_logits(outputs, values, reduction="none")
-    return losses.sum(1)
-
-
-_READOUT = 500  # examples of a layer's read-out: an eigenvalue problem of that size per layer
-
-
-def measure_readouts(
-    record: RecordBuilder, layer: Layer, features: LayerFeatures, targets: Targets
-) -> None:
-    """What neighbours and a linear read-out in a layer say of an example from all the others."""
-    if not bool(features.gram.isfinite().all()) or targets.columns is None:
+    targets, judges = context.row_targets("representation"), context.judges
+    if targets.columns is None or not context.plan.curves:
         return
-    few = features.first(min(_READOUT, len(targets.columns)))
-    if targets.labels is None:
-        estimate = _readout_r2(few, targets)
-        record.row(layer, "representation", "readout_r2", estimate, n=len(few))
-        return
-    labels = targets.labels.to(features.gram.device)
-    value = representation.neighbour_accuracy_of_gram(features.gram, labels)
-    estimate = _accuracy(float(value), labels)
-    record.row(layer, "representation", "neighbour_accuracy", estimate, n=len(labels))
-    estimate = _accuracy(float(_readout(few, labels[: len(few)]).accuracy), labels[: len(few)])
-    record.row(layer, "representation", "readout_accuracy", estimate, n=len(few))
+    read = len(targets.columns)
+    few = targets.take(context.plan.size("probes", read))
+    measure = "probe_r2" if targets.labels is None else "probe_accuracy"
+    scores: dict[str, Tensor] = {}
+    inputs = context.raw_inputs()
+    rows = [] if inputs is None else [(INPUT, inputs)]
+    rows += [(context.layout[name], entry) for name, entry in context.collected.items()]
+    for layer, features in rows:
+        with context.step("probes", layer):
+            own = features.first(read)
+            if not bool(own.gram.isfinite().all()):
+                continue
+            if own.constant:  # what is left is rounding, which may tell classes apart all the same
+                features = LayerFeatures(1, torch.zeros(len(features), 1))
+                own = features.first(read)
+            if targets.labels is not None:
+                labels = targets.labels.to(own.gram.device)
+                near = float(representation.neighbour_accuracy_of_gram(own.gram, labels))
+                estimate = _accuracy(near, labels)
+                record.row(layer, "representation", "neighbour_accuracy", estimate, n=read)
+            if judges is None:
+                found = _left_out(own, few)
+            else:
+                found = _held_out(features, few, context.rows_read, judges)
+            scores[layer.name] = found.scores.cpu()
+            labels_of = few.labels if judges is None else judges.labels
+            if labels_of is not None:
+                estimate = _accuracy(found.value, labels_of)
+            else:
+                estimate = Estimate(found.value, found.error, 0.0, None, "mean over examples")
+            record.row(layer, "representation", measure, estimate, n=len(found.scores))
+    if scores:
+        judged_on = "left-out" if judges is None else "held-out"
+        fitted = context.plan.size("probes", read)
+        record.keep_probes(
+            measure, judged_on, fitted, list(scores), torch.stack(list(scores.values()))
+        )
+
+
+def probe_cost(work: WorkCounts, n: int) -> Cost:
+    """A decomposition for every layer, and distances of all pairs."""
+    few, layers = min(n, work.plan.sizes["probes"] or n), len(work.layout.with_features()) + 1
+    return Cost((), layers * (EIGEN * few**3 + 3 * n**2))
+
+
+def _left_out(features: LayerFeatures, targets: Targets) -> _Probed:
+    """Each example is predicted from all the others."""
+    assert targets.columns is not None
+    few = features.first(len(targets.columns))
+    if targets.labels is not None:
+        found = _probe(few, targets.labels.to(few.gram.device))
+        assert found.classes is not None
+        guesses = found.classes[found.predictions.argmax(1)]
+        return _Probed((guesses.cpu() == targets.labels).double(), 0.0)
+    columns = _fewer(targets.columns.to(few.gram.device))
+    found, n = _probe(few, columns), len(columns)
+    plain = columns - (columns.sum(0) - columns) / (n - 1)
+    return _shares(columns - found.predictions, plain)
+
+
+def _held_out(features: LayerFeatures, targets: Targets, read: int, judges: Targets) -> _Probed:
+    """Fitted to examples of the probe set, with the ridge of least left-out error.
+
+    Args:
+        features: of the probe set, and behind them of held-out examples.
+        targets: of the examples that the probe is fitted to.
+        read: examples of the probe set.
+        judges: targets of the held-out examples.
+    """
+    assert targets.columns is not None
+    gram, n = features.gram, len(targets.columns)
+    own, cross = gram[:n, :n], gram[read:, :n]
+    if targets.labels is not None:
+        found = _probe(features.first(n), targets.labels.to(gram.device))
+        assert found.classes is not None
+        assert judges.labels is not None
+        columns = (targets.labels.to(gram.device).unsqueeze(1) == found.classes).double()
+        guesses = found.classes[_predicted(own, cross, columns, found.ridge).argmax(1)]
+        return _Probed((guesses.cpu() == judges.labels).double(), 0.0)
+    assert judges.columns is not None
+    columns, wanted = (part.numbers().to(gram.device) for part in (targets, judges))
+    found = _probe(features.first(n), _fewer(columns))
+    return _shares(wanted - _predicted(own, cross, columns, found.ridge), wanted - columns.mean(0))
+
+
+def _predicted(own: Tensor, cross: Tensor, columns: Tensor, ridge: Tensor) -> Tensor:
+    """Kernel ridge regression with intercept; the ridge is in units of the mean eigenvalue."""
+    n, mean = len(own), columns.mean(0)
+    centred = double_center(own)
+    unit = centred.diagonal().sum() / n
+    unit = torch.where(unit > 0, unit, 1.0)  # of constant features the mean is all there is
+    matrix = centred + ridge.to(unit) * unit * torch.eye(n, dtype=own.dtype, device=own.device)
+    weights = torch.linalg.solve(matrix, columns - mean)  # each column adds up to zero
+    return (cross - own.mean(0)) @ weights + mean
+
+
+def _fewer(columns: Tensor) -> Tensor:
+    """Columns of targets; more than examples are turned into fewer with the same inner products."""
+    if columns.shape[1] <= len(columns):
+        return columns
+    return torch.linalg.qr((columns - columns.mean(0)).mT).R.mT
+
+
+def _shares(missed: Tensor, plain: Tensor) -> _Probed:
+    """R squared as a mean over examples, from what a probe and the mean miss of each."""
+    own, base = missed.square().sum(1), plain.square().sum(1)
+    left = own.sum() / base.sum()
+    error = (own - left * base).square().sum().sqrt() / base.sum()
+    return _Probed(1 - own / base.mean(), float(error))
 
 
 def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples.
 
     Of numbers and of several labels R squared and the share of labels take the place of accuracy.
-    Taken where curves are, like the read-outs that it stands beside.
+    Taken where curves are, like the linear probes that it stands beside.
     """
     targets, held_out = context.row_targets("representation"), context.held_out
-    if not context.plan.curves or context.processes.rank != 0 or context.layout.outputs is None:
+    if not context.plan.curves or context.layout.outputs is None:
         return
     if targets.labels is None:
         if not context.probe.by_position:  # where the model says its losses alone
@@ -161,8 +263,9 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
     if inputs is not None and bool(inputs.gram.isfinite().all()):
         labels = targets.labels.to(inputs.gram.device)
         near = representation.neighbour_accuracy_of_gram(inputs.gram, labels)
-        line = _readout(inputs, labels).accuracy
-        rows |= {"input_neighbour_accuracy": float(near), "input_readout_accuracy": float(line)}
+        few = min(len(labels), context.plan.size("probes", len(labels)))
+        line = _probe(inputs.first(few), labels[:few]).accuracy
+        rows |= {"input_neighbour_accuracy": float(near), "input_probe_accuracy": float(line)}
     for measure, value in rows.items():
         read_at = "outputs" if measure == "accuracy" else "inputs"
         estimate = _accuracy(value, targets.labels)
@@ -171,7 +274,7 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
         )
     if held_out is not None and held_out.rows.labels is not None:
         labels = held_out.rows.labels
-        value = _right(context.forward(held_out.batch), labels, held_out.positions)
+        value = _right(context.held_out_outputs(), labels, held_out.positions)
         estimate = _accuracy(value, labels)
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
 
@@ -179,40 +282,35 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
 def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
     """The same of targets that are rows of numbers, or of several labels."""
     (batch, targets), held_out = context.examples("representation"), context.held_out
-    binary = targets.kind == "multi-label"
+    binary = targets.task is Task.SEVERAL_LABELS
     measure, judged = ("label_accuracy", _labels_right) if binary else ("r2", _r2)
     own = judged(context.outputs(batch), batch.targets)
     if own is not None:
         record.row(None, "representation", measure, own, n=len(batch), read_at="outputs")
     inputs = context.inputs("representation")
     if inputs is not None and bool(inputs.gram.isfinite().all()):
-        few = inputs.first(min(_READOUT, len(batch)))
-        line = _readout_r2(few, targets)
-        record.row(None, "representation", "input_readout_r2", line, n=len(few), read_at="inputs")
-    if own is not None and held_out is not None and held_out.rows.kind == targets.kind:
-        other = judged(context.forward(held_out.batch), held_out.batch.targets)
+        few = inputs.first(context.plan.size("probes", len(batch)))
+        line = _probe_r2(few, targets)
+        record.row(None, "representation", "input_probe_r2", line, n=len(few), read_at="inputs")
+    if own is not None and held_out is not None and held_out.rows.task is targets.task:
+        other = judged(context.held_out_outputs(), held_out.batch.targets)
         if other is not None:
             name = f"held_out_{measure}"
             record.row(None, "representation", name, other, n=len(held_out.batch))
 
 
-def _readout(features: LayerFeatures, targets: Tensor) -> LeaveOneOut:
+def _probe(features: LayerFeatures, targets: Tensor) -> LeaveOneOut:
     """Regression on all other examples: with narrow features themselves, else with their kernel."""
     rows = features.rows
     if rows is not None and rows.device.type == "cpu" and 3 * features.width <= 2 * len(rows):
-        return representation.leave_one_out_readout(rows.double(), targets)
+        return representation.leave_one_out_probe(rows.double(), targets)
     return kernel.leave_one_out_regression(features.gram, targets)
 
 
-def _readout_r2(features: LayerFeatures, targets: Targets) -> Estimate:
-    """Share of the variance of the targets that a linear read-out of all the others explains."""
-    assert targets.columns is not None
-    columns = targets.columns[: len(features)].to(features.gram.device)
-    if columns.shape[1] > len(columns):  # turned into fewer, with the same lengths of all rows
-        columns = torch.linalg.qr((columns - columns.mean(0)).mT).R.mT
-    found = _readout(features, columns)
-    low, high = found.error_interval.tolist()
-    return Estimate(1 - float(found.error), (high - low) / 3.92, 0.0, None, "leave-one-out")
+def _probe_r2(features: LayerFeatures, targets: Targets) -> Estimate:
+    """Share of the variance of the targets that a linear probe of all the others explains."""
+    found = _left_out(features, targets.take(len(features)))
+    return Estimate(found.value, found.error, 0.0, None, "leave-one-out")
 
 
 def _columns_of(outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -235,7 +333,7 @@ def _r2(outputs: Tensor, targets: Any) -> Estimate | None:
 
 
 def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:
-    """Share of several labels told right, beside saying the commoner value of each every time.
+    """Share of several labels predicted right, beside always predicting the commoner value.
 
     Outputs that all lie between 0 and 1 are probabilities, others logits.
     """

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from theodolite.engine import (
+    Checked,
     GradientAlignment,
     LayerGradientAlignment,
     LayerSums,
@@ -26,9 +27,8 @@ from theodolite.measures import gradient
 from theodolite.measures.gradient import SetSums
 from theodolite.records import Estimate
 from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
-from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
+from theodolite.surveys.progress import Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
@@ -84,8 +84,8 @@ def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> N
     """Omega of the features, overall and within classes: cheap, and the same for every loss."""
     labels, count = context.row_targets("gradient").labels, context.row_count("gradient")
     groups = _groups(labels, count)
-    shuffled = context.draws.shuffled(groups)[: None if labels is not None else 0]
-    every = torch.cat([groups.unsqueeze(0), shuffled])  # the labels first, then permutations
+    permuted = context.draws.permutations_of(groups)[: None if labels is not None else 0]
+    every = torch.cat([groups.unsqueeze(0), permuted])  # the labels first, then permutations
     for stack in side_by_side(context.features("gradient")):
         with record.timed("gradient"):
             grams = torch.stack([features.gram for _, features in stack])
@@ -129,16 +129,15 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     layers = context.layout.with_parameters()
     batch, targets = context.examples("gradient")
     (found, total, logits), pairs, complete = _agreement(context, record, layers)
-    if context.options.stiffness and total.stiffness is None:
+    if context.plan.details and total.stiffness is None:
         text = "not measured: gradients of unit length do not fit into memory_limit"
         record.warn(None, "gradient", "stiffness", text)
-    record.section()
-    shuffled = _shuffled(context, pairs)
-    for layer in context.own(layers):
+    permuted = _permuted_groups(context, pairs)
+    for layer in layers:
         if layer.name in found:
             with context.step("gradient", layer):
                 gram = None if pairs is None else pairs[layer.name]
-                _gradient_rows(context, record, layer, found[layer.name], gram, shuffled)
+                _gradient_rows(context, record, layer, found[layer.name], gram, permuted)
     rows = {"omega": total.omega}
     if targets.labels is not None:
         rows["in_class_omega"] = total.in_class
@@ -157,9 +156,17 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
         "method": "all pairs of examples" if complete else "sums over examples",
         "n": len(batch),
         "pairs": 0 if pairs is None else len(batch) if complete else _pair_count(context),
-        "null": "the grouping into classes is permuted",
-        **({"checked": found.sums.checked} if isinstance(found, GradientAlignment) else {}),
+        "null": "none: the loss contains the labels"
+        if context.probe.groups is None
+        else "the grouping of examples is permuted",
+        **({"checked": _asked(found.sums.checked)} if isinstance(found, GradientAlignment) else {}),
     }
+
+
+def _asked(checked: Checked) -> dict[str, bool | int]:
+    """What a record says of the check."""
+    names = ("batched", "batches", "asked", "company", "alone")
+    return {name: getattr(checked, name) for name in names}
 
 
 _Agreement = tuple[
@@ -180,7 +187,7 @@ def _agreement(
             return _by_pairs(context, layers)
     try:
         with context.step("gradient"):
-            sums = context.gradient_sums(layers, example_loss(context))
+            sums = context.gradient_sums(layers)
     except MemoryLimitError:
         if context.count("gradient") > _FEWER or not _add_up(context, layers):
             raise
@@ -204,20 +211,18 @@ def _by_pairs(
     return found, None if context.plan.sizes["pairs"] == 0 else pairs, True
 
 
-def gradient_cost(work: WorkCounts) -> StageCost:
-    """A pass for the sums, one for pairs of gradients, and products of features.
-
-    Pairs of all examples need no sums.
-    """
-    n, asked = work.count("gradient"), work.plan.sizes["pairs"]
+def gradient_cost(work: WorkCounts, n: int) -> Cost:
+    """A pass for the sums, one for pairs of gradients. Pairs of all examples need no sums."""
+    asked = work.plan.sizes["pairs"]
     parameters = sum(p.numel() for p in work.model.parameters())
     if asked is None:
         every = n * parameters <= max(_CHEAP, _PASSES * work.single)
         asked = n if every else _FEWER
     pairs = min(n, asked)
-    grams = 3 * pairs * work.single + work.kernels(pairs, 1) if pairs > 1 else 0.0
-    passes = [grams, 0.0] if pairs == n else [8 * n * work.single, grams]
-    return passes, work.decomposed(n) / EIGEN
+    grams = Cost((4.0 * pairs,), work.kernels(pairs, 1)) if pairs > 1 else Cost()
+    if pairs == n:
+        return grams
+    return Cost((8.0 * n, *grams.passes), grams.products)
 
 
 def _pair_count(context: SurveyContext) -> int:
@@ -245,16 +250,15 @@ def _pairs(
     known = context.loss_products
     if known and all(len(gram) >= count for gram in known.values()):
         return {name: gram[:count, :count] for name, gram in known.items()}
-    batch, _ = context.examples("gradient", count)
-    with context.step("gradient"), context.processes.together():
-        return context.tangent_kernels(layers, batch, example_loss(context))
+    with context.step("gradient"):
+        return context.tangent_kernels(layers, "gradient", count, of_loss=True)
 
 
 def _add_up(context: SurveyContext, layers: Sequence[Layer]) -> bool:
     """Whether kernels of layers add up to that of all parameters: each belongs to one of them."""
     names = [name for layer in layers for name in layer.owned]
     trained = [name for name, p in context.model.named_parameters() if p.requires_grad]
-    return context.processes.alone and sorted(names) == sorted(trained)
+    return sorted(names) == sorted(trained)
 
 
 def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
@@ -272,7 +276,7 @@ def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
     footprint = context.layout.footprint
     passes = _PASSES * footprint.per_example(footprint.products)
     parameters = sum(p.numel() for p in context.model.parameters())
-    return context.options.stiffness and count * parameters <= passes
+    return context.plan.details and count * parameters <= passes
 
 
 def _from_pairs(
@@ -282,7 +286,7 @@ def _from_pairs(
     batch, targets = context.examples("gradient")
     outputs = context.outputs(batch).detach().requires_grad_()
     with torch.enable_grad():
-        losses = per_example_loss(example_loss(context))(outputs, batch)
+        losses = per_example_loss(context.loss)(outputs, batch)
         (slopes,) = torch.autograd.grad(losses.sum(), outputs)
     groups = _groups(targets.labels, len(batch)).to(slopes.device)
 
@@ -310,13 +314,13 @@ def _gradient_rows(
     layer: Layer,
     values: LayerGradientAlignment,
     gram: Tensor | None,
-    shuffled: Float[Tensor, "b n k"] | None,
+    permuted: Float[Tensor, "b n k"] | None,
 ) -> None:
     n, labels = context.count("gradient"), context.examples("gradient")[1].labels
-    # The grouping into classes is permuted and gradients stay as they are.
+    # Groups of examples, such as data sources, are permuted; gradients do not depend on them.
     nulls = None
-    if gram is not None and shuffled is not None:
-        nulls = grouped_alignment(gram.double(), shuffled.to(gram.device))
+    if gram is not None and permuted is not None:
+        nulls = grouped_alignment(gram.double(), permuted.to(gram.device))
     errors = {} if gram is None else _errors(context, gram, labels, n)
     method = "half-sampling" if errors else "exact"
 
@@ -330,7 +334,7 @@ def _gradient_rows(
     if labels is not None:
         add("in_class_omega", values.in_class, None if nulls is None else nulls.in_class)
     add("gradient_diversity", values.diversity)
-    if values.stiffness is not None and context.options.stiffness:
+    if values.stiffness is not None and context.plan.details:
         add("stiffness", values.stiffness)
     if gram is not None:
         confusion, why = Estimate(float(gradient.confusion_of_gram(gram))), _ZERO_GRADIENTS
@@ -343,19 +347,21 @@ def _gradient_rows(
         record.curve(layer, "gradient", "class_contrast", arrays, x="class", y="Ω minus Ω of all")
 
 
-def _shuffled(
+def _permuted_groups(
     context: SurveyContext, pairs: Mapping[str, Tensor] | None
 ) -> Float[Tensor, "b n k"] | None:
     """Permuted groupings of the examples with all pairs, where these are; with many classes large.
 
-    None if there are none, or no classes.
+    None if there are none, or no groups. Classes that the loss contains have no chance level:
+    gradients of one class agree even where labels are independent of inputs, which permuting the
+    classes of given gradients does not show.
     """
     labels = context.examples("gradient")[1].labels
-    if pairs is None or labels is None or len(pairs) == 0:
+    if pairs is None or labels is None or len(pairs) == 0 or context.probe.groups is None:
         return None
     first = next(iter(pairs.values()))
-    shuffled = context.draws.shuffled(_groups(labels, len(first)))
-    return shuffled.to(first.device) if len(shuffled) else None
+    permuted = context.draws.permutations_of(_groups(labels, len(first)))
+    return permuted.to(first.device) if len(permuted) else None
 
 
 def _errors(

@@ -21,7 +21,7 @@ from theodolite.surveys.context import (
     why_undefined,
 )
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import StageCost, WorkCounts
+from theodolite.surveys.progress import Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["kernel_cost", "measure_kernel"]
@@ -43,17 +43,14 @@ def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
             _warn_of_long_ones(record, [layer for layer, _ in group], grams)
         if references:
             _alignment_rows(context, record, [layer for layer, _ in group], kernels, references)
-    record.section()
     columns = context.row_targets("kernel").columns
-    for layer, features in context.spectrum_features() if context.plan.curves else ():
+    for layer, features in context.features("kernel") if context.plan.curves else ():
         with context.step("kernel", layer):
             _spectrum_rows(record, layer, features, columns)
-    config = context.options.describe()
     record.routes["kernel"] = {
         "method": "debiased",
         "n": context.row_count("kernel"),
         "pool": context.pool_name,
-        "spectrum_pool": config["spectrum_pool"] if context.task is None else context.pool_name,
         "spectrum_centered": False,
     }
 
@@ -76,9 +73,10 @@ def _warn_of_long_ones(
             record.warn(layer, "kernel", "features", text)
 
 
-def kernel_cost(work: WorkCounts) -> StageCost:
-    """Decompositions of all layers, of features as they are and of pooled ones."""
-    return (), 2 * work.decomposed(work.count("kernel"))
+def kernel_cost(work: WorkCounts, n: int) -> Cost:
+    """A spectrum of every layer, and products of its kernel with permuted labels."""
+    shuffled = work.options.permutations * work.columns * n**2
+    return Cost((), work.decomposed(n) + len(work.layout.with_features()) * shuffled)
 
 
 @dataclass(frozen=True)
@@ -157,10 +155,10 @@ def _nulls(
     grams = kernels.grams
     if targets is None or context.options.permutations == 0 or grams.shape[1] < 4:
         return None
-    shuffled = context.draws.shuffled(targets.to(grams.device))
-    together = max(1, _PRODUCTS // (8 * shuffled.numel()))
+    permuted = context.draws.permutations_of(targets.to(grams.device))
+    together = max(1, _PRODUCTS // (8 * permuted.numel()))
     parts = [slice(low, low + together) for low in range(0, len(grams), together)]
-    found = [kernel.permuted_cka(grams[p], shuffled, eps=kernels.eps[p]) for p in parts]
+    found = [kernel.permuted_cka(grams[p], permuted, eps=kernels.eps[p]) for p in parts]
     return torch.cat(found).cpu()
 
 

@@ -17,12 +17,14 @@ from theodolite.engine import (
     AtPositions,
     Batch,
     Layers,
+    Pool,
     Read,
     Readout,
     ReadPoint,
     first_tensor,
     follow_layers,
     gives_channels_first,
+    pooled,
     read_outputs,
     resolve_readout,
     select_layers,
@@ -30,7 +32,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, ShapeError
 
-__all__ = ["Footprint", "Layer", "Layout", "count_operations", "survey_layers"]
+__all__ = ["INPUT", "Footprint", "Layer", "Layout", "count_operations", "survey_layers"]
 
 Shape = tuple[int, ...] | None
 
@@ -55,6 +57,7 @@ class Layer:
             the layer before it.
         input_shape: of its first input for one example; None if it takes none per example.
         point: where its features are read.
+        features: numbers of one example once positions are reduced; 0 if there are none.
     """
 
     index: int
@@ -67,10 +70,11 @@ class Layer:
     shape: Shape
     input_shape: Shape = None
     point: ReadPoint = field(default_factory=ReadPoint)
+    features: int = 0
 
     @property
     def width(self) -> int:
-        """Features of one example; 0 if there are none."""
+        """Numbers of one example at all positions; 0 if there are none."""
         return 0 if self.shape is None else torch.Size(self.shape).numel()
 
     @property
@@ -85,9 +89,20 @@ class Layer:
             for key in ("index", "name", "type", "role", "parent", "parameters")
         }
         shape = None if self.shape is None else list(self.shape)
-        width = None if self.shape is None else self.width
+        width = None if self.shape is None else self.features
         read_at = None if self.shape is None else self.read_at
         return known | {"output_shape": shape, "width": width, "read_at": read_at}
+
+
+class _RawInputs(ReadPoint):
+    """Where row 0 is read."""
+
+    def __str__(self) -> str:
+        return "inputs"
+
+
+# Row 0 of a survey: the inputs as they are, without a network.
+INPUT = Layer(-1, "input", "input", "input", None, 0, (), None, point=_RawInputs())
 
 
 @dataclass
@@ -145,7 +160,8 @@ class Layout:
             other = outside is not None and f"{layer.name}.".startswith(f"{outside}.")
             known = layer.shape is not None and not other
             width = pool.width(layer.shape or (), channels_first=first) if known else None
-            layers.append(replace(layer, shape=None if width is None else (width,)))
+            shape = None if width is None else (width,)
+            layers.append(replace(layer, shape=shape, features=width or 0))
         return replace(self, layers=tuple(layers))
 
     def with_features(self) -> list[Layer]:
@@ -167,14 +183,15 @@ def survey_layers(
     *,
     readout: str | Readout | None = None,
     read: Read = "next",
+    pool: Pool = "grid",
     most: int = 40,
 ) -> Layout:
     """Choose layers, and run a few examples through the model to see when each is called.
 
     By default these are the modules with parameters of their own. With more than ``most`` weight
-    matrices among them, blocks stand for the layers inside. What a module that is never called
-    holds belongs to the module around it. Containers that are asked for by name own all that is
-    below them.
+    matrices among them, blocks stand for the layers inside. Parameters of a normalisation belong to
+    the layer that it normalises. What a module that is never called holds belongs to the module
+    around it. Containers that are asked for by name own all that is below them.
 
     Raises:
         DomainError: If no layer has parameters.
@@ -196,7 +213,8 @@ def survey_layers(
     trial = batch.take(slice(0, min(_TRIAL, len(batch))))
     pass_ = _Pass(model, trial, names)
     if by_default:
-        owned = _partition(model, names, pass_)
+        hosts = _normalized(model, names, pass_)
+        owned = _partition(model, names, pass_, hosts)
     else:
         ran = [name for name in pass_.shapes if name in names]
         ran += [name for name in names if name not in ran]
@@ -209,6 +227,7 @@ def survey_layers(
         _layer(model, index, name, owned, pass_, points, name in blocks, name in hidden)
         for index, name in enumerate(owned)
     )
+    found = tuple(replace(layer, features=_features(model, layer, pool)) for layer in found)
     problem, sample = None, None
     try:
         sample = read_outputs(pass_.output, trial, resolve_readout(readout))
@@ -276,6 +295,16 @@ def _shape(output: Any, count: int) -> Shape:
     return tuple(tensor.shape[1:])
 
 
+def _features(model: nn.Module, layer: Layer, pool: Pool) -> int:
+    """Numbers of one example of a layer once positions are reduced."""
+    if layer.shape is None or isinstance(pool, AtPositions):
+        return layer.width
+    try:
+        return pooled(torch.zeros(1, *layer.shape), pool, model.get_submodule(layer.name)).shape[1]
+    except (ShapeError, RuntimeError):  # the pass that reads features says why
+        return layer.width
+
+
 def _owner(parameter: str) -> str:
     """The module of a parameter; originals of a re-parametrised weight belong to its layer."""
     return parameter.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
@@ -293,12 +322,44 @@ def _below(model: nn.Module, layer: str) -> tuple[str, ...]:
     )
 
 
-def _partition(model: nn.Module, names: list[str], pass_: _Pass) -> dict[str, tuple[str, ...]]:
+def _normalized(model: nn.Module, names: list[str], pass_: _Pass) -> dict[str, str]:
+    """Normalisation -> the layer that it normalises.
+
+    That is the layer after which it is read; else the next layer inside the same module (norms
+    before attention), the one before it there (norms after a sum), or the nearest anywhere.
+    """
+    ran = list(pass_.shapes)
+
+    def points(layer: str) -> tuple[str, ...]:
+        return pass_.points.get(layer, ReadPoint()).layers
+
+    norms = [name for name in names if name in pass_.shapes and _is_norm(model.get_submodule(name))]
+    shown = [name for name in ran if name in names and name not in norms]
+    hosts = {norm: layer for layer in shown for norm in points(layer) if norm in norms}
+    for norm in norms if shown else ():
+        place = ran.index(norm)
+        later = [name for name in ran[place:] if name in shown]
+        before = [name for name in ran[:place][::-1] if name in shown]
+        around = norm.rpartition(".")[0]
+        near = [name for name in (*later, *before) if not around or name.startswith(f"{around}.")]
+        hosts.setdefault(norm, (near or [*later, *before])[0])
+    return hosts
+
+
+def _is_norm(module: nn.Module) -> bool:
+    own = [parameter.ndim for parameter in module.parameters()]
+    plain = not list(module.children()) and max(own, default=0) == 1
+    return plain and "norm" in type(module).__name__.lower()
+
+
+def _partition(
+    model: nn.Module, names: list[str], pass_: _Pass, hosts: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
     """Layer -> its parameters, each in one layer that runs; those that no call receives in none."""
     owned: dict[str, list[str]] = {}
     for parameter, tensor in model.named_parameters():
         owner = _owner(parameter)
-        layer = owner if owner in names else _enclosing(owner, names) or ""
+        layer = hosts.get(owner) or (owner if owner in names else _enclosing(owner, names) or "")
         if layer not in pass_.shapes and id(tensor) not in pass_.used:
             continue
         while layer not in pass_.shapes:

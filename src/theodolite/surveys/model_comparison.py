@@ -1,24 +1,28 @@
-"""Two models and data in, a comparison out: surveys of both, and CKA of every pair of layers."""
+"""Two models and data in, a comparison out: surveys of both, and every pair of their layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from theodolite._distributed import Processes
 from theodolite.engine import Features, features, model_device, untouched, unwrap
 from theodolite.errors import DomainError
+from theodolite.linalg import double
 from theodolite.measures import kernel
+from theodolite.report import LayerPairs, Likeness
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs, reusable
 from theodolite.surveys.results import Comparison, Survey, compare
 from theodolite.surveys.run import survey
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = ["compare_models"]
+
+_NEAREST = 10  # neighbours of an example that two layers may share
+_LEAST_PERMUTATIONS = 20  # fewer cannot show anything at 5 %
 
 
 def compare_models(
@@ -30,7 +34,7 @@ def compare_models(
     options: Any = None,
     **keywords: Any,
 ) -> Comparison:
-    """Surveys of both models on the same examples, with CKA of every pair of their layers.
+    """Surveys of both models on the same examples, and how alike every pair of their layers is.
 
     Args:
         first: any module.
@@ -60,11 +64,11 @@ def compare_models(
         )
     size = chosen.sizes["kernel"]
     few = len(probe) if size is None else size
-    read = [
+    one, two = (
         _features(m, probe, few, s, chosen) for m, s in zip((first, second), found, strict=True)
-    ]
+    )
     together = compare(*found, names=names or ["first", "second"])
-    return replace(together, cka=_cka(*read))
+    return replace(together, pairs=_pairs(one, two, chosen))
 
 
 def _features(
@@ -80,13 +84,58 @@ def _features(
         here = replace(probe, batch=probe.batch.take(slice(0, count)).to(place))
         cast = fit_inputs(inner, here, options).cast
         batch = here.batch if cast is None else cast(here.batch)
-        return features(inner, batch, names, options.pool or "flatten", read=options.read)
+        return features(inner, batch, names, options.reduction, read=options.read)
 
 
-def _cka(first: Features, second: Features) -> "pd.DataFrame":
-    """Layers of the first model in rows, of the second in columns."""
+def _pairs(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], options: SurveyOptions
+) -> LayerPairs:
+    """Similarities of every pair of layers, and those of permuted examples."""
     import pandas as pd
 
-    parts: list[Tensor] = [rows.cpu() for rows in (*first.values(), *second.values())]
-    between = kernel.cka_matrix(parts).between[: len(first), len(first) :]
-    return pd.DataFrame(between.numpy(), index=list(first), columns=list(second))
+    sides = [[double(rows.cpu()) for rows in side.values()] for side in (first, second)]
+    count = len(sides[0][0])
+    nearest = min(_NEAREST, max(1, count // 4))
+    permutations = options.permutations and max(options.permutations, _LEAST_PERMUTATIONS)
+    generator = torch.Generator().manual_seed(options.seed)
+    orders = [torch.randperm(count, generator=generator) for _ in range(permutations)]
+
+    def likeness(values: Tensor, rows: Tensor, columns: Tensor) -> Likeness:
+        """Both similarities are inner products of matrices between examples."""
+        drawn = [rows @ columns[:, p][:, :, p].flatten(1).mT for p in orders]
+        stacked = torch.stack(drawn) if drawn else torch.zeros(0, *values.shape)
+        table = pd.DataFrame(values.numpy(), index=list(first), columns=list(second))
+        null = stacked.double().numpy()
+        empty = np.full(values.shape, np.nan)
+        mean, sd = (null.mean(0), null.std(0, ddof=1)) if len(null) else (empty, empty)
+        largest = null.reshape(len(null), -1).max(1) if len(null) else np.zeros(0)
+        return Likeness(table, mean, sd, largest)
+
+    between = kernel.cka_matrix([*sides[0], *sides[1]]).between[: len(first), len(first) :]
+    centred = [torch.stack([_centred(rows) for rows in side]) for side in sides]
+    near = [torch.stack([_neighbours(rows, nearest) for rows in side]) for side in sides]
+    shared = near[0].flatten(1) @ near[1].flatten(1).mT
+    return LayerPairs(
+        likeness(between, centred[0].flatten(1), centred[1]),
+        likeness(shared, near[0].flatten(1), near[1]),
+        nearest,
+    )
+
+
+def _centred(rows: Tensor) -> Tensor:
+    """The Gram matrix, centred without its diagonal, of length one: products are debiased CKA."""
+    n = len(rows)
+    gram = rows @ rows.mT
+    gram.fill_diagonal_(0.0)
+    sums = gram.sum(1) / (n - 2)
+    gram = gram - sums.unsqueeze(0) - sums.unsqueeze(1) + sums.sum() / (n - 1)
+    gram.fill_diagonal_(0.0)
+    return (gram / gram.norm().clamp_min(1e-300)).float()
+
+
+def _neighbours(rows: Tensor, nearest: int) -> Tensor:
+    """1 for the nearest neighbours of every example, so scaled that products are shares."""
+    distances = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
+    chosen = torch.zeros_like(distances, dtype=torch.float32)
+    chosen.scatter_(1, distances.topk(nearest, largest=False).indices, 1.0)
+    return chosen / (len(rows) * nearest) ** 0.5

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import nn
@@ -26,7 +27,7 @@ from theodolite.engine import (
     unwrap,
 )
 from theodolite.errors import DomainError, UnknownNameError
-from theodolite.records import FAMILIES, Record, Run, save_run, save_step
+from theodolite.records import FAMILIES, HistoryWriter, Record, Run, listed
 from theodolite.surveys.context import Remembered
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
@@ -76,7 +77,7 @@ class Monitor:
             what is learned and what is memorised. Where labels come per position, each measurement
             has their loss, and how much of what was gained on the probe they share.
         truth: true labels of the probe's examples in the order given, where the probe has others,
-            such as the shuffled ones of the training; gives ``cka_truth`` beside ``cka_target``.
+            such as the random ones of the training; gives ``cka_truth`` beside ``cka_target``.
         groups: a number or a name for each of the probe's examples, such as its document or
             domain: gradients are compared within groups.
         families: which families to measure.
@@ -91,7 +92,9 @@ class Monitor:
         classes: names of the classes, or, where labels come per position, which labels to look at.
         params: which trainable parameters gradients are taken of, such as ``"*lora*"``.
         folder: write every step there at once; a killed run leaves what it had measured. One that
-            holds a run is left as it is, and ``folder-2`` written beside it (:attr:`folder`).
+            holds a run is left as it is, and ``folder-2`` written beside it (:attr:`folder`). Where
+            the disk is full the training goes on: a warning says so once, every measurement tries
+            again, and the end says which steps were not written.
         overwrite: write over what is there.
         name: what to call the run in comparisons.
         options: all that can be chosen, as a mapping of what differs from
@@ -147,7 +150,7 @@ class Monitor:
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
-        self._remembered = Remembered()
+        self._remembered = Remembered(watching=True)
         self._processes = Processes.of(group_of(options))
         with (
             self.budget.measuring(),
@@ -155,10 +158,13 @@ class Monitor:
             untouched(unwrap(model)),
         ):
             self.folder: Path | None = None
+            self._writer: HistoryWriter | None = None
+            self._warned = False
             if folder is not None:
                 with self._processes.together():
                     if self._processes.rank == 0:
                         self.folder = unused_folder(folder, overwrite=overwrite)
+                        self._writer = HistoryWriter(self.folder, overwrite=overwrite)
                 self.folder = self._processes.spread(self.folder)
             self._options = SurveyOptions.of(
                 options,
@@ -229,7 +235,7 @@ class Monitor:
         """Measure the last step in full: with curves, heat maps, stiffness and chance levels.
 
         Args:
-            step: its number, where :meth:`step` was not told of it; what is due at the last step
+            step: its number, where :meth:`step` did not get it; what is due at the last step
                 is then measured once.
         """
         if step is not None and step != self._last:
@@ -242,14 +248,14 @@ class Monitor:
         full = replace(
             chosen,
             sizes=sizes,
-            stiffness=True,
-            heat_maps=True,
+            details=True,
             permutations=max(_LAST_PERMUTATIONS, chosen.permutations),
             sketch_vectors=max(_LAST_SKETCH_VECTORS, chosen.sketch_vectors),
         )
         if self._records and self._records[-1].contents["step"] == self._last:
             self._records.pop()
         self._measure(self._last, full, SurveyPlan())
+        self._warn_of_unwritten()
 
     def __enter__(self) -> "Monitor":
         return self
@@ -263,6 +269,8 @@ class Monitor:
         """Measure the last step too, unless the training failed."""
         if kind is None:
             self.close()
+        else:
+            self._warn_of_unwritten()
 
     @property
     def overhead(self) -> float:
@@ -317,10 +325,36 @@ class Monitor:
 
     def _keep(self, record: Record) -> None:
         self._records.append(record)
-        if self.folder is not None and self._processes.rank == 0:
-            if len(self._records) == 1:
-                save_run(Run(self._options.name, self._head(), ()), self.folder)
-            save_step(record, self.folder)
+        if self._writer is None:
+            return
+        self._writer.write(self.history.run)
+        if self._writer.folder != self.folder:
+            warn(
+                f"{self.folder} holds another run now: this one is in {self._writer.folder}",
+                stacklevel=4,
+            )
+            self.folder = self._writer.folder
+        if self._writer.problem is not None and not self._warned:
+            self._warned = True
+            warn(
+                f"step {record.contents['step']} is not on disk: {self._writer.problem}. The "
+                "training goes on, the numbers stay in memory, and every measurement tries again.",
+                stacklevel=5,
+            )
+
+    def _warn_of_unwritten(self) -> None:
+        """Try once more to write what could not be written; say what is left."""
+        if self._writer is None or not self._writer.waiting:
+            return
+        self._writer.flush(self.history.run)
+        if self._writer.waiting:
+            steps = listed(map(str, self._writer.waiting), most=5)
+            warn(
+                f"{len(self._writer.waiting)} of {len(self._records)} measurements are not on disk "
+                f"(steps {steps}): {self._writer.problem}. Save them while this process lives: "
+                "monitor.history.save(folder).",
+                stacklevel=3,
+            )
 
     def _schedule(self) -> dict[str, Any]:
         given = {"every": self._every, "cadence": self._cadence.describe()}
@@ -388,7 +422,7 @@ class Cadence:
         """What the user asked for, or the default.
 
         The default is sparse only for all families at a fixed distance: there the number of
-        measurements grows with the training, and nobody has asked for a family by name.
+        measurements grows with the training, and no family was named.
 
         Raises:
             DomainError: If a number is below 1.

@@ -125,8 +125,15 @@ def _file_module(path: Path) -> ModuleType:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # dataclasses look up the module of a class
-    with _blamed(str(path), "could not be imported"):
-        specification.loader.exec_module(module)
+    written, sys.dont_write_bytecode = (
+        sys.dont_write_bytecode,
+        True,
+    )  # nothing beside the user's file
+    try:
+        with _blamed(str(path), "could not be imported"):
+            specification.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = written
     return module
 
 

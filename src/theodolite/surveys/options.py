@@ -15,12 +15,14 @@ from theodolite.records import FAMILIES
 __all__ = [
     "FEATURE_READERS",
     "MONITOR_SIZES",
+    "SECONDS",
     "SIZES",
     "SurveyOptions",
     "group_of",
 ]
 
 FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read features
+SECONDS = 30.0
 _MANY_OUTPUTS = 32  # with more, tangent kernels are sketched
 
 # Largest number of examples of each family; None takes all the data that was given.
@@ -33,6 +35,9 @@ SIZES: Mapping[str, int | None] = {
     # For what needs all pairs of gradients (confusion, nulls and errors of Omega); None takes as
     # many as the family where that is cheap, also beside its sums, else 100. 0 leaves it out.
     "pairs": None,
+    # For linear probes of every layer, and held-out examples that judge them.
+    "probes": 1000,
+    "held_out": 1000,
 }
 
 # Lighter than a survey: a measurement should cost no more than a few training steps.
@@ -43,6 +48,8 @@ MONITOR_SIZES: Mapping[str, int | None] = {
     "tangent": 16,
     "gradient": 50,
     "pairs": 0,
+    "probes": 100,
+    "held_out": 200,
 }
 
 
@@ -66,8 +73,12 @@ class SurveyOptions:
             cross-entropy for classes, the squared error for numbers. It gets what the model
             returns and the targets as they came: labels of next tokens are not shifted for it.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
-        pool: how features become one vector per example; by default flattened, and for spectra of
-            maps the largest value of every channel.
+        pool: how features become one vector per example, in every layer alike; by default
+            ``"grid"``, averages of maps over a 4 x 4 grid and of tokens over all that are not
+            padding; ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``, ``"last"``, or a function of a
+            layer's output.
+        seconds: time that the survey may take: families take as many examples as fit, and say so.
+            None takes the examples of ``sizes``. Sizes that you name are taken in any case.
         image_shape: (height, width) or (channels, height, width) of inputs that come flattened,
             for pictures of eigenvectors; by default a square where the size is one.
         examples: read so many from the start of the data, in one pass, and nothing beyond; with
@@ -75,26 +86,24 @@ class SurveyOptions:
         sizes: family -> largest number of examples; None for all the data. By default 2,000 for
             representation and kernel, 1,000 for gradient (and for ``"pairs"`` of gradients, 100 in
             large models where all pairs take longer than sums), 200 for tangent, all the data for
-            covariances.
+            covariances; 1,000 for linear ``"probes"`` and for ``"held_out"`` examples beside them.
         permutations: of the labels, behind every chance level; 0 for none.
         half_samples: behind every standard error; 0 for none.
         tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs, and up to
             ``sketch_vectors``: a kernel takes a pass for each output.
         sketch_vectors: the sketch has at most the error of so many random vectors of all examples;
             few make its numbers noisy, often too high.
-        deep_covariance: covariances of all layers, not of the first alone.
-        stiffness: whether to add up gradients of unit length too.
-        heat_maps: whether to draw forward and backward kernels.
+        details: covariances of all layers and not of the first alone, gradients of unit length,
+            and heat maps of forward and backward kernels.
         most_layers: with more layers than this, blocks stand for the layers inside them.
         memory_limit: bytes that buffers may take, or a size such as "4GB".
         device: where the inputs should lie; None for that of the model.
         batch_size: examples in one pass at most; None for 256, on a GPU for 1,000.
         batch_fn: turns an item of the data into a batch.
         seed: of the probe, permutations and random bases.
-        generator: the same, as a generator.
         name: what to call the result in comparisons.
         split: what the data is, such as "train" or "test".
-        label_source: where the labels come from, such as "true", "trained-on" or "shuffled".
+        label_source: where the labels come from, such as "true", "trained-on" or "random".
         classes: names of the classes; where labels come per position, whole numbers choose the
             labels that are looked at (by default all, of a vocabulary the most frequent).
         unit: where labels come per position, whether features are those of single positions,
@@ -116,23 +125,21 @@ class SurveyOptions:
     loss: Loss | None = None
     readout: str | Readout | None = None
     pool: Pool | None = None
+    seconds: float | int | None = SECONDS
     image_shape: tuple[int, ...] | None = None
     examples: int | None = None
     sizes: Mapping[str, int | None] = field(default_factory=dict)
     permutations: int = 20
-    half_samples: int = 0
+    half_samples: int = 10
     tangent: str = "auto"
     sketch_vectors: int = 32
-    deep_covariance: bool = True
-    stiffness: bool = True
-    heat_maps: bool = True
+    details: bool = True
     most_layers: int = 40
     memory_limit: int | str | None = None
     device: torch.device | str | None = None
     batch_size: int | None = None
     batch_fn: Callable[[Any], Batch] | None = None
     seed: int = 0
-    generator: torch.Generator | None = None
     name: str = ""
     split: str = "unknown"
     label_source: str = "given"
@@ -157,8 +164,7 @@ class SurveyOptions:
                 require_count(0 if name == "pairs" else 2, **{f"sizes[{name!r}]": size})
         require_choice(("next", "raw"), read=self.read)
         require_choice(("auto", "exact", "sketch"), tangent=self.tangent)
-        if self.unit is not None:
-            require_choice(("token", "sequence"), unit=self.unit)
+        require_choice((None, "token", "sequence"), unit=self.unit)
         require_count(3, sketch_vectors=self.sketch_vectors)
         require_count(1, batch_size=1 if self.batch_size is None else self.batch_size)
         if self.examples is not None:
@@ -166,7 +172,21 @@ class SurveyOptions:
         require_count(0, permutations=self.permutations, half_samples=self.half_samples)
         if self.pool is not None:
             require_pool(self.pool)
+        if self.seconds is not None and not self.seconds > 0:
+            raise DomainError(
+                f"seconds: expected a positive number, or None for no limit, got {self.seconds}"
+            )
         object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
+
+    @property
+    def reduction(self) -> Pool:
+        """How features become one vector per example."""
+        return self.pool or "grid"
+
+    @property
+    def named_sizes(self) -> frozenset[str]:
+        """Families whose number of examples was chosen: no time limit changes it."""
+        return frozenset(name for name, size in self.sizes.items() if size != SIZES[name])
 
     def sketches(self, outputs: int) -> bool:
         """Whether tangent kernels of so many outputs are sketched."""
@@ -183,11 +203,11 @@ class SurveyOptions:
         """
         sizes = {**MONITOR_SIZES, **dict(changes.pop("sizes", {}))}
         light: dict[str, Any] = {
+            "seconds": None,
             "permutations": 0,
+            "half_samples": 0,
             "sketch_vectors": 16,
-            "deep_covariance": False,
-            "stiffness": False,
-            "heat_maps": False,
+            "details": False,
             "most_layers": 16,
         }
         return cls(sizes=sizes, **{**light, **changes})
@@ -209,25 +229,27 @@ class SurveyOptions:
         Raises:
             UnknownNameError: If an option does not exist.
         """
+        known = [entry.name for entry in fields(cls)]
+        for name in (*(options if isinstance(options, Mapping) else ()), *keywords):
+            if name not in known:
+                raise UnknownNameError("option", name, known)
         given = {name: value for name, value in keywords.items() if value is not None}
         if isinstance(options, SurveyOptions):
             if "sizes" in given:
                 given["sizes"] = {**options.sizes, **given["sizes"]}
             return replace(options, **given)
-        known = [entry.name for entry in fields(cls)]
-        for name in options or ():
-            if name not in known:
-                raise UnknownNameError("option", name, known)
         return (make or cls)(**{**dict(options or {}), **given})
 
     def seeded(self, stream: int = 0) -> torch.Generator:
-        """The user's generator, or one with the seed and numbers of its own for every stream."""
-        return self.generator or torch.Generator().manual_seed(1000 * self.seed + stream)
+        """A generator with the seed, and numbers of its own for every stream."""
+        return torch.Generator().manual_seed(1000 * self.seed + stream)
 
     def largest(self) -> int | None:
         """Examples that the probe needs for all families together; None for all."""
         named = [f for f in self.families if f != "covariance" or self.sizes[f] is not None]
         wanted = [self.sizes[family] for family in named]
+        if self.seconds is not None and not wanted:  # covariances alone
+            wanted.append(SIZES["representation"])  # where the time ends before the data do
         if "gradient" in self.families:
             wanted += [self.sizes["pairs"] or 0]
         numbers = [size for size in wanted if size is not None]
@@ -260,22 +282,20 @@ class SurveyOptions:
             "read": self.read,
             "loss": "default" if self.loss is None else _text(self.loss),
             "readout": "default" if self.readout is None else _text(self.readout),
-            "pool": "flatten" if self.pool is None else _text(self.pool),
-            "spectrum_pool": "max" if self.pool is None else _text(self.pool),
+            "pool": _text(self.reduction),
+            "seconds": self.seconds,
             "image_shape": None if self.image_shape is None else list(self.image_shape),
             "examples": self.examples,
             "sizes": dict(self.sizes),
             "permutations": self.permutations,
             "half_samples": self.half_samples,
-            "seed": self.seed if self.generator is None else None,
+            "seed": self.seed,
             "device": None if self.device is None else str(self.device),
             "batch_size": self.batch_size,
             "memory_limit": self.memory_limit,
             "tangent": self.tangent,
             "sketch_vectors": self.sketch_vectors,
-            "deep_covariance": self.deep_covariance,
-            "stiffness": self.stiffness,
-            "heat_maps": self.heat_maps,
+            "details": self.details,
             "most_layers": self.most_layers,
             "unit": self.unit,
             "params": None if self.params is None else _text(self.params),

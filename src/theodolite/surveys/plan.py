@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor
@@ -51,6 +52,8 @@ class SurveyPlan:
         curves: whether curves are kept.
         check: whether the engine is compared with plain autograd.
         diverging: whether numbers that are not finite are a reason rather than an error.
+        details: whether all layers' covariances, unit gradients and heat maps are taken.
+        partial: whether an interrupt ends the measurement with what there is.
         not_due: family -> why it is not taken this time.
         batch_size: examples in one pass.
         sizes: family -> largest number of examples.
@@ -61,6 +64,8 @@ class SurveyPlan:
     curves: bool = True
     check: bool = True
     diverging: bool = False
+    details: bool = True
+    partial: bool = False
     not_due: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 256
     sizes: Mapping[str, int | None] = field(default_factory=lambda: dict(SIZES))
@@ -82,9 +87,10 @@ class SurveyPlan:
         """
         # The same in every process: they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
+        _warn_of_memory(options, limit, available_bytes(_place(probe)))
         probe_bytes = sum(tensor.nbytes for tensor in _inputs(probe))
         single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
-        single += 4 * sum(layer.width for layer in layout.layers)
+        single += 4 * sum(layer.features for layer in layout.layers)
         free = int(_USED * limit) - probe_bytes
         if free < 2 * single:
             raise MemoryLimitError(
@@ -96,7 +102,7 @@ class SurveyPlan:
         batch = max(1, min(wanted, free // (_STAYING * single)))
         most = _most_examples(options, layout, probe, free // _STAYING)
         sizes, notes = dict(options.sizes), {}
-        plan = replace(self, sizes=sizes)
+        plan = replace(self, sizes=sizes, details=self.details and options.details)
         readers = [family for family in FEATURE_READERS if family in options.families]
         for family in readers:
             wanted = plan.size(family, probe.row_count)
@@ -112,8 +118,12 @@ class SurveyPlan:
             )
         if readers:  # features in float32 or products in float64, whichever is kept
             count = min(most, probe.row_count)
-            free -= sum(8 * count * min(layer.width, count) for layer in layout.layers)
+            free -= sum(8 * count * min(layer.features, count) for layer in layout.layers)
         return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
+
+    def with_sizes(self, **sizes: int | None) -> "SurveyPlan":
+        """The same with other numbers of examples."""
+        return replace(self, sizes={**self.sizes, **sizes})
 
     def kernel_options(
         self,
@@ -144,6 +154,17 @@ class SurveyPlan:
         limit = int(_PLANNED * self.free_bytes)
         fitting = self.free_bytes // (_SHARE * max(1, each)), limit // (_GRAPHS * max(1, graph))
         return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
+
+
+def _warn_of_memory(options: SurveyOptions, limit: int, available: int) -> None:
+    """Say before anything is measured that the planned peak is more than is free."""
+    if limit > available:
+        asked = "memory_limit" if options.memory_limit is not None else "the plan"
+        warn(
+            f"{asked} allows {limit / 1e9:.1f} GB, {available / 1e9:.1f} GB are free: the system "
+            f"may end this process; pass memory_limit='{max(1, int(available / 2e6))}MB'",
+            stacklevel=4,
+        )
 
 
 def _inputs(probe: Probe) -> list[Tensor]:

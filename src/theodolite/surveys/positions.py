@@ -17,7 +17,7 @@ from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_ten
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.surveys.options import MONITOR_SIZES, SIZES, SurveyOptions
-from theodolite.surveys.targets import Targets, in_turns
+from theodolite.surveys.targets import Targets, Task, in_turns
 
 __all__ = ["PositionTask", "Positions", "Unit", "find_task"]
 
@@ -155,7 +155,7 @@ class PositionTask:
             targets = Targets.of_numbers(labels.flatten(0, 1)[chosen])
         else:
             columns = target_columns(labels.flatten()[chosen], len(self.classes))
-            targets = Targets("classification", labels.flatten()[chosen], columns)
+            targets = Targets(Task.CLASSES, labels.flatten()[chosen], columns)
         return Positions(self, index, examples * width + turns, targets)
 
 

@@ -7,6 +7,7 @@ the data would (``shards.py``). What was changed for the model's sake is said in
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ from theodolite.surveys.shards import (
     probe_digest,
     true_targets,
 )
-from theodolite.surveys.targets import Targets, in_turns, loss_of_maps
+from theodolite.surveys.targets import Targets, Task, in_turns, loss_of_maps
 
 __all__ = [
     "Converted",
@@ -50,6 +51,9 @@ __all__ = [
     "require_order",
     "reusable",
 ]
+
+
+_READING = 0.25  # of the time of a survey, at most, for reading the data
 
 
 class _Drawn(NamedTuple):
@@ -82,6 +86,8 @@ class Probe:
         groups: of the examples, such as their documents or domains; None where none were given.
         group_names: of the groups, in the order of their numbers.
         positions: those that were drawn, where labels come per position.
+        reading: seconds that reading the data took.
+        complete: whether all the data were read, and not stopped by the time limit.
     """
 
     batch: Batch
@@ -95,6 +101,8 @@ class Probe:
     groups: Targets | None = None
     group_names: tuple[str, ...] = ()
     positions: Positions | None = None
+    reading: float = 0.0
+    complete: bool = True
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -126,7 +134,7 @@ class Probe:
         return replace(
             self,
             batch=replace(batch, positions=drawn.index.to(batch.targets.device)),
-            targets=Targets("unlabeled") if groups is None else groups,
+            targets=Targets(Task.UNLABELED) if groups is None else groups,
             truth=None,
             groups=groups,
             positions=drawn,
@@ -210,9 +218,9 @@ def draw_probe(
             examples=options.examples,
         )
 
-    suspects = _Suspects()
+    suspects, reading = _Suspects(), _Reading(options.seconds)
     if processes.alone:
-        kept, given = _kept(suspects.watch(batches()), generator, limit)
+        kept, given = _kept(suspects.watch(reading.watch(batches())), generator, limit)
         shard = Shard(own=(given,))
     else:
         kept, shard = _kept_by_all(batches, processes, generator, limit)
@@ -244,7 +252,31 @@ def draw_probe(
         suspects.first,
         groups=grouped,
         group_names=names,
+        reading=reading.seconds,
+        complete=reading.complete,
     )
+
+
+class _Reading:
+    """Stops reading after a part of the time of the survey.
+
+    Args:
+        limit: seconds of the survey; None reads all the data.
+    """
+
+    def __init__(self, limit: float | int | None) -> None:
+        self._most = None if limit is None else _READING * limit
+        self.seconds, self.complete = 0.0, True
+
+    def watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, until the time is up."""
+        start = perf_counter()
+        for batch in batches:
+            self.seconds = perf_counter() - start
+            yield batch
+            if self._most is not None and perf_counter() - start > self._most:
+                self.complete = next(batches, None) is None
+                return
 
 
 class _Suspects:
@@ -412,7 +444,13 @@ class Fit:
             probe = probe.with_classes(convert=options.loss is None)
         if self.task is not None:
             probe = probe.at_positions(self.task, options)
-        return replace(probe, notes=self.notes)
+        notes = dict(self.notes)
+        if not probe.complete:
+            notes["data"] = (
+                f"{probe.given:,} examples were read in {probe.reading:.0f} s, and others left "
+                "unread; seconds=None reads all, examples= as many as you say"
+            )
+        return replace(probe, notes=notes)
 
     def data(self, data: Any, batch_fn: Callable[[Any], Batch] | None) -> Any:
         """All the data as the model takes them."""
@@ -490,6 +528,8 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
             "unit: expected labels for every position of the outputs, to choose unit="
             f"{options.unit!r}, got others; leave unit= out"
         )
+    if task is None and options.loss is None:
+        probe.targets.require_classes(outputs)
     whole = outputs is not None and outputs > 1 and probe.targets.whole
     if whole:
         kind = getattr(probe.batch.targets, "dtype", "numbers")

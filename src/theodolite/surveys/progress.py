@@ -1,19 +1,22 @@
-"""How far a survey is and how long it will take: a bar on the terminal, or the user's function.
+"""How far a survey is, how long it will take, and how many examples fit into its time.
 
-A stage is a family, or the pass that reads the features. What stages cost follows from a few
-counts; the time that those before have taken turns that into seconds.
+A stage is a family, or the pass that reads the features. Each says its cost for n examples as
+passes of the model and as multiply-adds of linear algebra. A measured pass and a measured product
+turn both into seconds: for the bar, and for the choice of n (:class:`TimeBudget`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
+from typing import Literal
 
 import torch
 from torch import nn
 
-from theodolite.engine import ContractionSizes, contraction_costs
+from theodolite.engine import Batch, ContractionSizes, contraction_costs
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
@@ -21,42 +24,149 @@ from theodolite.surveys.probe import Probe
 
 __all__ = [
     "EIGEN",
+    "Cost",
     "Progress",
     "ProgressBar",
-    "StageCost",
+    "Speed",
+    "TimeBudget",
     "WorkCounts",
     "shown_progress",
     "time_left",
 ]
 
 Watch = Callable[[float, str], None]
-ProgressBar = bool | Watch
-
-# Costs of the passes of a stage, in order, and of all its layers together, in multiply-adds.
-StageCost = tuple[Sequence[float], float]
+ProgressBar = bool | Watch | Literal["auto"]
 
 EIGEN = 10.0  # of a decomposition, times the cube of the size
 _TINY = 2e7  # what a step of tiny matrices costs
 _TELLING = 0.01
 _MINUTE = 60.0
 _HOUR = 3600.0
+_PATIENCE = 10.0  # seconds between lines in a log, and before the first
+_PRODUCT = 256  # rows of the matrices whose product is timed
+_TIMED, _TIMED_WORK = 16, 2e10  # examples, and multiply-adds, of the pass that is timed
+_CHEAP = 0.05  # of the limit: a family whose fewest examples take less is always measured
+_LATE = 1.5  # times the limit: a family whose fewest examples end later is left out
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage costs.
+
+    Args:
+        passes: one after the other, each in forward passes of single examples.
+        products: multiply-adds of linear algebra on what they leave, in all layers together.
+    """
+
+    passes: tuple[float | int, ...] = ()
+    products: float | int = 0.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a forward pass per example, and of a multiply-add in float64."""
+
+    example: float
+    product: float
+
+    @classmethod
+    def measured(cls, model: nn.Module, batch: Batch, single: float = 0.0) -> "Speed":
+        """Time one pass and one product, each after one that warms up.
+
+        Args:
+            model: in evaluation mode.
+            batch: the examples.
+            single: multiply-adds of one of them; few are timed where these are many.
+        """
+        most = max(1, min(_TIMED, len(batch), int(_TIMED_WORK / max(single, 1.0))))
+        few = batch.take(slice(0, most))
+        matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=torch.float64)
+
+        def timed(call: Callable[[], object]) -> float:
+            call()
+            start = perf_counter()
+            call()
+            return perf_counter() - start
+
+        with torch.no_grad():
+            example = timed(lambda: few.run(model)) / len(few)
+        return cls(example, timed(lambda: matrix @ matrix) / _PRODUCT**3)
+
+    def seconds(self, cost: Cost) -> float:
+        """What a stage takes at this speed."""
+        return self.example * sum(cost.passes) + self.product * cost.products
+
+
+class TimeBudget:
+    """Chooses numbers of examples so that a survey ends in time.
+
+    What the stages before have taken, beside what they should have, corrects what is expected of
+    those that follow.
+
+    Args:
+        seconds: until when, counted from ``begun``.
+        speed: that was measured.
+        begun: when the survey began, by ``perf_counter``.
+    """
+
+    def __init__(self, seconds: float | int, speed: Speed, begun: float) -> None:
+        self.seconds, self._speed, self._begun = seconds, speed, begun
+        self._slower = 1.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (perf_counter() - self._begun)
+
+    def expected(self, cost: Cost) -> float:
+        """Seconds that a stage will take."""
+        return self._slower * self._speed.seconds(cost)
+
+    def learn(self, cost: Cost, seconds: float) -> None:
+        """A stage has taken so long; one that was much faster than expected says little."""
+        nominal = self._speed.seconds(cost)
+        if nominal > 0.1:
+            self._slower = min(max(seconds / nominal, 0.5), 8.0)
+
+    def examples(
+        self, cost: Callable[[int], Cost], most: int, fewest: int, share: float
+    ) -> int | None:
+        """The largest number of examples within a share of the time left; None if too few fit.
+
+        Args:
+            cost: of so many examples.
+            most: that there are.
+            fewest: that give an error bar; fewer are not taken.
+            share: of the time that is left.
+        """
+        fewest, time = min(fewest, most), share * max(self.left, 0.0)
+        late = _LATE * self.seconds - (self.seconds - self.left)
+        if self.expected(cost(fewest)) > max(late, time, _CHEAP * self.seconds):
+            return None
+        low, high = fewest, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.expected(cost(middle)) <= time:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
 
 class Progress:
     """Tells how far a survey is.
 
     Args:
-        show: is told the share that is done, and what is being done.
-        costs: stage -> what it costs, in the order of the stages.
+        show: called with the share that is done, and what is being done.
+        costs: stage -> seconds that its passes and its layers take, in the order of the stages.
         layers: how many there are.
     """
 
-    def __init__(self, show: Watch, costs: Mapping[str, StageCost], layers: int = 1) -> None:
+    def __init__(
+        self, show: Watch, costs: Mapping[str, tuple[tuple[float, ...], float]], layers: int = 1
+    ) -> None:
         self._show, self._layers = show, max(1, layers)
-        self._waiting = dict(costs)
-        self._total = sum(map(_whole, costs.values()))
-        self._before = 0.0  # cost of the stages before this one
-        self._cost: StageCost = ((), 0.0)
+        self._costs, self._done = dict(costs), set[str]()
         self._stage = self._layer = ""
         self._passes = self._visits = 0
         self._start = perf_counter()
@@ -64,40 +174,41 @@ class Progress:
     def begin(self, stage: str, layer: str = "") -> None:
         """A stage begins a pass over the examples, or the work on one of its layers."""
         if stage != self._stage:
-            self._before += _whole(self._cost)
-            while self._waiting and stage in self._waiting and next(iter(self._waiting)) != stage:
-                left_out = self._waiting.pop(next(iter(self._waiting)))
-                self._total -= _whole(left_out)
-            self._stage, self._cost = stage, self._waiting.pop(stage, ((), 0.0))
-            self._passes = self._visits = 0
+            self._done |= {self._stage}
+            self._stage, self._passes, self._visits = stage, 0, 0
         self._layer = layer
         self._passes += not layer
         self._visits += bool(layer)
         self.within(0.0)
 
+    def skip(self, stage: str) -> None:
+        """A stage is left out."""
+        self._costs.pop(stage, None)
+
     def within(self, share: float, _what: str = "") -> None:
         """A share of the pass that runs is done."""
-        passes, layers = self._cost
+        passes, layers = self._costs.get(self._stage, ((), 0.0))
         if self._visits:
             done = sum(passes) + layers * min(1.0, (self._visits - 1) / self._layers)
         else:
             running = passes[self._passes - 1 : self._passes]
             done = sum(passes[: self._passes - 1]) + share * sum(running)
-        fraction = min(1.0, (self._before + done) / self._total) if self._total else 1.0
+        whole = {name: sum(first) + rest for name, (first, rest) in self._costs.items()}
+        before = sum(cost for name, cost in whole.items() if name in self._done)
+        total = sum(whole.values())
+        fraction = min(1.0, (before + done) / total) if total else 1.0
         left = time_left(fraction, perf_counter() - self._start)
         words = (self._stage, self._layer, left)
         self._show(fraction, " ".join(word for word in words if word))
 
-
-def _whole(cost: StageCost) -> float:
-    return sum(cost[0]) + cost[1]
+    def result(self, text: str) -> None:
+        """Say what a stage has found."""
+        self._show(-1.0, text)
 
 
 @dataclass(frozen=True)
 class WorkCounts:
-    """Counts behind the costs of stages, in multiply-adds; each family says its own cost.
-
-    A constant factor cancels in the estimate of the time.
+    """Counts behind the costs of stages; each family says its own cost.
 
     Args:
         model: any module.
@@ -117,9 +228,15 @@ class WorkCounts:
         """Examples that a family takes."""
         return self.plan.size(family, len(self.probe))
 
+    @property
+    def columns(self) -> int:
+        """Of the targets."""
+        columns = self.probe.rows.columns
+        return 1 if columns is None else columns.shape[1]
+
     @cached_property
     def single(self) -> float:
-        """One example's way through the model."""
+        """Multiply-adds of one example's forward pass."""
         return float(self.layout.footprint.per_example(self.layout.footprint.products))
 
     @cached_property
@@ -135,7 +252,7 @@ class WorkCounts:
 
     def decomposed(self, count: int) -> float:
         """Decompositions of the features of all layers."""
-        widths = (layer.width for layer in self.layout.with_features())
+        widths = (layer.features for layer in self.layout.with_features())
         return sum(_TINY + EIGEN * count * min(count, width) ** 2 for width in widths)
 
 
@@ -168,15 +285,50 @@ def time_left(done: float, elapsed: float) -> str:
 
 @contextmanager
 def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
-    """What to tell: the user's function, or a bar on the terminal."""
+    """What to tell: the user's function, a bar on a terminal, or lines in a log.
+
+    ``"auto"`` writes lines only for a survey that takes longer than ten seconds.
+    """
     if callable(progress):
-        yield progress
+        watch = progress
+        yield lambda done, what: watch(done, what) if done >= 0 else None
+    elif not sys.stderr.isatty():
+        yield _Lines(_PATIENCE if progress == "auto" else 0.0)
     else:
+        from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
+        console = Console(stderr=True)
         text = TextColumn("{task.description}", markup=False)
-        with Bar(BarColumn(), TimeElapsedColumn(), text) as bar:
+        columns = (BarColumn(), TimeElapsedColumn(), text)
+        with Bar(*columns, console=console, transient=True) as bar:
             task = bar.add_task("features", total=1.0)
-            yield lambda done, what: bar.update(task, completed=done, description=what)
-            bar.update(task, completed=1.0, description="done")
+
+            def show(done: float, what: str) -> None:
+                if done < 0:
+                    console.print(what, markup=False, highlight=False)
+                else:
+                    bar.update(task, completed=done, description=what)
+
+            yield show
+
+
+class _Lines:
+    """Plain lines for a log: results as they come, and now and then what is being done."""
+
+    def __init__(self, patience: float) -> None:
+        self._start = self._last = perf_counter()
+        self._patience = patience
+
+    def __call__(self, done: float, what: str) -> None:
+        now = perf_counter()
+        quiet = now - self._start < self._patience or now - self._last < _PATIENCE
+        if done >= 0 and quiet:
+            return
+        if done < 0 and now - self._start < self._patience:
+            return
+        self._last = now
+        share = "" if done < 0 else f" {done:4.0%}"
+        sys.stderr.write(f"theodolite {now - self._start:5.1f} s{share} {what}\n")
+        sys.stderr.flush()

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite._distributed import ALONE, Processes
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.layers import Layer
 
 __all__ = ["RecordBuilder", "chance"]
@@ -34,41 +33,21 @@ def chance(draws: Tensor | None) -> tuple[float | None, float | None]:
 class RecordBuilder:
     """Collects the parts of a survey record while families run.
 
-    Several processes fill a builder each, with what they own: the layers that are theirs, and the
-    first of them the whole model. Everything else is dropped, so that whoever has a number may
-    write it down.
-
     Args:
         curves: whether curves are kept.
-        processes: those that take part.
     """
 
-    def __init__(self, curves: bool = True, processes: Processes = ALONE) -> None:
+    def __init__(self, curves: bool = True) -> None:
         self.rows: list[dict[str, Any]] = []
         self.curves: list[dict[str, Any]] = []
         self.arrays: dict[str, np.ndarray] = {}
+        self.probes: dict[str, Any] | None = None
+        self.example_losses: dict[str, Any] | None = None
         self.skipped: dict[str, str] = {}
         self.routes: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self._warnings: dict[tuple[str | None, str, str], dict[str, Any]] = {}
         self._wants_curves = curves
-        self._processes = processes
-        self._section = 0
-        self._places: dict[str, list[tuple[int, float]]] = {
-            "rows": [],
-            "curves": [],
-            "warnings": [],
-        }
-
-    def section(self) -> None:
-        """Begin another pass over the layers, in every process: it fixes the order of rows."""
-        self._section += 1
-
-    def _owns(self, layer: Layer | None) -> bool:
-        return self._processes.rank == (0 if layer is None else self._processes.owner(layer.index))
-
-    def _place(self, what: str, layer: Layer | None) -> None:
-        self._places[what].append((self._section, math.inf if layer is None else layer.index))
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
@@ -84,6 +63,7 @@ class RecordBuilder:
         *,
         n: int,
         reason: str | None = None,
+        note: Note | None = None,
         read_at: str | None = None,
     ) -> None:
         """Add a number.
@@ -95,34 +75,38 @@ class RecordBuilder:
             estimate: the number with its uncertainty.
             n: examples (covariance: filters) behind it.
             reason: why it is undefined, where it is.
+            note: the kind of that reason, so that many layers are one line.
             read_at: what it was read from; by default what its family reads.
         """
-        if not self._owns(layer):
-            return
         undefined = math.isnan(estimate.value)
         why = (reason or "undefined for these numbers") if undefined else None
         if read_at is None:
             read_at = _READS.get(family) or ("outputs" if layer is None else layer.read_at)
-        self._place("rows", layer)
         self.rows.append(
             {"layer": None if layer is None else layer.name, "family": family, "measure": measure}
             | vars(estimate)
             | {"n": n, "read_at": read_at, "reason": why}
         )
         if undefined and why is not None:
-            self.warn(layer, family, measure, why)
+            self.warn(layer, family, measure, why, note)
 
-    def warn(self, layer: Layer | None, family: str, measure: str, text: str) -> None:
+    def warn(
+        self,
+        layer: Layer | None,
+        family: str,
+        measure: str,
+        text: str,
+        note: Note | None = None,
+    ) -> None:
         """Say something once per layer and measure; repetitions are counted."""
-        if not self._owns(layer):
-            return
         place = None if layer is None else layer.name
         key = (place, family, measure)
         if key in self._warnings:
             self._warnings[key]["count"] += 1
             return
-        self._place("warnings", layer)
         entry = {"layer": place, "family": family, "measure": measure, "text": text, "count": 1}
+        if note is not None:
+            entry["note"] = note.value
         self._warnings[key] = entry
 
     def curve(
@@ -134,9 +118,8 @@ class RecordBuilder:
         **labels: str,
     ) -> None:
         """Add a curve, images or a matrix; a survey without curves drops it."""
-        if not self._wants_curves or not self._owns(layer):
+        if not self._wants_curves:
             return
-        self._place("curves", layer)
         place = "model" if layer is None else str(layer.index)
         names = {role: f"{family}/{place}/{name}/{role}" for role in arrays}
         for role, values in arrays.items():
@@ -145,25 +128,41 @@ class RecordBuilder:
         entry = {"layer": owner, "family": family, "name": name, "arrays": names, "labels": labels}
         self.curves.append(entry)
 
-    def complete(self) -> None:
-        """Rows, curves and warnings of all processes, in the order of a single one."""
-        if self._processes.alone:
-            return
-        own = {"rows": self.rows, "curves": self.curves, "warnings": list(self._warnings.items())}
-        parts = self._processes.gather((own, self._places, self.arrays))
-        once = self._processes.spread((self.skipped, self.routes, self.seconds))
-        self.skipped, self.routes, self.seconds = once
-        merged: dict[str, list[Any]] = {}
-        for what in own:
-            pairs = [
-                pair
-                for entries, places, _ in parts
-                for pair in zip(places[what], entries[what], strict=True)
-            ]
-            merged[what] = [entry for _, entry in sorted(pairs, key=lambda pair: pair[0])]
-        self.rows, self.curves = merged["rows"], merged["curves"]
-        self._warnings = dict(merged["warnings"])
-        self.arrays = {name: array for _, _, arrays in parts for name, array in arrays.items()}
+    def absorb(self, other: "RecordBuilder") -> None:
+        """Take over what was written down elsewhere."""
+        self.rows += other.rows
+        self.curves += other.curves
+        self.arrays |= other.arrays
+        self.routes |= other.routes
+        self._warnings |= other._warnings
+
+    def keep_probes(
+        self, measure: str, judged_on: str, fitted_on: int, layers: list[str], scores: Tensor
+    ) -> None:
+        """What every example adds to the number of a linear probe: its mean is the row's value.
+
+        Args:
+            measure: of the rows.
+            judged_on: "held-out" or "left-out" examples.
+            fitted_on: examples of the probe set.
+            layers: those with a probe.
+            scores: one row per layer, one column per example that judges them.
+        """
+        name = "probe/scores"
+        self.arrays[name] = _array(scores)
+        self.probes = {
+            "measure": measure,
+            "judged_on": judged_on,
+            "fitted_on": fitted_on,
+            "layers": layers,
+            "scores": name,
+        }
+
+    def keep_example_losses(self, mean: Tensor, measurements: int) -> None:
+        """The mean loss of every example of the probe set, where curves are kept."""
+        if self._wants_curves:
+            self.arrays["loss/mean"] = _array(mean)
+            self.example_losses = {"mean": "loss/mean", "measurements": measurements}
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

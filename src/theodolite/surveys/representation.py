@@ -12,11 +12,10 @@ from torch import Tensor
 
 from theodolite.linalg import LabelProjections, projections_from_kernel
 from theodolite.measures import representation
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
-from theodolite.surveys.fit import measure_readouts
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import StageCost, WorkCounts
+from theodolite.surveys.progress import Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
 
@@ -32,13 +31,11 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     columns = targets.columns
     assert columns is not None  # the family would not apply
     # The labels, then every permutation of them, side by side.
-    sets = torch.cat([columns[None], context.draws.shuffled(columns)])
+    sets = torch.cat([columns[None], context.draws.permutations_of(columns)])
     for layer, features in context.features("representation"):
         with context.step("representation", layer):
             sets = sets.to(features.device)  # copied once: with many classes they are large
             _layer_rows(context, record, layer, features, columns, sets)
-            if context.plan.curves:
-                measure_readouts(record, layer, features, targets)
     record.routes["representation"] = {
         "method": "exact",
         "n": len(columns),
@@ -49,9 +46,12 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     }
 
 
-def representation_cost(work: WorkCounts) -> StageCost:
-    """Decompositions of all layers."""
-    return (), work.decomposed(work.count("representation"))
+def representation_cost(work: WorkCounts, n: int) -> Cost:
+    """Decompositions of all layers, and of halves of the examples; projections of all labels."""
+    options, layers = work.options, work.layout.with_features()
+    columns = (1 + options.permutations) * work.columns
+    projected = sum(n * min(n, layer.features) * columns for layer in layers)
+    return Cost((), work.decomposed(n) + options.half_samples * work.decomposed(n // 2) + projected)
 
 
 def _layer_rows(
@@ -64,13 +64,21 @@ def _layer_rows(
 ) -> None:
     n, c = columns.shape
     if n <= features.width:
-        text = f"{n} examples for {features.width} features: a linear read-out fits any labels"
-        text += "; read the number beside its null"
-        record.warn(layer, "representation", "alignment_area", text)
+        text = f"{n} examples for {features.width} features: a linear probe fits any labels"
+        text += "; compare the number with its chance level"
+        record.warn(layer, "representation", "alignment_area", text, Note.FEW_EXAMPLES)
     if not bool(features.lengths().any()):
         for measure in ("alignment_area", "top_share", "predicted_steps"):
-            why, nothing = "all features are zero", Estimate(math.nan)
-            record.row(layer, "representation", measure, nothing, n=n, reason=why)
+            why, nothing = Note.ZERO_FEATURES.words, Estimate(math.nan)
+            record.row(
+                layer,
+                "representation",
+                measure,
+                nothing,
+                n=n,
+                reason=why,
+                note=Note.ZERO_FEATURES,
+            )
         return
     every = _projections(features, sets)
     areas = representation.area_from_projections(every, normalized=True).cpu()
@@ -152,7 +160,7 @@ def _curves(
     arrays = {"x": curve.thresholds, "y": curve.values}
     if null is not None:
         arrays["chance"] = representation.curve_from_projections(null).values
-    labels = {"x": "threshold / √n", "y": "share of the label mass", "chance": "shuffled labels"}
+    labels = {"x": "threshold / √n", "y": "share of the label mass", "chance": "random labels"}
     record.curve(layer, "representation", "alignment_curve", arrays, **labels)
     energy = found.energy.sum()
     arrays = {

@@ -13,6 +13,8 @@ import numpy as np
 
 from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.records import (
+    LARGEST_RECORD,
+    Answer,
     Estimate,
     Record,
     Run,
@@ -30,6 +32,7 @@ from theodolite.records import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from theodolite.report import LayerPairs
     from theodolite.surveys.transfer_results import Transfer
 
 __all__ = ["Comparison", "History", "Shown", "Survey", "compare", "load"]
@@ -66,8 +69,8 @@ class Shown(ABC):
 
         return Path(write_html(self._shown(), path, title=title, pairs=self._pairs()))
 
-    def _pairs(self) -> "pd.DataFrame | None":
-        """CKA of every pair of layers, where two models were compared."""
+    def _pairs(self) -> "LayerPairs | None":
+        """How alike every pair of layers is, where two models were compared."""
         return None
 
     def _repr_html_(self) -> str:
@@ -97,7 +100,12 @@ class Survey(Shown):
     @property
     def layers(self) -> list[str]:
         """Names of the layers, in order of execution."""
-        return [layer["name"] for layer in self.record.contents["layers"]]
+        return _layer_names(self.record)
+
+    @property
+    def answers(self) -> list[Answer]:
+        """What the numbers say: about the task, the layers and groups, each with its certainty."""
+        return [Answer.from_entry(entry) for entry in self.record.contents.get("answers") or ()]
 
     def estimate(self, measure: str, layer: str | None = None) -> Estimate:
         """One number with its uncertainty.
@@ -142,7 +150,9 @@ class Survey(Shown):
         data = self.record.contents["data"]
         source = data.get("label_source", "given")
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
-        return summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
+        text = summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
+        cut = self.record.contents.get("cut")
+        return text if cut is None else f"{text}\n{cut}"
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the record; :func:`theodolite.load` reads it back.
@@ -157,7 +167,7 @@ class Survey(Shown):
         Raises:
             RecordError: If the path is a file.
         """
-        return _saved(self.run, folder, overwrite) if self.writes else Path(folder)
+        return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
 
     def _shown(self) -> Sequence[Run]:
         return [self.run]
@@ -192,7 +202,30 @@ class History(Shown):
     @property
     def layers(self) -> list[str]:
         """Names of the layers, in order of execution."""
-        return [layer["name"] for layer in self.run.head.contents["layers"]]
+        return _layer_names(self.run.head)
+
+    @property
+    def example_losses(self) -> np.ndarray | None:
+        """Mean loss of each example of the probe set over all measurements; None without a loss.
+
+        The baseline of detectors of memorised examples: a high mean loss marks examples that were
+        learned late.
+        """
+        for record in reversed(self.run.steps):
+            kept = record.contents.get("example_losses")
+            if kept is not None:
+                return record.arrays[kept["mean"]]
+        return None
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The latest answer to each question, among all steps."""
+        found = {
+            answer.question: answer
+            for record in self.run.steps
+            for answer in Survey(record).answers
+        }
+        return list(found.values())
 
     def survey(self, step: int) -> Survey:
         """The survey of one step.
@@ -220,7 +253,7 @@ class History(Shown):
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write a folder of records; see :meth:`Survey.save`."""
-        return _saved(self.run, folder, overwrite) if self.writes else Path(folder)
+        return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
 
     def _shown(self) -> Sequence[Run]:
         return [self.run]
@@ -229,10 +262,16 @@ class History(Shown):
         return f"History({len(self.steps)} steps, {len(self.layers)} layers)"
 
 
-def _saved(run: Run, folder: str | os.PathLike[str], overwrite: bool) -> Path:
-    place = unused_folder(folder, overwrite=overwrite)
-    save_run(run, place)
+def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """Write a run there, or beside it where the folder holds one, which is said in a warning."""
+    place = save_run(run, folder, overwrite=overwrite).parent
+    _tell_place(place, folder)
     return place
+
+
+def _layer_names(record: Record) -> list[str]:
+    """Layers of the network, without the row of the raw inputs."""
+    return [la["name"] for la in record.contents["layers"] if la.get("role") != "input"]
 
 
 def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -244,27 +283,34 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
     if Path(folder).is_file():
         raise RecordError(f"{folder}: expected a folder, got a file; name another place")
     place = free_folder(folder, overwrite=overwrite)
-    if place != Path(folder):
-        warn(f"{folder} holds a run already: this one is written to {place}", stacklevel=3)
+    _tell_place(place, folder)
     return place
 
 
-def load(folder: str | os.PathLike[str]) -> "Survey | History | Transfer":
+def _tell_place(place: Path, wanted: str | os.PathLike[str]) -> None:
+    if place != Path(wanted):
+        warn(f"{wanted} holds a run already: this one is written to {place}", stacklevel=4)
+
+
+def load(
+    folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD
+) -> "Survey | History | Transfer":
     """Read a survey, a history or a ranking of models that was saved.
 
     Args:
         folder: what ``save`` was given, or the folder of a monitor.
+        max_bytes: the largest record that is read, its arrays unpacked; None for any size.
 
     Raises:
-        RecordError: If there is no record, or it is damaged, foreign, or from a newer version; the
-            message says which and what to do.
+        RecordError: If there is no record, or it is damaged, foreign, too large, or from a newer
+            version; the message names the file and says what to do.
     """
-    record = load_record(folder)
+    record = load_record(folder, max_bytes=max_bytes)
     if record.contents.get("kind") == "transfer":
         from theodolite.surveys.transfer_results import Transfer
 
         return Transfer(require_transfer(record, folder))
-    run = load_run(folder)
+    run = load_run(folder, max_bytes=max_bytes)
     return History(run) if run.is_history else Survey(run.head)
 
 
@@ -274,20 +320,25 @@ class Comparison(Shown):
 
     Args:
         runs: what is compared, under names that differ.
-        cka: debiased CKA of every pair of layers, where two models were given: those of the first
-            in rows, those of the second in columns.
+        pairs: where two models were given, how alike every pair of their layers is: debiased CKA
+            and mutual nearest neighbours, with what permuted examples give.
     """
 
     runs: tuple[Run, ...]
-    cka: "pd.DataFrame | None" = field(default=None, repr=False, compare=False)
+    pairs: "LayerPairs | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def cka(self) -> "pd.DataFrame | None":
+        """Debiased CKA: layers of the first model in rows, of the second in columns."""
+        return None if self.pairs is None else self.pairs.cka.values
 
     @property
     def names(self) -> list[str]:
         """What the runs are called."""
         return [run.name for run in self.runs]
 
-    def _pairs(self) -> "pd.DataFrame | None":
-        return self.cka
+    def _pairs(self) -> "LayerPairs | None":
+        return self.pairs
 
     def summary(self) -> str:
         """The table of every run, then how the headline numbers differ from those of the first."""
@@ -303,24 +354,30 @@ class Comparison(Shown):
             ]
             for name, other in zip(self.names[1:], others, strict=True):
                 parts.append(differences_text(first, other, (self.names[0], name)))
+        if self.pairs is not None:
+            names = (self.names[0], self.names[1])
+            told = {"CKA": self.pairs.cka, "mutual neighbours": self.pairs.neighbours}
+            parts.append("\n".join(f"{k}: {v.sentence(names)}" for k, v in told.items()))
         return "\n\n".join(parts)
 
     def plot(self, name: str, **options: Any) -> Any:
-        """A Plotly figure of a family, a measure or a curve; ``"cka"`` for all pairs of layers.
+        """A Plotly figure; ``"cka"`` and ``"neighbours"`` are of all pairs of layers.
 
         Raises:
             DomainError: If CKA of pairs is asked for and results were compared, not models.
         """
-        if name != "cka":
+        if name not in ("cka", "neighbours"):
             return super().plot(name, **options)
-        if self.cka is None:
+        if self.pairs is None:
             raise DomainError(
-                "cka: expected a comparison of two models, got one of results, which keep no "
+                f"{name}: expected a comparison of two models, got one of results, which keep no "
                 "features; call compare(model_a, model_b, data)"
             )
         from theodolite.report import plot_pairs
 
-        return plot_pairs(self.cka, title="CKA", names=(self.names[0], self.names[1]), **options)
+        title = {"cka": "CKA", "neighbours": "shared neighbours"}[name]
+        table = getattr(self.pairs, name).values
+        return plot_pairs(table, title=title, names=(self.names[0], self.names[1]), **options)
 
     def _shown(self) -> Sequence[Run]:
         return self.runs

@@ -4,11 +4,13 @@ One measurement has four parts: find the layers, plan, collect the features, ask
 family that cannot be measured says why, and the others go on.
 """
 
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,12 @@ from torch import nn
 
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
+from theodolite.advice import answers_of
 from theodolite.engine import (
+    Batch,
     Layers,
     Loss,
-    Parameters,
-    Read,
+    Pool,
     Readout,
     only_trainable,
     require_device,
@@ -37,7 +40,6 @@ from theodolite.errors import (
     TheodoliteError,
 )
 from theodolite.records import Record
-from theodolite.surveys.answers import answers_of
 from theodolite.surveys.context import Draws, Remembered, SurveyContext
 from theodolite.surveys.covariance import (
     covariance_cost,
@@ -45,25 +47,29 @@ from theodolite.surveys.covariance import (
     require_image_shape,
     without_matrices,
 )
-from theodolite.surveys.fit import measure_fit, measure_loss, require_example_loss
+from theodolite.surveys.fit import (
+    measure_fit,
+    measure_loss,
+    measure_probes,
+    probe_cost,
+    require_example_loss,
+)
 from theodolite.surveys.gradient import (
     gradient_cost,
     measure_feature_contrast,
     measure_gradient,
 )
 from theodolite.surveys.kernel import kernel_cost, measure_kernel
-from theodolite.surveys.layers import Layout, survey_layers
-from theodolite.surveys.options import (
-    FEATURE_READERS,
-    SurveyOptions,
-    group_of,
-)
+from theodolite.surveys.layers import INPUT, Layer, Layout, survey_layers
+from theodolite.surveys.options import FEATURE_READERS, SECONDS, SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan, trim_memory
 from theodolite.surveys.probe import Probe, draw_fitting, require_order, reusable
 from theodolite.surveys.progress import (
+    Cost,
     Progress,
     ProgressBar,
-    StageCost,
+    Speed,
+    TimeBudget,
     WorkCounts,
     shown_progress,
 )
@@ -71,6 +77,7 @@ from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.representation import measure_representation, representation_cost
 from theodolite.surveys.results import Survey
 from theodolite.surveys.tangent import measure_tangent, tangent_cost, too_long
+from theodolite.surveys.targets import Task
 
 __all__ = ["finished_record", "measure_families", "measure_model", "survey", "versions"]
 
@@ -84,7 +91,11 @@ class _Part:
     Args:
         family: that its rows belong to.
         measure: writes them down.
-        cost: of the family, for the progress bar.
+        stage: what it is called while it runs, and in the times of the record.
+        cost: of so many examples.
+        fewest: examples that give an error bar: no time limit takes fewer.
+        share: of the time that is left when it is its turn.
+        tried: whether few examples are measured first, to learn how long more take.
         reads_features: whether it needs the pass that collects them.
         row: whose absence is explained where the part fails; by default the whole family's is.
         always: taken also where the family is not due or does not apply.
@@ -92,18 +103,35 @@ class _Part:
 
     family: str
     measure: Measure
-    cost: Callable[[WorkCounts], StageCost] | None = None
+    stage: str = ""
+    cost: Callable[[WorkCounts, int], Cost] | None = None
+    fewest: int = 0
+    share: float = 1.0
+    tried: bool = False
     reads_features: bool = False
     row: str = ""
     always: bool = False
 
 
+# Cheap ones first. Parts that read features share the time of the pass that collects them.
 _PARTS = (
-    _Part("representation", measure_representation, representation_cost, reads_features=True),
+    _Part(
+        "representation",
+        measure_representation,
+        "representation",
+        representation_cost,
+        reads_features=True,
+    ),
+    _Part(
+        "representation",
+        measure_probes,
+        "probes",
+        probe_cost,
+        reads_features=True,
+        row="probe_accuracy",
+    ),
     _Part("representation", measure_fit, row="accuracy"),
-    _Part("covariance", measure_covariance, covariance_cost),
-    _Part("kernel", measure_kernel, kernel_cost, reads_features=True),
-    _Part("tangent", measure_tangent, tangent_cost),
+    _Part("kernel", measure_kernel, "kernel", kernel_cost, reads_features=True),
     # The headline needs features and no gradients: it is cheap.
     _Part(
         "gradient",
@@ -112,19 +140,13 @@ _PARTS = (
         row="feature_omega_contrast",
         always=True,
     ),
-    _Part("gradient", measure_gradient, gradient_cost),
+    _Part("covariance", measure_covariance, "covariance", covariance_cost, 32, 0.35),
+    _Part("gradient", measure_gradient, "gradient", gradient_cost, 32, 0.5, tried=True),
+    _Part("tangent", measure_tangent, "tangent", tangent_cost, 16, 0.85, tried=True),
 )
-
-
-def stage_costs(work: WorkCounts) -> dict[str, StageCost]:
-    """What the pass over the features and the families cost, in their order."""
-    families = work.options.families
-    read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
-    costs: dict[str, StageCost] = {"features": ([read * work.single], 0.0)} if read else {}
-    for part in _PARTS:
-        if part.cost is not None and part.family in families:
-            costs[part.family] = part.cost(work)
-    return costs
+_FEWEST_ROWS, _FEATURES_SHARE = 64, 0.35  # of the parts that read features
+_LONG, _WORTH = 0.06, 1.5  # of the time, and times the fewest examples: a trial is worth it beyond
+_SLOW = 0.05  # of the time: data that take longer to read are read once
 
 
 def survey(
@@ -137,26 +159,23 @@ def survey(
     groups: Any = None,
     families: str | Sequence[str] | None = None,
     layers: Layers | None = None,
-    read: Read | None = None,
+    pool: Pool | None = None,
     loss: Loss | None = None,
     readout: str | Readout | None = None,
+    seconds: float | int | None = SECONDS,
     examples: int | None = None,
-    sizes: Mapping[str, int | None] | None = None,
-    permutations: int | None = None,
-    unit: str | None = None,
-    classes: Sequence[str] | Sequence[int] | None = None,
-    params: Parameters = None,
-    device: torch.device | str | None = None,
-    seed: int | None = None,
-    name: str | None = None,
-    progress: ProgressBar = False,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    progress: ProgressBar = "auto",
     options: SurveyOptions | Mapping[str, Any] | None = None,
+    **others: Any,
 ) -> Survey:
     """Measure the alignment of a model with its task, its data and itself, layer by layer.
 
-    All five families in one go, on a probe that is balanced over classes. The model is measured in
+    All five families, on a probe set that is balanced over classes, in about half a minute: one
+    pass is timed, then each family takes as many examples as fit. The model is measured in
     evaluation mode and left as it was found: training flags, gradients, random state. Families
     that do not apply to the data (regression, several labels, no labels), or that fail, say why.
+    Ctrl-C returns the families that are done.
 
     Under ``torch.distributed`` every process calls this with the same model and options and its
     own part of the data, of any size, none included; parts follow each other by rank, and data
@@ -172,28 +191,28 @@ def survey(
         held_out: examples that the model was not trained on, in any form that ``data`` takes: then
             the survey says what is learned and what is memorised.
         truth: true labels of the same examples in the order of the data, where the targets are
-            others, such as shuffled ones; gives ``cka_truth`` beside ``cka_target``.
+            others, such as random ones; gives ``cka_truth`` beside ``cka_target``.
         groups: a number or a name for each example in the order of the data, such as its document
             or domain: gradients are compared within groups.
         families: which families to measure, as in :class:`SurveyOptions`; all by default.
         layers: which layers to show, as in :class:`SurveyOptions`.
-        read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
+        pool: how a layer's output becomes one vector per example; by default averages over a 4 x 4
+            grid of a map, and over tokens that are not padding.
         loss: (outputs, targets) -> one number per example, or a loss of torch.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
+        seconds: the time to keep; what is cut is said in the result. None takes all examples of
+            ``sizes``.
         examples: read so many from the start of the data, and nothing beyond; streams may be
             endless.
-        sizes: family -> largest number of examples.
-        permutations: of the labels, behind every chance level; 0 for none.
-        unit: where labels come per position, ``"token"`` or ``"sequence"``, as in
-            :class:`SurveyOptions`.
-        classes: names of the classes, or, where labels come per position, which labels to look at.
-        params: which trainable parameters gradients are taken of, such as ``"*lora*"``.
-        device: where the inputs should lie; None for that of the model.
-        seed: of the probe, permutations and random bases.
-        name: what to call the survey in comparisons.
-        progress: True for a bar, or a function of (fraction done, what is being done).
+        batch_fn: turns an item of the data into a :class:`theodolite.engine.Batch`, where the forms
+            above do not fit.
+        progress: ``"auto"`` for a bar on a terminal, and elsewhere lines if it takes longer than
+            ten seconds; True for lines from the start, False for none, or a function of (fraction
+            done, what is being done).
         options: all that can be chosen, as :class:`SurveyOptions` or a mapping of what differs
             from its defaults; the keywords above go before it.
+        **others: any other field of :class:`SurveyOptions` by its name, such as ``sizes=``,
+            ``permutations=``, ``params=``, ``seed=`` or ``name=``.
 
     Raises:
         DomainError: If labels are out of range, an option is, or no family applies.
@@ -208,25 +227,22 @@ def survey(
         >>> found.layers, found.record.contents["data"]["class_counts"]
         (['0', '2'], [20, 20])
     """
-    processes = Processes.of(group_of(options))
+    begun = perf_counter()
+    processes = Processes.of(others.get("group", group_of(options)))
     with processes.together():
         chosen = SurveyOptions.of(
             options,
             families=families,
             layers=layers,
-            read=read,
+            pool=pool,
             loss=loss,
             readout=readout,
             examples=examples,
-            sizes=sizes,
-            permutations=permutations,
-            unit=unit,
-            classes=classes,
-            params=params,
-            device=device,
-            seed=seed,
-            name=name,
+            batch_fn=batch_fn,
+            **others,
         )
+        if seconds != SECONDS:
+            chosen = replace(chosen, seconds=seconds)
         chosen.require_common(processes, call="survey")
         require_model(model)
         require_device(chosen.device, model)
@@ -234,7 +250,7 @@ def survey(
         with untouched(inner):
             require_order(data, truth)
             everything = reusable(data, chosen, targets, empty=not processes.alone)
-            probe, others, fit = draw_fitting(
+            probe, judges, fit = draw_fitting(
                 inner,
                 everything,
                 chosen,
@@ -249,9 +265,11 @@ def survey(
                 fit.data(everything, chosen.batch_fn),
                 probe,
                 chosen,
-                held_out=others,
+                SurveyPlan(partial=processes.alone),
+                held_out=judges,
                 processes=processes,
                 progress=progress,
+                begun=begun,
             )
     return Survey(record, writes=processes.rank == 0)
 
@@ -268,8 +286,9 @@ def measure_model(
     step: int | None = None,
     progress: ProgressBar = False,
     remembered: Remembered | None = None,
+    begun: float | None = None,
 ) -> Record:
-    """The record of one moment; whoever calls it puts the model back as it was found.
+    """The record of one moment; the caller restores the model.
 
     Args:
         model: unwrapped.
@@ -282,12 +301,14 @@ def measure_model(
         step: of the training.
         progress: see :func:`survey`.
         remembered: what measurements of one model hand on to each other.
+        begun: when the time began that ``options.seconds`` limits; by default now.
 
     Raises:
         DomainError: If labels exceed the outputs, or no family applies.
     """
     plan, memory = plan or SurveyPlan(), remembered or Remembered()
-    record = RecordBuilder(plan.curves, processes)
+    begun = perf_counter() if begun is None else begun
+    record = RecordBuilder(plan.curves)
     with (
         alike(model, processes),
         record.timed("total"),
@@ -299,29 +320,174 @@ def measure_model(
         plan = plan.fitted(options, layout, probe, processes)
         rows = max(len(probe), probe.row_count)
         draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
-        watched: Progress | None = None
-        if show is not None:
-            work = WorkCounts(model, layout, probe, options, plan)
-            watched = Progress(show, stage_costs(work), len(layout.layers))
         context = SurveyContext(
-            model,
-            data,
-            probe,
-            layout,
-            options,
-            plan,
-            draws,
-            watched,
-            record,
-            processes,
-            held_out,
-            memory,
+            model=model,
+            data=data,
+            probe=probe,
+            layout=layout,
+            options=options,
+            plan=plan,
+            draws=draws,
+            record=record,
+            processes=processes,
+            held_out=held_out,
+            remembered=memory,
         )
-        measure_families(context, record)
-    return finished_record(context, record, step)
+        _require_options(context)
+        found, failure = None, None
+        if processes.rank == 0:
+            try:
+                schedule = _Schedule.of(context, begun, show)
+                measure_families(context, record, schedule)
+                found = finished_record(context, record, step, schedule.cut())
+            except Exception as error:
+                failure = error
+            context.dismiss()
+        else:
+            context.serve()
+        processes.share_failure(failure)
+        kept: Record = processes.spread(found)
+        return kept
 
 
-def finished_record(context: SurveyContext, record: RecordBuilder, step: int | None) -> Record:
+class _Schedule:
+    """How many examples each part takes, within the time of the survey.
+
+    Args:
+        context: of the survey, whose plan it changes.
+        budget: the time; None takes all examples.
+    """
+
+    def __init__(self, context: SurveyContext, budget: TimeBudget | None = None) -> None:
+        self._context, self._budget = context, budget
+        self._cut: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def of(cls, context: SurveyContext, begun: float, show: Any) -> "_Schedule":
+        """Time one pass, where somebody watches or the time is limited."""
+        seconds = context.options.seconds
+        if show is None and seconds is None:
+            return cls(context)
+        with context.record.timed("trial"):
+            speed = Speed.measured(context.model, context.probe.batch, context.work.single)
+        if show is not None:
+            costs: dict[str, tuple[tuple[float, ...], float]] = {}
+            for stage, cost in _stage_costs(context.work).items():
+                costs[stage] = (
+                    tuple(speed.example * count for count in cost.passes),
+                    speed.product * cost.products,
+                )
+            context.progress = Progress(show, costs, len(context.layout.layers))
+        return cls(context, None if seconds is None else TimeBudget(seconds, speed, begun))
+
+    def plan_features(self, parts: Sequence[_Part]) -> None:
+        """Rows of all parts that read features: the pass, and what they do with it."""
+        if self._budget is None:
+            return
+        context, work = self._context, self._context.work
+        readers = [part for part in parts if part.reads_features]
+        most = max(context.row_count(part.family) for part in readers)
+        own = context.plan.size("held_out", 0 if context.judged is None else len(context.judged))
+        single = len(context.probe) / max(1, context.probe.row_count)
+
+        def cost(n: int) -> Cost:
+            costs = [part.cost(work, n) for part in readers if part.cost is not None]
+            return Cost(((n + own) * single,), sum(cost.products for cost in costs))
+
+        found = self._budget.examples(cost, most, _FEWEST_ROWS, _FEATURES_SHARE)
+        for family in FEATURE_READERS:
+            if family in context.options.families:
+                self.limit(family, _FEWEST_ROWS if found is None else found)
+
+    def plan_part(self, part: _Part) -> str | None:
+        """Examples of a part with passes of its own; the reason where too few fit."""
+        budget, context, family = self._budget, self._context, part.family
+        if budget is None or part.cost is None or part.reads_features:
+            return None
+        if family in context.options.named_sizes:
+            return None
+        work, cost = context.work, part.cost
+        most = context.count(family)
+        if family == "covariance":
+            most = self._covariance_examples()
+        found = budget.examples(lambda n: cost(work, n), most, part.fewest, part.share)
+        if found is None:
+            expected = budget.expected(cost(work, min(part.fewest, most)))
+            total = budget.seconds - budget.left + 2 * expected
+            return (
+                f"{part.fewest} examples would take about {expected:.0f} s, "
+                f"{max(budget.left, 0.0):.0f} s are left; seconds={_round_up(total)} measures them"
+            )
+        self.limit(family, found)
+        return None
+
+    def wants_trial(self, part: _Part) -> bool:
+        """Whether a part is long enough to be timed on few examples before all are taken."""
+        budget, count = self._budget, self._context.count(part.family)
+        if budget is None or part.cost is None or part.reads_features or not part.tried:
+            return False
+        named = part.family in self._context.options.named_sizes
+        long = budget.expected(part.cost(self._context.work, count)) > _LONG * budget.seconds
+        return long and not named and count > _WORTH * part.fewest
+
+    def _covariance_examples(self) -> int:
+        """All the data, unless reading them again would take long."""
+        context, probe = self._context, self._context.probe
+        if context.plan.sizes["covariance"] is not None:
+            return context.count("covariance")
+        slow = not probe.complete or probe.reading > _SLOW * (context.options.seconds or math.inf)
+        return len(probe) if slow else probe.given
+
+    def learn(self, part: _Part, seconds: float) -> None:
+        """Compare the time of a part with what was expected of it."""
+        if self._budget is not None and part.cost is not None and not part.reads_features:
+            count = self._context.count(part.family)
+            self._budget.learn(part.cost(self._context.work, count), seconds)
+
+    def limit(self, family: str, count: int) -> None:
+        """No more examples than these for a family."""
+        context = self._context
+        if family in context.options.named_sizes:
+            return
+        available = context.probe.row_count if family in FEATURE_READERS[:2] else len(context.probe)
+        if family == "covariance" and context.plan.sizes[family] is None:
+            available = context.probe.given
+        wanted = context.plan.size(family, available)
+        if count < wanted or (family == "covariance" and not context.probe.complete):
+            self._cut[family] = count, max(wanted, self._cut.get(family, (0, 0))[1])
+            context.plan = context.plan.with_sizes(**{family: count})
+
+    def cut(self) -> str | None:
+        """What the time limit has cut, in one line with the argument that lifts it."""
+        if not self._cut:
+            return None
+        parts = [
+            f"{few:,} of {all_:,} examples for {name}" for name, (few, all_) in self._cut.items()
+        ]
+        limit = self._context.options.seconds
+        return f"{', '.join(parts)}, to end within {limit:g} s; seconds=None takes all"
+
+
+def _round_up(seconds: float) -> int:
+    """Seconds in a round number: tens, and hundreds beyond 200."""
+    step = 10 if seconds < 200 else 100
+    return int(-(-seconds // step) * step)
+
+
+def _stage_costs(work: WorkCounts) -> dict[str, Cost]:
+    """What the pass over the features and the stages cost, in their order."""
+    families = work.options.families
+    read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
+    costs = {"features": Cost((float(read),))} if read else {}
+    for part in _PARTS:
+        if part.cost is not None and part.family in families:
+            costs[part.stage] = part.cost(work, work.count(part.family))
+    return costs
+
+
+def finished_record(
+    context: SurveyContext, record: RecordBuilder, step: int | None, cut: str | None = None
+) -> Record:
     """The record of what the families have written down.
 
     Raises:
@@ -332,14 +498,13 @@ def finished_record(context: SurveyContext, record: RecordBuilder, step: int | N
         record.warn(None, family, "examples", note)
     for part, note in context.probe.notes.items():
         record.warn(None, context.options.families[0], part, note)
-    record.complete()
     first = not plan.not_due and not plan.diverging
     if first and not record.rows:  # at later steps of a monitor a reason is enough
         raise DomainError(
             "families: expected at least one that applies to this model and these data, got none: "
             + "; ".join(f"{family}: {why}" for family, why in record.skipped.items())
         )
-    return _record(context, record, step)
+    return _record(context, record, step, cut)
 
 
 def _layout(model: nn.Module, probe: Probe, options: SurveyOptions, memory: Remembered) -> Layout:
@@ -354,6 +519,7 @@ def _layout(model: nn.Module, probe: Probe, options: SurveyOptions, memory: Reme
             options.layers,
             readout=options.readout if positions is None else positions.task.tangent_readout,
             read=options.read,
+            pool=options.reduction,
             most=options.most_layers,
         )
         if positions is not None and probe.by_position:
@@ -362,48 +528,111 @@ def _layout(model: nn.Module, probe: Probe, options: SurveyOptions, memory: Reme
     return known[1]
 
 
-def measure_families(context: SurveyContext, record: RecordBuilder) -> None:
+def measure_families(
+    context: SurveyContext, record: RecordBuilder, schedule: _Schedule | None = None
+) -> None:
     """Collect features once, then take every part; what cannot be taken is a reason.
 
     The loss comes last. Its row is one of the gradient family, where reports look for it.
     """
+    schedule = schedule or _Schedule(context)
+    try:
+        _measure_parts(context, record, schedule)
+    except KeyboardInterrupt:
+        if not context.plan.partial or not record.rows:
+            raise
+        done = {row["family"] for row in record.rows}
+        for family in context.options.families:
+            if family not in done:
+                record.skipped[family] = "interrupted before it was measured"
+    order = {family: place for place, family in enumerate(context.options.families)}
+    record.rows.sort(key=lambda row: order.get(row["family"], len(order)))
+    record.curves.sort(key=lambda curve: order.get(curve["family"], len(order)))
+
+
+def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: _Schedule) -> None:
     families = context.options.families
     reasons = {family: _inapplicable(context, family) for family in families}
-    _require_options(context, reasons)
+    reasons |= {family: why for family, why in context.plan.not_due.items() if family in families}
     parts = [part for part in _PARTS if part.family in families]
-    unread = _read_features(context, parts)
-    for part in parts:
-        family = part.family
-        if family in record.skipped:
-            continue
-        record.section()
-        why = None if part.always else context.plan.not_due.get(family) or reasons[family]
-        if part.reads_features:
-            why = why or unread
-        if why is None:
-            why = _tried(context, partial(part.measure, context, record))
-        row = part.row
-        if context.given is not None and family == "gradient":  # features alone have its headline
-            row = row or "omega_contrast"
-        if why is not None and row:
-            record.warn(None, family, row, f"not measured: {why}")
-        elif why is not None:
-            record.skipped[family] = why
+    if context.count("tangent") >= context.count("gradient"):
+        # Tangent kernels of all examples give the gradients' inner products at no cost.
+        parts.sort(key=lambda part: part.measure is measure_gradient)
+    due = [part for part in parts if part.always or reasons[part.family] is None]
+    unread = None
+    if any(part.reads_features for part in due):
+        schedule.plan_features(due)
+        with context.step("features"):
+            unread = _tried(context, context.collect_features)
         trim_memory(context.options)
-    if "gradient" in families or any(context.processes.gather(bool(record.rows))):
-        record.section()
+    for part in parts:
+        if part.family not in record.skipped:
+            why = None if part.always else reasons[part.family]
+            if part.reads_features:
+                why = why or unread
+            _measure_part(context, record, schedule, part, why)
+    if "gradient" in families or record.rows:
         _measure_loss(context, record)
 
 
-def _read_features(context: SurveyContext, parts: Sequence[_Part]) -> str | None:
-    """Collect features, where a part that is due reads them; the reason if there are none."""
-    due = [part for part in parts if part.always or part.family not in context.plan.not_due]
-    if not any(part.reads_features for part in due):
-        return None
-    with context.step("features"):
-        why = _tried(context, context.collect_features)
+def _measure_part(
+    context: SurveyContext, record: RecordBuilder, schedule: _Schedule, part: _Part, why: str | None
+) -> None:
+    family, known = part.family, len(record.rows)
+    why = why or schedule.plan_part(part) or _taken(context, record, schedule, part)
+    row = part.row
+    if context.given is not None and family == "gradient":  # features alone have its headline
+        row = row or "omega_contrast"
+    if why is not None and row:
+        record.warn(None, family, row, f"not measured: {why}")
+    elif why is not None:
+        record.skipped[family] = why
+    _report(context, part, record.rows[known:], why)
     trim_memory(context.options)
+
+
+def _taken(
+    context: SurveyContext, record: RecordBuilder, schedule: _Schedule, part: _Part
+) -> str | None:
+    """Measure a part; first on few examples, where more may take longer than expected."""
+    if schedule.wants_trial(part):
+        planned, trial = context.plan, RecordBuilder(context.plan.curves)
+        context.plan = planned.with_sizes(**{part.family: part.fewest})
+        start = perf_counter()
+        why = _tried(context, partial(part.measure, context, trial))
+        if why is not None:
+            return why
+        schedule.learn(part, perf_counter() - start)
+        context.plan = planned
+        if schedule.plan_part(part) or context.count(part.family) <= _WORTH * part.fewest:
+            schedule.limit(part.family, part.fewest)
+            record.absorb(trial)
+            return None
+    start = perf_counter()
+    why = _tried(context, partial(part.measure, context, record))
+    if why is None:
+        schedule.learn(part, perf_counter() - start)
     return why
+
+
+def _report(
+    context: SurveyContext, part: _Part, rows: Sequence[Mapping[str, Any]], why: str | None
+) -> None:
+    """Tell who watches what a part has found: its headline from the first layer to the last."""
+    if context.progress is None:
+        return
+    if why is not None:
+        context.progress.skip(part.stage)
+        context.progress.result(f"{part.family}: not measured: {why}")
+        return
+    values = [row["value"] for row in rows if row["layer"] is not None]
+    if values and part.stage and part.stage == part.family:
+        name = rows[0]["measure"]
+        shown = [r["value"] for r in rows if r["measure"] == name and r["value"] == r["value"]]
+        if shown:
+            n = rows[0]["n"]
+            span = f"{min(shown):.3g} to {max(shown):.3g} in {len(shown)} layers"
+            context.progress.result(f"{part.family}: {name} {span} (n = {n})")
 
 
 def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
@@ -418,12 +647,12 @@ def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
 
 def _without_loss(context: SurveyContext) -> str | None:
     """Why these data and this model have no loss; None if they have."""
-    kind, layout = context.probe.targets.kind, context.layout
+    asked, layout = context.probe.targets.task, context.layout
     if context.given is not None:
         return layout.problem
-    if kind == "unlabeled" and context.task is None:
+    if asked is Task.UNLABELED and context.task is None:
         return "unlabeled data: gradients need a loss, and a loss needs targets"
-    if kind == "sequence" and context.options.loss is None:
+    if asked is Task.SEQUENCES and context.options.loss is None:
         return _without_places(layout) or (
             "targets are sequences: pass loss= with one number per example"
         )
@@ -440,19 +669,18 @@ def _without_places(layout: Layout) -> str | None:
 
 
 def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
-    """Run a part of the measurement, in all processes; the reason if it cannot be taken.
+    """Run a part of the measurement; the reason if it cannot be taken.
 
     The engine cannot follow the model, memory does not suffice, something unforeseen happens, or
     the training that a monitor watches has diverged: it is not the measurement that ends it.
     """
     try:
-        with context.processes.together():
-            try:
-                measure()
-            except TheodoliteError:
-                raise
-            except Exception as error:  # whatever it is, the other families go on
-                raise CaptureError(f"{type(error).__name__}: {error}") from error
+        try:
+            measure()
+        except TheodoliteError:
+            raise
+        except Exception as error:  # whatever it is, the other families go on
+            raise CaptureError(f"{type(error).__name__}: {error}") from error
     except NotFiniteError as error:
         if not context.plan.diverging:
             raise
@@ -472,8 +700,8 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
     if family in ("representation", "tangent") and context.probe.rows.columns is None:
         if task is not None:
             return "whole examples have no labels of their own: pass groups=, or unit='token'"
-        why = _without_places(layout) if targets.kind == "sequence" else None
-        return why or f"{targets.kind} data: there are no targets to align with"
+        why = _without_places(layout) if targets.task is Task.SEQUENCES else None
+        return why or f"{targets.task} data: there are no targets to align with"
     if family == "covariance":
         return without_matrices(context)
     if family not in ("tangent", "gradient"):
@@ -487,7 +715,7 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
     return too_long(context) if family == "tangent" else None
 
 
-def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) -> None:
+def _require_options(context: SurveyContext) -> None:
     """What the user gave fits the model; what fails from here on is a reason, not an error.
 
     Raises:
@@ -495,7 +723,7 @@ def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) 
         ShapeError: If the loss does not give one number per example, or an image has other sizes.
     """
     layout, targets = context.layout, context.probe.rows
-    wants = {family for family, why in reasons.items() if why is None}
+    wants = {family for family in context.options.families if not _inapplicable(context, family)}
     if context.task is None and (
         "tangent" in wants or ("gradient" in wants and targets.labels is not None)
     ):
@@ -507,7 +735,9 @@ def _require_options(context: SurveyContext, reasons: Mapping[str, str | None]) 
         require_image_shape(context)
 
 
-def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> Record:
+def _record(
+    context: SurveyContext, record: RecordBuilder, step: int | None, cut: str | None
+) -> Record:
     options, plan, processes = context.options, context.plan, context.processes
     config = options.describe() | {"batch_size": plan.batch_size, "sizes": dict(plan.sizes)}
     together = {} if processes.alone else {"processes": processes.size}
@@ -517,9 +747,12 @@ def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> 
         "step": step,
         "config": together | config,
         "data": _data(context),
-        "layers": [layer.describe() for layer in context.layout.layers],
+        "layers": [layer.describe() for layer in _shown_layers(context, record)],
         "rows": record.rows,
         "answers": [],
+        "cut": cut,
+        "probes": record.probes,
+        "example_losses": record.example_losses,
         "curves": record.curves,
         "skipped": record.skipped,
         "warnings": record.warnings,
@@ -532,8 +765,14 @@ def _record(context: SurveyContext, record: RecordBuilder, step: int | None) -> 
         for index, row in enumerate(record.rows)
         if row["reason"] is not None
     }
-    contents["answers"] = answers_of(contents)
+    contents["answers"] = answers_of(contents, record.arrays)
     return Record(contents, record.arrays, reasons)
+
+
+def _shown_layers(context: SurveyContext, record: RecordBuilder) -> list[Layer]:
+    """The layers, behind the raw inputs where these have a row."""
+    first = any(row["layer"] == INPUT.name for row in record.rows)
+    return [INPUT, *context.layout.layers] if first else list(context.layout.layers)
 
 
 def _data(context: SurveyContext) -> dict[str, Any]:
@@ -551,7 +790,7 @@ def _data(context: SurveyContext) -> dict[str, Any]:
     counts = None if targets.labels is None else targets.labels.bincount(minlength=k or 0)
     return {
         "n": probe.given,
-        "task": targets.kind if task is None else task.name,
+        "task": targets.task.value if task is None else task.name,
         "num_classes": k,
         "classes": None if names is None else [str(name) for name in names],
         "class_counts": None if counts is None else counts.tolist(),

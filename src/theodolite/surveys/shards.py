@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 from theodolite._distributed import Processes
 from theodolite.engine import Batch
 from theodolite.errors import DomainError, ShapeError
-from theodolite.surveys.targets import Targets
+from theodolite.surveys.targets import Targets, Task
 
 __all__ = ["Shard", "find_shard", "grouped_targets", "probe_digest", "true_targets"]
 
@@ -56,7 +56,7 @@ def find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> 
     everybody: list[_Outline] = processes.gather(found)
     rank = processes.rank
     kinds = {kind for outline in everybody for kind in outline.kinds}
-    classes = kinds == {"classification"}
+    classes = kinds == {Task.CLASSES}
     first = everybody[0]
     if first.lengths and all(outline == first for outline in everybody):
         before = () if rank == 0 else first.lengths
@@ -84,7 +84,7 @@ class _Outline:
         for batch in batches:
             mark = mark or probe_digest(batch)
             lengths.append(len(batch))
-            kinds.add(Targets.of(batch.targets).kind)
+            kinds.add(Targets.of(batch.targets).task)
         return cls(tuple(lengths), tuple(sorted(kinds)), mark)
 
 
@@ -105,7 +105,7 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
 
 
 def true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes) -> Targets | None:
-    """True labels of some examples; None where nobody gave any.
+    """True labels of some examples; None where none were given.
 
     Args:
         truth: of this process's examples, in their order.

@@ -7,7 +7,6 @@ Reads tangent kernels, or a sketch of them. Headline: ``tangent_alignment``, by
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +22,9 @@ from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate
 from theodolite.surveys.context import SurveyContext
-from theodolite.surveys.fit import example_loss
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.options import SIZES
-from theodolite.surveys.progress import EIGEN, StageCost, WorkCounts
+from theodolite.surveys.progress import Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -51,8 +49,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
     exact = count is not None and why is None
     if exact and count is not None:
         try:
-            with context.processes.together():
-                _exact(context, record, layers, count)
+            _exact(context, record, layers, count)
         except MemoryLimitError:
             if context.options.tangent == "exact":
                 raise
@@ -61,7 +58,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
         _sketch(context, record, layers)
         record.routes["tangent"] |= {} if why is None else {"reason": why}
     _equilibrium(context, record)
-    if context.plan.curves and context.options.heat_maps and context.task is None:
+    if context.plan.curves and context.plan.details and context.task is None:
         _heat_maps(context, record, layers)
 
 
@@ -81,25 +78,21 @@ def too_long(context: SurveyContext) -> str | None:
     )
 
 
-def tangent_cost(work: WorkCounts) -> StageCost:
+def tangent_cost(work: WorkCounts, n: int) -> Cost:
     """A pass forwards, one back for each output or vector, and products of kernels."""
-    n, outputs = work.count("tangent"), work.layout.outputs or 1
+    outputs = work.layout.outputs or 1
     if work.options.sketches(outputs):
-        return [_sketch_work(work)], 0.0
-    rows = n * outputs
-    decomposed = len(work.matrices) * (EIGEN + 1) * min(rows, _SMALL) * rows**2
-    return [_exact_work(work, outputs)], decomposed
+        return Cost((_sketch_passes(work, n),), 0.0)
+    halves = 1 + (work.options.permutations + work.options.half_samples / 4) / 4
+    layers = len(work.layout.with_parameters())
+    products = work.kernels(n, outputs) + layers * halves * (n * outputs) ** 2
+    return Cost((n * (2.0 + 2 * outputs),), products)
 
 
-def _exact_work(work: WorkCounts, outputs: int) -> float:
-    n = work.count("tangent")
-    return n * work.single * (2 + outputs) + work.kernels(n, outputs)
-
-
-def _sketch_work(work: WorkCounts) -> float:
-    n, numbers = work.count("tangent"), sum(p.numel() for p in work.model.parameters())
+def _sketch_passes(work: WorkCounts, n: int) -> float:
+    numbers = sum(p.numel() for p in work.model.parameters())
     plan = sketch_plan(work.options.sketch_vectors, n, numbers, int(work.single))
-    return n * work.single * (1 + plan.passes)
+    return 2.0 * n * (1 + plan.passes)
 
 
 def _exact_count(context: SurveyContext, layers: int) -> int | None:
@@ -119,8 +112,10 @@ def _why_sketched(context: SurveyContext) -> str | None:
     task, outputs = context.task, context.layout.outputs or 1
     if context.options.tangent != "auto" or task is None or task.unit == "sequence":
         return None
-    work = WorkCounts(context.model, context.layout, context.probe, context.options, context.plan)
-    exact, sketched = _exact_work(work, outputs), _sketch_work(work)
+    work = context.work
+    n = work.count("tangent")
+    exact = n * work.single * (2 + outputs) + work.kernels(n, outputs)
+    sketched = _sketch_passes(work, n) * work.single / 2
     place = next(context.model.parameters()).device.type
     most = _MOST_WORK.get(place, _MOST_WORK["cpu"])
     if exact <= most or 2 * sketched > exact:
@@ -140,9 +135,9 @@ def _exact(
     targets = known.columns if of_losses else known.outputs(outputs)
     assert targets is not None  # the family would not apply
     with context.step("tangent"):
-        kernels = context.tangent_kernels(layers, batch)
+        kernels = context.tangent_kernels(layers, "tangent", count)
         _keep_loss_products(context, kernels, batch)
-    values: dict[int, float] = {}
+    values: dict[str, float] = {}
     for layer in layers:
         if layer.name in kernels:
             with context.step("tangent", layer):
@@ -152,12 +147,11 @@ def _exact(
                 if of_losses:  # one function of an example, beside several groups
                     own = torch.eye(targets.shape[1]).to(kernel)
                     kernel = torch.einsum("iajb,cd->icjd", kernel, own)
-                values[layer.index] = _kernel_rows(
+                values[layer.name] = _kernel_rows(
                     context, record, layer, kernel, targets.to(kernel)
                 )
-    everywhere = context.everywhere(values)
-    with_matrix = _with_matrix(context, [la for la in layers if la.index in everywhere])
-    curve = torch.tensor([everywhere[la.index] for la in with_matrix], dtype=torch.float64)
+    with_matrix = _with_matrix(context, [layer for layer in layers if layer.name in values])
+    curve = torch.tensor([values[layer.name] for layer in with_matrix], dtype=torch.float64)
     if len(curve):
         peak = math.nan if bool(curve.isnan().any()) else float(tangent.peak_layer(curve))
         why = "the alignment of a layer is undefined"
@@ -177,9 +171,9 @@ def _keep_loss_products(context: SurveyContext, kernels: TangentKernels, batch: 
     each example, must have the same gradients.
     """
     wanted = "gradient" in context.options.families and "gradient" not in context.plan.not_due
-    if not wanted or context.probe.positions is not None or not context.processes.alone:
+    loss, outputs = per_example_loss(context.loss), kernels.outputs.detach()
+    if not wanted or context.probe.positions is not None or len(outputs) < len(batch):
         return
-    loss, outputs = per_example_loss(example_loss(context)), kernels.outputs.detach()
 
     def slopes_of(rows: slice, weights: Tensor) -> Tensor:
         own = outputs[rows].requires_grad_()
@@ -216,8 +210,8 @@ def _kernel_rows(
 ) -> float:
     n = len(targets)
     found = tangent.alignment_decomposition(kernel, targets)
-    shuffled = context.draws.shuffled(targets)
-    null = tangent.permuted_alignments(kernel, shuffled) if len(shuffled) else None
+    permuted = context.draws.permutations_of(targets)
+    null = tangent.permuted_alignments(kernel, permuted) if len(permuted) else None
     halves = context.draws.halves(n).to(kernel.device)
     error, method = None, "exact"
     if len(halves) > 1:
@@ -233,10 +227,9 @@ def _kernel_rows(
 
 
 def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]) -> None:
-    batch, known = context.examples("tangent")
-    n, targets = len(batch), known.outputs(context.layout.outputs or 1)
+    n = context.count("tangent")
     with context.step("tangent"):
-        found = context.tangent_sketch(layers, replace(batch, targets=targets))
+        found = context.tangent_sketch(layers)
     why = "the sketch does not resolve it: the norm of the kernel is below its noise"
     for layer in layers:
         if layer.name in found:
@@ -308,10 +301,9 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
     order = labels.argsort(stable=True)
     batch, classes = batch.take(order), labels[order]
     together = max(1, free // (count * widest)) if drawn else 1
-    own = context.own(drawn)
-    for start in range(0, len(own), together):
-        part = {layer.name: layer for layer in own[start : start + together]}
-        with context.step("tangent", own[start]):
+    for start in range(0, len(drawn), together):
+        part = {layer.name: layer for layer in drawn[start : start + together]}
+        with context.step("tangent", drawn[start]):
             try:
                 kernels = forward_backward_kernels(
                     context.model, batch, list(part), readout=context.options.readout

@@ -3,21 +3,43 @@
 from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
+from enum import StrEnum
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
-from theodolite.engine import Loss
+from theodolite.engine import Loss, per_example_cross_entropy
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.measures.representation import scaled_targets
 
-__all__ = ["Kind", "Targets", "in_turns", "loss_of_maps", "single_loss"]
+__all__ = ["Targets", "Task", "in_turns", "loss_of_maps", "single_loss"]
 
-Kind = Literal["classification", "regression", "multi-label", "sequence", "unlabeled"]
+
+class Task(StrEnum):
+    """What is asked of every example; its value is the word of records."""
+
+    CLASSES = "classification"
+    NUMBERS = "regression"
+    SEVERAL_LABELS = "multi-label"
+    SEQUENCES = "sequence"  # targets of other shapes, which only a loss can read
+    UNLABELED = "unlabeled"
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that goes with it, one number per example."""
+        losses: dict[Task, Loss] = {
+            Task.NUMBERS: _squared_error,
+            Task.SEVERAL_LABELS: _binary_cross_entropy,
+        }
+        return losses.get(self, per_example_cross_entropy)
+
+
+_MOST_CLASSES = 1_000_000  # each takes a column per example
 
 
 @dataclass(frozen=True)
@@ -25,17 +47,19 @@ class Targets:
     """Targets of all examples of a probe, read once for all families.
 
     Args:
-        kind: what they are.
+        task: what they are.
         labels: class of each example, on the CPU; None unless there are classes.
         columns: one row of numbers per example, in float64: one-hot classes, several labels as
             they are, real numbers moved to [-1, 1]; None where there is nothing to align with.
         whole: whether they are single real numbers that could be class labels.
+        unscaled: real numbers as they came, where the columns were moved to [-1, 1].
     """
 
-    kind: Kind
+    task: Task
     labels: Int[Tensor, " n"] | None = None
     columns: Float[Tensor, "n c"] | None = None
     whole: bool = False
+    unscaled: Float[Tensor, "n c"] | None = None
 
     @classmethod
     def of(cls, targets: Any) -> "Targets":
@@ -45,10 +69,15 @@ class Targets:
             DomainError: If a class label is negative or a number is not finite.
         """
         if not isinstance(targets, Tensor) or targets.ndim == 0:
-            return cls("unlabeled")
+            return cls(Task.UNLABELED)
         values = targets.detach().cpu()
         if values.ndim > 2:
-            return cls("sequence")
+            return cls(Task.SEQUENCES)
+        if values.ndim == 2 and values.shape[1] == 0:
+            raise DomainError(
+                f"targets: expected at least one number per example, got none: shape "
+                f"{tuple(values.shape)}; pass (inputs, targets), or inputs alone"
+            )
         binary = bool(((values == 0) | (values == 1)).all())
         whole = not values.is_floating_point() or binary
         if values.ndim == 2 and values.shape[1] > 1:
@@ -66,15 +95,20 @@ class Targets:
                 f"targets: expected class labels of at least 0, got {int(labels.min())}; leave "
                 "out examples that have none"
             )
-        return cls("classification", labels, target_columns(labels, int(labels.max()) + 1))
+        if int(labels.max()) >= _MOST_CLASSES:
+            raise DomainError(
+                f"targets: expected classes below {_MOST_CLASSES:,}, got {int(labels.max()):,}; "
+                "number the classes from 0, or pass numbers to regress as floats"
+            )
+        return cls(Task.CLASSES, labels, target_columns(labels, int(labels.max()) + 1))
 
     @classmethod
     def _of_rows(cls, values: Tensor, binary: bool) -> "Targets":
         if binary and bool((values.sum(1) == 1).all()):
-            return cls("classification", values.long().argmax(1), values.double())
+            return cls(Task.CLASSES, values.long().argmax(1), values.double())
         if binary:
-            return cls("multi-label", None, values.double())
-        return cls("sequence") if not values.is_floating_point() else cls.of_numbers(values)
+            return cls(Task.SEVERAL_LABELS, None, values.double())
+        return cls(Task.SEQUENCES) if not values.is_floating_point() else cls.of_numbers(values)
 
     @classmethod
     def of_numbers(cls, values: Tensor) -> "Targets":
@@ -82,7 +116,8 @@ class Targets:
         if not bool(values.isfinite().all()):
             raise DomainError("targets: expected finite numbers, got nan or inf; clean the data")
         whole = values.shape[1] == 1 and bool(((values >= 0) & (values == values.round())).all())
-        return cls("regression", None, scaled_targets(values.double()).values, whole)
+        wide = values.double()
+        return cls(Task.NUMBERS, None, scaled_targets(wide).values, whole, wide)
 
     @property
     def num_classes(self) -> int | None:
@@ -93,14 +128,34 @@ class Targets:
 
     def take(self, chosen: int | Tensor) -> "Targets":
         """So many of the first examples, or those at these places."""
-        labels, columns = self.labels, self.columns
+        labels, columns, unscaled = self.labels, self.columns, self.unscaled
         which = slice(0, chosen) if isinstance(chosen, int) else chosen
         return Targets(
-            self.kind,
+            self.task,
             None if labels is None else labels[which],
             None if columns is None else columns[which],
             self.whole,
+            None if unscaled is None else unscaled[which],
         )
+
+    def numbers(self) -> Float[Tensor, "n c"]:
+        """The columns in units that another set of examples shares."""
+        found = self.columns if self.unscaled is None else self.unscaled
+        assert found is not None  # there would be nothing to predict
+        return found
+
+    def require_classes(self, outputs: int | None) -> None:
+        """Several classes need several outputs.
+
+        Raises:
+            DomainError: If there is one output, and more than two whole numbers.
+        """
+        if outputs == 1 and self.labels is not None and int(self.labels.max()) > 1:
+            raise DomainError(
+                "targets: expected 0 and 1, or real numbers, for a model with one output, got whole"
+                f" numbers up to {int(self.labels.max())}; one output: pass float targets for "
+                "regression, such as targets.float()"
+            )
 
     def require_outputs(self, count: int) -> None:
         """A model with so many outputs can be asked for these targets.
@@ -111,7 +166,7 @@ class Targets:
         if self.columns is None:
             raise DomainError("targets: expected one per example, got none of use")
         highest = -1 if self.labels is None else int(self.labels.max())
-        if highest >= max(count, 2):  # a single output tells two classes apart
+        if highest >= max(count, 2):  # a single output separates two classes
             raise DomainError(
                 f"targets: expected labels below {count}, the number of outputs, got {highest}; "
                 "relabel, or pass readout="
@@ -121,6 +176,14 @@ class Targets:
                 f"targets: expected {count} numbers per example as the model's outputs, got "
                 f"{self.columns.shape[1]}; pass readout="
             )
+
+    def loss(self, asked: Loss | None) -> Loss:
+        """A loss with one number per example: the user's, or the one that goes with the targets.
+
+        A loss of torch that averages over examples is asked not to: modules with a ``reduction``
+        and functions that take one.
+        """
+        return self.task.loss if asked is None else single_loss(asked)
 
     def outputs(self, count: int) -> Float[Tensor, "n c"]:
         """Targets beside outputs: as many columns as the model has.
@@ -135,6 +198,16 @@ class Targets:
         if count == 1:
             return 2.0 * self.labels.double().unsqueeze(1) - 1.0
         return target_columns(self.labels, count)
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape).to(outputs.dtype)).square().sum(1)
+
+
+def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    values = targets.to(outputs.dtype)
+    losses = functional.binary_cross_entropy_with_logits(outputs, values, reduction="none")
+    return losses.sum(1)
 
 
 def in_turns(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:

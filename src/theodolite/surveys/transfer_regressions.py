@@ -1,10 +1,10 @@
 """How good fine-tuning of a model will be, from regressions that leave one example out.
 
 Two kernels say what a model can learn from: the features that its head receives, and the exact
-tangent kernel of all that is trainable below a fresh head. They are mixed in the share of least
-error. Where there are more labels than the tangent kernel can be measured on, the features of all
-layers stand in for it: their error with all labels, times what the kernel gained on those that it
-has seen. benchmarks/transfer has what else was tried.
+tangent kernel of all that is trainable below a fresh head. Each has half of the weight. Where there
+are more labels than the tangent kernel can be measured on, the features of all layers stand in for
+it: their error with all labels, times what the kernel gained on those that it has seen.
+benchmarks/transfer has what else was tried.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,8 +28,6 @@ from theodolite.measures import kernel
 from theodolite.surveys.heads import Body, WithHead
 
 __all__ = [
-    "FROZEN",
-    "NOT_MEASURED",
     "Judged",
     "body_kernel",
     "fine_tuned",
@@ -39,8 +37,6 @@ __all__ = [
 ]
 
 # As notes of a model begin.
-NOT_MEASURED = "The tangent kernel was not measured"
-FROZEN = "Nothing below the head is trainable"
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 # Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
 # interval where the error is small, and how much higher networks come out where it is not.
@@ -51,6 +47,7 @@ _WITH_LABELS = 0.06  # how much that grows with a factor of ten in labels
 # error is 1, falling to none at the second number; from the same benchmark. Below the third number
 # above chance it falls to none, too: what no model learns anything of may be noise.
 _LEARNED, _FROM, _ABOVE = 0.12, 0.4, 0.2
+_LEFT = 0.1  # of the wrong answers stay at the upper end of an interval: it is below 100 %
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,9 @@ class Judged:
     """Regression with the kernel of head and body, and with the features of the head alone.
 
     Args:
-        kernel: of head and body in the share of least error.
+        kernel: of head and body in equal shares.
         best: regression with it.
         plain: regression with the features that the head receives.
-        share: of the body.
         tangent: whether the tangent kernel was measured.
         beyond: where there are more labels than the tangent kernel has seen.
     """
@@ -84,7 +80,6 @@ class Judged:
     kernel: Tensor
     best: LeaveOneOut
     plain: LeaveOneOut
-    share: float = 0.0
     tangent: bool = False
     beyond: AllLayers | None = None
 
@@ -122,15 +117,23 @@ def judged(
         plain = kernel.leave_one_out_regression(of_head, answers)
         return Judged(of_head, plain, plain)
     count, beyond = len(of_body), None
-    found = kernel.mixed_regression(_gram(outputs[:count]), of_body, answers[:count])
+    of_head = _gram(outputs[:count])
+    both = kernel.mean_gram([of_head, of_body])
+    best, plain = (
+        kernel.leave_one_out_regression(gram, answers[:count]) for gram in (both, of_head)
+    )
     if count < len(answers):
-        whole = kernel.mean_gram([_gram(rows) for rows in layers or [outputs]])
+        # One layer at a time: the kernels of all layers of a deep network would fill the memory.
+        parts = layers or [outputs]
+        whole = sum((kernel.mean_gram([_gram(rows)]) for rows in parts), torch.zeros(1)) / len(
+            parts
+        )
         beyond = AllLayers(
             whole,
             kernel.leave_one_out_regression(whole[:count, :count], answers[:count]),
             kernel.leave_one_out_regression(whole, answers),
         )
-    return Judged(found.gram, found.best, found.first, found.share, True, beyond)
+    return Judged(both, best, plain, True, beyond)
 
 
 def _gram(rows: Tensor) -> Tensor:
@@ -167,7 +170,7 @@ def body_kernel(
         elif isinstance(error, MemoryLimitError):  # whose advice is for callers of the engine
             told = reason.partition("; pass")[0]
             reason = f"{told}; a smaller tangent_examples= or a larger memory_limit= may help"
-        notes.append(f"{NOT_MEASURED}, features alone are judged: {reason}")
+        notes.append(f"The tangent kernel was not measured, so features alone are judged: {reason}")
         return None
     return double(found.total)
 
@@ -180,7 +183,7 @@ def fine_tuned(wrong: Tensor, error: Tensor, worst: float | Tensor) -> Tensor:
     Args:
         wrong: shares of wrong answers of the regression.
         error: its leave-one-out errors.
-        worst: share of wrong answers of whoever always says the largest class.
+        worst: share of wrong answers if the largest class is always predicted.
 
     Example:
         >>> wrong, error = torch.tensor([0.2, 0.5, 0.9]), torch.tensor([0.3, 0.7, 1.0])
@@ -192,7 +195,7 @@ def fine_tuned(wrong: Tensor, error: Tensor, worst: float | Tensor) -> Tensor:
 
 
 def _worst(answers: Tensor) -> float:
-    """Wrong answers of whoever always says the largest class."""
+    """Wrong answers if the largest class is always predicted."""
     return 1 - float(torch.unique(answers, return_counts=True)[1].max()) / len(answers)
 
 
@@ -238,7 +241,8 @@ def predicted_curve(
     if found.error > SMALL_ERROR and not frozen:
         tens = (curve.labels / n).log10().clamp_min(0.0)
         above = above.maximum(_NEW_FEATURES + _WITH_LABELS * tens)
-    interval = torch.stack([1 - wrong - below, 1 - wrong + above]).clamp(0.0, 1.0)
+    upper = (1 - wrong + above).minimum(1 - _LEFT * wrong)
+    interval = torch.stack([(1 - wrong - below).clamp_min(0.0), upper])
     if found.tangent:
         wrong = fine_tuned(wrong, curve.error, worst)
     return _but_last(replace(curve, accuracy=1 - wrong, accuracy_interval=interval))
@@ -284,13 +288,17 @@ def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[st
         return {"measure": "error", "value": found.error, "low": low, "high": high, "from": origin}
     if found.beyond is not None:
         best, (gain, chance) = found.beyond.every, _gain(best, found.beyond.few, answers)
-    value = 1 - float(_wrong(best, answers).double().mean()) * gain
-    half = float(best.accuracy_interval[1] - best.accuracy_interval[0]) / 2
-    wide = (half**2 + (NORMAL_QUANTILE * chance * (1 - value)) ** 2 + _FINE_TUNING**2) ** 0.5
+    misses = _wrong(best, answers).double()
+    # Jeffreys' estimate and Wilson's interval: none wrong of fifty does not mean none ever.
+    wrong = (float(misses.sum()) + 0.5) / (len(misses) + 1) * gain
+    ends = [1 - float(end) for end in best.accuracy_interval]  # most, then least wrong answers
+    half = [gain * (ends[0] - ends[1]) / 2, NORMAL_QUANTILE * chance * wrong, _FINE_TUNING]
+    wide = sum(part**2 for part in half) ** 0.5
     learns = found.error > SMALL_ERROR and not frozen
     above = max(wide, _NEW_FEATURES) if learns else wide
-    low, high = max(value - wide, 0.0), min(value + above, 1.0)
+    low, high = max(1 - wrong - wide, 0.0), min(1 - wrong + above, 1 - _LEFT * wrong)
+    value = 1 - wrong
     if found.tangent:  # the interval is about the regression, and holds the network as it is
-        wrong, error = torch.tensor([1 - value, found.error], dtype=torch.float64)
-        value = 1 - float(fine_tuned(wrong, error, _worst(answers)))
+        tuned, error = torch.tensor([wrong, found.error], dtype=torch.float64)
+        value = 1 - float(fine_tuned(tuned, error, _worst(answers)))
     return {"measure": "accuracy", "value": value, "low": low, "high": high, "from": origin}

@@ -2,15 +2,15 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import Record, save_record
-from theodolite.surveys.results import unused_folder
+from theodolite.records import Answer, Record, Run
+from theodolite.surveys.results import saved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ __all__ = ["Transfer"]
 
 @dataclass(frozen=True)
 class Transfer:
-    """Models ranked for a new task, with forecasts, read-outs of layers and learning curves.
+    """Models ranked for a new task, with forecasts, linear probes of layers and learning curves.
 
     Args:
         record: plain data and arrays; docs/records.md has the layout.
@@ -39,6 +39,21 @@ class Transfer:
     def best(self) -> str:
         """The model to start from."""
         return self.names[0]
+
+    @property
+    def ties(self) -> list[str]:
+        """Models that are not distinguished from the best, which is the first; or none."""
+        return list(self.record.contents.get("ties") or [])
+
+    @property
+    def answers(self) -> list[Answer]:
+        """Which model, which layer, how many labels: sentences with what they rest on."""
+        stored = self.record.contents.get("answers")
+        if stored is not None:
+            return [Answer.from_entry(entry) for entry in stored]
+        from theodolite.advice import transfer_answers  # a record of an earlier version
+
+        return transfer_answers(self.record.contents, self.record.arrays)
 
     @property
     def notes(self) -> list[str]:
@@ -88,7 +103,7 @@ class Transfer:
         return LearningCurve(**parts, examples=model["examples"])
 
     def layers(self, name: str | None = None) -> "pd.DataFrame":
-        """Read-outs of the layers of a model, in order of execution.
+        """Linear probes of the layers of a model, in order of execution.
 
         Label alignment (``alignment_area``) explains within a model; it does not rank models.
 
@@ -106,12 +121,13 @@ class Transfer:
         """One row per model, best first; those that could not be measured come last."""
         import pandas as pd
 
-        rows = [_row(place, model) for place, model in enumerate(self.record.contents["models"], 1)]
+        models = self.record.contents["models"]
+        rows = [_row(i, m, tie=m["name"] in self.ties) for i, m in enumerate(models, 1)]
         rows += [{"model": name, "problem": why} for name, why in self.problems.items()]
-        return pd.DataFrame(rows, columns=[*_row(1, self.record.contents["models"][0]), "problem"])
+        return pd.DataFrame(rows, columns=[*_row(1, models[0]), "problem"])
 
     def summary(self) -> str:
-        """The ranking, where to cut each model, how many labels more, and what to beware of."""
+        """Which model, which layer, how many labels; the ranking; what to beware of."""
         contents = self.record.contents
         models, data = contents["models"], contents["data"]
         measure = models[0]["forecast"]["measure"]
@@ -119,24 +135,15 @@ class Transfer:
         title = f"{called}{data['probe']} labelled examples, {data['task']}"
         if data["num_classes"]:
             title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
-        table = [
-            [
-                "",
-                "model",
-                "error",
-                f"forecast {measure}",
-                "interval",
-                "features",
-                "best layer",
-                "size",
-                "seconds",
-            ]
-        ]
+        shown = [line for answer in self.answers for line in answer.lines()]
+        heads = ["", "model", "error", f"forecast {measure}", "95 % interval", "linear probe"]
+        table = [[*heads, "best layer", "size", "seconds"]]
         for place, model in enumerate(models, 1):
             told = model["forecast"]
+            tie = bool(self.ties) and model["name"] in self.ties
             table.append(
                 [
-                    str(place),
+                    "1=" if tie else str(place),
                     model["name"],
                     _number(model["error"]),
                     _number(told["value"]),
@@ -148,34 +155,30 @@ class Transfer:
                 ]
             )
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        lines = [title]
+        lines = [*shown, "", title]
         lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
+        lines += ["Ranked by error (leave-one-out, 1 for the mean). 1=: a tie."]
         lines += [f"{name}: not measured, {why}" for name, why in self.problems.items()]
-        lines += [*self.notes, *self._more_labels()]
+        lines += self.notes
         for model in models:
             lines += [f"{model['name']}: {note}" for note in model["notes"]]
         return "\n".join(line.rstrip() for line in lines)
-
-    def _more_labels(self) -> list[str]:
-        """One sentence on what ten times the labels would bring the best model."""
-        index, model = self._model(None)
-        measure = model["forecast"]["measure"]
-        labels = self.record.arrays[f"{index}/curve/labels"]
-        values = self.record.arrays[f"{index}/curve/{measure}"]
-        ends = self.record.arrays[f"{index}/curve/{measure}_interval"][:, -1]
-        return [
-            f"With {labels[-1]:.0f} labels {model['name']} is expected at {measure} "
-            f"{_number(values[-1])} ({_number(min(ends))} to {_number(max(ends))})."
-        ]
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write a page that needs nothing else; returns its path."""
         from theodolite.report import write_transfer
 
-        return Path(write_transfer(self.record, path, title=title))
+        return Path(write_transfer(self._answered(), path, title=title))
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.3f}".format, na_rep="", index=False))
+        from theodolite.report import transfer_fragment
+
+        return transfer_fragment(self._answered())
+
+    def _answered(self) -> Record:
+        """The record with its answers, which those of earlier versions lack."""
+        told = [answer.to_entry() for answer in self.answers]
+        return replace(self.record, contents={**self.record.contents, "answers": told})
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the record; :func:`theodolite.load` reads it back.
@@ -190,21 +193,20 @@ class Transfer:
         Raises:
             RecordError: If the path is a file.
         """
-        place = unused_folder(folder, overwrite=overwrite)
-        save_record(self.record, place)
-        return place
+        return saved(Run("", self.record, ()), folder, overwrite=overwrite)
 
     def __repr__(self) -> str:
         told = self.record.contents["models"][0]["forecast"]
         more = f", {len(self.problems)} not measured" if self.problems else ""
         models = "1 model" if len(self.names) == 1 else f"{len(self.names)} models"
+        lead = f"tie of {len(self.ties)} with" if self.ties else "start from"
         return (
-            f"Transfer({models}{more}: start from {self.best}, {told['measure']} "
+            f"Transfer({models}{more}: {lead} {self.best}, {told['measure']} "
             f"{told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f})"
         )
 
 
-def _row(place: int, model: Mapping[str, Any]) -> dict[str, Any]:
+def _row(place: int, model: Mapping[str, Any], *, tie: bool = False) -> dict[str, Any]:
     told, tangent = model["forecast"], model["tangent"] or {}
     chosen: Mapping[str, Any] = next(
         (x for x in model["layers"] if x["name"] == model["best_layer"]), {}
@@ -213,16 +215,17 @@ def _row(place: int, model: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rank": place,
         "model": model["name"],
+        "error": model["error"],
+        "tie": tie,
         "forecast": told["value"],
         "low": told["low"],
         "high": told["high"],
         "measure": told["measure"],
-        "error": model["error"],
         "features_error": model["features_beside"]["error"],
         "features_accuracy": model["features_beside"]["accuracy"],
         "tangent_error": tangent.get("error", nan),
         "tangent_accuracy": tangent.get("accuracy", nan),
-        "tangent_share": tangent.get("share", nan),
+        "tangent_share": tangent.get("share", 0.5 if tangent else nan),
         "best_layer": model["best_layer"],
         "best_layer_accuracy": chosen.get("accuracy", nan),
         "best_layer_error": chosen.get("error", nan),

@@ -1,6 +1,6 @@
 """Models and labelled examples in, a ranking out: which to start from, from which layer, how good.
 
-Each model is built, measured and let go before the next one. Nothing is trained: read-outs and
+Each model is built, measured and let go before the next one. Nothing is trained: linear probes and
 regressions with the exact tangent kernel are judged by leaving one example out, in closed form.
 """
 
@@ -16,7 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.advice import Candidate, LearningCurve, choosing_notes, ranked
+from theodolite.advice import (
+    Candidate,
+    LearningCurve,
+    choosing_notes,
+    ranked,
+    tied,
+    transfer_answers,
+)
 from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -28,7 +35,7 @@ from theodolite.engine import (
     select_layers,
     untouched,
 )
-from theodolite.errors import DomainError, RecordError
+from theodolite.errors import DomainError, MemoryLimitError, RecordError
 from theodolite.linalg import LeaveOneOut, regression_targets
 from theodolite.measures import representation
 from theodolite.records import Record, load_record, save_record
@@ -39,8 +46,6 @@ from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.transfer_regressions import (
-    FROZEN,
-    NOT_MEASURED,
     Judged,
     body_kernel,
     forecast,
@@ -65,7 +70,11 @@ __all__ = ["TransferOptions", "transfer"]
 
 Prepare = Callable[[Any], Any]
 
-_READOUT = 500  # examples of the read-out of a layer
+_PROBED = 500  # examples of the linear probe of a layer
+_FEW = 20  # examples of the kernel that tells the time of a larger one
+_FEW_LABELS = 10  # of a class: fewer are said to be few
+_KERNELS = 4  # between all examples, at one time, in float64
+_SMALL = 32_000_000  # bytes: a thousand examples are never refused
 
 
 @dataclass(frozen=True)
@@ -78,12 +87,15 @@ class TransferOptions:
         tangent_examples: at most so many of them for it.
         head: name of the layer that a fresh head replaces; "auto" looks for it, None says that the
             model returns features. A mapping from models to names where they differ.
-        layers: whose read-outs are judged, by their names in the model, patterns, or a predicate
-            of name and module; by default as in a survey.
+        layers: whose linear probes are judged, by their names in the model, patterns, or a
+            predicate of name and module; by default as in a survey.
         pool: how a layer's output becomes one row: "mean", "max", "flatten", "cls", "last".
         labels: numbers of labels for the learning curve; by default up to ten times the examples.
         batch_size: examples of one forward pass for features; tangent kernels take what fits.
-        memory_limit: bytes, or a size such as "4GB", for tangent kernels.
+        seconds: for all models together, each an equal share: fewer examples in tangent kernels
+            where that is needed; None for no limit.
+        memory_limit: bytes, or a size such as "4GB", for tangent kernels and for kernels between
+            all examples.
         device: where models are measured; by default where they are.
         seed: of the examples drawn and of the fresh head.
         name: what the result is called.
@@ -97,6 +109,7 @@ class TransferOptions:
     pool: str = "mean"
     labels: Sequence[int] | None = None
     batch_size: int = 64
+    seconds: float | None = None
     memory_limit: int | str | None = None
     device: torch.device | str | None = None
     seed: int = 0
@@ -105,6 +118,8 @@ class TransferOptions:
     def __post_init__(self) -> None:
         require_count(20, examples=self.examples, tangent_examples=self.tangent_examples)
         require_count(1, batch_size=self.batch_size)
+        if self.seconds is not None:
+            require_positive(seconds=self.seconds)
         counts = enumerate(self.labels or ())
         require_positive(**{f"labels[{place}]": float(count) for place, count in counts})
         require_pool(self.pool)
@@ -117,6 +132,8 @@ class TransferOptions:
         plain["head"] = dict(self.head) if isinstance(self.head, Mapping) else self.head
         plain["layers"] = "default" if self.layers is None else str(self.layers)
         plain["labels"] = None if self.labels is None else [int(count) for count in self.labels]
+        if self.seconds is not None:
+            plain["seconds"] = self.seconds
         return plain | {"device": None if self.device is None else str(self.device)}
 
 
@@ -137,10 +154,10 @@ def transfer(
     """Rank models for a new task, with forecasts of fine-tuning and of more labels.
 
     Each model is judged by the leave-one-out error of regression with its exact tangent kernel, a
-    fresh head attached: features and body together, weighted as the error itself prefers; with more
-    labels than that kernel has seen, by the features of all layers and what the kernel gained over
-    them. Layers are judged by read-outs of their features. Nothing is trained, and no held-out data
-    is needed.
+    fresh head attached: half features, half body; with more labels than that kernel has seen, by
+    the features of all layers and what the kernel gained over them. Models whose errors do not
+    differ beyond chance are a tie. Layers are judged by linear probes of their features. Nothing is
+    trained, and no held-out data is needed.
 
     Args:
         models: modules, callables that build them, or names as on the command line
@@ -183,13 +200,18 @@ def transfer(
     sources = named_sources(models)
     require_count(1, workers=workers)
     survey_options = SurveyOptions(
-        families="representation", sizes={"representation": chosen.examples}, seed=chosen.seed
+        families="representation",
+        sizes={"representation": chosen.examples},
+        seed=chosen.seed,
+        seconds=None,  # all the data are read, however long that takes
     )
     data, items = numbered(data, targets)
     probe = draw_probe(data, survey_options, targets=targets)
     probe = replace(probe, digest=items_digest(items or [], probe.digest))
     notes = [*_require_task(probe), *unmatched(sources, head=chosen.head, prepare=prepare)]
-    work = _Work(probe, chosen, prepare, items)
+    _require_memory(len(probe), chosen)
+    share = None if chosen.seconds is None else chosen.seconds / len(sources) * workers
+    work = _Work(probe, chosen, prepare, items, share)
     place = None
     if folder is not None:
         place = _folder(Path(folder), probe, chosen, overwrite=overwrite)
@@ -267,12 +289,30 @@ def _require_task(probe: Probe) -> list[str]:
             "targets: expected classes with at least two examples, since each is predicted from "
             "the others, got one of every class; pass numbers to regress as floats"
         )
-    if not alone:
-        return []
-    return [
-        f"{len(alone)} of {present} classes have a single example, which no other example can "
-        f"teach: {'it counts' if len(alone) == 1 else 'they count'} as wrong for every model."
-    ]
+    notes = []
+    if alone:
+        notes.append(
+            f"{len(alone)} of {present} classes have a single example, which no other example can "
+            f"teach: {'it counts' if len(alone) == 1 else 'they count'} as wrong for every model."
+        )
+    few = counts[(counts > 0) & (counts < _FEW_LABELS)]
+    if len(few):
+        notes.append(
+            f"Few labels: {len(few)} of {present} classes have fewer than {_FEW_LABELS} examples "
+            f"(the smallest has {int(few.min())}). Label more before you trust the order."
+        )
+    return notes
+
+
+def _require_memory(count: int, options: TransferOptions) -> None:
+    """Refuse kernels between all examples that would not fit."""
+    limit = size_in_bytes(options.memory_limit)
+    need = _KERNELS * 8 * count**2
+    if limit is not None and need > max(limit, _SMALL):
+        raise MemoryLimitError(
+            f"memory_limit: kernels between {count} examples need {need / 1e6:.0f} MB, more than "
+            f"{limit / 1e6:.0f} MB; pass examples={int((limit / _KERNELS / 8) ** 0.5)} or less"
+        )
 
 
 def _place(folder: Path, name: str) -> Path:
@@ -297,6 +337,7 @@ class _Work:
     options: TransferOptions
     prepare: Prepare | Mapping[str, Prepare] | None
     items: Sequence[Any] | None
+    seconds: float | None = None  # of one model
 
     def _prepare(self, name: str) -> Prepare | None:
         return self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
@@ -317,7 +358,8 @@ class _Work:
         prepare = self._prepare(name)
         if self.items is not None:
             prepare = from_items(self.items, prepare, name)
-        record = _measured(name, model, self.probe, self.options, prepare, report)
+        until = None if self.seconds is None else began + self.seconds
+        record = _measured(name, model, self.probe, self.options, prepare, report, until)
         contents = dict(record.contents)
         contents["source"] = source if isinstance(source, str) else own_name(source)
         contents["seconds"] = {"build": built, **contents["seconds"]}
@@ -369,8 +411,9 @@ def _measured(
     options: TransferOptions,
     prepare: Prepare | None,
     report: Report,
+    until: float | None,
 ) -> Record:
-    """All numbers of one model."""
+    """All numbers of one model, by a time of the clock where there is one."""
     seconds: dict[str, float] = {}
     notes: list[str] = []
     require_device(options.device, model)
@@ -396,50 +439,87 @@ def _measured(
         answers = _answers(probe, outputs.device)
         layers = [
             {"name": layer.name.removeprefix("model.").removeprefix("model"), "type": layer.type}
-            | {"read_at": layer.read_at, **_readout(rows[layer.name], answers)}
+            | {"read_at": layer.read_at, **_probe(rows[layer.name], answers)}
             for layer in shown
         ]
         if shown and not _same(rows[shown[-1].name], outputs):
             where = {"name": "outputs" if body.head is None else "input of the head"}
             where |= {"type": "", "read_at": ""}
-            layers.append(where | _readout(outputs, answers))
-        plain = representation.leave_one_out_readout(outputs, answers)
-        seconds["readouts"] = time.perf_counter() - began - seconds["features"]
-        report(0.5, f"{name}: read-outs")
+            layers.append(where | _probe(outputs, answers))
+        plain = representation.leave_one_out_probe(outputs, answers)
+        seconds["probes"] = time.perf_counter() - began - seconds["features"]
+        report(0.5, f"{name}: linear probes")
         began = time.perf_counter()
-        of_body = _body_kernel(body, outputs, examples, options, notes)
+        of_body = _body_kernel(body, outputs, examples, options, notes, until)
         found = judged(outputs, [rows[layer.name] for layer in shown], of_body, answers)
         seconds["tangent"] = time.perf_counter() - began
-    frozen = _told(notes, FROZEN)
+    frozen = not _trainable(body)
     curve = predicted_curve(found, answers, options.labels, frozen=frozen)
-    return _model_record(name, model, body.head, layers, plain, found, curve, probe, seconds, notes)
+    return _model_record(
+        name,
+        model,
+        body.head,
+        layers,
+        plain,
+        found,
+        curve,
+        probe,
+        seconds,
+        notes,
+        frozen=frozen,
+        wants_tangent=options.tangent,
+    )
 
 
-def _body_kernel(
-    body: Body, rows: Tensor, examples: _Prepared, options: TransferOptions, notes: list[str]
-) -> Tensor | None:
-    """The tangent kernel below the head, between as many examples as are allowed."""
-    trained = [
+def _trainable(body: Body) -> list[str]:
+    """Parameters below the head that fine-tuning would change."""
+    return [
         name
         for name, parameter in body.named_parameters()
         if parameter.requires_grad and not _is_head(name, body.head)
     ]
+
+
+def _body_kernel(
+    body: Body,
+    rows: Tensor,
+    examples: _Prepared,
+    options: TransferOptions,
+    notes: list[str],
+    until: float | None,
+) -> Tensor | None:
+    """The tangent kernel below the head, between as many examples as are allowed."""
+    trained = _trainable(body)
     if not trained:
         notes.append(
-            f"{FROZEN}: fine-tuning is a read-out of the features, and the forecast is that of "
-            "the read-out."
+            "No parameter below the head is trainable: the forecast is that of a linear probe of "
+            "the features."
         )
     if not trained or not options.tangent:
         return None
-    return body_kernel(
-        body,
-        rows,
-        examples.first(options.tangent_examples),
-        trained,
-        notes,
-        seed=options.seed,
-        memory_limit=options.memory_limit,
-    )
+
+    def measured(count: int) -> Tensor | None:
+        few = examples.first(count)
+        limits = {"seed": options.seed, "memory_limit": options.memory_limit}
+        return body_kernel(body, rows, few, trained, notes, **limits)
+
+    wanted = min(options.tangent_examples, len(rows))
+    if until is None or wanted <= _FEW:
+        return measured(wanted)
+    began = time.perf_counter()
+    found = measured(_FEW)
+    now = time.perf_counter()
+    if found is None:
+        return None
+    # Time grows no faster than the square of the number of examples.
+    fits = int(_FEW * (max(until - now, 0.0) / (now - began)) ** 0.5)
+    count = min(wanted, max(fits, _FEW))
+    if count < wanted:
+        notes.append(
+            f"Tangent kernel of {count} of {wanted} examples to stay within "
+            f"seconds={options.seconds:g}; seconds=None takes all."
+        )
+    return found if count == _FEW else measured(count)
 
 
 @contextmanager
@@ -501,10 +581,10 @@ def _same(rows: Tensor, others: Tensor) -> bool:
     return torch.allclose(rows.double(), others.double(), rtol=100 * torch.finfo(others.dtype).eps)
 
 
-def _readout(rows: Tensor, answers: Tensor) -> dict[str, Any]:
-    """What a read-out of features says, and the alignment that explains it."""
-    count = min(len(rows), _READOUT)
-    own = representation.leave_one_out_readout(rows[:count], answers[:count])
+def _probe(rows: Tensor, answers: Tensor) -> dict[str, Any]:
+    """What a linear probe of features says, and the alignment that explains it."""
+    count = min(len(rows), _PROBED)
+    own = representation.leave_one_out_probe(rows[:count], answers[:count])
     area = representation.alignment_area(rows[:count], answers[:count])
     return {
         "width": int(rows.shape[1]),
@@ -536,6 +616,9 @@ def _model_record(
     probe: Probe,
     seconds: dict[str, float],
     notes: list[str],
+    *,
+    frozen: bool,
+    wants_tangent: bool,
 ) -> Record:
     best = min(layers, key=lambda entry: entry["error"], default=None)
     answers = _answers(probe, torch.device("cpu"))
@@ -550,12 +633,12 @@ def _model_record(
         "width": int(layers[-1]["width"]) if layers else 0,
         "examples": len(probe),
         "error": found.error,
-        "forecast": forecast(found, answers, frozen=_told(notes, FROZEN)),
+        "forecast": forecast(found, answers, frozen=frozen),
+        "frozen": frozen,
+        "tangent_missing": wants_tangent and not frozen and not found.tangent,
         "features": {"n": len(probe), **_numbers(plain)},
         "features_beside": {"n": found.count, **_numbers(found.plain)},
-        "tangent": {"n": found.count, "share": found.share, **_numbers(found.best)}
-        if found.tangent
-        else None,
+        "tangent": {"n": found.count, **_numbers(found.best)} if found.tangent else None,
         "layers": layers,
         "best_layer": None if best is None else best["name"],
         "seconds": seconds,
@@ -569,11 +652,6 @@ def _model_record(
         },
     }
     return Record(contents, arrays)
-
-
-def _told(notes: Sequence[str], start: str) -> bool:
-    """Whether one of the notes begins so."""
-    return any(note.startswith(start) for note in notes)
 
 
 def _joined(
@@ -593,8 +671,8 @@ def _joined(
             record.contents["forecast"]["value"],
             record.contents["parameters"],
             record.arrays["misses"],
-            incomplete=_told(record.contents["notes"], NOT_MEASURED),
-            frozen=_told(record.contents["notes"], FROZEN),
+            incomplete=record.contents["tangent_missing"],
+            frozen=record.contents["frozen"],
         )
         for name, record in ((name, kept[name]) for name in sources if name in kept)
     ]
@@ -606,6 +684,7 @@ def _joined(
         for key, array in kept[name].arrays.items()
     }
     labels = probe.targets.labels
+    counts = None if labels is None else torch.bincount(labels)
     contents = {
         "kind": "transfer",
         "name": options.name,
@@ -614,13 +693,16 @@ def _joined(
             "n": probe.given,
             "probe": len(probe),
             "probe_hash": probe.digest,
-            "task": probe.targets.kind,
-            "num_classes": None if labels is None else int(torch.bincount(labels).count_nonzero()),
-            "chance": None if labels is None else float(torch.bincount(labels).max() / len(labels)),
+            "task": probe.targets.task.value,
+            "num_classes": None if counts is None else int(counts.count_nonzero()),
+            "chance": None if counts is None else float(counts.max() / len(probe)),
+            "smallest_class": None if counts is None else int(counts[counts > 0].min()),
         },
         "models": [dict(kept[name].contents) for name in order],
+        "ties": tied(candidates),
         "problems": dict(problems),
         "notes": [*notes, *choosing_notes(candidates, points=classes)],
         "versions": versions(),
     }
+    contents["answers"] = [a.to_entry() for a in transfer_answers(contents, arrays)]
     return Record(contents, arrays)

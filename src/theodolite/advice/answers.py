@@ -1,0 +1,275 @@
+"""From the numbers of a survey record to its answers; no torch."""
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite, log, prod
+from typing import Any
+
+import numpy as np
+
+from theodolite.advice.findings import (
+    CarryOver,
+    FitOnTraining,
+    GroupContrast,
+    HeldOutFit,
+    LastLayer,
+    LayerProbes,
+    Measured,
+    Unlabelled,
+    beyond_best,
+    carry_over,
+    compare_layers,
+)
+from theodolite.advice.inputs import FitEvidence, InputFinding, judge_inputs
+from theodolite.advice.sentences import worded
+from theodolite.records import FAMILIES, MEMORISED
+
+__all__ = ["answers_of", "findings_of"]
+
+Row = Mapping[str, Any]
+Rows = Mapping[tuple[str | None, str], Row]
+_TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
+_CALIBRATED = 100  # examples at least: the rule on inputs was calibrated on 105 and more
+_LABELED = ("kernel", "representation", "gradient")  # families that read labels, the first first
+_INPUT = "input"  # role of the layer that is the raw input
+_NORMAL = 1.96
+
+
+def answers_of(
+    contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+) -> list[dict[str, Any]]:
+    """What a survey says of its network, as plain data for its record.
+
+    Args:
+        contents: of a survey record: rows, layers, data and probes.
+        arrays: of the same record; scores of the linear probes are compared pair by pair.
+    """
+    return [worded(finding).to_entry() for finding in findings_of(contents, arrays)]
+
+
+def findings_of(
+    contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+) -> list[Any]:
+    """The typed findings behind the answers: about the task, the layers, the groups."""
+    rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
+    layers = [layer["name"] for layer in contents["layers"] if layer.get("role", "") != _INPUT]
+    data = contents["data"]
+    task: CarryOver | FitOnTraining | HeldOutFit | LastLayer | Unlabelled | None = (
+        _carried_gain(rows, data) or _fit(rows, data, layers) or _last_layer(rows, layers, contents)
+    )
+    if task is None and data.get("task") == "unlabeled":
+        task = Unlabelled()
+    verdict = task.verdict if isinstance(task, CarryOver) else None
+    probes = _probes(rows, layers, contents, arrays or {}, memorised=verdict in MEMORISED)
+    found = [task, probes, _groups(rows, layers, data)]
+    return [finding for finding in found if finding is not None]
+
+
+def _goal(data: Mapping[str, Any]) -> str:
+    several = data.get("task") == "multi-label"
+    return "targets" if data.get("num_classes", 0) is None and not several else "labels"
+
+
+def _carried_gain(rows: Rows, data: Mapping[str, Any]) -> CarryOver | None:
+    """Of a language model in training: the share of its gain that held-out sequences share."""
+    share = rows.get((None, "carried_over"))
+    if share is None or data.get("split") not in _TRAINED_ON:
+        return None
+    own, other = (rows[None, name] for name in ("loss", "held_out_loss"))
+    losses = (own["value"], own["n"], other["value"], other["n"])
+    value = float("nan") if share["value"] is None else share["value"]
+    half = _NORMAL * (share["error"] or 0.0)
+    return CarryOver(None, None, value, value - half, value + half, losses=losses)
+
+
+def _measured(row: Row) -> Measured:
+    return Measured(row["measure"].removeprefix("held_out_"), row["value"], row["null_mean"],
+                    row["n"], row["error"] or 0.0)  # fmt: skip
+
+
+def _fit(
+    rows: Rows, data: Mapping[str, Any], layers: Sequence[str]
+) -> CarryOver | FitOnTraining | HeldOutFit | None:
+    """How well the network does its task, on these examples and on held-out ones."""
+    known = (rows.get((None, measure)) for measure in ("accuracy", "r2", "label_accuracy"))
+    own = next((row for row in known if row is not None), None)
+    if own is None or not isfinite(own["value"]) or not own["null_mean"] < 1:
+        return None
+    train = _measured(own)
+    if data.get("split") not in _TRAINED_ON:
+        drawn = data.get("num_classes") if data.get("unit") == "token" else None
+        return HeldOutFit(train, drawn)
+    other = rows.get((None, f"held_out_{own['measure']}"))
+    if other is not None and isfinite(other["value"]):
+        wrong = rows.get((None, "wrong_labels"))
+        share = None if wrong is None else wrong["value"]
+        return carry_over(train, _measured(other), wrong_labels=share)
+    if own["measure"] != "accuracy":
+        line = rows.get((_INPUT, "probe_r2")) or rows.get((None, "input_probe_r2"))
+        return FitOnTraining(train, input_r2=None if line is None else line["value"])
+    evidence = _evidence(rows, data, layers, own)
+    if evidence is None:
+        return FitOnTraining(train)
+    judged = judge_inputs(evidence) if train.n >= _CALIBRATED else InputFinding.UNDEFINED
+    return FitOnTraining(train, judged, evidence)
+
+
+def _evidence(
+    rows: Rows, data: Mapping[str, Any], layers: Sequence[str], own: Row
+) -> FitEvidence | None:
+    """The raw inputs and the first layer beside the network's accuracy."""
+    near = rows.get((None, "input_neighbour_accuracy")) or rows.get((_INPUT, "neighbour_accuracy"))
+    line = rows.get((None, "input_probe_accuracy")) or rows.get((_INPUT, "probe_accuracy"))
+    in_layers = (rows.get((name, "neighbour_accuracy")) for name in layers)
+    first = next((row for row in in_layers if row is not None), None)
+    if near is None or line is None or first is None:
+        return None
+    size = max(prod(data.get("input_shape") or ()), 1)
+    numbers = (near["value"], line["value"], first["value"])
+    return FitEvidence(own["value"], own["null_mean"], own["n"], size, *numbers)
+
+
+def _last_layer(rows: Rows, layers: Sequence[str], contents: Mapping[str, Any]) -> LastLayer | None:
+    """The headline of the last layer, where nothing says how well the network does its task."""
+    data = contents["data"]
+    if data.get("outputs", 0) is None:  # features without a model
+        return None
+    for family in _LABELED:
+        headline = FAMILIES[family].headline
+        known = [name for name in layers if _finite(rows.get((name, headline)))]
+        if not known:
+            continue
+        row = rows[known[-1], headline]
+        chance, spread = row["null_mean"], row["null_sd"]
+        drawn = chance is not None and spread
+        return LastLayer(
+            family,
+            known[-1],
+            row["value"],
+            chance if drawn else None,
+            (row["value"] - chance) / spread if drawn else inf,
+            trained_on=data.get("split") in _TRAINED_ON,
+            goal=_goal(data),
+            losses=_losses(rows, contents),
+        )
+    return None
+
+
+def _finite(row: Row | None) -> bool:
+    return row is not None and isfinite(row["value"])
+
+
+def _losses(rows: Rows, contents: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The loss and that of chance; None where it is not a cross entropy of classes."""
+    data, loss = contents["data"], rows.get((None, "loss"))
+    default = contents.get("config", {}).get("loss") in {None, "default", "cross_entropy"}
+    single = data.get("task") in {None, "classification", "sequence"}
+    classes = data.get("num_classes")
+    if not (default and single and classes and loss and isfinite(loss["value"])):
+        return None
+    return loss["value"], log(classes)
+
+
+def _probes(
+    rows: Rows,
+    layers: Sequence[str],
+    contents: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    memorised: bool,
+) -> LayerProbes | None:
+    """Linear probes of the layers, compared example by example where their scores are kept."""
+    data, kept = contents["data"], contents.get("probes") or {}
+    measures = ("probe_accuracy", "probe_r2")
+    measure = next((m for m in measures if any(_finite(rows.get((x, m))) for x in layers)), None)
+    if measure is None:
+        return None
+    found = {name: rows[name, measure] for name in layers if _finite(rows.get((name, measure)))}
+    values = {name: row["value"] for name, row in found.items()}
+    whole = "input_" + measure
+    raw = rows.get((_INPUT, measure)) or rows.get((None, whole))
+    raw = raw if _finite(raw) else None
+    shares = measure == "probe_accuracy"
+    scores = _scores(kept, arrays, [*values, *([_INPUT] if raw is not None else [])])
+    if scores is not None:
+        best, alike = compare_layers(scores, shares=shares)
+        input_alike = _INPUT in alike
+        if best == _INPUT:
+            best = max(values, key=values.__getitem__)
+            alike |= {best}
+    else:
+        best, alike = _unpaired(found)
+        gap = None if raw is None else _gap(found[best], raw)
+        input_alike = gap is not None and gap <= 0
+    row = found[best]
+    interval = Measured("accuracy" if shares else "r2", row["value"], row["null_mean"] or 0.0,
+                        row["n"], row["error"] or 0.0).interval  # fmt: skip
+    chance = row["null_mean"] or 0.0
+    held_out = kept.get("judged_on") == "held-out"
+    return LayerProbes(
+        measure,
+        values,
+        interval,
+        chance,
+        row["n"],
+        best,
+        tuple(name for name in values if name in alike),
+        None if raw is None else raw["value"],
+        input_alike,
+        "held-out" if held_out else "left-out",
+        kept.get("fitted_on") or row["n"] - 1,
+        trained_on=not held_out and data.get("split") in _TRAINED_ON,
+        memorised=memorised,
+        paired=scores is not None,
+        goal=_goal(data),
+        model=data.get("outputs", 0) is not None,
+        has_held_out=any(name.startswith("held_out_") for _, name in rows),
+        above_chance=beyond_best(row["value"], chance, row["null_sd"] or row["error"] or 0.0),
+    )
+
+
+def _scores(
+    kept: Mapping[str, Any], arrays: Mapping[str, np.ndarray], names: Sequence[str]
+) -> dict[str, np.ndarray] | None:
+    """Scores of every example by layer; None where a layer has none."""
+    table = arrays.get(str(kept.get("scores")))
+    if table is None:
+        return None
+    named = dict(zip(kept.get("layers", ()), table, strict=False))
+    return {name: named[name] for name in names} if set(names) <= set(named) else None
+
+
+def _gap(best: Row, other: Row) -> float:
+    """By how much one number exceeds another beyond the error of their difference, unpaired."""
+    spread = _NORMAL * ((best["error"] or 0.0) ** 2 + (other["error"] or 0.0) ** 2) ** 0.5
+    floor = 1 / best["n"]  # where both are 100 % or 0 % right, one example still counts
+    return float(best["value"] - other["value"] - max(spread, floor))
+
+
+def _unpaired(found: Mapping[str, Row]) -> tuple[str, set[str]]:
+    best = max(found, key=lambda name: found[name]["value"])
+    return best, {name for name, row in found.items() if _gap(found[best], row) <= 0}
+
+
+def _groups(rows: Rows, layers: Sequence[str], data: Mapping[str, Any]) -> GroupContrast | None:
+    """Whether gradients agree more within groups, such as data sources, than over all examples."""
+    known = {
+        name: rows[name, "omega_contrast"]
+        for name in layers
+        if _finite(rows.get((name, "omega_contrast")))
+    }
+    whole = rows.get((None, "omega_contrast"))
+    if not data.get("groups") or not known or not _finite(whole):
+        return None
+    top = max(known, key=lambda name: known[name]["value"])
+    level, spread = known[top]["null_mean"], known[top]["null_sd"]
+    drawn = [row for row in known.values() if row["null_mean"] is not None]
+    return GroupContrast(
+        tuple(map(str, data["groups"])),
+        top,
+        known[top]["value"],
+        None if level is None or spread is None else (level, spread),
+        sum(beyond_best(row["value"], row["null_mean"], row["null_sd"] or 0.0) for row in drawn),
+        len(drawn),
+        rows[None, "in_class_omega"]["value"],
+        rows[None, "omega"]["value"],
+    )

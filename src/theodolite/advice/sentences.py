@@ -1,0 +1,419 @@
+"""From typed findings to words: the one place where sentences about a network are written.
+
+An answer says what was found, then the number, then how sure that is. Its evidence is one line.
+docs/answers.md says for every sentence what it rests on and where it abstains.
+"""
+
+from collections.abc import Sequence
+from math import inf, isfinite
+from typing import Any
+
+from theodolite.advice.findings import (
+    CarryOver,
+    Fit,
+    FitOnTraining,
+    GroupContrast,
+    HeldOutFit,
+    LastLayer,
+    LayerProbes,
+    LayersFinding,
+    Measured,
+    Unlabelled,
+)
+from theodolite.advice.inputs import InputFinding
+from theodolite.records import FAMILIES, Answer, Certainty, listed
+
+__all__ = ["layer_name", "percent", "verdict_words", "worded"]
+
+_PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # one of them is there
+_DECIDE = "Pass `held_out=` to decide."
+_MEASURE = "Pass `held_out=` to measure how much of it carries over."
+_TRAIN = "Train longer, or check labels, preprocessing and learning rate."
+_REGULARISE = "Check some labels; add data, augmentation or weight decay; or stop earlier."
+_MOST_NAMES = 3
+_NARROW = 0.3  # width of the interval of a share up to which a verdict is clear; chosen, not tuned
+
+
+def worded(finding: Any) -> Answer:
+    """The answer that a finding amounts to.
+
+    Args:
+        finding: any type of :mod:`theodolite.advice.findings` that ends in a sentence.
+    """
+    match finding:
+        case CarryOver():
+            return _carry_over(finding)
+        case FitOnTraining():
+            return _fit_on_training(finding)
+        case HeldOutFit():
+            return _held_out_fit(finding)
+        case LastLayer():
+            return _last_layer(finding)
+        case LayerProbes():
+            return _layers(finding)
+        case GroupContrast():
+            return _groups(finding)
+        case Unlabelled():
+            return Answer(
+                "task",
+                "The data have no labels, so four of the five families are not measured.",
+                "undecided",
+                advice="Pass labels or targets to measure the other families.",
+                finding="unlabelled",
+            )
+    raise TypeError(f"finding: expected one of theodolite.advice.findings, got {type(finding)}")
+
+
+def percent(share: float) -> str:
+    """A share as people say it, with a digit more next to 0 and 100 %.
+
+    Examples:
+        >>> percent(0.974), percent(0.9962), percent(1.0), percent(0.004), percent(-0.031)
+        ('97 %', '99.6 %', '100 %', '0.4 %', '−3.1 %')
+    """
+    value = 100 * share
+    near = 0.05 <= abs(value) < 10 or 99 < value < 99.95
+    text = f"{value:.1f}" if near else f"{value:.0f}"
+    text = text.removesuffix(".0") if near else text
+    return f"{text.replace('-0', '0') if float(text) == 0 else text.replace('-', '−')} %"
+
+
+def _interval(low: float, high: float) -> str:
+    ends = [percent(min(max(end, 0.0), 1.0)) for end in (low, high)]
+    if ends[0] == ends[1]:  # narrower than a digit that we print
+        return f"95 % interval within 0.1 points of {ends[0]}"
+    return f"95 % interval {ends[0].removesuffix(' %')} to {ends[1]}"
+
+
+def layer_name(name: str) -> str:
+    """A layer within a sentence: a mere number needs a noun, a model of one layer has no name."""
+    if not name:
+        return "the whole model"
+    return name if any(map(str.isalpha, name)) else f"layer {name}"
+
+
+def _sentence_start(words: str) -> str:
+    """Our own noun gets a capital letter; names of layers stay as they are."""
+    noun = "layer "
+    return words.replace(noun, noun.capitalize(), 1) if words.startswith(noun) else words
+
+
+def _names(layers: Sequence[str]) -> str:
+    return listed(map(layer_name, layers), most=_MOST_NAMES)
+
+
+_VERDICTS = {
+    Fit.LEARNED: "learned",
+    Fit.MOSTLY_LEARNED: "mostly learned",
+    Fit.HALF: "half learned, half memorised",
+    Fit.MOSTLY_MEMORISED: "mostly memorised",
+    Fit.MEMORISED: "memorised",
+    Fit.UNDECIDED: "undecided",
+}
+
+
+def verdict_words(finding: CarryOver) -> str:
+    """The verdict in a few words, for tables.
+
+    Examples:
+        >>> from theodolite.advice.findings import Measured, carry_over
+        >>> train, test = Measured("accuracy", 1.0, 0.1, 500), Measured("accuracy", 0.97, 0.1, 300)
+        >>> verdict_words(carry_over(train, test))
+        'learned: 97 % of its fit carries over'
+    """
+    words = _VERDICTS[finding.verdict]
+    if not isfinite(finding.share):
+        return f"{words}: it fits too little"
+    return f"{words}: {_carried(finding)} carries over"
+
+
+def _carried(finding: CarryOver) -> str:
+    share = min(max(finding.share, 0.0), 1.0)
+    what = "the gain" if finding.losses else "its fit"
+    return f"all of {what}" if share == 1 else f"{percent(share)} of {what}"
+
+
+def _carry_over(finding: CarryOver) -> Answer:
+    verdict = finding.verdict
+    evidence = _both(finding)
+    if not isfinite(finding.share):
+        text = "Undecided: the network fits too few of its training examples."
+        advice = _TRAIN
+        if finding.losses:
+            text = "Undecided: training has not clearly lowered the loss of its sequences yet."
+            advice = "Train on, or measure more sequences."
+        elif finding.train is not None and finding.train.measure == "r2":
+            text = "Undecided: the network explains too little of its training targets."
+        return Answer("task", text, "undecided", evidence, advice, str(verdict), _PROBES)
+    words = _VERDICTS[verdict].capitalize()
+    others = "sequences" if finding.losses else "examples"
+    interval = _interval(finding.low, finding.high)
+    text = f"{words}: {_carried(finding)} carries over to held-out {others} ({interval})."
+    advice = _REGULARISE
+    sure: Certainty = "clear" if finding.high - finding.low <= _NARROW else "likely"
+    if verdict is Fit.LEARNED:
+        advice = ""
+    elif verdict is Fit.UNDECIDED:
+        sure, advice = "undecided", f"Pass more `held_out=` {others}."
+    elif finding.losses:
+        advice = "Stop earlier, make fewer passes over the text, add text, or train fewer weights."
+    elif verdict is not Fit.MEMORISED:
+        advice = _ceiling(finding)
+    if finding.wrong_labels:
+        evidence += f"; {percent(finding.wrong_labels)} of the training labels are wrong"
+    return Answer("task", text, sure, evidence, advice, str(verdict), _PROBES)
+
+
+def _ceiling(finding: CarryOver) -> str:
+    """What label noise would mean for the best possible number."""
+    assert finding.held_out is not None
+    assert finding.noise is not None
+    if finding.held_out.measure == "r2":
+        return (
+            f"The rest is memorised, or noise: if {percent(finding.noise)} of the variance of the "
+            f"targets is noise, an R² of {finding.held_out.value:.2f} is the ceiling."
+        )
+    return (
+        f"The rest is memorised, or label noise: if {percent(finding.noise)} of the held-out "
+        f"labels are random, {percent(finding.held_out.value)} is the ceiling. Check some labels."
+    )
+
+
+def _both(finding: CarryOver) -> str:
+    if finding.losses is not None:
+        own, n, other, m = finding.losses
+        return f"loss {own:.3g} on {n} training and {other:.3g} on {m} held-out sequences"
+    train, held_out = finding.train, finding.held_out
+    assert train is not None
+    assert held_out is not None
+    return (
+        f"{_value(train)} on {train.n} training and {_value(held_out, short=True)} on "
+        f"{held_out.n} held-out examples{_chance(train)}"
+    )
+
+
+def _value(measured: Measured, *, short: bool = False) -> str:
+    if measured.measure == "r2":
+        number = f"{measured.value:.2f}".replace("-", "−")
+        return number if short else f"R² {number}"
+    return percent(measured.value)
+
+
+def _chance(measured: Measured) -> str:
+    return "" if measured.measure == "r2" else f" (chance {percent(measured.chance)})"
+
+
+def _fit_on_training(finding: FitOnTraining) -> Answer:
+    train, seen = finding.train, finding.evidence
+    fits = f"{_value(train)} on the {train.n} examples given{_chance(train)}"
+    undecided: Certainty = "undecided"
+    if finding.little:
+        what = "explains too little of its targets" if train.measure == "r2" else "fits too little"
+        text = f"Undecided: the network {what} ({_value(train)}{_chance(train)})."
+        evidence = f"measured on {train.n} examples"
+        return Answer("task", text, undecided, evidence, _TRAIN, "undecided", _PROBES)
+    if finding.inputs in (InputFinding.PREDICT, InputFinding.FIRST_LAYER_PREDICTS):
+        assert seen is not None
+        if finding.inputs is InputFinding.PREDICT:
+            share, where = seen.share(seen.inputs), "other examples' inputs"
+            evidence = f"leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
+        else:
+            first = seen.first_layer_neighbours
+            share, where = seen.share(first), "neighbours in the first layer"
+            evidence = f"leave-one-out accuracy of neighbours in the first layer: {percent(first)}"
+        share = min(share, 1.0)
+        text = (
+            f"Learning: {percent(share)} of this fit is predictable from {where}. Held-out data "
+            "were not given."
+        )
+        evidence = f"{evidence}; the network's: {fits}"
+        return Answer("task", text, "likely", evidence, _MEASURE, "learning", _PROBES)
+    if finding.inputs in (InputFinding.AT_CHANCE, InputFinding.FIRST_LAYER_ABOVE_CHANCE):
+        assert seen is not None
+        text = (
+            "Undecided without held-out data: nearest neighbours and a linear model on the raw "
+            f"inputs are at chance ({percent(seen.chance)}). The labels may be random, or the task "
+            "may need this architecture."
+        )
+        evidence = f"the network's accuracy: {fits}"
+        return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
+    text = f"Undecided without held-out data: the network fits its examples ({_value(train)})."
+    evidence = f"measured on {train.n} examples that it may have been trained on{_chance(train)}"
+    if seen is not None and isfinite(seen.inputs):
+        evidence += f"; leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
+    if finding.input_r2 is not None and isfinite(finding.input_r2):
+        number = f"{finding.input_r2:.2f}".replace("-", "−")
+        evidence += f"; leave-one-out R² of a linear model on raw inputs: {number}"
+    return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
+
+
+def _held_out_fit(finding: HeldOutFit) -> Answer:
+    measured = finding.measured
+    low, high = measured.interval
+    what = {"accuracy": "Accuracy", "label_accuracy": "Accuracy over all labels"}
+    if measured.measure == "r2":
+        ends = [f"{end:.2f}".replace("-", "−") for end in (low, high)]
+        text = (
+            f"R² on examples that it was not trained on: {_value(measured, short=True)} "
+            f"(95 % interval {ends[0]} to {ends[1]})."
+        )
+    else:
+        text = (
+            f"{what[measured.measure]} on examples that it was not trained on: "
+            f"{percent(measured.value)} ({_interval(low, high)}, chance "
+            f"{percent(measured.chance)})."
+        )
+    evidence = f"measured on {measured.n} examples"
+    if finding.labels is not None:
+        evidence = f"measured on {measured.n} positions, drawn evenly over {finding.labels} labels"
+    sure: Certainty = "clear" if finding.clear and finding.labels is None else "likely"
+    return Answer("task", text, sure, evidence, "", "generalises" if measured.beyond_chance else
+                  "chance", _PROBES)  # fmt: skip
+
+
+def _last_layer(finding: LastLayer) -> Answer:
+    family = FAMILIES[finding.family]
+    level = ""
+    if finding.chance is not None:
+        level = f" (chance {finding.chance:.2g})" if abs(finding.chance) >= 5e-3 else " (chance 0)"
+    where = f"last layer ({finding.layer})" if finding.layer else "output"
+    number = f"{family.heading} of the {where} is {finding.value:.2g}{level}"
+    sure: Certainty = "likely" if isfinite(finding.deviations) else "undecided"
+    known = finding.deviations < inf
+    evidence = (
+        f"{abs(finding.deviations):.1f} standard deviations from {family.chance}"
+        if known
+        else "no chance level was measured"
+    )
+    advice = ""
+    if finding.trained_on:
+        evidence += "; measured on examples that the network may have been trained on"
+        advice = "Pass `held_out=` and measure the representation family."
+    found = "aligned"
+    text = f"The network represents the {finding.goal}: {number}."
+    if not finding.beyond_chance:
+        found, advice = "chance", _TRAIN
+        text = f"The network does not represent the {finding.goal} beyond chance: {number}."
+    elif finding.losses is not None and finding.losses[0] >= finding.losses[1]:
+        loss, guess = finding.losses
+        text = (
+            f"The network does not do the task: its loss is {loss:.3g}, that of chance {guess:.3g}."
+        )
+        evidence = f"{number}, which the inputs alone may give"
+        found, sure, advice = "chance", "likely", _TRAIN
+    return Answer("task", text, sure, evidence, advice, found, (family.figure, "steps-loss"))
+
+
+def _layers(finding: LayerProbes) -> Answer:
+    shares = finding.measure == "probe_accuracy"
+    kind, names = finding.finding, list(finding.values)
+    first, best = finding.first, finding.best
+    chance = f" (chance {percent(finding.chance)})" if shares else ""
+    reach = "reach" if shares else "explain"
+    of = "" if shares else f" of the variance of the {finding.goal}"
+
+    def value(layer: str) -> str:
+        return percent(finding.values[layer])
+
+    prefix = "On these examples, linear" if finding.trained_on else "Linear"
+    raw = finding.input_value
+    text = ""
+    if kind is LayersFinding.CHANCE:
+        text = (
+            f"{prefix} probes of no layer are significantly above chance: at most "
+            f"{value(best)}{chance}."
+            if shares
+            else f"{prefix} probes of no layer are significantly better than the mean."
+        )
+    elif kind is LayersFinding.INPUT_ALIKE:
+        assert raw is not None
+        text = (
+            f"{prefix} probes of no layer are significantly better than one on the raw input: "
+            f"{value(best)} at most against {percent(raw)}{of}{chance}."
+        )
+    elif kind is LayersFinding.ALL_ALIKE:
+        low, high = min(finding.values.values()), max(finding.values.values())
+        text = (
+            f"Layers do not differ significantly: linear probes {reach} "
+            f"{percent(low).removesuffix(' %')} to {percent(high)}{of} in all {len(names)} layers"
+            f"{chance}."
+        )
+    elif kind is LayersFinding.FROM_LAYER and first == names[-1]:
+        text = f"{prefix} probes are best in the last layer, {_names([first])}: {value(first)}"
+        text = f"{text}{of}{chance}."
+    elif kind is LayersFinding.FROM_LAYER:
+        later = names[names.index(first) + 1 :]
+        verb = "is" if len(later) == 1 else "are"
+        text = (
+            f"{prefix} probes {reach} {value(first)}{of} from {_names([first])} on{chance}. "
+            f"{_sentence_start(_names(later))} {verb} not significantly better."
+        )
+    else:
+        others = [name for name in finding.alike if name != best]
+        text = f"{prefix} probes are best in {_names([best])}: {value(best)}{of}{chance}."
+        if others:
+            verb = "is" if len(others) == 1 else "are"
+            text += f" {_sentence_start(_names(others))} {verb} not significantly worse."
+    if raw is not None and kind not in (LayersFinding.CHANCE, LayersFinding.INPUT_ALIKE):
+        text += f" The raw input: {percent(raw)}."
+    return Answer(
+        "layer", text, *_layer_ground(finding), str(kind), (*_PROBES, "kernel-cka-target")
+    )
+
+
+def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
+    """How sure a sentence about layers is, what it rests on, and what to do."""
+    spread = _interval(*finding.interval)
+    of_best = f"{layer_name(finding.best)}: {spread}"
+    if finding.judged_on == "held-out":
+        where = (
+            f"fitted on {finding.fitted_on} training and judged on {finding.n} held-out examples"
+        )
+    else:
+        where = f"{finding.n} examples, each left out in turn"
+    pairs = "" if finding.paired else "; differences not taken example by example"
+    evidence = f"{where}; {of_best}{pairs}"
+    advice = ""
+    if not finding.model and finding.above_chance:
+        advice = f"Fit a linear model to the features of {layer_name(finding.first)}."
+    elif not finding.model:
+        advice = "Try features of other layers or models."
+    if finding.memorised and finding.trained_on:
+        return "undecided", f"the network memorised these {finding.goal}; {evidence}", advice
+    if not finding.above_chance:  # that nothing was found does not show that nothing is there
+        return "undecided", evidence, advice or "Measure more examples."
+    if finding.trained_on and finding.model:
+        reason = f"the features were trained on these {finding.goal}"
+        advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
+        return "likely", f"{reason}; {evidence}", advice
+    return ("clear" if finding.paired and finding.model else "likely"), evidence, advice
+
+
+def _groups(finding: GroupContrast) -> Answer:
+    names, layer = listed(map(str, finding.groups), most=5), layer_name(finding.layer)
+    figures = ("gradient-omega-contrast", "gradient-in-class-omega")
+    evidence = (
+        f"mean cosine of per-example gradients: {finding.within:.2g} within and "
+        f"{finding.overall:.2g} over all groups"
+    )
+    if finding.chance is None and finding.value > 0:
+        text = (
+            f"Undecided whether the groups ({names}) disagree: gradients agree more within them by "
+            f"at most {finding.value:.2g}, in {layer}."
+        )
+        advice = "Measure with `th.survey(..., groups=)`, which adds a chance level."
+        return Answer("groups", text, "undecided", evidence, advice, "undecided", figures)
+    if finding.value <= 0 or (finding.chance is not None and not finding.beyond):
+        text = f"The groups ({names}) do not disagree: gradients agree no more within them."
+        sure: Certainty = "undecided" if finding.chance is None else "likely"
+        return Answer("groups", text, sure, evidence, "", "alike", figures)
+    assert finding.chance is not None
+    mean, spread = finding.chance
+    text = (
+        f"The groups ({names}) disagree most in {layer}: gradients agree more within a group than "
+        f"over all by {finding.value:.2g} (permuted groups {mean:.2g} ± {spread:.1g})."
+    )
+    evidence = f"{finding.beyond} of {finding.layers} layers beyond chance; {evidence}"
+    return Answer(
+        "groups", text, "clear" if finding.clear else "likely", evidence, "", "differ", figures
+    )

@@ -1,0 +1,83 @@
+"""Every pair of layers of two models: how alike they are, and how alike they are by chance."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from theodolite.report.pages import plain, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LayerPairs", "Likeness"]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """One similarity of every pair of layers, and the same after the examples were permuted.
+
+    Args:
+        values: layers of the first model in rows, of the second in columns.
+        chance_mean: mean over permutations, of the same shape.
+        chance_sd: standard deviation over permutations.
+        permuted_largest: the largest of all pairs in each permutation.
+    """
+
+    values: "pd.DataFrame"
+    chance_mean: np.ndarray
+    chance_sd: np.ndarray
+    permuted_largest: np.ndarray
+
+    @property
+    def largest(self) -> tuple[str, str, float]:
+        """The most alike pair and its value."""
+        numbers = self.values.to_numpy(dtype=float)
+        i, j = map(int, np.unravel_index(np.nanargmax(numbers), numbers.shape))
+        return str(self.values.index[i]), str(self.values.columns[j]), float(numbers[i, j])
+
+    @property
+    def p_value(self) -> float:
+        """How often the largest of permuted pairs is as large as the largest; nan without any.
+
+        The best of many pairs is large by chance alone, so it is compared with the best of many.
+        """
+        if not len(self.permuted_largest):
+            return float("nan")
+        larger = int((self.permuted_largest >= self.largest[2]).sum())
+        return (1 + larger) / (1 + len(self.permuted_largest))
+
+    @property
+    def beyond_chance(self) -> int:
+        """Pairs more than two standard deviations above chance."""
+        return int((self.values.to_numpy() > self.chance_mean + 2 * self.chance_sd).sum())
+
+    def sentence(self, names: tuple[str, str]) -> str:
+        """The most alike pair, and what chance gives."""
+        if not np.isfinite(self.values.to_numpy(dtype=float)).any():
+            return ""
+        first, second, value = self.largest
+        pair = f"{plain(first)} of {plain(names[0])} and {plain(second)} of {plain(names[1])}"
+        if not len(self.permuted_largest):
+            return f"Most alike: {pair} ({shown(value)}). No chance level was drawn."
+        most = shown(float(self.permuted_largest.max()))
+        drawn = f"{most} is the largest of {len(self.permuted_largest)} permutations"
+        if self.p_value > 0.05:
+            return f"No pair is more alike than permuted examples: {shown(value)}, {drawn}."
+        beyond = f"{self.beyond_chance} of {self.values.size} pairs are beyond chance"
+        return f"Most alike: {pair} ({shown(value)}; {drawn}). {beyond}."
+
+
+@dataclass(frozen=True)
+class LayerPairs:
+    """Debiased CKA and mutual nearest neighbours of every pair of layers.
+
+    Args:
+        cka: 1 where two layers find the same examples similar; wide layers score high.
+        neighbours: share of the nearest neighbours of an example that two layers have in common.
+        nearest: how many neighbours count.
+    """
+
+    cka: Likeness
+    neighbours: Likeness
+    nearest: int

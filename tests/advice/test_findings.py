@@ -1,0 +1,118 @@
+"""Findings follow the numbers: shares that carry over, intervals, and layers compared in pairs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from theodolite.advice import Fit, Measured, carry_over, compare_layers, percent, wilson
+
+
+def accuracy(value, n=400, chance=0.1):
+    return Measured("accuracy", value, chance, n)
+
+
+@given(st.integers(1, 2000), st.floats(0, 1))
+def test_the_interval_of_a_share_lies_around_it_and_has_a_width(n, share):
+    right = round(share * n)
+    low, high = wilson(right / n, n)
+    assert 0 <= low <= right / n <= high <= 1
+    assert high - low > 0.5 / n
+
+
+@pytest.mark.parametrize("truth", [0.5, 0.9, 0.99])
+def test_the_interval_of_a_share_covers_the_truth(truth):
+    counts = np.arange(301)
+    covered = [low <= truth <= high for low, high in (wilson(k / 300, 300) for k in counts)]
+    assert binom.pmf(counts, 300, truth)[covered].sum() > 0.93
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "verdict"),
+    [
+        (1.0, 0.97, Fit.LEARNED),
+        (1.0, 0.75, Fit.MOSTLY_LEARNED),
+        (1.0, 0.55, Fit.HALF),
+        (1.0, 0.3, Fit.MOSTLY_MEMORISED),
+        (0.99, 0.11, Fit.MEMORISED),
+        (1.0, 0.02, Fit.MEMORISED),
+        (0.12, 0.1, Fit.UNDECIDED),
+        (0.9, 1.0, Fit.LEARNED),
+    ],
+)
+def test_verdicts_by_the_share_that_carries_over(train, held_out, verdict):
+    found = carry_over(accuracy(train), accuracy(held_out))
+    assert found.verdict is verdict
+    if verdict is not Fit.UNDECIDED:
+        assert found.low < found.share < found.high or held_out == 1.0
+
+
+def test_few_held_out_examples_decide_nothing():
+    assert carry_over(accuracy(1.0), accuracy(0.6, n=5)).verdict is Fit.UNDECIDED
+
+
+def test_the_interval_of_the_share_covers_the_truth(generator):
+    rng = np.random.default_rng(0)
+    truth = (0.75 - 0.1) / (0.95 - 0.1)
+    hits = 0
+    for _ in range(400):
+        train, held_out = rng.binomial(300, 0.95) / 300, rng.binomial(200, 0.75) / 200
+        found = carry_over(accuracy(train, 300), accuracy(held_out, 200))
+        hits += found.low <= truth <= found.high
+    assert hits / 400 > 0.92
+
+
+def test_r2_below_zero_is_memorised_and_a_small_fit_undecided():
+    def r2(value, n=150):
+        return Measured("r2", value, 0.0, n, error=0.05)
+
+    assert carry_over(r2(1.0), r2(-0.03)).verdict is Fit.MEMORISED
+    assert carry_over(r2(0.05), r2(0.04)).verdict is Fit.UNDECIDED
+    assert carry_over(r2(0.9), r2(0.85)).verdict is Fit.LEARNED
+
+
+def test_label_noise_that_would_explain_the_gap():
+    # A tenth of random labels agrees by chance: 25 of 90 points are 28 % random labels.
+    assert carry_over(accuracy(1.0), accuracy(0.75)).noise == pytest.approx(0.25 / 0.9)
+
+
+@pytest.mark.parametrize("layers", [2, 12])
+def test_equal_layers_are_rarely_called_different(layers):
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(300):
+        scores = {str(k): (rng.random(200) < 0.8).astype(float) for k in range(layers)}
+        wrong += len(compare_layers(scores, shares=True)[1]) < layers
+    assert wrong / 300 < 0.08
+
+
+def test_pairs_find_small_differences_that_unpaired_errors_hide():
+    rng = np.random.default_rng(2)
+    easy = rng.random(500) < 0.8
+    better = easy | (rng.random(500) < 0.1)
+    best, alike = compare_layers({"a": easy * 1.0, "b": better * 1.0}, shares=True)
+    assert (best, alike) == ("b", {"b"})
+    assert better.mean() - easy.mean() < 2 * (2 * 0.8 * 0.2 / 500) ** 0.5
+
+
+def test_one_example_more_is_no_difference():
+    scores = np.ones(100)
+    other = scores.copy()
+    other[0] = 0
+    assert compare_layers({"a": other, "b": scores}, shares=True)[1] == {"a", "b"}
+
+
+def test_numbers_are_compared_by_their_mean_difference():
+    rng = np.random.default_rng(3)
+    base = rng.normal(size=300)
+    scores = {"a": base, "b": base + 0.3 + 0.1 * rng.normal(size=300)}
+    assert compare_layers(scores, shares=False) == ("b", {"b"})
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.5, "50 %"), (0.9924, "99.2 %"), (0.99999, "100 %"), (0.0, "0 %"), (-0.03, "−3 %")],
+)
+def test_shares_as_people_say_them(share, text):
+    assert percent(share) == text

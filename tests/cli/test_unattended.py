@@ -1,0 +1,68 @@
+"""Commands without a terminal and without a home: only the folder that was named changes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+MODEL = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a model and data, and one for temporary files."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "net.py").write_text(MODEL)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((24, 4)).astype(np.float32), np.arange(24) % 3
+    np.savez(tmp_path / "work" / "data.npz", x_train=x, y_train=y)
+    return tmp_path
+
+
+def run(place, *arguments):
+    """Standard input closed, no terminal, no home, one thread."""
+    inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    inherited |= {"HOME": "/dev/null/home", "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"}
+    inherited |= {"PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "theodolite.cli", *arguments],
+        cwd=place / "work",
+        env=inherited,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_survey_and_its_view_write_only_what_was_named(place):
+    before = files(place)
+    survey = ["survey", "net.py:build", "data.npz", "--family", "kernel", "--permutations", "2"]
+    told = json.loads(run(place, *survey, "-o", "out", "--json"))
+    assert told["folder"] == "out"
+    assert {name.split("/")[:2] == ["work", "out"] for name in files(place) - before} == {True}
+    before = files(place)
+    run(place, "view", "out", "-o", "page.html")
+    assert files(place) - before == {"work/page.html"}
+
+
+def test_models_in_worker_processes_write_only_what_was_named(place):
+    """Workers are started afresh (``spawn``)."""
+    before = files(place)
+    transfer = ["transfer", "data.npz", "a=net.py:build", "b=net.py:build", "--no-tangent"]
+    run(place, *transfer, "--workers", "2", "-o", "out", "--json")
+    assert {name.split("/")[:2] == ["work", "out"] for name in files(place) - before} == {True}

@@ -1,0 +1,87 @@
+"""A disk that is full, or a folder that is taken, never ends a training that a monitor watches."""
+
+import shutil
+import warnings
+
+import pytest
+from torch import nn
+
+import theodolite as th
+from tests.survey.subjects import blobs
+from theodolite.errors import WriteError
+
+
+def monitored(folder):
+    return th.Monitor(nn.Linear(6, 3), blobs(), every=1, families="kernel", folder=folder)
+
+
+def watch(monitor, steps):
+    return [monitor.step(step) for step in steps]
+
+
+def test_a_monitor_warns_once_keeps_the_numbers_and_tries_again(tmp_path, full_disk):
+    monitor = monitored(tmp_path / "run")
+    assert monitor.step(0) is not None
+    full_disk(100)
+    with pytest.warns(UserWarning, match=r"step 1 is not on disk: .*The training goes on") as said:
+        assert None not in watch(monitor, [1, 2, 3])
+    assert len(said) == 1
+    assert monitor.history.steps == [0, 1, 2, 3]
+    assert th.load(monitor.folder).steps == [0]
+    full_disk(10**7)
+    monitor.step(4)
+    assert th.load(monitor.folder).steps == [0, 1, 2, 3, 4]
+    monitor.close()  # nothing is left to say
+    for step in range(5):
+        assert (
+            th.load(monitor.folder).survey(step).summary() == monitor.history.survey(step).summary()
+        )
+
+
+def test_the_end_says_what_was_not_written(tmp_path, full_disk):
+    monitor = monitored(tmp_path / "run")
+    full_disk(100)
+    with pytest.warns(UserWarning, match="not on disk") as said, monitor:
+        watch(monitor, range(3))
+    assert len(said) == 2
+    text = str(said[-1].message)
+    assert text.startswith("3 of 3 measurements are not on disk (steps 0, 1 and 2): ")
+    assert "monitor.history.save(folder)" in text
+    with pytest.raises(WriteError, match="cannot be written"):
+        monitor.history.save(tmp_path / "other")
+    full_disk(10**7)
+    assert th.load(monitor.history.save(tmp_path / "other")).steps == [0, 1, 2]
+
+
+def test_a_training_that_fails_says_so_too(tmp_path, full_disk):
+    def fail():
+        with monitored(tmp_path / "run") as monitor:
+            watch(monitor, [0])
+            full_disk(100)
+            watch(monitor, [1])
+            raise ZeroDivisionError
+
+    with pytest.warns(UserWarning, match="not on disk") as said, pytest.raises(ZeroDivisionError):
+        fail()
+    assert str(said[-1].message).startswith("1 of 2 measurements are not on disk (steps 1): ")
+
+
+def test_a_folder_that_vanishes_is_written_again(tmp_path):
+    monitor = monitored(tmp_path / "run")
+    monitor.step(0)
+    shutil.rmtree(tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monitor.step(1)
+    assert th.load(tmp_path / "run").steps == [0, 1]
+
+
+def test_two_monitors_of_one_folder_are_both_whole(tmp_path):
+    first, second = monitored(tmp_path / "run"), monitored(tmp_path / "run")
+    first.step(0)
+    with pytest.warns(UserWarning, match=r"run holds another run now: this one is in .*run-2"):
+        second.step(7)
+    first.step(1)
+    second.step(8)
+    assert th.load(first.folder).steps == [0, 1]
+    assert th.load(second.folder).steps == [7, 8]
