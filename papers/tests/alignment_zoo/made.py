@@ -59,7 +59,7 @@ def _outcomes(network, rng):
         "test_accuracy": 1 - gap, "train_accuracy": 1.0, "steps": 1000,
         "steps_to_50": float(needed) if rng.random() > 0.05 else np.nan,
         "fit_accuracy": 1.0, "chance": 0.1, "fit_examples": 500, "input_size": 64,
-        "input_neighbours": 0.1 + 0.85 * (1 - noise), "input_readout": 0.1 + 0.8 * (1 - noise),
+        "input_neighbours": 0.1 + 0.85 * (1 - noise), "input_probe": 0.1 + 0.8 * (1 - noise),
         "first_layer_neighbours": 0.12,
     }  # fmt: skip
 
@@ -73,7 +73,7 @@ def _measurements(network, rng):
             found += [
                 (layer, "kernel", "cka_target", cka * (m + 1) / 6),
                 (layer, "tangent", "tangent_alignment", speed),
-                (layer, "representation", "readout_accuracy", 1 - 0.3 * network["noise"]),
+                (layer, "representation", "probe_accuracy", 1 - 0.3 * network["noise"]),
             ]
         found.append((-1, "baseline", "margin", rng.normal() - network["noise"]))
         for layer, family, measure, value in found:

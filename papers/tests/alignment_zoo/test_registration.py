@@ -93,8 +93,8 @@ def test_the_printed_rates_of_the_verdict_are_those_of_the_judged_half(zoo):
 
 def test_the_page_says_what_the_verdict_did(zoo):
     table = confusion(verdict_sample(zoo.of_half("judged")))
-    text = (ROOT / "docs" / "questions" / "is-it-memorising.md").read_text()
-    zoo_part = text.split("alignment zoo")[1]
+    text = (ROOT / "docs" / "answers.md").read_text()
+    zoo_part = text
     for name, row in table.iterrows():
         assert f"| {name} | " + " | ".join(map(str, row)) + " |" in zoo_part
 

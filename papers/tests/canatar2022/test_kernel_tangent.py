@@ -101,7 +101,8 @@ BROKEN = {
     "fig8-gap": {"gap_train_end": 1.9},
     "fig8-rank": {"participation_train_end": 31.0},
     "fig8-share": {"norm_share_train_end": 0.19},
-    "fig8-dominates": {"norm_share_train_end": 0.49},
+    "fig8-dominates": {"trace_share_train_end": 0.49},
+    "fig8-dominates-norm": {"norm_share_train_end": 0.49},
     "fig7-literal": {"test_accuracy": 0.9},
 }
 

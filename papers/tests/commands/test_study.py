@@ -31,17 +31,19 @@ def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
     printed = call("study", "run", FIG4, "--size", "smoke", "--results", tmp_path).stdout
     size, *lines = printed.splitlines()
     assert size == "smoke: points 100 of 1,000 (0.1). 1 seed, 1 run"
-    assert len(lines) == 2 * len(all_studies()[FIG4].claims)
-    assert all(line.startswith("          seed 0: ") for line in lines[1::2])
+    assert len(lines) == 3 * len(all_studies()[FIG4].claims)
+    assert all("(needed: " in line for line in lines[1::3])
+    assert all(line.startswith("          seed 0: ") for line in lines[2::3])
 
 
 def test_a_verdict_says_what_was_run_what_stood_in_and_whose_claim_it_is():
     """What the pages say at a verdict, and in the same words."""
     records = Path(__file__).parents[2] / "records"
     words = ("check", "imani2022.fig7", "--size", "reduced", "--results", records)
-    size, first, *_ = call("study", *words).stdout.splitlines()
-    assert "seeds 3 of 5 (0.6). 3 seeds, 9 of 15 runs. Stand-in: CIFAR-10's first two" in size
-    assert first.startswith("holds (3 seeds, holds in 100 % of resamples), on a stand-in after")
+    size, first, decider, *_ = call("study", *words).stdout.splitlines()
+    assert "ct_position. 5 seeds, 15 runs. Stand-in: CIFAR-10's first two" in size
+    assert "on a stand-in after training" in first
+    assert "(95 % interval " in decider
     assert "(weakened, Figure 7" in first
 
 
@@ -50,8 +52,11 @@ def test_a_verdict_in_json_says_what_was_run(tmp_path):
     first, *_ = verdicts = json.loads(call("study", "run", FIG4, *words).stdout)
     assert json.loads(call("study", "check", FIG4, *words).stdout) == verdicts
     assert first["settings"] == [{"name": "points", "ours": 100, "paper": 1000, "ratio": 0.1}]
-    assert first["whose"] == {"source": "paper", "section": "Figure 4", "note": ""}
-    assert (first["seeds"], first["resampled"], first["stand_in"]) == (1, None, None)
+    whose = {"source": "paper", "section": "Figure 4", "note": "", "own_bound": False}
+    assert first["whose"] == whose
+    assert (first["unit"], first["units"], first["passed"]) == ("seed", 1, 1)
+    assert (first["status"], first["stand_in"]) == ("reported", None)
+    assert first["decider"]["bounds"] == "above 0"
     ratio = next(one for one in verdicts if one["published"])
     assert ratio["published"] == {"sigma_1": 9.58, "sigma_2": 2.84}
 

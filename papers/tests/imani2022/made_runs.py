@@ -1,6 +1,7 @@
 """Results with given numbers, to judge claims on either side of their thresholds."""
 
-from theodolite_papers.ledger import Result, Results, judge_claim
+from papers.tests.sides import side
+from theodolite_papers.ledger import Result, Results
 
 
 def made_runs(*numbers, notes=None, arrays=None):
@@ -14,4 +15,4 @@ def made_runs(*numbers, notes=None, arrays=None):
 
 def status(study, name, runs, size="lite"):
     (claim,) = [claim for claim in study.claims if claim.id == f"{study.id}.{name}"]
-    return judge_claim(claim, size, runs).status
+    return side(claim, size, runs)

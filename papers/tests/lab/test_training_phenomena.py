@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from theodolite.data import digits, image_standardized
-from theodolite.measures.covariance import rotation_equivariance_check
 from theodolite.measures.gradient import vector_alignment
 from theodolite.measures.tangent import tangent_alignment
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, Squared, Stop, train, train_ensemble
+from theodolite_papers.maennel2020.formulas.symmetry import rotation_equivariance_check
 
 EQUIVARIANT = {
     "sgd": Recipe(optimizer="sgd", learning_rate=0.1, steps=25, batch_size=8),

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Line, Measured, Panel, Study, outcome
+from theodolite_papers import ledger
+from theodolite_papers.ledger import Claim, Line, Measured, Panel, Study, decided
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ def measure(config, trial):
 
 
 def above(runs):
-    return outcome(runs["value"].min() > 102, value=runs["value"].min())
+    return decided(ledger.above("value", runs["value"].min(), 102))
 
 
 def draw(runs):

@@ -4,23 +4,30 @@ import json
 from dataclasses import replace
 
 import pytest
+from scipy import stats
 
 from papers.tests.ledger.made_studies import SWEPT, Config, made_study
 from theodolite.errors import DomainError, RecordError, StudyError, UnknownNameError
 from theodolite_papers.ledger import (
     Claim,
     Measured,
+    Outcome,
     Result,
     Results,
     Trial,
     _runs,
+    above,
     all_studies,
+    below,
+    between,
     claims_hash,
+    decided,
     find_study,
     judge_claim,
     judge_study,
     load_results,
     outcome,
+    pass_rate,
     run_study,
     withdraw_study,
 )
@@ -47,15 +54,99 @@ def results_of(*values):
 class TestVerdicts:
     @pytest.mark.parametrize(
         ("values", "status"),
-        [((103, 104), "holds"), ((1, 2), "fails"), ((1, 104), "mixed"), ((), "not run")],
+        [
+            ((103, 104, 104, 103, 105), "holds"),
+            ((1, 2), "fails"),  # 102 is far outside the interval of 1 and 2
+            ((101.9, 60), "undecided"),  # below 102 on both seeds, inside the noise
+            ((102.1, 160), "undecided"),
+            ((60, 101, 101.9, 101, 30), "fails"),  # five seeds agree
+            ((1, 104), "undecided"),
+            ((101.9, 110, 110.1, 109.9, 110), "mixed"),  # one seed fails, the mean is clear
+            ((104,), "one seed"),
+            ((), "not run"),
+        ],
     )
     def test_over_seeds(self, values, status):
         claim = made_study().claims[0]
         assert judge_claim(claim, "lite", results_of(*values)).status == status
 
+    @pytest.mark.parametrize(
+        ("values", "text"),
+        [
+            ((103, 104, 104, 103, 105), "holds (5 of 5 seeds, pass rate at least 55 %)"),
+            ((104, 104.1), "holds (2 of 2 seeds, pass rate at least 22 %)"),
+            ((1, 2, 1, 2, 1), "fails (0 of 5 seeds, pass rate at most 45 %)"),
+            ((1, 1, 104, 105, 104), "undecided (3 of 5 seeds, pass rate 15 to 95 %)"),
+            ((104,), "one seed: holds"),
+            ((1,), "one seed: does not hold"),
+        ],
+    )
+    def test_the_bound_on_the_pass_rate_is_exact(self, values, text):
+        assert str(judge_claim(made_study().claims[0], "lite", results_of(*values))) == text
+
+    def test_the_deciding_number_has_students_interval(self):
+        values = (103.0, 104.0, 105.0)
+        decider = judge_claim(made_study().claims[0], "lite", results_of(*values)).decider
+        low, high = stats.t.interval(0.95, 2, 104, 1 / 3**0.5)
+        assert (decider.value, decider.low, decider.high) == pytest.approx((104, low, high))
+        assert (decider.name, decider.bounds, decider.unit) == ("value", "above 102", "3 seeds")
+
+    def test_a_mean_over_all_runs_has_the_same_interval(self):
+        claim = Claim("x", "mean", between({"value": "value"}, low=102.0), scope="all")
+        decider = judge_claim(claim, "lite", results_of(103, 104, 105)).decider
+        low, high = stats.t.interval(0.95, 2, 104, 1 / 3**0.5)
+        assert (decider.value, decider.low, decider.high) == pytest.approx((104, low, high))
+
+    def test_the_condition_that_fails_decides(self):
+        def check(runs):
+            return decided(above("value", runs.mean("value"), 0), below("value2", 7.0, 1))
+
+        verdict = judge_claim(Claim("x", "both", check), "lite", results_of(1, 2, 3))
+        assert (verdict.status, verdict.decider.name) == ("fails", "value2")
+
+    def test_a_bound_of_ours_never_fails_the_paper(self):
+        claim = made_study().claims[0]
+        verdict = judge_claim(claim, "lite", results_of(1, 2), own_bound=True)
+        assert verdict.status == "undecided"
+        assert "a bound of ours" in str(verdict)
+        held = judge_claim(claim, "lite", results_of(103, 103.1), own_bound=True)
+        assert held.status == "holds"
+
+    def test_settings_that_disagree_are_mixed(self):
+        """Each setting has its own interval over seeds; noise between seeds is not mixed."""
+        runs = [
+            Result({"value": v + k / 10}, point={"scale": s}, seed=k)
+            for s, v in ((1, 90), (2, 110))
+            for k in (0, 1)
+        ]
+        verdict = judge_claim(made_study().claims[0], "lite", Results(tuple(runs)))
+        assert verdict.status == "mixed"
+
+    @pytest.mark.parametrize(
+        ("members", "status"),
+        [((True,) * 3, "holds"), ((False,) * 3, "fails"), ((True, True, False), "mixed")],
+    )
+    def test_networks_are_the_unit_of_claims_about_networks(self, members, status):
+        claim = Claim("x", "inside", lambda _: Outcome(all(members), {}, members=members))
+        verdict = judge_claim(claim, "lite", results_of(1, 2))
+        assert (verdict.status, verdict.seeds) == (status, 6)
+        assert f"of 6 networks, pass rate {'' if status == 'mixed' else 'at '}" in str(verdict)
+
+    def test_networks_of_one_seed_give_an_interval(self):
+        runs = tuple(Result({"value": v}, point={"k": k}) for k, v in enumerate((103, 104, 105)))
+        claim = Claim("x", "mean", between({"value": "value"}, low=102.0), "all", unit="network")
+        verdict = judge_claim(claim, "lite", Results(runs))
+        assert verdict.decider.unit == "3 networks"
+        assert str(verdict) == "undecided (3 networks)"
+
+    def test_a_calculation_needs_no_seeds(self):
+        claim = replace(made_study().claims[0], unit="calculation")
+        verdict = judge_claim(claim, "lite", results_of(1))
+        assert str(verdict) == "fails (a calculation, nothing is random)"
+
     def test_a_claim_over_all_runs_is_judged_once(self):
         claim = replace(made_study().claims[0], scope="all")
-        verdict = judge_claim(claim, "lite", results_of(1, 104))
+        verdict = judge_claim(claim, "lite", results_of(1, 1.1))
         assert verdict.status == "fails"
         assert list(verdict.outcomes) == ["all runs"]
 
@@ -63,40 +154,30 @@ class TestVerdicts:
         runs = tuple(
             Result({"value": 1.0}, point={"scale": s}, seed=k) for s in (1, 2) for k in (0, 1)
         )
-        claim = Claim("x", "two points", lambda part: outcome(len(part) == 2), scope="seed")
+        claim = Claim(
+            "x", "points", lambda part: decided(above("points", len(part), 1)), scope="seed"
+        )
         assert judge_claim(claim, "lite", Results(runs)).status == "holds"
 
     def test_numbers_without_a_verdict_where_a_size_does_not_judge(self):
         claim = replace(made_study().claims[0], sizes=("reduced",))
         assert judge_claim(claim, "lite", results_of(1)).status == "reported"
 
-    @pytest.mark.parametrize(
-        ("values", "scope", "share"),
-        [
-            ((103, 104), "run", 1.0),
-            ((1, 104), "run", 0.25),  # both draws must be the seed that holds
-            ((1, 104), "all", 0.25),  # the smallest of both decides
-            ((1, 2, 104), "all", 1 / 27),
-            ((104,), "all", None),
-            ((104,) * 7, "all", 1.0),  # beyond five seeds draws are random
-        ],
-    )
-    def test_seeds_drawn_again(self, values, scope, share):
-        claim = replace(made_study().claims[0], scope=scope)
-        verdict = judge_claim(claim, "lite", results_of(*values))
-        assert verdict.seeds == len(values)
-        assert verdict.resampled == (None if share is None else pytest.approx(share))
-
-    def test_a_seed_drawn_twice_counts_as_two(self):
-        seen = []
-        claim = Claim("x", "seeds", lambda runs: outcome(bool(seen.append(len(runs.by_seed())))),
-                      scope="all")  # fmt: skip
-        judge_claim(claim, "lite", results_of(1, 2, 3))
-        assert set(seen) == {3}
-
     def test_undecided_is_neither(self):
         claim = Claim("x", "cannot be told", lambda _: outcome(None, value=float("nan")))
-        assert judge_claim(claim, "lite", results_of(1)).status == "undecided"
+        verdict = judge_claim(claim, "lite", results_of(1))
+        assert verdict.status == "undecided"
+        assert "premise" in str(verdict)
+
+
+@pytest.mark.parametrize(("passed", "of"), [(5, 5), (2, 2), (0, 5), (3, 5), (7, 26)])
+def test_pass_rates_are_those_of_clopper_and_pearson(passed, of):
+    low, high = pass_rate(passed, of)
+    tail = 0.05 if passed in (0, of) else 0.025
+    if passed:
+        assert stats.binom.sf(passed - 1, of, low) == pytest.approx(tail)
+    if passed < of:
+        assert stats.binom.cdf(passed, of, high) == pytest.approx(tail)
 
 
 class TestRuns:
@@ -128,7 +209,7 @@ class TestRuns:
         (kept,) = withdrawn_verdicts(tmp_path)
         assert kept["text"] == "the value is above 102"
         assert kept["reason"] == "another threshold"
-        assert kept["verdict"].startswith("mixed (5 seeds")
+        assert kept["verdict"] == "undecided (3 of 5 seeds, pass rate 15 to 95 %)"
         with pytest.raises(StudyError, match="no records"):
             withdraw_study(study, "lite", "again", tmp_path)
 
@@ -215,7 +296,7 @@ class TestChecks:
 
         study = made_study(measure=never)
         (verdict,) = judge_study(study, "lite", load_results(tmp_path, study, "lite"))
-        assert verdict.status == "mixed"
+        assert verdict.status == "undecided"
         assert verdict.outcomes["seed 101"].numbers == {"value": 101}
 
     def test_another_config_is_refused_and_kept(self, tmp_path, findable):

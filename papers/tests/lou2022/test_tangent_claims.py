@@ -46,7 +46,7 @@ def test_networks_that_did_not_fit_are_left_out():
     stray = depth_run(40, 40, loss=1.0)
     assert holds("lou2022.fig3.better", *balanced(), stray)
     assert claim_of("lou2022.fig3.rising").check(made_runs(*balanced(), stray)).numbers[
-        "digits networks"
+        "digits_networks"
     ] == len(DEPTHS)
 
 

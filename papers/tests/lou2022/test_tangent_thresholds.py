@@ -123,19 +123,10 @@ BOTH = {
     "fig5.middle": (norms(2, 2, 0), norms(2, 0, 0)),
     "fig5.sharpest": (eigenvalues(2, 15, 6), eigenvalues(2, 5, 6)),
     "fig6.close": (run(initial=0.97, first_epoch=0.96), run(initial=0.97, first_epoch=0.94)),
-    "fig8.moved": (
-        panels({"a": 0.2, "b": 0.3, "c": 0.4}, None),
-        panels({"a": 0.2, "b": 0.3, "c": 0.1}, None),
-    ),
-    "fig8.worse": (
-        panels(dict.fromkeys("abc", 1), {"a": 89, "b": 88, "c": 87}),
-        panels(dict.fromkeys("abc", 1), {"a": 88, "b": 89, "c": 87}),
-    ),
     "fig9-10.rises": (
         curve("curves", [[0.1], [0.3]], early=0.2, height=0.3),
         curve("curves", [[0.15], [0.3]], early=0.2, height=0.3),
     ),
-    "fig11.higher": (rates("fig11", "height", 1, 2, 3), rates("fig11", "height", 3, 2, 1)),
     "fig12.accuracy-gap": tuple(rates("fig12", "accuracy_gap", *v) for v in ((3, 2, 1), (1, 2, 3))),
     "fig13.accuracy-gap": tuple(rates("fig13", "accuracy_gap", *v) for v in ((3, 2, 1), (1, 2, 3))),
     "fig14.loss-gap": (batches("loss_gap", 1, 2, 3), batches("loss_gap", 3, 2, 1)),
@@ -233,12 +224,10 @@ def test_every_stop_counts(name, key, good, bad):
 
 UNDECIDED = {
     "fig5.no-flips": run(still_cosine=np.nan, still_limit=np.nan),
-    "fig8.worse": panels({"a": 1}, {"a": 89}),
     "approximations.two-layers": run(**{"error 2": np.nan}),
     "approximations.first-order": run(**{"order 3": np.nan}),
     "corollary1.finite": run(finite_error=np.nan),
     "fig18.centre": scales(2.0, 4.0)[:1],
-    "fig19-23.rank-at-rate": (*nets("mean_rank", 9, 3, 4), *nets("mean_rank", 9, 3, 2.1)),
 }
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from theodolite_papers.ledger import Result, Results, find_study, judge_claim
+from papers.tests.sides import side
+from theodolite_papers.ledger import Result, Results, find_study
 
 
 def made(*numbers, arrays=None, points=None, size="lite"):
@@ -17,7 +18,7 @@ def made(*numbers, arrays=None, points=None, size="lite"):
 def status(study, name, runs, size="lite"):
     found = find_study(f"maennel2020.{study}")
     (claim,) = [claim for claim in found.claims if claim.id == f"{found.id}.{name}"]
-    return judge_claim(claim, size, runs).status
+    return side(claim, size, runs)
 
 
 def tables(random_accuracy=1.0, **changes):
@@ -160,18 +161,16 @@ def test_sweeps_count_groups_over_their_seeds(gain, verdict):
     assert status("fig12", "resnet", runs, "reduced") == "undecided"
 
 
-@pytest.mark.parametrize(("gains", "most", "every"), [
-    ((0.1, -0.1), "fails", "fails"), ((0.1, 0.1, -0.1), "holds", "fails"),
-    ((0.1, 0.1), "holds", "holds"),
-])  # fmt: skip
-def test_half_of_the_residual_networks_are_not_most(gains, most, every):
+@pytest.mark.parametrize(
+    ("gains", "most"), [((0.1, -0.1), "fails"), ((0.1, 0.1, -0.1), "holds"), ((0.1, 0.1), "holds")]
+)
+def test_half_of_the_residual_networks_are_not_most(gains, most):
     points = [{"architecture": "resnet18_v2", "init_scale": k} for k in range(len(gains))]
     starts = [(f"{labels}_{start}", start != "scratch")
               for labels in ("real", "random") for start in ("scratch", "one", "all")]  # fmt: skip
     groups = [{name: 0.5 + gain * moved for name, moved in starts} for gain in gains]
     runs = made(*groups, points=points, size="reduced")
     assert status("fig12", "resnet", runs, "reduced") == most
-    assert status("fig14", "resnet", runs, "reduced") == every
 
 
 @pytest.mark.parametrize(("early", "verdict"), [(0.2, "holds"), (0.45, "fails")])

@@ -180,7 +180,7 @@ def test_rates_that_do_not_train_decide_nothing(train, expected):
 
 
 @pytest.mark.parametrize(("true", "expected"), [(0.5, True), (0.2, False)])
-def test_shuffled_labels_at_chance(true, expected):
+def test_random_labels_at_chance(true, expected):
     runs = architectures(true=true, shuffled=0.1)
     assert holds(fig5.STUDY, "labels", runs) is expected
     assert holds(fig5.STUDY, "labels-alignment", runs)

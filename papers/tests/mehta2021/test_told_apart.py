@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import theodolite
-from theodolite.data import digits, image_standardized, shuffled_labels
+from theodolite.data import digits, image_standardized, random_labels
 from theodolite.interventions import scale_init_
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, Stop, train
@@ -37,17 +37,16 @@ def told(net, inputs, labels):
 
 def test_true_labels_look_like_learning(images):
     inputs, labels = images
-    assert "looks like learning" in told(trained(inputs, labels), inputs, labels)["text"]
+    assert told(trained(inputs, labels), inputs, labels)["finding"] == "learning"
 
 
-def test_shuffled_labels_look_like_memorising(images):
+def test_random_labels_without_held_out_examples_are_undecided(images):
     inputs, labels = images
-    wrong = shuffled_labels(labels, torch.Generator().manual_seed(0))
-    assert "looks like memorising" in told(trained(inputs, wrong), inputs, wrong)["text"]
+    wrong = random_labels(labels, torch.Generator().manual_seed(0))
+    assert told(trained(inputs, wrong), inputs, wrong)["finding"] == "undecided"
 
 
 def test_a_sin_layer_of_large_scale_is_not_called_learning(images):
     inputs, labels = images
     answer = told(trained(inputs, labels, "sin", sigma=7.0), inputs, labels)
-    assert answer["certainty"] == "open"
-    assert "the first layer scrambles them" in answer["why"]
+    assert answer["certainty"] != "clear"

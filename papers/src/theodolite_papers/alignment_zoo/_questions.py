@@ -1,7 +1,7 @@
 """Studies of the zoo: every group of networks is a run, a hypothesis is a claim about all of them.
 
 The networks of a group share their data, their labels and their seed, so the group is what can be
-drawn again: the ledger's resamples are draws of whole groups.
+left out in turn: intervals of the ledger are over groups.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import theodolite as th
-from theodolite.measures.representation import neighbour_accuracy, readout_accuracy
+from theodolite.measures.representation import neighbour_accuracy, probe_accuracy
 from theodolite_papers.alignment_zoo.baselines import baselines, gradient_noise
 from theodolite_papers.alignment_zoo.data import KINDS, Task, images, task_of
 from theodolite_papers.alignment_zoo.design import HELD_OUT_DATA, Network
@@ -117,13 +117,14 @@ def measured_layers(model: nn.Module, data: tuple[Tensor, Tensor], classes: int)
     blocks = blocks_of(model)
     tangent = min(PROBE, _TANGENT_PAIRS // classes)
     sizes = {**dict.fromkeys((*_FAMILIES, "pairs"), PROBE), "tangent": tangent}
-    main = th.survey(
-        model, data, families=_FAMILIES, layers=blocks, sizes=sizes, options={"heat_maps": False}
-    )
-    weights = th.survey(model, data, families="covariance")
+    as_ever: dict[str, Any] = {"seconds": None, "pool": "flatten"}
+    main = th.survey(model, data, families=_FAMILIES, layers=blocks, sizes=sizes, **as_ever)
+    weights = th.survey(model, data, families="covariance", **as_ever)
     seen = set()
     for found in (main, weights):
         for row in found.to_frame().to_dict("records"):
+            if row["layer"] == "input":
+                continue
             layer = _block(row["layer"], blocks)
             if (layer, row["family"], row["measure"]) in seen:
                 continue
@@ -145,7 +146,7 @@ def _block(layer: Any, blocks: list[str]) -> int:
 _CHEAP = {
     "kernel": ("cka_target",),
     "gradient": ("feature_omega_contrast", "omega_contrast"),
-    "representation": ("neighbour_accuracy", "readout_accuracy", "alignment_area"),
+    "representation": ("neighbour_accuracy", "probe_accuracy", "alignment_area"),
 }
 
 
@@ -156,14 +157,14 @@ def _curves(network: Network, run: TrainedNetwork, task: Task) -> Iterator[dict[
     ends = {"first": blocks[0], "last": blocks[-2]}
     probe = task.x[:_DENSE], task.y[:_DENSE]
     sizes = {**dict.fromkeys(_CHEAP, _DENSE), "pairs": 0}
-    options = {"heat_maps": False, "stiffness": False}
+    options = {"details": False, "pool": "flatten"}
     for look in run.looks:
         model.load_state_dict(look.weights)
         generator = torch.Generator().manual_seed(network.seed)
         noise = gradient_noise(model, task, generator)
         found = th.survey(
             model, probe, families=tuple(_CHEAP), layers=[*{*ends.values()}], sizes=sizes,
-            permutations=0, options=options,
+            permutations=0, seconds=None, options=options,
         ).to_frame()  # fmt: skip
         values = found.set_index(["layer", "measure"])["value"]
         yield {
@@ -230,7 +231,7 @@ def _outcome(run: TrainedNetwork, task: Task) -> Row:
 
 
 def _evidence(run: TrainedNetwork, task: Task) -> Row:
-    """What ``theodolite.advice.judge_fit`` asks for, from training examples alone."""
+    """What ``theodolite.advice.judge_inputs`` asks for, from training examples alone."""
     x, labels = task.x, task.y
     with torch.no_grad():
         first = run.model.blocks[0](x).flatten(1)  # type: ignore[index, operator]
@@ -240,7 +241,7 @@ def _evidence(run: TrainedNetwork, task: Task) -> Row:
         "fit_examples": len(x),
         "input_size": inputs.shape[1],
         "input_neighbours": neighbour_accuracy(inputs, labels).item(),
-        "input_readout": readout_accuracy(inputs, labels).item(),
+        "input_probe": probe_accuracy(inputs, labels).item(),
         "first_layer_neighbours": neighbour_accuracy(first, labels).item(),
     }
 
@@ -294,7 +295,7 @@ _SCORES = (
 def _frozen(
     model: nn.Module, data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 ) -> dict[str, float]:
-    """Test accuracy of a linear read-out of frozen features; that of neighbours, one left out."""
+    """Test accuracy of a linear probe of frozen features; that of neighbours, one left out."""
     from sklearn.linear_model import RidgeClassifierCV
 
     with torch.no_grad():
@@ -303,11 +304,11 @@ def _frozen(
             for x in (data[0], test[0])
         )
     spread = features.std() + 1e-12
-    readout = RidgeClassifierCV([10.0**power for power in range(-3, 4)])
-    readout.fit((features / spread).numpy(), data[1].numpy())
+    probe = RidgeClassifierCV([10.0**power for power in range(-3, 4)])
+    probe.fit((features / spread).numpy(), data[1].numpy())
     return {
         "neighbour_accuracy": neighbour_accuracy(features, data[1]).item(),
-        "frozen_accuracy": float(readout.score((others / spread).numpy(), test[1].numpy())),
+        "frozen_accuracy": float(probe.score((others / spread).numpy(), test[1].numpy())),
     }
 
 

@@ -8,7 +8,7 @@ how often it is wrong or silent. ``alarm``: when to stop, without a validation s
 import numpy as np
 import pandas as pd
 
-from theodolite.advice import FitEvidence, judge_fit
+from theodolite.advice import FitEvidence
 from theodolite_papers.alignment_zoo._questions import question_study
 from theodolite_papers.alignment_zoo.alarms import stopped
 from theodolite_papers.alignment_zoo.generalisation import bars
@@ -25,6 +25,7 @@ from theodolite_papers.alignment_zoo.predictors import Predictors
 from theodolite_papers.alignment_zoo.registration import registered
 from theodolite_papers.alignment_zoo.statistics import coverage_curve
 from theodolite_papers.alignment_zoo.tables import Zoo
+from theodolite_papers.calibration.memorising import rule_answer
 from theodolite_papers.ledger import Bars, Heat, Line, Panel, Points
 
 __all__ = [
@@ -102,7 +103,7 @@ def evidence_of(row: "pd.Series[float]") -> FitEvidence:
         examples=int(row["fit_examples"]),
         input_size=int(row["input_size"]),
         input_neighbours=float(row["input_neighbours"]),
-        input_readout=float(row["input_readout"]),
+        input_probe=float(row["input_probe"]),
         first_layer_neighbours=float(row["first_layer_neighbours"]),
     )
 
@@ -112,8 +113,8 @@ def verdict_sample(zoo: Zoo) -> Sample:
     answers, shares = [], []
     for _, row in zoo.networks.iterrows():
         evidence = evidence_of(row)
-        answers.append(float(ANSWERS.index(judge_fit(evidence).answer)))
-        best = max(evidence.input_neighbours, evidence.input_readout)
+        answers.append(float(ANSWERS.index(rule_answer(evidence))))
+        best = max(evidence.input_neighbours, evidence.input_probe)
         shares.append(evidence.share(best) if evidence.fit > 0 else np.nan)
     carried = zoo.networks["carried_over"].to_numpy(np.float64)
     columns = np.column_stack([answers, _truth(zoo.networks), shares, carried])

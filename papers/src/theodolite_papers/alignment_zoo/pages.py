@@ -43,7 +43,13 @@ from theodolite_papers.alignment_zoo.predictors import (
 from theodolite_papers.alignment_zoo.registration import registered
 from theodolite_papers.alignment_zoo.statistics import interval, smallest_information
 from theodolite_papers.alignment_zoo.tables import Zoo, load
-from theodolite_papers.ledger import Verdict, find_study, judge_study, load_results
+from theodolite_papers.ledger import (
+    Verdict,
+    decider_text,
+    find_study,
+    judge_study,
+    load_results,
+)
 
 __all__ = ["alarm_table", "page_values", "write_page"]
 
@@ -214,7 +220,7 @@ def _rank_markdown(table: pd.DataFrame, question: str) -> str:
 _HEADLINES = {family.headline for family in FAMILIES.values()}
 _BASELINES = {
     "train_loss", "margin", "weight_norm", "path_norm", "sharpness_hessian",
-    "gradient_noise_scale", "readout_accuracy", "neighbour_accuracy", "input_readout_accuracy",
+    "gradient_noise_scale", "probe_accuracy", "neighbour_accuracy", "input_probe_accuracy",
     "input_neighbour_accuracy",
 }  # fmt: skip
 _BEST = 5
@@ -452,12 +458,14 @@ def _hypotheses(question: str) -> str:
     rows = []
     for verdict in _verdicts(question):
         numbers = [n for one in verdict.outcomes.values() for n in one.numbers.items()]
+        decided = [] if verdict.decider is None else [decider_text(verdict.decider)]
         rows.append(
             {
                 "hypothesis": f"{verdict.claim.text} `{verdict.claim.id}`",
-                "measured": ", ".join(f"{name} {_number(value, 3)}" for name, value in numbers),
-                "verdict": f"**{verdict.status}**"
-                + ("" if verdict.resampled is None else f" ({100 * verdict.resampled:.0f} %)"),
+                "measured": ", ".join(
+                    [*decided, *(f"{name} {_number(value, 3)}" for name, value in numbers)]
+                ),
+                "verdict": f"**{verdict.status}**",
             }
         )
     return _markdown(pd.DataFrame(rows))

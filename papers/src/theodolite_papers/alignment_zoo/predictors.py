@@ -65,9 +65,9 @@ class Predictor:
         return 1.0 if self.rises else -1.0
 
 
-# What a user has without alignment, beside the baselines of the tables: plain read-outs.
+# What a user has without alignment, beside the baselines of the tables: plain linear probes.
 _READ_OUTS = (
-    "readout_accuracy", "neighbour_accuracy", "input_readout_accuracy", "input_neighbour_accuracy",
+    "probe_accuracy", "neighbour_accuracy", "input_probe_accuracy", "input_neighbour_accuracy",
 )  # fmt: skip
 # Rows of a survey that stand among the baselines already, or that only describe another row.
 _NOT_JUDGED = (

@@ -17,7 +17,14 @@ from typing import Any
 from theodolite_papers.alignment_zoo.alarms import AlarmRule
 from theodolite_papers.alignment_zoo.judging import STATISTICS, Sample
 from theodolite_papers.alignment_zoo.predictors import Predictor
-from theodolite_papers.ledger import Outcome, outcome
+from theodolite_papers.ledger import (
+    Outcome,
+    above,
+    below,
+    decided,
+    outcome,
+    shown_as,
+)
 
 __all__ = ["Hypothesis", "Registered", "registered"]
 
@@ -55,12 +62,16 @@ class Hypothesis:
         numbers = {self.of or self.statistic: value, **shown}
         if value != value:
             return outcome(None, **numbers)
-        holds = True
+        name = self.of or self.statistic
+        known = {other: o for other, o in others.items() if o == o}
         if self.at_least is not None:
-            holds = value >= self.at_least and all(value > o for o in others.values() if o == o)
-        if self.at_most is not None:
-            holds = value <= self.at_most and all(value < o for o in others.values() if o == o)
-        return outcome(holds, **numbers)
+            bound = above(name, value, self.at_least, strict=False)
+            leads = [above(f"{name} minus {other}", value - o) for other, o in known.items()]
+        else:
+            assert self.at_most is not None
+            bound = below(name, value, self.at_most, strict=False)
+            leads = [below(f"{name} minus {other}", value - o) for other, o in known.items()]
+        return shown_as(decided(bound, *leads), **numbers)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ __all__ = ["RECORDS", "Zoo", "load", "merge", "save"]
 
 RECORDS = Path(__file__).parents[3] / "records" / "alignment_zoo"
 _FILE = "zoo.npz"
+_RENAMED = ("readout", "probe")  # part of a measure's name when the file was written -> now
 
 # Columns without which a table makes no sense; ``schema`` describes all of them.
 _KEYS = {
@@ -117,7 +118,9 @@ def load(folder: str | os.PathLike[str] = RECORDS) -> Zoo:
         if column.endswith("#words"):
             continue
         words = arrays.get(f"{key}#words")
-        columns[table][column] = (
+        if words is not None:
+            words = np.char.replace(words, *_RENAMED)
+        columns[table][column.replace(*_RENAMED)] = (
             (array.astype(np.float64) if array.dtype.kind == "f" else array)
             if words is None
             else pd.Categorical.from_codes(array.astype(np.int64), pd.Index(words.tolist()))

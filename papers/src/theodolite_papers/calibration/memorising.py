@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from theodolite.advice import FitEvidence, judge_fit
-from theodolite.measures.representation import neighbour_accuracy, readout_accuracy
+from theodolite.advice import FitEvidence, InputFinding, judge_inputs
+from theodolite.measures.representation import neighbour_accuracy, probe_accuracy
 from theodolite.sweeps import run_in_processes
 from theodolite_papers.calibration.tasks import CHOSEN, JUDGED
 
@@ -41,6 +41,7 @@ __all__ = [
     "Trial",
     "confusion",
     "outcomes",
+    "rule_answer",
     "run_trial",
     "trials",
 ]
@@ -100,7 +101,7 @@ class Outcome:
     examples: int
     input_size: int
     input_neighbours: float
-    input_readout: float
+    input_probe: float
     first_layer_neighbours: float
     carried_over: float
     outcome: str
@@ -235,7 +236,7 @@ def run_trial(trial: Trial, name: str) -> Outcome:
         examples=len(probe),
         input_size=inputs.shape[1],
         input_neighbours=neighbour_accuracy(inputs, labels).item(),
-        input_readout=readout_accuracy(inputs, labels).item(),
+        input_probe=probe_accuracy(inputs, labels).item(),
         first_layer_neighbours=neighbour_accuracy(first, labels).item(),
     )
     test = _accuracy(net, x_test, others)
@@ -246,8 +247,24 @@ def run_trial(trial: Trial, name: str) -> Outcome:
         test_accuracy=test,
         carried_over=carried,
         outcome=_outcome(evidence, carried),
-        answer=judge_fit(evidence).answer,
+        answer=rule_answer(evidence),
     )
+
+
+def rule_answer(evidence: FitEvidence) -> str:
+    """The answer that was calibrated: inputs that predict the fit, inputs at chance, or neither.
+
+    The instrument says "undecided" for inputs at chance: a task may need the architecture.
+    """
+    return _ANSWERS.get(judge_inputs(evidence), "undecided")
+
+
+_ANSWERS = {
+    InputFinding.PREDICT: "learning",
+    InputFinding.FIRST_LAYER_PREDICTS: "learning",
+    InputFinding.AT_CHANCE: "memorising",
+}
+_RENAMED = {"input_readout": "input_probe"}  # column when the file was written -> now
 
 
 def _outcome(evidence: FitEvidence, carried: float) -> str:
@@ -271,9 +288,10 @@ def outcomes(name: str, folder: Path = RECORDS) -> list[Outcome]:
     found = []
     with gzip.open(folder / f"{name}.csv.gz", "rt", newline="") as file:
         for row in csv.DictReader(file):
-            values = {key: types[key](row[key]) for key in types}  # type: ignore[operator]
+            cells = {_RENAMED.get(key, key): text for key, text in row.items()}
+            values = {key: types[key](cells[key]) for key in types}  # type: ignore[operator]
             evidence = FitEvidence(**{key: values[key] for key in evidence_names})
-            values["answer"] = judge_fit(evidence).answer
+            values["answer"] = rule_answer(evidence)
             values["outcome"] = _outcome(evidence, values["carried_over"])
             found.append(Outcome(**values))
     return found

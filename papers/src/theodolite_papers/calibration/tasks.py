@@ -1,6 +1,6 @@
 """Tasks of many kinds, each with test examples: generated, tabular, text and images.
 
-The rule of ``theodolite.advice.judge_fit`` was chosen on :data:`CHOSEN` and is judged on
+The rule of ``theodolite.advice.judge_inputs`` was chosen on :data:`CHOSEN` and is judged on
 :data:`JUDGED`, whose kinds of task it has not seen.
 """
 

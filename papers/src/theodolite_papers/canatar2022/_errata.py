@@ -53,7 +53,7 @@ ERRATA: tuple[Erratum, ...] = (
     Erratum(
         "E12",
         "Eq. (7): last layer's kernel plus a gradient term",
-        "a trainable bias of the read-out adds 1 to the first term, a fixed output scale s "
+        "a trainable bias of the last layer adds 1 to the first term, a fixed output scale s "
         "multiplies both by its square; centring removes the former",
     ),
     Erratum(

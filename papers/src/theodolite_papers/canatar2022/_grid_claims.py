@@ -9,10 +9,14 @@ from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED, NULL, NULL_
 from theodolite_papers.ledger import (
     LARGE,
     Claim,
+    Condition,
     Outcome,
     Result,
     Results,
-    clearly_positive,
+    above,
+    below,
+    decided,
+    mean_condition,
     outcome,
     pearson,
     spearman,
@@ -75,7 +79,8 @@ def of_kept(check: Check) -> Check:
 
 def grid_claim(name: str, text: str, check: Check, **options: Any) -> Claim:
     """A claim about the kept runs of each seed, unless it says otherwise."""
-    return Claim(f"{_STUDY_ID}.{name}", text, of_kept(check), **{"scope": "seed", **options})
+    settings = {"scope": "seed", "unit": "network", "kept": kept, **options}
+    return Claim(f"{_STUDY_ID}.{name}", text, of_kept(check), **settings)
 
 
 def profiles(runs: Results, name: str, row: int = BIASED) -> np.ndarray:
@@ -97,17 +102,20 @@ def _ends(runs: Results, name: str, first: int, **beside: int) -> Outcome:
     for key, row in (("share", BIASED), ("share_debiased", DEBIASED)):
         values = profiles(runs, name, row)
         shares[key] = float((values[:, -1 - first] > values[:, first]).mean())
-    return outcome(shares["share"] >= _MOST, **shares, **beside)
+    return decided(above("share", shares["share"], _MOST, strict=False), **shares, **beside)
 
 
 def _extremes(runs: Results) -> Outcome:
     target = profiles(runs, "target_train").mean(0)
     inputs = profiles(runs, "input_train").mean(0)
-    last = len(target) - 1
-    holds = target.argmax() == last and target.argmin() == 0
-    holds = holds and inputs.argmax() == 0 and inputs.argmin() == last
-    return outcome(
-        bool(holds),
+    lead = {
+        "target: last minus next": target[-1] - target[:-1].max(),
+        "target: next minus first": target[1:].min() - target[0],
+        "input: first minus next": inputs[0] - inputs[1:].max(),
+        "input: next minus last": inputs[:-1].min() - inputs[-1],
+    }
+    return decided(
+        *map(above, lead, lead.values()),
         target_largest=target.argmax() + 1,
         target_smallest=target.argmin() + 1,
         input_largest=inputs.argmax() + 1,
@@ -118,9 +126,14 @@ def _extremes(runs: Results) -> Outcome:
 def _turned_by_training(runs: Results) -> Outcome:
     before = profiles(runs, "initial_train").mean(0)
     after = profiles(runs, "target_train").mean(0)
-    holds = before[-1] < before[0] and after[-1] > after[0]
-    numbers = {"first_before": before[0], "last_before": before[-1]}
-    return outcome(holds, **numbers, first_after=after[0], last_after=after[-1])
+    return decided(
+        below("last minus first, before", before[-1] - before[0]),
+        above("last minus first, after", after[-1] - after[0]),
+        first_before=before[0],
+        last_before=before[-1],
+        first_after=after[0],
+        last_after=after[-1],
+    )
 
 
 def _by_momentum(name: str, layer: int, sign: int) -> Check:
@@ -140,15 +153,17 @@ def _by_momentum(name: str, layer: int, sign: int) -> Check:
             "momentum": float(np.mean([pair[True] for pair in whole])) if whole else np.nan,
             "plain": float(np.mean([pair[False] for pair in whole])) if whole else np.nan,
         }
-        holds = clearly_positive([sign * one for one in differences])
-        return outcome(holds, **means, pairs=len(whole))
+        if len(whole) < 2:
+            return outcome(None, **means, pairs=len(whole))
+        lead = mean_condition("lead", [sign * one for one in differences], "pairs of networks")
+        return decided(lead, **means, pairs=len(whole))
 
     return check
 
 
 def _input_hurts(runs: Results) -> Outcome:
     r = pearson(runs["test_accuracy"], profiles(runs, "input_train").mean(1))
-    return outcome(r < 0, correlation=r)
+    return decided(below("correlation", r))
 
 
 def _misranked(runs: Results) -> Outcome:
@@ -158,13 +173,13 @@ def _misranked(runs: Results) -> Outcome:
     if not worse.any():
         return outcome(None, pairs=0)
     share = (last[:, None] > last[None, :])[worse].mean()
-    return outcome(share >= _MISRANKED, share=share, pairs=worse.sum())
+    return decided(above("share", share, _MISRANKED, strict=False), pairs=worse.sum())
 
 
 def _train_tells_test(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").ravel() for name in ("train", "test"))
     r = pearson(train, test)
-    return outcome(r > 0.9, correlation=r)
+    return decided(above("correlation", r, 0.9))
 
 
 def _above_chance(runs: Results) -> Outcome:
@@ -173,9 +188,8 @@ def _above_chance(runs: Results) -> Outcome:
     share = float((rows[:, 0] > rows[:, NULL_TOP]).mean())
     first = runs.array("target_train")[:, :, 0].astype(np.float64).mean(0)
     mean = rows.mean(0)
-    return outcome(
-        share >= _MOST,
-        share=share,
+    return decided(
+        above("share", share, _MOST, strict=False),
         last_biased=mean[0],
         last_debiased=mean[DEBIASED],
         last_null=mean[NULL],
@@ -188,23 +202,28 @@ def _above_chance(runs: Results) -> Outcome:
 def _order_on_both_sets(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").mean(0) for name in ("train", "test"))
     rank = spearman(train, test)
-    return outcome(rank >= 0.9, spearman=rank)
+    return decided(above("spearman", rank, 0.9, strict=False))
 
 
 def _deeper_is_closer(runs: Results) -> Outcome:
     target = profiles(runs, "target_train").mean(0)
     rank = spearman(np.arange(len(target)), target)
     steps = int((np.diff(target) < 0).sum())
-    holds = steps == 0 if runs.first.size in LARGE else rank >= 0.8
-    return outcome(holds, spearman=rank, falls=steps, first=target[0], last=target[-1])
+    if runs.first.size in LARGE:
+        condition = above("smallest_step", np.diff(target).min(), strict=False)
+    else:
+        condition = above("spearman", rank, 0.8, strict=False)
+    return decided(condition, spearman=rank, falls=steps, first=target[0], last=target[-1])
 
 
 def _input_gives_way(runs: Results) -> Outcome:
     inputs, target = (profiles(runs, f"{name}_train").mean(0) for name in ("input", "target"))
     rank = spearman(np.arange(len(inputs)), inputs - target)
-    holds = inputs[0] > target[0] and target[-1] > inputs[-1] and rank <= -0.8
-    excess = {"first_excess": inputs[0] - target[0], "last_excess": inputs[-1] - target[-1]}
-    return outcome(holds, spearman=rank, **excess)
+    return decided(
+        below("spearman", rank, -0.8, strict=False),
+        above("first_excess", inputs[0] - target[0]),
+        below("last_excess", inputs[-1] - target[-1]),
+    )
 
 
 def _average_tells_accuracy(runs: Results) -> Outcome:
@@ -212,9 +231,8 @@ def _average_tells_accuracy(runs: Results) -> Outcome:
     test = profiles(runs, "target_test").mean(1)
     train = profiles(runs, "target_train").mean(1)
     rank = spearman(test, accuracy)
-    return outcome(
-        rank >= _SPEARMAN[runs.runs[0].size or "lite"],
-        spearman=rank,
+    return decided(
+        above("spearman", rank, _SPEARMAN[runs.runs[0].size or "lite"], strict=False),
         pearson_test=pearson(test, accuracy),
         pearson_train=pearson(train, accuracy),
     )
@@ -233,17 +251,15 @@ def chosen_models(runs: Results) -> dict[str, Result]:
 
 def _power_gathers(runs: Results) -> Outcome:
     end, start = runs["power_10_end"], runs["power_10_start"]
-    holds = end.min() >= 0.85 and (end - start).min() >= 0.3
-    return outcome(
-        bool(holds),
-        smallest_end=end.min(),
-        smallest_rise=(end - start).min(),
+    return decided(
+        above("smallest_end", end.min(), 0.85, strict=False),
+        above("smallest_rise", (end - start).min(), 0.3, strict=False),
         share=((end >= 0.85) & (end - start >= 0.3)).mean(),
     )
 
 
 def _median_over_seeds(
-    read: Callable[[Results], Numbers], holds: Callable[[Numbers], bool]
+    read: Callable[[Results], Numbers], conditions: Callable[[Numbers], list[Condition]]
 ) -> Check:
     """A check of medians over seeds, since what one model of each shows may be an accident.
 
@@ -255,8 +271,7 @@ def _median_over_seeds(
         if not seeds:
             return outcome(None, seeds=0)
         medians = {name: float(np.median([seed[name] for seed in seeds])) for name in seeds[0]}
-        passed = sum(holds(seed) for seed in seeds)
-        return outcome(holds(medians), **medians, seeds=len(seeds), passed=passed)
+        return decided(*conditions(medians), **medians, seeds=len(seeds))
 
     return check
 
@@ -271,9 +286,13 @@ def _best_model(runs: Results) -> Numbers:
     return power | growth
 
 
-def _is_low_rank(model: Numbers) -> bool:
-    power, growth = ([model[f"{key}_{k}"] for k in (9, 10)] for key in ("power", "gap_growth"))
-    return min(power) >= 0.9 and min(growth) >= 2
+def _is_low_rank(model: Numbers) -> list[Condition]:
+    bounds = {"power": 0.9, "gap_growth": 2.0}
+    return [
+        above(f"{key}_{k}", model[f"{key}_{k}"], bound, strict=False)
+        for key, bound in bounds.items()
+        for k in (9, 10)
+    ]
 
 
 def _worst_model(runs: Results) -> Numbers:
@@ -282,8 +301,11 @@ def _worst_model(runs: Results) -> Numbers:
     return {**worst, "best_9": models["best"]["power_9_end"]}
 
 
-def _lags_behind(models: Numbers) -> bool:
-    return models["worst_9"] < min(models["worst_10"], models["best_9"])
+def _lags_behind(models: Numbers) -> list[Condition]:
+    return [
+        above(f"{other} minus worst_9", models[other] - models["worst_9"])
+        for other in ("worst_10", "best_9")
+    ]
 
 
 def _misleading_model(runs: Results) -> Outcome:
@@ -292,9 +314,8 @@ def _misleading_model(runs: Results) -> Outcome:
     behind = runs["test_accuracy"].max() - runs["test_accuracy"]
     shallow = runs["gap_9_end"] < runs["gap_10_end"] / 2
     found = (cka > 0.9) & (behind >= 0.1) & shallow
-    return outcome(
-        bool(found.any()),
-        models=found.sum(),
+    return decided(
+        above("models", found.sum(), 1, strict=False),
         aligned=(cka > 0.9).sum(),
         largest_cka=cka.max(),
         farthest_behind=behind.max(),
@@ -304,7 +325,7 @@ def _misleading_model(runs: Results) -> Outcome:
 def _full_rank(runs: Results) -> Outcome:
     width = {layer: runs.runs[0].arrays[f"modes_{layer}"][-1] for layer in (9, 10)}
     share = {f"layer_{k}": runs[f"rank_{k}_start"].min() / width[k] for k in width}
-    return outcome(min(share.values()) >= 0.85, **share)
+    return decided(*(above(name, v, 0.85, strict=False) for name, v in share.items()))
 
 
 CLAIMS = (

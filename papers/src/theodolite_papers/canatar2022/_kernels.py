@@ -7,13 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.measures.kernel import (
-    KernelSpectrum,
-    cumulative_power,
-    layer_profile,
-    power_evenness,
-    spectral_gap,
-)
+from theodolite.measures.kernel import KernelSpectrum, cumulative_power, layer_profile
+from theodolite_papers.canatar2022.formulas.spectrum import power_evenness, spectral_gap
 
 __all__ = [
     "BIASED",

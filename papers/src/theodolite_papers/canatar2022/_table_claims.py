@@ -1,5 +1,7 @@
 """Claims of Table I: correlations of factors, loss, accuracy and CKA over the kept runs."""
 
+from functools import partial
+
 import numpy as np
 
 from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
@@ -8,7 +10,10 @@ from theodolite_papers.ledger import (
     LARGE,
     Outcome,
     Results,
+    above,
     correlation_threshold,
+    decided,
+    inside,
     outcome,
     pearson,
 )
@@ -103,15 +108,18 @@ def _momentum_first(runs: Results) -> Outcome:
     rows = table[: len(FACTORS)]
     place, columns = FACTORS.index("momentum"), [COLUMNS.index(f"cka_{s}") for s in _SETS]
     own = rows[place, columns]
-    largest = all(np.nanargmax(rows[:, column]) == place for column in columns)
-    holds = bool(largest and (own > least).all())
-    return outcome(holds, cka_train=own[0], cka_test=own[1], threshold=least)
+    others = np.nanmax(np.delete(rows, place, 0)[:, columns], 0)
+    return decided(
+        *(above(f"cka_{s}", r, least) for s, r in zip(_SETS, own, strict=True)),
+        *(above(f"cka_{s} minus next", r - n) for s, r, n in zip(_SETS, own, others, strict=True)),
+        threshold=least,
+    )
 
 
 def _momentum_pooled(runs: Results) -> Outcome:
     table, least = coefficients(runs), _threshold(runs)
     test, train = (_entry(table, "momentum", f"cka_{name}") for name in ("test", "train"))
-    return outcome(test > least, cka_test=test, cka_train=train, threshold=least, kept=len(runs))
+    return decided(above("cka_test", test, least), cka_train=train, threshold=least, kept=len(runs))
 
 
 def _augmentation_first(runs: Results) -> Outcome:
@@ -121,39 +129,48 @@ def _augmentation_first(runs: Results) -> Outcome:
     accuracy, cka = accuracies[place], _entry(table, "augmentation", "cka_train")
     if np.isnan(accuracy):  # only runs with, or only runs without it, were kept
         return outcome(None, accuracy=accuracy, cka_train=cka)
-    holds = bool(np.nanargmax(accuracies) == place and accuracy > cka)
-    return outcome(holds, accuracy=accuracy, cka_train=cka)
+    others = np.nanmax(np.delete(accuracies, place))
+    return decided(
+        above("accuracy minus next factor", accuracy - others),
+        above("accuracy minus cka_train", accuracy - cka),
+        accuracy=accuracy,
+        cka_train=cka,
+    )
 
 
 def _weak_factors(runs: Results) -> Outcome:
     table, least = coefficients(runs), _threshold(runs)
     skip, batch = (_entry(table, name, "accuracy") for name in ("skip", "batch_size"))
-    largest = np.abs([skip, batch]).max()  # nan if either is, unlike the built-in max
-    return outcome(largest < least, skip=skip, batch_size=batch, threshold=least)
+    return decided(
+        inside("skip", skip, -least, least),
+        inside("batch_size", batch, -least, least),
+        threshold=least,
+    )
 
 
-def _average_better(runs: Results) -> Outcome:
+def _average_better(runs: Results, examples: str) -> Outcome:
+    """On training or test examples; max-pooling decides, other reducers are shown."""
     numbers = {}
     reducers = [r for r in _REDUCERS if r == "max" or f"target_test_{r}" in runs.runs[0].arrays]
     for reducer in reducers:
         table = coefficients(runs, reducer=reducer)
-        for name in _SETS:
-            numbers[f"average_{name}_{reducer}"] = _entry(table, f"average_cka_{name}", "accuracy")
-            numbers[f"last_{name}"] = _entry(table, f"cka_{name}", "accuracy")
-    gains = [numbers[f"average_{name}_max"] - numbers[f"last_{name}"] for name in _SETS]
-    return outcome(min(gains) > 0, **numbers)
+        average = _entry(table, f"average_cka_{examples}", "accuracy")
+        numbers[f"average_{examples}_{reducer}"] = average
+        numbers[f"last_{examples}"] = _entry(table, f"cka_{examples}", "accuracy")
+    gain = numbers[f"average_{examples}_max"] - numbers[f"last_{examples}"]
+    return decided(above("average minus last layer", gain), **numbers)
 
 
 def _test_better(runs: Results) -> Outcome:
     table = coefficients(runs)
     test, train = (_entry(table, f"cka_{name}", "accuracy") for name in ("test", "train"))
-    return outcome(test > train, cka_test=test, cka_train=train)
+    return decided(above("test minus train", test - train), cka_test=test, cka_train=train)
 
 
 def _sets_agree(runs: Results) -> Outcome:
     r = _entry(coefficients(runs), "cka_train", "cka_test")
     debiased = _entry(coefficients(runs, DEBIASED), "cka_train", "cka_test")
-    return outcome(r > 0.8, correlation=r, debiased=debiased)
+    return decided(above("correlation", r, 0.8), debiased=debiased)
 
 
 _SETS = ("train", "test")
@@ -217,16 +234,22 @@ CLAIMS = (
         "worse",
     ),
     grid_claim(
-        "table1-average",
-        "layer-averaged CKA correlates more with test accuracy than last-layer CKA, on both sets",
-        _average_better,
+        "table1-average-train",
+        "on training examples, layer-averaged CKA correlates more with test accuracy than "
+        "last-layer CKA",
+        partial(_average_better, examples="train"),
         sizes=LARGE,
-        published={
-            "average_train_max": 0.828,
-            "last_train": 0.528,
-            "average_test_max": 0.920,
-            "last_test": 0.850,
-        },
+        published={"average_train_max": 0.828, "last_train": 0.528},
+        fragile="the outcome depends on how maps are reduced to vectors, which the paper does not "
+        "say; max-pooling is judged, the others are shown",
+    ),
+    grid_claim(
+        "table1-average-test",
+        "on test examples, layer-averaged CKA correlates more with test accuracy than last-layer "
+        "CKA",
+        partial(_average_better, examples="test"),
+        sizes=LARGE,
+        published={"average_test_max": 0.920, "last_test": 0.850},
         fragile="the outcome depends on how maps are reduced to vectors, which the paper does not "
         "say; max-pooling is judged, the others are shown",
     ),

@@ -59,8 +59,8 @@ __all__ = ["STUDY", "Cell", "ResidualMLP", "measure"]
 
 _STAGES = ("start", "middle", "end")
 _POINTS = 24  # modes of a spectrum that are kept
-# As in the network it derives from. With 1 the read-out of 256 max-pooled features has a curvature
-# of about 50, and every rate above 0.04 diverges within a few steps.
+# As in the network it derives from. With 1 the last layer on 256 max-pooled features has a
+# curvature of about 50, and every rate above 0.04 diverges within a few steps.
 _OUTPUT_SCALE = 0.2
 _SHOWN = (1, 4, 7, 9, 10)  # layers of Figure 1; ten curves are too many
 _WORDS = {"skip": "skip", "batch_size": "batch size", "learning_rate": "learning rate"}
@@ -322,7 +322,7 @@ class _Block(nn.Module):
 
 
 class ResidualMLP(nn.Module):
-    """A unit, four residual blocks of two units, a unit, a linear read-out without bias.
+    """A unit, four residual blocks of two units, a unit, a linear output layer without bias.
 
     ``studied_layers`` names the ten hidden layers in order; the second layer of a block is taken
     after the addition.
@@ -346,7 +346,7 @@ class ResidualMLP(nn.Module):
         self.head = nn.Linear(width, num_classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs: the read-out of the penultimate features."""
+        """Outputs: the last layer on the penultimate features."""
         x = self.block2(self.block1(self.unit1(self.flatten(x))))
         outputs: Tensor = self.head(self.unit10(self.block4(self.block3(x))))
         return outputs

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.theory.kernel_regression import generalization_error, linear_probe, power_shortcut
+from theodolite.theory.kernel_regression import generalization_error, linear_probe
+from theodolite_papers.canatar2022.formulas.static_kernel import power_shortcut
 from theodolite_papers.ledger import (
     Claim,
     Line,
@@ -20,8 +21,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    below,
+    decided,
     mean_and_error,
-    outcome,
 )
 
 __all__ = ["STUDY", "Plateaus", "measure"]
@@ -115,7 +117,7 @@ def _theory(runs: Results) -> Outcome:
     pairs = {k: (run[f"measured_{k}"], run[f"theory_{k}"]) for k in (1, 2)}
     off = {f"off_{k}": abs(measured / theory - 1) for k, (measured, theory) in pairs.items()}
     numbers = {f"measured_{k}": pair[0] for k, pair in pairs.items()}
-    return outcome(max(off.values()) <= 0.05, **off, **numbers)
+    return decided(*(below(k, v, 0.05, strict=False) for k, v in off.items()), **numbers)
 
 
 def _shortcut(runs: Results) -> Outcome:
@@ -127,7 +129,7 @@ def _shortcut(runs: Results) -> Outcome:
         for k in (1, 2)
     }
     levels = {f"shortcut_{k}": run[f"shortcut_{k}"] for k in (1, 2)}
-    return outcome(max(off.values()) <= 0.05, **off, **levels)
+    return decided(*(below(k, v, 0.05, strict=False) for k, v in off.items()), **levels)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from theodolite_papers.ledger import Results, Study, Verdict
+from theodolite_papers.ledger import Results, Study, Verdict, verdict_document
 
 __all__ = ["print_studies", "print_verdicts", "study_document", "verdict_document"]
 
@@ -31,42 +31,6 @@ def study_document(study: Study) -> dict[str, Any]:
     }
 
 
-def verdict_document(study: Study, verdict: Verdict, runs: Results) -> dict[str, Any]:
-    """A verdict as JSON shows it: what was run beside the paper, and how firm it is.
-
-    ``settings`` are those in which the runs are not as published, with the ratio of numbers;
-    ``stand_in`` is null where nothing stands in; ``resampled`` is null for one seed; ``records``
-    counts the runs, and those that say which commit, device and claims they were made with.
-    """
-    from theodolite_papers.ledger import differences, origin_of
-
-    origin = origin_of(study, verdict.claim.id)
-    return {
-        "claim": verdict.claim.id,
-        "text": verdict.claim.text,
-        "whose": None if origin is None else vars(origin),
-        "size": verdict.size,
-        "settings": [
-            {"name": one.name, "ours": one.ours, "paper": one.paper, "ratio": one.ratio}
-            for one in differences(study, verdict.size, runs)
-        ],
-        "stand_in": study.stand_in.get(verdict.size),
-        "status": verdict.status,
-        "seeds": verdict.seeds,
-        "resampled": verdict.resampled,
-        "records": {
-            "runs": len(runs),
-            "with_provenance": sum(bool(run.claims) for run in runs),
-            "commits": sorted({run.commit for run in runs if run.commit}),
-        },
-        "published": {name: float(value) for name, value in verdict.claim.published.items()},
-        "outcomes": {
-            label: {"holds": one.holds, "numbers": dict(one.numbers)}
-            for label, one in verdict.outcomes.items()
-        },
-    }
-
-
 def print_studies(studies: Sequence[Study]) -> None:
     """One line per study."""
     from rich.console import Console
@@ -84,20 +48,22 @@ def print_studies(studies: Sequence[Study]) -> None:
 
 
 def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
-    """What was run and what stood in, then each claim with whose it is; one seed is dim."""
+    """What was run and what stood in, then each claim with whose it is."""
     from rich.console import Console
     from rich.text import Text
 
-    from theodolite_papers.ledger import Sized, origin_text
+    from theodolite_papers.ledger import Sized, decider_text, origin_text
 
     console = Console()
     sized = Sized.of(study, size, runs, verdicts)
     console.print(Text(sized.description(), style="bold"), soft_wrap=True)
     for verdict in verdicts:
-        style = "dim" if verdict.seeds == 1 else _STYLES.get(verdict.status, "bold")
+        style = _STYLES.get(verdict.status, "dim")
         said, claim = Text(sized.verdict_text(verdict), style=style), verdict.claim
         whose = Text(f"({origin_text(study, claim.id)})", style="dim")
         console.print(said, Text(claim.text), whose, soft_wrap=True)
+        if verdict.decider is not None:
+            console.print(Text(f"          {decider_text(verdict.decider)}"), soft_wrap=True)
         for label, one in verdict.outcomes.items():
             numbers = Text(f"          {label}: {_numbers(one.numbers)}", style="dim")
             console.print(numbers, soft_wrap=True)

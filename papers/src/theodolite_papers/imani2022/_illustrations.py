@@ -1,7 +1,7 @@
 """Small examples whose alignment is known by hand."""
 
 from collections.abc import Mapping
-from math import pi, sqrt
+from math import pi
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,6 @@ from theodolite.checks import (
     require_count,
     require_finite,
     require_nonempty,
-    require_positive,
 )
 from theodolite.errors import DomainError
 from theodolite.linalg import Singular, array_function, double, thin_svd
@@ -22,7 +21,6 @@ __all__ = [
     "labels_along",
     "singular_vector_labels",
     "two_arcs",
-    "two_processes",
 ]
 
 
@@ -114,28 +112,3 @@ def _singular(features: Tensor) -> Singular:
 def _require_direction(index: int, count: int) -> None:
     if not 1 <= index <= count:
         raise DomainError(f"direction: expected an index in 1..{count}, got {index}")
-
-
-def two_processes(
-    share: float = 0.95, total: float = 1.0
-) -> tuple[Float[Tensor, "2 2"], Float[Tensor, " 2"]]:
-    r"""A fast and a slow process: :math:`\Phi = \operatorname{diag}(6, 1)`.
-
-    Args:
-        share: :math:`p`, share of the loss that belongs to the fast process.
-        total: loss at the start, :math:`\|y\|^2`.
-
-    Returns:
-        Features, and targets :math:`(\sqrt p, \sqrt{1 - p})\sqrt{\text{total}}`.
-
-    Example:
-        >>> two_processes(0.5)[1].square()
-        tensor([0.5000, 0.5000], dtype=torch.float64)
-
-    References:
-        [imani2022], Figure 8.
-    """
-    require_between(0.0, 1.0, share=share)
-    require_positive(total=total)
-    features = torch.tensor([[6.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    return features, torch.tensor([sqrt(share), sqrt(1 - share)], dtype=torch.float64) * sqrt(total)

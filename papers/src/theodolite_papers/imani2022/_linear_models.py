@@ -9,19 +9,23 @@ from torch import Tensor
 from theodolite.linalg import LabelProjections, rank_tolerance, thin_svd
 from theodolite.measures.representation import prepare_features
 from theodolite.theory.convergence import (
-    LogisticRun,
     convert_step_size,
     diverges,
     gradient_descent_loss,
-    gradient_descent_weights,
+    steps_to_reduce,
+)
+from theodolite_papers.imani2022.formulas.logistic import (
+    LogisticRun,
     logistic_descent,
     logistic_error,
     logistic_loss,
-    steps_to_reduce,
+)
+from theodolite_papers.imani2022.formulas.trajectories import (
+    gradient_descent_weights,
     weight_norm_after,
 )
 
-__all__ = ["Classifier", "Readout", "Split", "best_classifier", "best_readout"]
+__all__ = ["Classifier", "LinearProbe", "Split", "best_classifier", "best_probe"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Readout:
+class LinearProbe:
     """One linear model at the step size that ended with the lowest training loss.
 
     Errors are mean squares divided by those of zero weights, where every run starts.
@@ -101,7 +105,7 @@ class Readout:
         return float(self.projections.residual.sum() / self.projections.energy.sum())
 
 
-def best_readout(split: Split, rates: Sequence[float], steps: int) -> Readout:
+def best_probe(split: Split, rates: Sequence[float], steps: int) -> LinearProbe:
     """The run with the lowest training loss after so many steps among those that converge.
 
     Args:
@@ -116,7 +120,7 @@ def best_readout(split: Split, rates: Sequence[float], steps: int) -> Readout:
     rest = (split.targets.square().sum() - coefficients.square().sum()).clamp(min=0)
     found = LabelProjections(values, coefficients.unsqueeze(1), rest.reshape(1), len(split.targets))
     basis = split.test @ right
-    runs = [Readout(found, basis, split.test_targets, rate) for rate in rates]
+    runs = [LinearProbe(found, basis, split.test_targets, rate) for rate in rates]
     stable = [run for run in runs if not diverges(found, run.step_size)]
     last = torch.tensor([steps], dtype=torch.float64, device=basis.device)
     return min(stable, key=lambda run: float(run.train_errors(last)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from theodolite_papers.imani2022._linear_models import Split, best_readout
+from theodolite_papers.imani2022._linear_models import Split, best_probe
 from theodolite_papers.imani2022._networks import Training
 from theodolite_papers.imani2022._peaks import (
     draw_tasks,
@@ -22,10 +22,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
-    all_of,
-    clearly_positive,
+    above,
+    decided,
     mean_and_error,
-    outcome,
 )
 
 __all__ = ["STUDY", "FewShot"]
@@ -76,8 +75,8 @@ def measure(config: FewShot, trial: Trial) -> Measured:
         curves = []
         for name in _NAMES:
             split = Split(rows[name], labels[0], new[name], labels[1])
-            found, curve = _readout(split.prepared(bias=config.bias), config)
-            plain, _ = _readout(split.prepared(bias=False), config)
+            found, curve = _probe(split.prepared(bias=config.bias), config)
+            plain, _ = _probe(split.prepared(bias=False), config)
             numbers |= {f"{role}_{name}_{key}": value for key, value in found.items()}
             numbers |= {f"plain_{role}_{name}_{key}": value for key, value in plain.items()}
             curves.append(curve)
@@ -86,8 +85,8 @@ def measure(config: FewShot, trial: Trial) -> Measured:
     return Measured(numbers, arrays, {role: getattr(tasks, role) for role in ("source", *_ROLES)})
 
 
-def _readout(split: Split, config: FewShot) -> tuple[dict[str, float], list[np.ndarray]]:
-    run = best_readout(split, config.rates, _JUDGED[-1])
+def _probe(split: Split, config: FewShot) -> tuple[dict[str, float], list[np.ndarray]]:
+    run = best_probe(split, config.rates, _JUDGED[-1])
     device = run.test_basis.device
     judged = torch.tensor(_JUDGED, device=device)
     steps = torch.tensor(_CURVE, device=device)
@@ -101,19 +100,16 @@ def _readout(split: Split, config: FewShot) -> tuple[dict[str, float], list[np.n
 
 
 def _compared(runs: Results, role: str, keys: tuple[str, ...], *, best: bool) -> Outcome:
-    """Whether transfer has the smallest (best) or largest mean of every quantity.
-
-    Undecided where a mean difference over the runs is within two standard errors of zero.
-    """
+    """Whether transfer has the smallest (best) or largest mean of every quantity."""
     numbers: dict[str, float] = {}
-    found: list[bool | None] = []
+    leads = []
     for key in keys:
         values = {name: runs[f"{role}_{name}_{key}"] for name in _NAMES}
         for other in ("original", "init"):
-            lead = values[other] - values["transfer"]
-            found.append(clearly_positive(lead if best else -lead))
+            lead = float((values[other] - values["transfer"]).mean())
+            leads.append(above(f"lead_on_{other}_{key}", lead if best else -lead))
         numbers |= {f"{name}_{key}": value.mean() for name, value in values.items()}
-    return outcome(all_of(found), **numbers)
+    return decided(*leads, **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:

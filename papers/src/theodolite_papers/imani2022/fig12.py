@@ -20,9 +20,11 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     in_order,
     named,
-    outcome,
 )
 
 __all__ = ["STUDY", "Specialization"]
@@ -71,12 +73,12 @@ def _not_monotone(runs: Results) -> Outcome:
     broken = [not _is_rising([run[f"related_{key}"] for key in _KEYS]) for run in runs]
     means = {key: runs.mean(f"related_{key}") for key in _KEYS}
     share = sum(broken) / len(broken)
-    return outcome(share > 0.5, share_of_runs_without_rise=share, **means)
+    return decided(above("share_of_runs_without_rise", share, 0.5), **means)
 
 
 def _specialized(runs: Results) -> Outcome:
     areas = runs.means(named("source", "related", suffix="_act3"))
-    return outcome(areas["related"] < 0.5 * areas["source"], **areas)
+    return decided(below("ratio", areas["related"] / areas["source"], 0.5), **areas)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from theodolite.data import digits, disjoint_rows, load_image_folder
 from theodolite.interventions import replace_head_
-from theodolite.measures.representation import one_vs_one_difference, prepare_features
+from theodolite.measures.representation import prepare_features
 from theodolite_papers.imani2022._networks import hidden_layers
-from theodolite_papers.imani2022._pretrained import published_network
+from theodolite_papers.imani2022.formulas.curves import one_vs_one_difference
 from theodolite_papers.lab.data import data_folder, random_labels
 from theodolite_papers.lab.models import mlp
+from theodolite_papers.lab.models.published import published_network
 from theodolite_papers.lab.training import Augmentation, Recipe, evaluate, train, train_ensemble
 from theodolite_papers.ledger import (
     LARGE,
@@ -28,8 +29,13 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     mean_and_error,
+    ordered,
     outcome,
+    shown_as,
 )
 
 __all__ = ["STUDY", "NegativeTransfer", "OfficeDomains", "office_domains"]
@@ -346,12 +352,12 @@ def _accuracy_falls(runs: Results) -> Outcome:
         f"{s}_on_{t}": run[f"accuracy_none_on_{t}"] - run[f"accuracy_{s}_on_{t}"]
         for s, t in _pairs(runs)
     }
-    return outcome(min(drops.values()) > 0, **{f"drop_{k}": v for k, v in drops.items()})
+    return decided(*(above(f"drop_{k}", v) for k, v in drops.items()))
 
 
 def _area_falls(runs: Results) -> Outcome:
     areas = {f"{s}_on_{t}": runs.mean(f"area_{s}_on_{t}") for s, t in _pairs(runs)}
-    return outcome(min(areas.values()) > 0, **areas)
+    return decided(*(above(name, area) for name, area in areas.items()))
 
 
 def _by_source(runs: Results) -> tuple[dict[str, float], dict[str, float]]:
@@ -371,9 +377,10 @@ def _by_source(runs: Results) -> tuple[dict[str, float], dict[str, float]]:
 
 def _same_order(runs: Results) -> Outcome:
     area, drop = _by_source(runs)
-    holds = sorted(area, key=lambda k: area[k]) == sorted(drop, key=lambda k: drop[k])
+    dearer = sorted(area, key=lambda k: area[k])
     numbers = {f"area_{k}": v for k, v in area.items()} | {f"drop_{k}": v for k, v in drop.items()}
-    return outcome(holds, **numbers)
+    by_area = ordered({name: drop[name] for name in dearer})
+    return shown_as(by_area, **numbers)
 
 
 def _office_order(runs: Results) -> Outcome:
@@ -388,7 +395,7 @@ def _office_order(runs: Results) -> Outcome:
 
 def _memorized(runs: Results) -> Outcome:
     losses = {name: float(runs[f"memorized_{name}"][0]) for name in _domains(runs)}
-    return outcome(max(losses.values()) < 0.02, **losses)
+    return decided(*(below(name, loss, 0.02) for name, loss in losses.items()))
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -476,7 +483,7 @@ STUDY = Study(
     not_run={
         "reduced": "Office-31 cannot be had here; the loader reads its folders. MobileNetV2 with "
         "its ImageNet weights stands in for ResNet-18",
-        "published": "ImageNet weights of ResNet-18 are carried by no package here, and the paper "
+        "published": "no package here has ImageNet weights of ResNet-18, and the paper "
         "does not print its split",
     },
 )

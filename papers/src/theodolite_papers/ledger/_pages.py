@@ -1,5 +1,6 @@
-"""The ledger: every claim at every size with what was measured, and as tables in one file."""
+"""The ledger: every claim at every size with what was measured; a short table, and as data."""
 
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from theodolite_papers.ledger._claims import DECIDED, LARGE, Results, Verdict, counted, judge_claim
-from theodolite_papers.ledger._published import SOURCES, origin_of, size_text
+from theodolite_papers.ledger._claims import (
+    DECIDED,
+    LARGE,
+    ONE_SEED,
+    Decider,
+    Results,
+    Verdict,
+    counted,
+    judge_claim,
+)
+from theodolite_papers.ledger._published import (
+    SOURCES,
+    Setting,
+    differences,
+    has_own_bound,
+    origin_of,
+    setting_text,
+    settings_of,
+    size_text,
+    unstudied_of,
+)
 from theodolite_papers.ledger._runs import (
     claims_hash,
     load_results,
@@ -24,10 +44,14 @@ __all__ = [
     "VERDICTS",
     "Chapter",
     "Entry",
+    "Exhibit",
     "Sized",
     "Spread",
     "chapters",
+    "decider_text",
     "errata_of",
+    "exhibit_of",
+    "ledger_json",
     "ledger_markdown",
     "number_text",
     "origin_text",
@@ -35,19 +59,25 @@ __all__ = [
     "spread_of",
     "spread_text",
     "tally_of",
+    "verdict_document",
+    "withdrawn_groups",
     "write_ledger",
 ]
 
 _JUDGED = ("lite", *LARGE)
 _ROUNDING = 1e-15
 VERDICTS = {
-    "holds": "on every seed; where the claim is about means over seeds, there",
-    "fails": "on no seed; where the claim is about means over seeds, not there",
-    "mixed": "holds on some seeds and fails on others",
-    "undecided": "the runs cannot decide it, or its premise did not come about",
+    "holds": "on every seed, and the 95 % interval of the deciding number (over seeds, else over "
+    "networks) lies on the claim's side, or five seeds or more agree",
+    "fails": "on no seed, and that interval excludes the claim, or five seeds or more agree",
+    "mixed": "clearly holds in some settings or networks and not in others",
+    "undecided": "the difference is inside the noise, the premise did not come about, or a bound "
+    "that is missed is ours and not the paper's",
+    ONE_SEED: "one run and no interval: which side it lies on is said, nothing is decided",
     "reported": "numbers without a verdict at this size",
     "not run": "no records",
 }
+FILE = "ledger.json"  # every claim at every size, one per line
 
 
 @dataclass(frozen=True)
@@ -125,9 +155,9 @@ class Sized:
         return f"{before}commit {commits}; {devices}; {claims}"
 
     def verdict_text(self, verdict: Verdict) -> str:
-        """The verdict with its seeds and resamples, and whether it rests on a stand-in."""
-        decided = verdict.status in DECIDED
-        return f"{verdict}, on a stand-in" if decided and self.stand_in else str(verdict)
+        """The verdict with its units, and whether it rests on a stand-in."""
+        said = verdict.status in (*DECIDED, ONE_SEED) and verdict.claim.unit != "calculation"
+        return f"{verdict}, on a stand-in" if said and self.stand_in else str(verdict)
 
     def spreads(self, verdict: Verdict) -> list[Spread]:
         """The numbers that were judged; a stand-in's are not compared with the paper's."""
@@ -183,18 +213,23 @@ class Chapter:
     errata: tuple[Erratum, ...]
     withdrawn: tuple[Mapping[str, Any], ...] = ()
 
-    def counts(self) -> Mapping[str, int]:
-        """Status -> number of claims, each at its largest size that was run."""
-        statuses = [entry.final_status(k) for entry, k in self._claims()]
-        return {status: statuses.count(status) for status in dict.fromkeys(sorted(statuses))}
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Whose -> status -> number of claims, each at its largest size that judged it."""
+        found: dict[str, dict[str, int]] = {}
+        for entry, k in self._claims():
+            origin = origin_of(entry.study, entry.study.claims[k].id)
+            of_source = found.setdefault(origin.source if origin else "ours", {})
+            status = entry.final_status(k)
+            of_source[status] = of_source.get(status, 0) + 1
+        return {
+            source: {status: tally[status] for status in VERDICTS if status in tally}
+            for source in SOURCES
+            if (tally := found.get(source))
+        }
 
     def differing(self) -> int:
         """Number of claims that came out differently at the sizes that judged them."""
         return sum(len({v.status for v in entry.judged(k)}) > 1 for entry, k in self._claims())
-
-    def on_one_seed(self) -> int:
-        """Number of claims that hold or fail at their largest size on a single seed."""
-        return sum(verdict.seeds == 1 for _, verdict in self._decided())
 
     def on_a_stand_in(self) -> int:
         """Number of claims that hold, fail or are mixed at their largest size on a stand-in."""
@@ -236,7 +271,10 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
     results = Results(())
     if size in study.configs:
         results = own_results(study, size, load_results(root, study, size))
-    verdicts = [judge_claim(claim, size, results, study.repeat) for claim in study.claims]
+    verdicts = [
+        judge_claim(claim, size, results, study.repeat, own_bound=has_own_bound(study, claim.id))
+        for claim in study.claims
+    ]
     return Sized.of(study, size, results, verdicts)
 
 
@@ -263,58 +301,204 @@ def spread_of(verdict: Verdict) -> list[Spread]:
 
 
 def write_ledger(results: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
-    """Write ``README.md``, every claim in tables, from the records in ``results``.
+    """Write ``README.md``, a table for each paper, and ``ledger.json``, every claim at every size.
 
     Returns:
-        The path of the file.
+        The path of the table.
 
     Raises:
         RecordError: If a record is damaged; the message names its folder.
     """
     target = Path(folder) / "README.md"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(ledger_markdown(chapters(results)), encoding="utf-8")
+    book = chapters(results)
+    target.write_text(ledger_markdown(book), encoding="utf-8")
+    (target.parent / FILE).write_text(ledger_json(book), encoding="utf-8")
     return target
 
 
 def ledger_markdown(book: Sequence[Chapter]) -> str:
-    """Every claim of every paper, in one table per study."""
+    """One table per paper: its figures and tables, what was run, and what became of its claims."""
     lines = [
         "# Ledger",
         "",
         "What the five papers claim, and what was measured here. Written by `theodolite study "
-        "ledger` from the records beside it; the documentation site (`make docs`) has the same "
-        "with pictures, a summary and a page for each paper.",
-        "Numbers are the middle value over the seeds (smallest to largest); a claim that fails "
-        "stays, with what was measured. Behind a verdict stand the number of seeds and how often "
-        "the claim holds when as many seeds are drawn again with replacement; a verdict on one "
-        "seed has no such number and is weak evidence.",
+        f"ledger` from the records beside it. [`{FILE}`]({FILE}) has every claim at every size, "
+        "one per line. The documentation site (`make docs`) shows all of it with pictures.",
+        "",
         provenance_of(book),
         "",
         "| verdict | meaning |",
         "|---|---|",
-        *(f"| {status} | {words} |" for status, words in VERDICTS.items()),
+        *(_row([status, words]) for status, words in VERDICTS.items()),
         "",
         "| claim | is |",
         "|---|---|",
-        *(f"| {source} | {words} |" for source, words in SOURCES.items()),
+        *(_row([source, words]) for source, words in SOURCES.items()),
     ]
     for chapter in book:
-        lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", tally_of(chapter)]
-        for entry in chapter.entries:
-            lines += _markdown_study(entry)
+        lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", tally_of(chapter), ""]
+        lines += ["| exhibit | study | our size | runs | the paper's claims | ours |"]
+        lines += ["|---|---|---|---|---|---|"]
+        lines += [_row(_exhibit_cells(entry)) for entry in chapter.entries]
+        lines += [
+            _row([", ".join(one["shows"]), "", "not run", "", one["reason"], ""])
+            for one in unstudied_of(chapter.paper.key)
+        ]
         if chapter.withdrawn:
-            lines += ["", "Withdrawn: verdicts on claims or settings that have changed since.", ""]
-            lines += ["| claim as it was | size | verdict then | reason |", "|---|---|---|---|"]
-            lines += [
-                _row([one["text"], one["size"], one["verdict"], f"{one['reason']} ({one['date']})"])
-                for one in chapter.withdrawn
-            ]
-        if chapter.errata:
-            lines += ["", "| erratum | the paper says | what is true, or was chosen |"]
-            lines += ["|---|---|---|"]
-            lines += [_row([e.id, e.printed, e.true]) for e in chapter.errata]
+            lines += ["", "Withdrawn:", ""]
+            lines += [f"- {_cell(one.text)}" for one in withdrawn_groups(chapter.withdrawn)]
     return "\n".join(lines) + "\n"
+
+
+def _exhibit_cells(entry: Entry) -> list[str]:
+    row = exhibit_of(entry)
+    study = f"`{entry.study.id}`"
+    return [row.shows, study, row.size, row.units, row.verdicts, row.own_verdicts]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A figure or table of a paper in one row.
+
+    Args:
+        shows: its name.
+        setting: the paper's settings, as far as they are printed.
+        size: the largest size that was run, with its ratios and stand-in.
+        units: seeds and runs.
+        verdicts: on the paper's claims, weakened ones included, at the largest size that judged.
+        own_verdicts: on ours.
+    """
+
+    shows: str
+    setting: str
+    size: str
+    units: str
+    verdicts: str
+    own_verdicts: str
+
+
+def exhibit_of(entry: Entry) -> Exhibit:
+    """The row of a study."""
+    study, drawn = entry.study, entry.drawn
+    printed = settings_of(study, drawn.size if drawn else study.default_size)
+    setting = "; ".join(_printed(one) for one in printed if one.paper is not None)
+    size, units = "not run", ""
+    if drawn is not None:
+        size = f"{drawn.text}. Stand-in: {drawn.stand_in}" if drawn.stand_in else drawn.text
+        units = f"{counted(drawn.seeds, study.repeat)}, {counted(len(drawn.results), 'run')}"
+    tallies: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    for k, claim in enumerate(study.claims):
+        origin = origin_of(study, claim.id)
+        tally = tallies[origin is None or origin.source == "ours"]
+        status = entry.final_status(k)
+        tally[status] = tally.get(status, 0) + 1
+    theirs, own = (_counted_statuses(tallies[ours]) for ours in (False, True))
+    return Exhibit(", ".join(study.shows), setting, size, units, theirs, own)
+
+
+def _printed(setting: Setting) -> str:
+    return f"{setting.name} {setting_text(setting.paper)}"
+
+
+def _counted_statuses(tally: Mapping[str, int]) -> str:
+    return ", ".join(f"{tally[status]} {status}" for status in VERDICTS if status in tally)
+
+
+@dataclass(frozen=True)
+class WithdrawnGroup:
+    """Verdicts of a study that were withdrawn for one reason."""
+
+    text: str
+    members: tuple[Mapping[str, Any], ...]
+
+
+def withdrawn_groups(withdrawn: Sequence[Mapping[str, Any]]) -> list[WithdrawnGroup]:
+    """One line per study, date and reason."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for one in withdrawn:
+        study = one["claim"].rpartition(".")[0]
+        groups.setdefault((study, one["date"], one["reason"]), []).append(one)
+    found = []
+    for (study, date, reason), members in groups.items():
+        words = [one["verdict"].partition(" (")[0] for one in members]
+        tally = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        text = f"{study}, {counted(len(members), 'verdict')} ({tally}): {reason} ({date})"
+        found.append(WithdrawnGroup(text, tuple(members)))
+    return found
+
+
+def ledger_json(book: Sequence[Chapter]) -> str:
+    """Every claim at every size that was run, and what was withdrawn: one JSON object per line."""
+    lines = [
+        verdict_document(entry.study, verdict, sized.results)
+        for chapter in book
+        for entry in chapter.entries
+        for sized in entry.sizes
+        if len(sized.results)
+        for verdict in sized.verdicts
+    ]
+    lines += [{"withdrawn": True, **one} for chapter in book for one in chapter.withdrawn]
+    texts = [json.dumps(_finite(line), ensure_ascii=False, allow_nan=False) for line in lines]
+    return "[\n" + ",\n".join(texts) + "\n]\n"
+
+
+def _finite(value: Any) -> Any:
+    """As strict JSON has it, with six digits: null where a number is undefined."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def verdict_document(study: Study, verdict: Verdict, runs: Results) -> dict[str, Any]:
+    """A verdict as JSON shows it: what was run beside the paper, and how firm it is.
+
+    ``settings`` are those in which the runs are not as published, with the ratio of numbers;
+    ``stand_in`` is null where nothing stands in; ``decider`` is the number that decided with its
+    interval; ``passed`` is null where a claim is about all runs together; ``records`` counts the
+    runs, and those that say which commit, device and claims they were made with.
+    """
+    origin = origin_of(study, verdict.claim.id)
+    return {
+        "claim": verdict.claim.id,
+        "text": verdict.claim.text,
+        "whose": None if origin is None else vars(origin),
+        "size": verdict.size,
+        "settings": [
+            {"name": one.name, "ours": one.ours, "paper": one.paper, "ratio": one.ratio}
+            for one in differences(study, verdict.size, runs)
+        ],
+        "stand_in": study.stand_in.get(verdict.size),
+        "status": verdict.status,
+        "verdict": str(verdict),
+        "decider": None if verdict.decider is None else vars(verdict.decider),
+        "unit": verdict.repeat,
+        "units": verdict.seeds,
+        "passed": verdict.passed,
+        "records": {
+            "runs": len(runs),
+            "with_provenance": sum(bool(run.claims) for run in runs),
+            "commits": sorted({run.commit for run in runs if run.commit}),
+        },
+        "published": {name: float(value) for name, value in verdict.claim.published.items()},
+        "outcomes": {
+            label: {"holds": one.holds, "numbers": dict(one.numbers)}
+            for label, one in verdict.outcomes.items()
+        },
+    }
+
+
+def decider_text(decider: Decider) -> str:
+    """``gain 0.12 (95 % interval 0.08 to 0.15 over 5 seeds; the claim needs above 0)``."""
+    text = f"{decider.name.replace('_', ' ')} {number_text(decider.value)}"
+    if math.isfinite(decider.low) and decider.high > decider.low:
+        ends = f"{number_text(decider.low)} to {number_text(decider.high)}"
+        return f"{text} (95 % interval {ends} over {decider.unit}; needed: {decider.bounds})"
+    return f"{text} (needed: {decider.bounds})"
 
 
 def provenance_of(book: Sequence[Chapter]) -> str:
@@ -330,25 +514,6 @@ def provenance_of(book: Sequence[Chapter]) -> str:
         "version 0.2.0, it cannot be shown; some of these studies were run more than once, where "
         "networks had not learned what they should. Each size of a study says which it is."
     )
-
-
-def _markdown_study(entry: Entry) -> list[str]:
-    study = entry.study
-    lines = ["", f"### {study.id}: {study.title}", "", f"Shows {', '.join(study.shows)}.", ""]
-    for sized in entry.sizes:
-        told = [sized.description(), *([sized.provenance(study)] if len(sized.results) else [])]
-        lines.append(f"- {_cell('. '.join(told))}")
-    done = [sized for sized in entry.sizes if len(sized.results)]
-    if not done:
-        return [*lines, "", f"{len(study.claims)} claims: not run."]
-    lines += ["", "| claim | whose | size | measured | verdict |", "|---|---|---|---|---|"]
-    for sized in done:
-        for verdict in sized.verdicts:
-            measured = ", ".join(spread_text(spread) for spread in sized.spreads(verdict))
-            whose = origin_text(study, verdict.claim.id)
-            text = sized.verdict_text(verdict)
-            lines.append(_row([verdict.claim.text, whose, sized.size, measured, text]))
-    return lines
 
 
 def origin_text(study: Study, claim: str) -> str:
@@ -375,18 +540,19 @@ def spread_text(spread: Spread) -> str:
 
 
 def tally_of(chapter: Chapter) -> str:
-    counts = chapter.counts()
-    listed = ", ".join(f"{number} {status}" for status, number in counts.items())
-    text = (
-        f"{sum(counts.values())} claims in {len(chapter.entries)} studies, each counted at the "
-        f"largest size that judged it: {listed}."
-    )
+    """How many claims of each kind came out how, at the largest size that judged each."""
+    names = {"paper": "The paper's own", "weakened": "Weakened", "ours": "Ours"}
+    parts = [
+        f"{names[source]}: {_counted_statuses(tally)}."
+        for source, tally in chapter.counts().items()
+    ]
+    total = sum(sum(tally.values()) for tally in chapter.counts().values())
+    text = f"{total} claims in {len(chapter.entries)} studies, each at its largest judged size."
+    text = " ".join([text, *parts])
     if differing := chapter.differing():
-        text += f" Of these, {differing} came out differently at a smaller size."
-    if single := chapter.on_one_seed():
-        text += f" {single} of the verdicts rest on one seed."
+        text += f" {differing} came out differently at a smaller size."
     if replaced := chapter.on_a_stand_in():
-        text += f" {replaced} rest on a stand-in."
+        text += f" {replaced} of those that hold, fail or are mixed rest on a stand-in."
     return text
 
 

@@ -16,11 +16,14 @@ are given, seeds and swept settings are those that were run, not those that are 
 ``[fig2.claims]`` says whose a claim is, and the paper's section::
 
     "order" = { source = "paper", section = "3.2" }
+    "close" = { source = "weakened", section = "3.2", note = "0.9 is ours", own_bound = true }
 
 ``[[fig2.printed]]`` are panels of numbers that the paper prints: ``lines`` (name -> points),
 ``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
 is what was learned from the paper, ``[headlines]`` the claims of the summary, each with a sentence.
-``[gpu_hours]`` estimates what sizes would cost that were not run; ``[[open]]`` lists further runs.
+``[gpu_hours]`` estimates what sizes would cost on one accelerator that were not run there, and
+``[core_hours]`` on two processor cores; ``[[open]]`` lists further runs, and
+``[[unstudied]]`` figures that no study is about, with the reason.
 Studies of our own have no paper: their file needs ``lesson`` and ``[headlines]`` alone, and every
 claim of theirs is ours.
 """
@@ -47,6 +50,7 @@ __all__ = [
     "Setting",
     "differences",
     "estimated_hours",
+    "has_own_bound",
     "headlines_of",
     "is_as_published",
     "lesson_of",
@@ -56,6 +60,7 @@ __all__ = [
     "setting_text",
     "settings_of",
     "size_text",
+    "unstudied_of",
 ]
 
 SOURCES = {
@@ -73,11 +78,14 @@ class Origin:
         source: a key of ``SOURCES``.
         section: of the paper, or its figure or table.
         note: what was weakened, or why.
+        own_bound: whether the bound that decides is ours and the paper names none: missing it is
+            never the paper's failure.
     """
 
     source: str
     section: str = ""
     note: str = ""
+    own_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,12 @@ def origin_of(study: Study, claim: str) -> Origin | None:
     return None if entry is None else Origin(**entry)
 
 
+def has_own_bound(study: Study, claim: str) -> bool:
+    """Whether the bound of a claim is ours, in the place of words of the paper."""
+    origin = origin_of(study, claim)
+    return origin is not None and origin.source != "ours" and origin.own_bound
+
+
 def headlines_of(paper: str) -> Mapping[str, str]:
     """Claims of a paper that the summary shows: id -> short sentence."""
     found: Mapping[str, str] = _tables(paper).get("headlines", {})
@@ -195,15 +209,26 @@ def lesson_of(paper: str) -> str:
     return " ".join(_tables(paper).get("lesson", "").split())
 
 
-def estimated_hours(study: Study, size: str) -> float:
-    """Hours on one accelerator of all runs of a size, estimated; nan where that was not done."""
+def estimated_hours(study: Study, size: str, on: str = "gpu_hours") -> float:
+    """Hours of all runs of a size, estimated; nan where that was not done.
+
+    Args:
+        study: the study.
+        size: its size.
+        on: "gpu_hours" of one accelerator, or "core_hours" of two processor cores.
+    """
     name = f"{study.id.split('.', 1)[1]}.{size}"
-    return float(_tables(study.paper).get("gpu_hours", {}).get(name, math.nan))
+    return float(_tables(study.paper).get(on, {}).get(name, math.nan))
 
 
 def listed_open(paper: str) -> list[Mapping[str, Any]]:
     """Runs that would decide something and that no size of a study has, with their commands."""
     return list(_tables(paper).get("open", []))
+
+
+def unstudied_of(paper: str) -> list[Mapping[str, Any]]:
+    """Figures and tables that no study is about: ``shows``, and the ``reason``."""
+    return list(_tables(paper).get("unstudied", []))
 
 
 def printed_panels(study: Study) -> list[Panel]:

@@ -41,6 +41,7 @@ from theodolite_papers.ledger._claims import (
     judge_claim,
     run_label,
 )
+from theodolite_papers.ledger._published import has_own_bound
 from theodolite_papers.ledger._study import Study, Trial, find_study
 
 __all__ = [
@@ -115,7 +116,10 @@ def judge_study(study: Study | str, size: str, results: Results) -> list[Verdict
     found = find_study(study) if isinstance(study, str) else study
     found.config_at(size)
     runs = own_results(found, size, results)
-    return [judge_claim(claim, size, runs, found.repeat) for claim in found.claims]
+    return [
+        judge_claim(claim, size, runs, found.repeat, own_bound=has_own_bound(found, claim.id))
+        for claim in found.claims
+    ]
 
 
 def own_results(study: Study, size: str, results: Results) -> Results:
@@ -295,14 +299,22 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _ERROR).write_text(failure.reason + "\n", encoding="utf-8")
         if failures:
-            told = "; ".join(
-                f"{run_label(f.job.seed, f.job.point)}: {f.reason}" for f in failures[:3]
-            )
+            told = "; ".join(_reasons(failures)[:3])
             raise StudyError(
                 f"{self.study.id}: {len(failures)} of {len(waiting)} runs failed ({told}); the "
                 f"others are in {self.root} beside the errors of these, and running it again tries "
                 "these alone"
             )
+
+
+def _reasons(failures: Sequence[Failure]) -> list[str]:
+    """Each reason once, with the runs that it ended where not all share it."""
+    runs: dict[str, list[str]] = {}
+    for one in failures:
+        runs.setdefault(one.reason, []).append(run_label(one.job.seed, one.job.point))
+    if len(runs) == 1 and len(failures) > 1:
+        return list(runs)
+    return [f"{', '.join(labels)}: {reason}" for reason, labels in runs.items()]
 
 
 def load_results(root: str | os.PathLike[str], study: Study, size: str) -> Results:

@@ -14,18 +14,21 @@ from typing import Any
 
 from theodolite import __version__
 from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
-from theodolite_papers.ledger._claims import DECIDED, LARGE, Verdict, counted
+from theodolite_papers.ledger._claims import LARGE, ONE_SEED, Verdict
 from theodolite_papers.ledger._pages import (
     VERDICTS,
     Chapter,
     Entry,
     Sized,
     chapters,
+    decider_text,
+    exhibit_of,
     number_text,
     origin_text,
     provenance_of,
     spread_text,
     tally_of,
+    withdrawn_groups,
 )
 from theodolite_papers.ledger._panels import plotly_panel
 from theodolite_papers.ledger._published import (
@@ -39,6 +42,7 @@ from theodolite_papers.ledger._published import (
     printed_panels,
     setting_text,
     settings_of,
+    unstudied_of,
 )
 
 __all__ = ["OpenRuns", "open_runs", "write_site"]
@@ -103,19 +107,30 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
         for chapter in book
     ]
     lines = [line for paper in papers for line in paper["lines"]]
-    statuses = [line["status"] for line in lines]
+    tallies = {
+        words: _tally([line["kind"] for line in lines if line["source"] == source])
+        for source, words in _WHOSE.items()
+    }
     return {
         "papers": papers,
         "own": [chapter.paper for chapter in book if chapter.paper.own],
         "count": len(lines),
-        "tallies": {status: statuses.count(status) for status in VERDICTS if status in statuses},
-        "on_one_seed": sum(line["weak"] for line in lines),
+        "tallies": {words: tally for words, tally in tallies.items() if tally},
         "on_a_stand_in": sum(line["stand_in"] for line in lines),
         "words": VERDICTS,
         "sources": SOURCES,
         "provenance": provenance_of(book),
         "open": [_open_view(one) for one in open_runs(book)],
     }
+
+
+_WHOSE = {"paper": "the papers' own", "weakened": "weakened", "ours": "ours"}
+
+
+def _tally(statuses: Sequence[str]) -> str:
+    return ", ".join(
+        f"{statuses.count(status)} {status}" for status in VERDICTS if status in statuses
+    )
 
 
 def _headlines(chapter: Chapter) -> list[tuple[Entry, int, str]]:
@@ -136,10 +151,11 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
         "sentence": sentence,
         "claim": claim.id,
         "page": f"{chapter.paper.key}.md",
-        "source": getattr(origin_of(entry.study, claim.id), "source", ""),
+        "source": getattr(origin_of(entry.study, claim.id), "source", "ours"),
         "section": getattr(origin_of(entry.study, claim.id), "section", ""),
+        "kind": entry.final_status(place),
         "status": entry.final_status(place),
-        "weak": verdict is not None and verdict.seeds == 1 and verdict.status in DECIDED,
+        "weak": verdict is not None and verdict.status == ONE_SEED,
         "stand_in": verdict is not None and verdict.size in entry.study.stand_in,
         "size": "",
         "evidence": "",
@@ -151,26 +167,37 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
     return line | {
         "size": sized.size,
         "evidence": _evidence(entry, sized, verdict),
-        "measured": ", ".join(
-            f"{one.name.replace('_', ' ')} {number_text(one.middle)}"
-            + (f" (paper {number_text(one.published)})" if one.published is not None else "")
-            for one in sized.spreads(verdict)[:_SHOWN]
-        ),
+        "status": _shown_status(verdict),
+        "measured": _measured(sized, verdict),
     }
 
 
+def _shown_status(verdict: Verdict) -> str:
+    """The status; of one run, on which side it lies."""
+    return str(verdict) if verdict.status == ONE_SEED else verdict.status
+
+
+def _measured(sized: Sized, verdict: Verdict) -> str:
+    """The number that decided with its interval, then the first others, beside the paper's."""
+    first = [] if verdict.decider is None else [decider_text(verdict.decider)]
+    name = "" if verdict.decider is None else verdict.decider.name
+    others = [
+        f"{one.name.replace('_', ' ')} {number_text(one.middle)}"
+        + (f" (paper {number_text(one.published)})" if one.published is not None else "")
+        for one in sized.spreads(verdict)
+        if one.name != name or one.published is not None
+    ]
+    return "; ".join([*first, *others[:_SHOWN]])
+
+
 def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
-    """Seeds, runs, resamples, ratios and stand-in of a verdict, in a few words."""
+    """Units, runs, pass rate, ratios and stand-in of a verdict, in a few words."""
     study, made = entry.study, len(sized.results)
-    planned = len(study.seeds_at(sized.size))
-    seeds = counted(planned, study.repeat)
     found = differences(study, sized.size, sized.results)
-    printed = [f" (paper {one.paper})" for one in found if one.name == "seeds"]
-    parts = ["".join([f"{verdict.seeds} of " if verdict.seeds != planned else "", seeds, *printed])]
-    if made * planned != verdict.seeds * sized.planned:
+    parts = [verdict.reason or verdict.support()]
+    if made != sized.planned:
         parts.append(f"{made} of {sized.planned} runs")
-    if verdict.resampled is not None:
-        parts.append(f"{100 * verdict.resampled:.0f} % of resamples")
+    parts += [f"the paper has {one.paper} seeds" for one in found if one.name == "seeds"]
     parts += [
         f"{one.name} x{one.ratio:.2g}"
         for one in found
@@ -192,6 +219,7 @@ class OpenRuns:
         size: its size.
         missing: number of runs.
         hours: on the accelerator, of all of them; nan where nothing is known.
+        core_hours: on two processor cores, of all of them; nan where nothing is known.
         basis: "measured" from the runs of this size that were made, or "estimated".
         reason: why they were not made.
         command: what makes them; runs that have a record are not made again.
@@ -201,6 +229,7 @@ class OpenRuns:
     size: str
     missing: int
     hours: float
+    core_hours: float
     basis: str
     reason: str
     command: str
@@ -219,6 +248,7 @@ def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
             one["size"],
             one["missing"],
             float(one["gpu_hours"]),
+            float(one.get("core_hours", math.nan)),
             "estimated",
             one["reason"],
             one["command"],
@@ -227,7 +257,12 @@ def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
         for one in listed_open(chapter.paper.key)
     ]
     known = [one for one in found if one is not None]
-    return sorted([*known, *listed], key=lambda one: (math.isnan(one.hours), one.hours))
+    return sorted([*known, *listed], key=_cheapest)
+
+
+def _cheapest(one: OpenRuns) -> tuple[bool, float]:
+    known = [hours for hours in (one.core_hours, one.hours) if not math.isnan(hours)]
+    return not known, min(known, default=0.0)
 
 
 def _open(entry: Entry, sized: Sized) -> OpenRuns | None:
@@ -237,18 +272,24 @@ def _open(entry: Entry, sized: Sized) -> OpenRuns | None:
     missing = sized.planned - made
     command = f"theodolite study run {study.id} --size {size} --device cuda"
     command += " --results papers/records"
+    hours, core_hours = estimated_hours(study, size), estimated_hours(study, size, "core_hours")
+    basis, reason = "estimated", study.not_run.get(size, "not run yet")
     if made:
-        hours = missing * math.fsum(run.seconds for run in sized.results) / made / 3600
-        reason = f"{made} of {sized.planned} runs made"
-        return OpenRuns(study.id, size, missing, hours, "measured", reason, command)
-    hours = estimated_hours(study, size)
-    reason = study.not_run.get(size, "not run yet")
-    return OpenRuns(study.id, size, missing, hours, "estimated", reason, command)
+        basis, reason = "measured", f"{made} of {sized.planned} runs made"
+        each = math.fsum(run.seconds for run in sized.results) / made / 3600
+        if all(run.device.startswith("cpu") for run in sized.results):
+            core_hours = missing * each / 2  # two runs at a time
+        else:  # those before version 0.2.0 do not say: they were made on an accelerator
+            hours = missing * each
+    return OpenRuns(study.id, size, missing, hours, core_hours, basis, reason, command)
 
 
 def _open_view(one: OpenRuns) -> dict[str, Any]:
-    hours = "not known" if math.isnan(one.hours) else f"{one.hours:.2g} ({one.basis})"
-    return {**vars(one), "hours": hours}
+    return {**vars(one), "hours": _hours(one.hours), "core_hours": _hours(one.core_hours)}
+
+
+def _hours(hours: float) -> str:
+    return "not known" if math.isnan(hours) else f"{hours:.2g}"
 
 
 # A paper.
@@ -262,7 +303,11 @@ def _paper(chapter: Chapter) -> dict[str, Any]:
         "lesson": lesson_of(chapter.paper.key),
         "tally": tally_of(chapter),
         "entries": entries,
-        "withdrawn": chapter.withdrawn,
+        "exhibits": [
+            {**vars(exhibit_of(entry)), "id": entry.study.id} for entry in chapter.entries
+        ],
+        "unstudied": unstudied_of(chapter.paper.key),
+        "withdrawn": withdrawn_groups(chapter.withdrawn),
         "errata": chapter.errata,
         "data": json_for_html({"palettes": {"light": LIGHT, "dark": DARK}, "figures": figures}),
     }
@@ -315,22 +360,30 @@ def _settings(entry: Entry) -> dict[str, Any]:
 
 
 def _claim_view(entry: Entry, place: int) -> dict[str, Any]:
+    """A claim at the largest size that judged it; smaller sizes are folded."""
     claim = entry.study.claims[place]
+    lines = [
+        {
+            "size": sized.size,
+            "status": _shown_status(verdict),
+            "kind": verdict.status,
+            "support": sized.verdict_text(verdict)
+            .removeprefix(_shown_status(verdict))
+            .lstrip(", "),
+            "decider": "" if verdict.decider is None else decider_text(verdict.decider),
+            "numbers": [spread_text(spread) for spread in sized.spreads(verdict)],
+        }
+        for sized in entry.sizes
+        if len(sized.results)
+        for verdict in (sized.verdicts[place],)
+    ]
+    judged = [line for line in lines if line["kind"] != "reported"] or lines
+    shown = judged[-1] if judged else None
     return {
         "claim": claim,
         "whose": origin_text(entry.study, claim.id),
-        "lines": [
-            {
-                "size": sized.size,
-                "status": verdict.status,
-                "support": sized.verdict_text(verdict).removeprefix(verdict.status).lstrip(", "),
-                "weak": verdict.seeds == 1,
-                "numbers": [spread_text(spread) for spread in sized.spreads(verdict)],
-            }
-            for sized in entry.sizes
-            if len(sized.results)
-            for verdict in (sized.verdicts[place],)
-        ],
+        "shown": shown,
+        "folded": [line for line in lines if line is not shown],
     }
 
 

@@ -119,7 +119,7 @@ class Study:
         stand_in: size -> what stands in for the paper's data, network or setting there.
         remarks: size -> what the paper leaves open and how it was chosen.
         not_run: size -> why there are no records of it.
-        repeat: what a seed of this study numbers, such as "group"; resamples draw these.
+        repeat: what a seed of this study numbers, such as "group".
     """
 
     id: str

@@ -9,8 +9,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from theodolite.measures.tangent import fit_equilibrium
-from theodolite.theory.infinite_width import asymptotic_equilibrium_layer, equilibrium_layer
+from theodolite.theory.infinite_width import equilibrium_layer
 from theodolite_papers.lab.training import DivergenceError, TrainingLog, train_ensemble
 from theodolite_papers.ledger import Measured, Result, Results, Trial
 from theodolite_papers.lou2022._hierarchy import alignments, as_array, by_setting, shape_of
@@ -23,6 +22,8 @@ from theodolite_papers.lou2022._setting import (
     prepare,
     recipe_of,
 )
+from theodolite_papers.lou2022.formulas.hierarchy import fit_equilibrium
+from theodolite_papers.lou2022.formulas.infinite_width import asymptotic_equilibrium_layer
 
 __all__ = [
     "ROWS",

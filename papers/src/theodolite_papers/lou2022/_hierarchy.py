@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from theodolite.engine import tangent_alignments
 from theodolite.interventions import unfrozen
-from theodolite.measures.tangent import peak_layer, prominence
+from theodolite.measures.tangent import peak_layer
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
     Check,
@@ -19,6 +19,8 @@ from theodolite_papers.ledger import (
     Outcome,
     Results,
     Trial,
+    decided,
+    inside,
     mean_and_error,
     outcome,
 )
@@ -31,6 +33,7 @@ from theodolite_papers.lou2022._setting import (
     prepare,
     recipe_of,
 )
+from theodolite_papers.lou2022.formulas.hierarchy import prominence
 
 __all__ = [
     "AlignmentWatch",
@@ -163,7 +166,7 @@ def peak_between(low: float, high: float) -> Check:
         if not len(reached):
             return outcome(None, runs=len(runs))
         share = float(np.median(reached["peak"] / reached["layers"]))
-        return outcome(low <= share <= high, median=share)
+        return decided(inside("median", share, low, high, strict=False))
 
     return check
 

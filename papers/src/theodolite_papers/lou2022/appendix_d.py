@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from theodolite.theory.feature_evolution import feature_change, predict_alignments
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
     LARGE,
     Check,
     Claim,
+    Condition,
     Line,
     Measured,
     Outcome,
@@ -22,8 +22,11 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
+    inside,
     mean_and_error,
-    outcome,
     pearson,
 )
 from theodolite_papers.lou2022._hierarchy import alignments, as_array
@@ -36,6 +39,8 @@ from theodolite_papers.lou2022._setting import (
     stepped,
     with_head,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import predict_alignments
+from theodolite_papers.lou2022.formulas.feature_updates import feature_change
 
 __all__ = ["STUDY", "OneStepAhead"]
 
@@ -154,13 +159,13 @@ def _stops(runs: Results) -> list[int | str]:
     return list(runs.first.config["stops"])
 
 
-def _every_stop(key: str, holds: Callable[[float], bool]) -> Check:
+def _every_stop(key: str, bound: Callable[[str, float], Condition]) -> Check:
     """A number at every stop of the training, at the step size that the paper speaks of."""
 
     def check(runs: Results) -> Outcome:
         size = _printed_step(runs)
         values = {f"after_{stop}": runs.mean(f"{_name(stop, size)}_{key}") for stop in _stops(runs)}
-        return outcome(all(holds(value) for value in values.values()), **values)
+        return decided(*(bound(name, value) for name, value in values.items()))
 
     return check
 
@@ -168,19 +173,21 @@ def _every_stop(key: str, holds: Callable[[float], bool]) -> Check:
 def _small_head(runs: Results) -> Outcome:
     name = _name(_SMALL_HEAD, _printed_step(runs))
     value = runs.mean(f"{name}_gofe_correlation")
-    return outcome(value >= 0.95, correlation=value, flips=runs.mean(f"{name}_flips"))
+    flips = runs.mean(f"{name}_flips")
+    return decided(above("correlation", value, 0.95, strict=False), flips=flips)
 
 
 def _same(runs: Results) -> Outcome:
     names = [_name(*pair) for pair in product(_stops(runs), runs.first.config["steps"])]
     error = max(runs.mean(f"{name}_theta_error") for name in names)
-    return outcome(error <= 1e-6, largest_error=error)
+    return decided(below("largest_error", error, 1e-6, strict=False))
 
 
 def _second_term(runs: Results) -> Outcome:
     size = _printed_step(runs)
     values = [runs.mean(f"{_name(stop, size)}_second_term") for stop in _stops(runs)]
-    return outcome(0.01 <= max(values) <= 0.07, largest=max(values), smallest=min(values))
+    largest = inside("largest", max(values), 0.01, 0.07, strict=False)
+    return decided(largest, smallest=min(values))
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -237,7 +244,7 @@ STUDY = Study(
                 stage,
                 f"{words}: over the layers, predicted and measured change correlate above {least} "
                 "at every stop, for a step of 0.005",
-                _every_stop(f"{stage}_correlation", partial(float.__lt__, least)),
+                _every_stop(f"{stage}_correlation", partial(above, bound=least)),
             )
             for stage, (words, least) in _ABOVE.items()
         ),
@@ -245,13 +252,13 @@ STUDY = Study(
             "sign",
             "the sign of m3 / m2 tells where alignment grows: right in three quarters of the "
             "layers at every stop, for a step of 0.005",
-            _every_stop("moments_sign", lambda share: share >= 0.75),
+            _every_stop("moments_sign", partial(above, bound=0.75, strict=False)),
         ),
         _claim(
             "third",
             "the third term is negligible: at most a tenth of the second in half of the layers, "
             "for a step of 0.005",
-            _every_stop("third_over_second", lambda ratio: ratio <= 0.1),
+            _every_stop("third_over_second", partial(below, bound=0.1, strict=False)),
         ),
         _claim(
             "second",

@@ -1,7 +1,18 @@
 """Figure 1: after training, the alignment of 20 layers peaks inside the network."""
 
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Measured, Outcome, Panel, Results, Study, Trial, outcome
+from theodolite_papers.ledger import (
+    Claim,
+    Measured,
+    Outcome,
+    Panel,
+    Results,
+    Study,
+    Trial,
+    above,
+    decided,
+    inside,
+)
 from theodolite_papers.lou2022._depths import Tabled
 from theodolite_papers.lou2022._hierarchy import (
     alignments,
@@ -36,12 +47,14 @@ def measure(config: Tabled, trial: Trial) -> Measured:
 def _inside(runs: Results) -> Outcome:
     peak, prominence = runs["peak"][0], runs["prominence"][0]
     depth = len(runs.array("after")[0])
-    return outcome(1 < peak < depth and prominence > 0, peak=peak, prominence=prominence)
+    return decided(inside("peak", peak, 1, depth), above("prominence", prominence))
 
 
 def _grown(runs: Results) -> Outcome:
     height, initial = runs["height"][0], runs["initial"][0]
-    return outcome(height >= 3 * initial, trained=height, initial=initial, ratio=height / initial)
+    return decided(
+        above("ratio", height / initial, 3, strict=False), trained=height, initial=initial
+    )
 
 
 def draw(runs: Results) -> list[Panel]:

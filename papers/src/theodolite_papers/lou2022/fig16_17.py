@@ -4,10 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from theodolite.interventions import (
-    FeatureMaximizationRecipe,
-    layerwise_feature_maximization,
-)
 from theodolite.sweeps import Space
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Softmax, evaluate
@@ -20,7 +16,11 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
-    outcome,
+    above,
+    below,
+    decided,
+    inside,
+    merged,
 )
 from theodolite_papers.lou2022._hierarchy import (
     alignments,
@@ -37,6 +37,10 @@ from theodolite_papers.lou2022._setting import (
     learned,
     prepare,
     recipe_of,
+)
+from theodolite_papers.lou2022.formulas.feature_maximization import (
+    FeatureMaximizationRecipe,
+    layerwise_feature_maximization,
 )
 
 __all__ = ["STUDY", "LayerWise"]
@@ -103,16 +107,14 @@ def _on_each(check: Callable[[Results, Results], Outcome]) -> Callable[[Results]
     """A check of layer-wise against whole networks, on every data set that has both."""
 
     def checked(runs: Results) -> Outcome:
-        numbers: dict[str, float] = {}
-        holds: list[bool] = []
-        for data, part in by_setting(runs, "data").items():
-            layered, whole = _pair(part)
-            if len(layered) and len(whole):
-                found = check(layered, whole)
-                holds.append(bool(found.holds))
-                named = {f"{data} {key}" if data else key: v for key, v in found.numbers.items()}
-                numbers |= named
-        return outcome(all(holds) if holds else None, **numbers)
+        pairs = {data: _pair(part) for data, part in by_setting(runs, "data").items()}
+        return merged(
+            {
+                str(data or ""): check(layered, whole)
+                for data, (layered, whole) in pairs.items()
+                if len(layered) and len(whole)
+            }
+        )
 
     return checked
 
@@ -124,31 +126,35 @@ def _pair(runs: Results) -> tuple[Results, Results]:
 
 def _peaks(layered: Results, whole: Results) -> Outcome:
     ours, theirs = layered["peak"] / layered["layers"], whole["peak"] / whole["layers"]
-    holds = float(ours.min()) > 2 / 3 and float(theirs.max()) <= 0.5
-    return outcome(holds, layer_wise=float(ours.min()), end_to_end=float(theirs.max()))
+    return decided(
+        above("layer_wise", ours.min(), 2 / 3), below("end_to_end", theirs.max(), 0.5, strict=False)
+    )
 
 
 def _accuracy(layered: Results, whole: Results) -> Outcome:
     best, full = float(layered["test_accuracy"].max()), whole.mean("test_accuracy")
-    return outcome(best <= full + 0.5, layer_wise=best, end_to_end=full)
+    gain = below("layer-wise minus end-to-end", best - full, 0.5, strict=False)
+    return decided(gain, layer_wise=best, end_to_end=full)
 
 
 def _lower(layered: Results, whole: Results) -> Outcome:
-    return outcome(
-        layered.mean("height") <= whole.mean("height"),
-        layer_wise=layered.mean("height"),
-        end_to_end=whole.mean("height"),
+    ours, theirs = layered.mean("height"), whole.mean("height")
+    return decided(
+        below("layer-wise minus end-to-end", ours - theirs, strict=False),
+        layer_wise=ours,
+        end_to_end=theirs,
     )
 
 
 def _plateau(layered: Results, whole: Results) -> Outcome:
     near = {str(k): p.mean("near_peak") for k, p in by_setting(layered, "network").items()}
-    return outcome(min(near.values()) >= 3, end_to_end=whole.mean("near_peak"), **near)
+    conditions = (above(name, value, 3, strict=False) for name, value in near.items())
+    return decided(*conditions, end_to_end=whole.mean("near_peak"))
 
 
 def _last(layered: Results, _: Results) -> Outcome:
     last, ideal = layered.mean("last"), 99**-0.5
-    return outcome(abs(last / ideal - 1) <= 0.25, last=last, ideal=ideal)
+    return decided(inside("last", last, 0.75 * ideal, 1.25 * ideal, strict=False), ideal=ideal)
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -20,8 +20,11 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    decided,
+    merged,
+    ordered,
     outcome,
-    spearman,
     within,
 )
 from theodolite_papers.lou2022._hierarchy import (
@@ -96,11 +99,12 @@ def _wider(runs: Results) -> Outcome:
     train_set, test_set = _by_width(usual, "train_accuracy"), _by_width(usual, "test_accuracy")
     if len(train_set) < 2:
         return outcome(None, runs=len(runs))
-    widths = np.asarray([*train_set], dtype=np.float64)
-    ranks = [spearman(widths, np.asarray([*d.values()])) for d in (train_set, test_set)]
-    numbers = {f"{w} train": v for w, v in train_set.items()}
-    numbers |= {f"{w} test": v for w, v in test_set.items()}
-    return outcome(min(ranks) > 0.999, **numbers)
+    return merged(
+        {
+            examples: ordered({str(width): found[width] for width in sorted(found)})
+            for examples, found in (("train", train_set), ("test", test_set))
+        }
+    )
 
 
 def _centre(runs: Results) -> Outcome:
@@ -112,7 +116,7 @@ def _centre(runs: Results) -> Outcome:
     if len(scales) < 2:
         return outcome(None, runs=len(runs), **peaks)
     first, last = (peaks[f"scale {scale:g}"] for scale in (scales[0], scales[-1]))
-    return outcome(last > first, **peaks)
+    return decided(above("peak: smallest minus largest scale", last - first), **peaks)
 
 
 def draw(runs: Results) -> list[Panel]:

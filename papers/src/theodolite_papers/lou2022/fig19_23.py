@@ -1,19 +1,11 @@
 """Figures 19 to 23: spectra, ranks and correlations of three networks, one with noisy labels."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from torch import Tensor, nn
 
-from theodolite.engine import Fisher, fisher
-from theodolite.measures.tangent import (
-    alignment_decomposition,
-    fisher_correlation,
-    fisher_stable_rank,
-    normalized_spectrum,
-    stacked_kernel,
-)
+from theodolite.measures.tangent import alignment_decomposition, stacked_kernel
 from theodolite.sweeps import Space
 from theodolite_papers.lab.data import corrupted_labels
 from theodolite_papers.ledger import (
@@ -27,11 +19,17 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
-    clearly_positive,
+    above,
+    below,
+    decided,
+    exceeds,
     mean_and_error,
+    ordered,
     outcome,
     pearson,
+    shown_as,
 )
+from theodolite_papers.lou2022._curvature import Fisher, fisher
 from theodolite_papers.lou2022._hierarchy import (
     as_array,
     by_setting,
@@ -47,6 +45,8 @@ from theodolite_papers.lou2022._setting import (
     prepare,
     recipe_of,
 )
+from theodolite_papers.lou2022.formulas.energy import normalized_spectrum
+from theodolite_papers.lou2022.formulas.fisher import fisher_correlation, fisher_stable_rank
 
 __all__ = ["STUDY", "Noisy"]
 
@@ -122,7 +122,7 @@ def _order(key: str, *nets: str) -> Check:
         values = {str(net): part.mean(key) for net, part in by_setting(runs, "net").items()}
         if not set(nets) <= set(values):
             return outcome(None, runs=len(runs), **values)
-        return outcome(all(values[a] > values[b] for a, b in pairwise(nets)), **values)
+        return shown_as(ordered({net: values[net] for net in nets}, falling=True), **values)
 
     return check
 
@@ -134,7 +134,7 @@ def _largest(key: str, net: str) -> Check:
         values = {str(name): part.mean(key) for name, part in by_setting(runs, "net").items()}
         if set(values) != set(_NETS):
             return outcome(None, runs=len(runs), **values)
-        return outcome(values[net] == max(values.values()), **values)
+        return exceeds(net, values)
 
     return check
 
@@ -144,9 +144,8 @@ def _noisy_rank(runs: Results) -> Outcome:
     if not {"green", "orange"} <= set(groups):
         return outcome(None, runs=len(runs))
     noisy, clean = (groups[net]["mean_rank"] for net in ("green", "orange"))
-    paired = len(noisy) == len(clean)
-    holds = clearly_positive(noisy - clean) if paired else None
-    return outcome(holds, noisy=noisy.mean(), clean=clean.mean())
+    gain = above("noisy minus clean", noisy.mean() - clean.mean())
+    return decided(gain, premise=len(noisy) == len(clean), noisy=noisy.mean(), clean=clean.mean())
 
 
 def _straight(runs: Results) -> Outcome:
@@ -154,28 +153,29 @@ def _straight(runs: Results) -> Outcome:
     spectra = runs.array("spectra")[0].astype(np.float64)[:, :50]
     logs = np.log10(np.clip(spectra, 1e-8, None)).mean(0)
     r = pearson(np.arange(len(logs)), logs)
-    return outcome(r**2 >= 0.8, r_squared=r**2)
+    return decided(above("r_squared", r**2, 0.8, strict=False))
 
 
 def _fisher_below(runs: Results) -> Outcome:
     run = runs.runs[0]
-    below = float((run.arrays["fisher_rank"] < run.arrays["rank"]).mean())
+    share = float((run.arrays["fisher_rank"] < run.arrays["rank"]).mean())
     fisher_mean, kernel_mean = run["mean_fisher_rank"], run["mean_rank"]
-    every = str(run.point.get("net")) != "blue" or below == 1
-    holds = fisher_mean < kernel_mean and every
-    return outcome(holds, fisher=fisher_mean, kernel=kernel_mean, share_of_layers=below)
+    conditions = [below("fisher minus kernel", fisher_mean - kernel_mean)]
+    if str(run.point.get("net")) == "blue":
+        conditions.append(above("share_of_layers", share, 1, strict=False))
+    return decided(*conditions, fisher=fisher_mean, kernel=kernel_mean, share_of_layers=share)
 
 
 def _flatter(runs: Results) -> Outcome:
     run = runs.runs[0]
     names = {"fisher": "fisher_rank", "kernel": "rank"}
     spread = {name: float(np.std(run.arrays[key])) for name, key in names.items()}
-    return outcome(spread["fisher"] < spread["kernel"], **spread)
+    return ordered(spread)
 
 
 def _fisher_small(runs: Results) -> Outcome:
     largest = float(np.nanmax(runs.array("fisher_correlation")))
-    return outcome(largest < 0.15, largest=largest, mean=runs["mean_fisher_correlation"][0])
+    return decided(below("largest", largest, 0.15), mean=runs["mean_fisher_correlation"][0])
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -15,9 +15,11 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
     between,
+    decided,
     mean_and_error,
-    outcome,
+    merged,
 )
 from theodolite_papers.lou2022._hierarchy import (
     AlignmentWatch,
@@ -103,12 +105,14 @@ def _layer_lines(runs: Results) -> list[Line]:
 
 def _inside(runs: Results) -> Outcome:
     peak, depth = runs["peak"][0], len(runs.array("final")[0])
-    return outcome(1 < peak < depth, peak=peak, prominence=runs["prominence"][0])
+    members = (bool(1 < peak < depth),)
+    numbers = {"peak": float(peak), "prominence": float(runs["prominence"][0])}
+    return Outcome(members[0], numbers, members=members)
 
 
 def _early(runs: Results) -> Outcome:
     early, final = runs["early"][0], runs["height"][0]
-    return outcome(early >= final / 2, early=early, final=final)
+    return decided(above("share", early / final, 0.5, strict=False), early=early, final=final)
 
 
 def _draw_training(runs: Results) -> list[Panel]:
@@ -125,15 +129,18 @@ def _draw_training(runs: Results) -> list[Panel]:
 def _rises(runs: Results) -> Outcome:
     early, final = runs["early"][0], runs["height"][0]
     start = float(runs.array("curves")[0, 0].max())
-    return outcome(
-        early > 1.5 * start and early >= final / 2, start=start, early=early, final=final
+    return decided(
+        above("early_over_start", early / start, 1.5),
+        above("early_over_final", early / final, 0.5, strict=False),
+        start=start,
+        early=early,
+        final=final,
     )
 
 
 def _costs(runs: Results) -> Outcome:
     """Per data set, the largest rate has a lower test accuracy than the best of the others."""
-    numbers: dict[str, float] = {}
-    holds: list[bool] = []
+    found: dict[str, Outcome] = {}
     for name, part in by_setting(runs, "data", "digits").items():
         rates = by_setting(part, "learning_rate")
         accuracies = {rate: p.mean("test_accuracy") for rate, p in rates.items()}
@@ -141,9 +148,9 @@ def _costs(runs: Results) -> Outcome:
         if len(accuracies) < 2 or not np.isfinite([*accuracies.values()]).all():
             continue
         others = max(value for rate, value in accuracies.items() if rate != largest)
-        numbers |= {f"{name} largest": accuracies[largest], f"{name} others": others}
-        holds.append(accuracies[largest] < others)
-    return outcome(all(holds) if holds else None, data_sets=len(holds), **numbers)
+        cost = above("cost", others - accuracies[largest])
+        found[str(name)] = decided(cost, largest=accuracies[largest], others=others)
+    return merged(found)
 
 
 def _draw_rates(runs: Results) -> list[Panel]:

@@ -12,6 +12,9 @@ from theodolite_papers.ledger import (
     Points,
     Results,
     Study,
+    above,
+    below,
+    decided,
     outcome,
     spearman,
 )
@@ -31,7 +34,7 @@ __all__ = ["STUDY"]
 def _correlated(runs: Results) -> Outcome:
     cells = converged(runs)
     rank = spearman(cells["height"], cells["test_loss"]) if len(cells) > 2 else np.nan
-    return outcome(rank < -0.5 if np.isfinite(rank) else None, rank=rank, cells=len(cells))
+    return decided(below("rank", rank, -0.5), premise=bool(np.isfinite(rank)), cells=len(cells))
 
 
 def _with_rate(runs: Results) -> Outcome:
@@ -41,7 +44,9 @@ def _with_rate(runs: Results) -> Outcome:
         for size, part in by_setting(converged(runs), "batch_size").items()
         if len(part) > 1
     }
-    return outcome(min(ranks.values()) > 0 if ranks else None, rows=len(ranks), **ranks)
+    if not ranks:
+        return outcome(None, rows=0)
+    return decided(*map(above, ranks, ranks.values()), rows=len(ranks))
 
 
 def _with_batch(runs: Results) -> Outcome:
@@ -50,7 +55,7 @@ def _with_batch(runs: Results) -> Outcome:
         if len(part) > 1:
             ranks[f"rate {rate:g}"] = spearman(settings_of(part, "batch_size"), part["height"])
     mean = float(np.mean([*ranks.values()])) if ranks else np.nan
-    return outcome(mean < 0 if ranks else None, mean=mean, **ranks)
+    return decided(below("mean", mean), premise=bool(ranks), **ranks)
 
 
 def _moves(runs: Results) -> Outcome:
@@ -59,7 +64,7 @@ def _moves(runs: Results) -> Outcome:
         return outcome(None, cells=len(cells))
     noise = settings_of(cells, "learning_rate") / settings_of(cells, "batch_size")
     rank = spearman(noise, cells["peak"])
-    return outcome(rank > 0, rank=rank, cells=len(cells))  # nan: it does not move
+    return decided(above("rank", rank), cells=len(cells))  # nan: it does not move
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -116,6 +121,8 @@ STUDY = Study(
             "the peak with the test loss is below -0.5",
             _correlated,
             scope="seed",
+            unit="network",
+            kept=converged,
         ),
         Claim(
             "lou2022.fig4.rate",

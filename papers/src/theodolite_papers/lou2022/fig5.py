@@ -9,9 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import output_hessian
-from theodolite.measures.tangent import layer_energy
-from theodolite.theory.feature_evolution import FeatureUpdate, feature_update_correlation
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
     Claim,
@@ -22,10 +19,14 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
+    exceeds,
     mean_and_error,
-    outcome,
     within,
 )
+from theodolite_papers.lou2022._curvature import output_hessian
 from theodolite_papers.lou2022._hierarchy import as_array, weight_layers
 from theodolite_papers.lou2022._setting import (
     Setting,
@@ -36,6 +37,11 @@ from theodolite_papers.lou2022._setting import (
     recipe_of,
     stepped,
     with_head,
+)
+from theodolite_papers.lou2022.formulas.energy import layer_energy
+from theodolite_papers.lou2022.formulas.feature_updates import (
+    FeatureUpdate,
+    feature_update_correlation,
 )
 
 __all__ = ["STUDY", "Curvature"]
@@ -156,19 +162,24 @@ def _updates(start: nn.Module, sample: Any) -> dict[str, float]:
 
 def _still(runs: Results) -> Outcome:
     cosine, limit = runs["still_cosine"][0], runs["still_limit"][0]
-    close = None if np.isnan(cosine) else abs(cosine - limit) <= 0.05 * abs(limit)
-    return outcome(close, cosine=cosine, limit=limit)
+    off = abs(cosine - limit) / abs(limit)
+    return decided(
+        below("relative_difference", off, 0.05, strict=False),
+        premise=not np.isnan(cosine),
+        cosine=cosine,
+        limit=limit,
+    )
 
 
 def _middle(runs: Results) -> Outcome:
-    above = runs["middle_norm"] > np.maximum(runs["first_norm"], runs["last_norm"])
+    larger = runs["middle_norm"] > np.maximum(runs["first_norm"], runs["last_norm"])
     means = {key: runs.mean(f"{key}_norm") for key in ("first", "middle", "last")}
-    return outcome(float(above.mean()) >= 2 / 3, share=float(above.mean()), **means)
+    return decided(above("share", larger.mean(), 2 / 3, strict=False), **means)
 
 
 def _sharpest(runs: Results) -> Outcome:
     first, largest, last = (runs[f"{key}_eigenvalue"][0] for key in ("first", "largest", "last"))
-    return outcome(largest > max(first, last), first=first, largest=largest, last=last)
+    return exceeds("largest", {"first": first, "largest": largest, "last": last})
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -239,6 +250,7 @@ STUDY = Study(
             "a step in which no unit changes its sign has the correlation of an infinitesimal one, "
             "within 5 %",
             _still,
+            sizes=(),  # a check of the measurement: a linear step is an infinitesimal one
         ),
         Claim(
             "lou2022.fig5.middle",

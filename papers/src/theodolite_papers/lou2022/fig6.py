@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from theodolite.measures.tangent import cross_entropy_gradient, label_gradient_correlation
+from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.sweeps import Space
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
@@ -31,6 +31,7 @@ from theodolite_papers.lou2022._setting import (
     prepare,
     recipe_of,
 )
+from theodolite_papers.lou2022.formulas.labels import label_gradient_correlation
 
 __all__ = ["STUDY", "GradientSteps"]
 

@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine import OutputHessian, output_hessian
 from theodolite.errors import DomainError
 from theodolite.measures.tangent import cross_entropy_gradient
-from theodolite.theory.feature_evolution import check_homogeneity, homogeneous_step
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.ledger import (
     Bars,
@@ -26,6 +24,8 @@ from theodolite_papers.ledger import (
     named,
     within,
 )
+from theodolite_papers.lou2022._curvature import OutputHessian, output_hessian
+from theodolite_papers.lou2022.formulas.homogeneity import check_homogeneity, homogeneous_step
 
 __all__ = ["STUDY", "Homogeneous"]
 

@@ -13,14 +13,7 @@ import torch
 from torch import Tensor
 
 from theodolite.engine import backward_kernel, forward_kernel
-from theodolite.theory.infinite_width import (
-    asymptotic_backward_information,
-    asymptotic_equilibrium_layer,
-    backward_fraction_loss,
-    backward_losses,
-    equilibrium_layer,
-    forward_losses,
-)
+from theodolite.theory.infinite_width import backward_losses, equilibrium_layer, forward_losses
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.ledger import (
     Check,
@@ -33,12 +26,19 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    below,
     between,
+    decided,
+    inside,
     mean_and_error,
-    outcome,
     within,
 )
 from theodolite_papers.lou2022._hierarchy import as_array, log_slope
+from theodolite_papers.lou2022.formulas.infinite_width import (
+    asymptotic_backward_information,
+    asymptotic_equilibrium_layer,
+    backward_fraction_loss,
+)
 
 __all__ = ["STUDIES", "RandomNets"]
 
@@ -175,8 +175,8 @@ def _late_slope(cosines: np.ndarray) -> float:
 
 def _constant(runs: Results) -> Outcome:
     found = {name: runs[name][0] for name in runs.runs[0].numbers if name.startswith("constant")}
-    holds = all(0.99 * _LIMIT <= value < _LIMIT for value in found.values())
-    return outcome(holds, limit=_LIMIT, **found)
+    conditions = (inside(name, value, 0.99 * _LIMIT, _LIMIT) for name, value in found.items())
+    return decided(*conditions, limit=_LIMIT)
 
 
 def _draw_forward(runs: Results) -> list[Panel]:
@@ -250,7 +250,9 @@ def _crossing(falling: np.ndarray, rising: np.ndarray) -> float:
 
 def _crossings(runs: Results) -> Outcome:
     error = runs["finite_error"][0]
-    return outcome(None if isnan(error) else error <= 1 / 3, largest_relative_error=error)
+    return decided(
+        below("largest_relative_error", error, 1 / 3, strict=False), premise=not isnan(error)
+    )
 
 
 def _draw_balance(runs: Results) -> list[Panel]:
@@ -297,11 +299,13 @@ _THEOREM_1 = Study(
             "on the recursion the loss falls with exponent -2 (within 0.02, from a tenth of the "
             "depth on), whatever the cosine of the inputs",
             _all_named("exponent", -2.02, -1.98),
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem1.constant",
             "l^2 (1 - c_l) approaches 9 pi^2 / 2 from below, for all inputs (within 1 %)",
             _constant,
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem1.finite",
@@ -334,11 +338,13 @@ _THEOREM_2 = Study(
             within(
                 {"exponent": "fraction_exponent"}, 0.85, 1.15, {"over_expansion": "fraction_ratio"}
             ),
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem2.early",
             "(ii) in early layers the information is of order (L / l)^-3: exponent within 0.1",
             within({"exponent": "early_exponent"}, -3.1, -2.9, {"constant": "early_constant"}),
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem2.finite",
@@ -367,17 +373,20 @@ _COROLLARY_1 = Study(
             "lou2022.corollary1.great",
             "at depths of 10,000 to 100,000 the balance grows with exponent 3/5 (within 0.02)",
             within({"slope": "great_slope"}, 0.58, 0.62, {"over_law": "over_law"}),
+            unit="calculation",
         ),
         Claim(
             "lou2022.corollary1.practical",
             "over depths 10 to 100 it grows with exponents of 0.7 to 1.0, by the inputs' cosine",
             _all_named("slope", 0.7, 1.0),
+            unit="calculation",
             fragile="not in the paper: worked out from its own recursion",
         ),
         Claim(
             "lou2022.corollary1.law-at-practical",
             "over depths 10 to 100 the exponent is 3/5 (within 0.05)",
             _all_named("slope", 0.55, 0.65),
+            unit="calculation",
             fragile="how the paper uses the corollary in Figure 3; 3/5 is asymptotic",
         ),
         Claim(

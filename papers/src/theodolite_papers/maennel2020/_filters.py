@@ -9,16 +9,13 @@ from torch import Tensor, nn
 
 from theodolite.engine import patch_covariance, weight_covariance
 from theodolite.linalg import symmetric_eigen
-from theodolite.measures.covariance import (
-    compare_misalignment,
-    transfer_function,
-    unimodality_defect,
-)
+from theodolite.measures.covariance import compare_misalignment, transfer_function
 from theodolite_papers.lab.data import gaussian_inputs, random_labels
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, TrainingState, train, train_ensemble
 from theodolite_papers.ledger import Trial
 from theodolite_papers.maennel2020._transfer import Images, Labeled, Network, draw_images
+from theodolite_papers.maennel2020.formulas.curves import unimodality_defect
 
 __all__ = [
     "FilterTraining",

@@ -19,12 +19,6 @@ from theodolite.data import (
 from theodolite.engine import feature_chunks
 from theodolite.errors import UnknownNameError
 from theodolite.interventions import Initializer, layer_norms, rescale_to_, transfer_layers_
-from theodolite.measures.covariance import (
-    ActivationFractions,
-    activation_fractions,
-    activation_histogram,
-    merge_activation_fractions,
-)
 from theodolite_papers.lab.data import (
     IMAGE_SETS,
     average_pooled,
@@ -44,6 +38,12 @@ from theodolite_papers.lab.training import (
     train,
 )
 from theodolite_papers.ledger import Trial
+from theodolite_papers.maennel2020.formulas.activation import (
+    ActivationFractions,
+    activation_fractions,
+    activation_histogram,
+    merge_activation_fractions,
+)
 
 __all__ = [
     "CHANCE",

@@ -37,8 +37,8 @@ class TransferSweep:
         A scratch run counts once per number of transferred layers.
 
         Example:
-            >>> TRANSFER_SWEEPS["cifar_a"].models, TRANSFER_SWEEPS["imagenet_b"].models
-            (960, 600)
+            >>> TRANSFER_SWEEPS["cifar_a"].models
+            960
         """
         return len(self.architectures) * self.groups * self.seeds * 2 * 2 * len(self.transferred)
 
@@ -67,27 +67,7 @@ def _cifar(
     )
 
 
-def _imagenet(upstream_examples: tuple[int, ...], downstream_examples: int) -> TransferSweep:
-    return TransferSweep(
-        groups=10,
-        seeds=5,
-        init_scale=(0.5, 1.5),
-        learning_rate=(0.008, 0.0125),
-        upstream_examples=upstream_examples,
-        upstream_classes=(1000,),
-        upstream_epochs=(100,),
-        downstream_examples=downstream_examples,
-        downstream_epochs=100,
-        conv_layers=(1, 2, 3),
-        filters=(16, 32, 64),
-        units=(32, 64, 128, 256, 512, 1024),
-        transferred=("all",),
-    )
-
-
 TRANSFER_SWEEPS: dict[str, TransferSweep] = {
     "cifar_a": _cifar((0.5, 1.35), (0.008, 0.0125), ("he",), (64, 128, 256, 512, 1024)),
     "cifar_b": _cifar((0.5, 2.0), (0.005, 0.02), ("he", "orthogonal"), (512, 1024, 2048)),
-    "imagenet_a": _imagenet((50_000, 100_000), 200_000),
-    "imagenet_b": _imagenet((25_000, 50_000), 50_000),
 }

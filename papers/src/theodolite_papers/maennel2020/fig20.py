@@ -6,12 +6,7 @@ import numpy as np
 import torch
 
 from theodolite.engine import weight_covariance
-from theodolite.measures.covariance import (
-    compare_misalignment,
-    curve_deviation,
-    transfer_function,
-    unimodality_defect,
-)
+from theodolite.measures.covariance import compare_misalignment, transfer_function
 from theodolite_papers.ledger import (
     Claim,
     Line,
@@ -21,14 +16,17 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    below,
     between,
+    decided,
+    inside,
     mean_and_error,
     named,
-    outcome,
     pearson,
     spearman,
 )
 from theodolite_papers.maennel2020._filters import GaussianRuns, train_on_gaussians
+from theodolite_papers.maennel2020.formulas.curves import curve_deviation, unimodality_defect
 
 __all__ = ["STUDY", "Panels"]
 
@@ -91,13 +89,15 @@ def _scores(setting: GaussianRuns, pooled: torch.Tensor, trial: Trial) -> dict[s
 def _rises_and_falls(runs: Results) -> Outcome:
     found = runs.means(named("peak", "end_to_peak", "defect", prefix="middle_"))
     peak, end, defect = found.values()
-    return outcome(0 < peak < 1 and end < 0.99 and defect < 0.15, **found)
+    return decided(
+        inside("peak", peak, 0, 1), below("end_to_peak", end, 0.99), below("defect", defect, 0.15)
+    )
 
 
 def _aligned(runs: Results) -> Outcome:
     run = runs.first
     shares = {name: run[f"{name}_misalignment"] / run[f"{name}_baseline"] for name in _NAMES[1:]}
-    return outcome(max(shares.values()) < 0.5, **shares)
+    return decided(*(below(name, share, 0.5) for name, share in shares.items()))
 
 
 def draw(runs: Results) -> list[Panel]:

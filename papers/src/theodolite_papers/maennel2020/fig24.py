@@ -14,9 +14,12 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     in_order,
     mean_and_error,
-    outcome,
+    ordered,
 )
 from theodolite_papers.maennel2020._transfer import (
     ActivationWatch,
@@ -131,22 +134,28 @@ def _depths(run: Result) -> list[int]:
 
 def _drops(runs: Results) -> Outcome:
     drop, scratch = _drop(runs, "last_conv"), _drop(runs, "last_conv", "scratch")
-    return outcome(drop >= 0.2 and drop > scratch, drop=drop, drop_from_scratch=scratch)
+    return decided(
+        above("drop", drop, 0.2, strict=False),
+        above("drop minus scratch", drop - scratch),
+        drop_from_scratch=scratch,
+    )
 
 
 def _first_drops_less(runs: Results) -> Outcome:
     drops = {layer: _drop(runs, layer) for layer in ("first", "last_conv")}
-    return outcome(drops["first"] < drops["last_conv"], **drops)
+    return ordered(drops)
 
 
 def _dense(runs: Results) -> Outcome:
     drop, scratch = _drop(runs, "dense"), _drop(runs, "dense", "scratch")
-    return outcome(
-        drop >= 0.2 and drop > scratch and runs.mean("dense_end") < runs.mean("dense_scratch_end"),
-        drop=drop,
+    end, scratch_end = runs.mean("dense_end"), runs.mean("dense_scratch_end")
+    return decided(
+        above("drop", drop, 0.2, strict=False),
+        above("drop minus scratch", drop - scratch),
+        below("end minus scratch", end - scratch_end),
         drop_from_scratch=scratch,
-        end=runs.mean("dense_end"),
-        scratch_end=runs.mean("dense_scratch_end"),
+        end=end,
+        scratch_end=scratch_end,
     )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from theodolite.measures.covariance import transfer_function, unimodality_defect
+from theodolite.measures.covariance import transfer_function
 from theodolite_papers.ledger import (
     Check,
     Claim,
@@ -17,11 +17,17 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
     between,
+    decided,
+    inside,
     mean_and_error,
     named,
+    ordered,
     outcome,
     provided,
+    shown_as,
 )
 from theodolite_papers.maennel2020._filters import (
     FilterTraining,
@@ -34,6 +40,7 @@ from theodolite_papers.maennel2020._filters import (
     trained_filters,
 )
 from theodolite_papers.maennel2020._transfer import CHANCE, LABELS, Images, Network
+from theodolite_papers.maennel2020.formulas.curves import unimodality_defect
 
 __all__ = ["STUDIES", "FilterStudy"]
 
@@ -153,7 +160,8 @@ def _below(factor: float, base: str, shown: str, labels: str) -> Check:
 
     def check(runs: Results) -> Outcome:
         own, other = runs.mean(f"{labels}_end"), runs.mean(base.format(labels=labels))
-        return outcome(own < factor * other, **{"misalignment": own, shown: other})
+        ratio = below(f"misalignment over {shown}", own / other, factor)
+        return decided(ratio, **{"misalignment": own, shown: other})
 
     return check
 
@@ -161,17 +169,19 @@ def _below(factor: float, base: str, shown: str, labels: str) -> Check:
 def _baseline_grows(runs: Results, labels: str) -> Outcome:
     base = runs.mean(f"{labels}_mean_base") / runs.mean(f"{labels}_mean_base_start")
     own = runs.mean(f"{labels}_end") / runs.mean(f"{labels}_start")
-    return outcome(base > own, random_bases=base, data_basis=own)
+    return ordered({"data_basis": own, "random_bases": base})
 
 
 def _damped_top(runs: Results, labels: str) -> Outcome:
     found = runs.means(named("peak", "top_to_peak", prefix=f"{labels}_"))
-    return outcome(0 < found["peak"] < 1 and found["top_to_peak"] < 1, **found)
+    return decided(
+        inside("peak", found["peak"], 0, 1), below("top_to_peak", found["top_to_peak"], 1)
+    )
 
 
 def _spread_grows(runs: Results, labels: str) -> Outcome:
     growth = runs.mean(f"{labels}_spread_end") / runs.mean(f"{labels}_spread_start")
-    return outcome(growth > 1, growth=growth)
+    return decided(above("growth", growth, 1))
 
 
 def _unimodal(labels: str) -> Check:
@@ -221,7 +231,7 @@ def _claims(study: str) -> tuple[Claim, ...]:
 
         def with_accuracy(runs: Results) -> Outcome:
             found = provided(partial(_learned, labels=labels), check)(runs)
-            return outcome(found.holds, **found.numbers, accuracy=runs.mean(f"{labels}_accuracy"))
+            return shown_as(found, **found.numbers, accuracy=runs.mean(f"{labels}_accuracy"))
 
         return Claim(f"{study}.{name}", text, with_accuracy)
 

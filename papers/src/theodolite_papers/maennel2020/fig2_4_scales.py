@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import torch
@@ -29,8 +29,13 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    below,
+    decided,
+    inside,
     mean_and_error,
+    ordered,
     outcome,
+    shown_as,
 )
 from theodolite_papers.maennel2020._filters import FilterWatch, covariance_of, filter_summary
 from theodolite_papers.maennel2020._transfer import LABELS, Images, Labeled, Network, first_images
@@ -206,13 +211,13 @@ def _decided(run: Result, labels: str, scales: Sequence[float]) -> list[str]:
 
 
 _LEARNED, _MOVED = 0.5, 1.1
-CellCheck = Callable[[Result, str], tuple[bool, dict[str, float]]]
+CellCheck = Callable[[Result, str], Outcome]
 
 
 def _over_cells(
     runs: Results, labels: str, check: CellCheck, scale: float | None = None
 ) -> Outcome:
-    """Holds in every decided cell; the numbers are those of the worst one, and how many there are.
+    """Holds in every cell that decides; the numbers are those of the worst, and how many decide.
 
     The first number of a cell is the one that should be small.
     """
@@ -224,38 +229,37 @@ def _over_cells(
     if not cells:
         return outcome(None, decided=0, of=len(every), highest_accuracy=accuracy)
     found = [check(run, cell) for cell in cells]
-    worst = max((numbers for _, numbers in found), key=lambda numbers: next(iter(numbers.values())))
-    holds = all(one for one, _ in found)
-    return outcome(holds, **worst, decided=len(cells), of=len(every), highest_accuracy=accuracy)
+    worst = max(found, key=lambda one: (not one.holds, next(iter(one.numbers.values()))))
+    counts = {"decided": len(cells), "of": len(every), "highest_accuracy": accuracy}
+    return shown_as(worst, **worst.numbers, **counts)
 
 
-def _below_random(run: Result, cell: str) -> tuple[bool, dict[str, float]]:
+def _below_random(run: Result, cell: str) -> Outcome:
     own, base = run[f"{cell}_end"], run[f"{cell}_mean_base"]
-    numbers = {"over_random_bases": own / base, "misalignment": own, "random_bases": base}
-    return own < base, numbers
+    return decided(below("over_random_bases", own / base, 1), misalignment=own, random_bases=base)
 
 
-def _near_floor(run: Result, cell: str) -> tuple[bool, dict[str, float]]:
+def _near_floor(run: Result, cell: str) -> Outcome:
     own, floor = run[f"{cell}_end"], run["floor"]
-    return own < 2 * floor, {"misalignment": own, "floor": floor}
+    return decided(below("misalignment", own, 2 * floor), floor=floor)
 
 
-def _below_throughout(run: Result, cell: str) -> tuple[bool, dict[str, float]]:
+def _below_throughout(run: Result, cell: str) -> Outcome:
     own, base = run.arrays[f"{cell}_value"], run.arrays[f"{cell}_base"]
     moved = base > _MOVED * base[0]
     if not moved.any():  # at the end of the run alone
         return _below_random(run, cell)
     highest = float((own / base)[moved].max())
-    return highest < 1, {"highest_over_random_bases": highest, "epochs_seen": float(moved.sum())}
+    return decided(below("highest_over_random_bases", highest, 1), epochs_seen=moved.sum())
 
 
-def _unimodal(run: Result, cell: str) -> tuple[bool, dict[str, float]]:
-    return run[f"{cell}_defect"] < 0.15, {"defect": run[f"{cell}_defect"]}
+def _unimodal(run: Result, cell: str) -> Outcome:
+    return decided(below("defect", run[f"{cell}_defect"], 0.15))
 
 
-def _damped_top(run: Result, cell: str) -> tuple[bool, dict[str, float]]:
+def _damped_top(run: Result, cell: str) -> Outcome:
     peak, top = run[f"{cell}_peak"], run[f"{cell}_top_to_peak"]
-    return 0 < peak < 1 and top < 1, {"top_to_peak": top, "peak": peak}
+    return decided(below("top_to_peak", top, 1), inside("peak", peak, 0, 1))
 
 
 def _scale_moves(runs: Results, labels: str) -> Outcome:
@@ -266,8 +270,7 @@ def _scale_moves(runs: Results, labels: str) -> Outcome:
         cells = [_cell(labels, scale, rate) for rate in run.config["rates"]]
         values = [run[f"{c}_mean_base"] / run[f"{c}_mean_base_start"] for c in cells]
         growth[f"scale_{scale:g}"] = float(np.nanmean(values))
-    ordered = list(growth.values())
-    return outcome(all(a > b for a, b in pairwise(ordered)), **growth)
+    return ordered(growth, falling=True)
 
 
 _ID = "maennel2020.fig2-4-scales"

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from theodolite.engine import weight_covariance
-from theodolite.measures.covariance import (
-    eigenvector_overlap,
-    match_eigenvectors,
-    subspace_overlap,
-)
+from theodolite.measures.covariance import subspace_overlap
 from theodolite_papers.lab.models import wide_resnet
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
@@ -24,10 +20,12 @@ from theodolite_papers.ledger import (
     Study,
     Tiles,
     Trial,
+    above,
+    below,
+    decided,
     in_order,
     mean_and_error,
     named,
-    outcome,
 )
 from theodolite_papers.maennel2020._filters import (
     FilterTraining,
@@ -39,6 +37,7 @@ from theodolite_papers.maennel2020._filters import (
     trained_filters,
 )
 from theodolite_papers.maennel2020._transfer import Images, Network
+from theodolite_papers.maennel2020.formulas.overlap import eigenvector_overlap, match_eigenvectors
 
 __all__ = ["STUDY", "PooledFilters"]
 
@@ -153,7 +152,10 @@ def _pictures(
 
 def _matched(runs: Results) -> Outcome:
     found = runs.means(named("fewest_partners", "median_quality"))
-    return outcome(found["fewest_partners"] >= 1 and found["median_quality"] > 0.7, **found)
+    return decided(
+        above("fewest_partners", found["fewest_partners"], 1, strict=False),
+        above("median_quality", found["median_quality"], 0.7),
+    )
 
 
 def _weights_vaguer(runs: Results) -> Outcome:
@@ -161,7 +163,7 @@ def _weights_vaguer(runs: Results) -> Outcome:
     excess = run.arrays["weight_overlaps"] - run.arrays["data_overlaps"]
     numbers = {f"rank_{k + 1}": v for k, v in enumerate(run.arrays["weight_overlaps"])}
     of_data = {f"patches_{k + 1}": v for k, v in enumerate(run.arrays["data_overlaps"])}
-    return outcome(float(excess.max()) < 0, **numbers, **of_data)
+    return decided(below("largest_excess", float(excess.max())), **numbers, **of_data)
 
 
 def draw(runs: Results) -> list[Panel]:

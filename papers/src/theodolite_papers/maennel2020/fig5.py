@@ -18,8 +18,11 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    decided,
     mean_and_error,
     outcome,
+    shown_as,
 )
 from theodolite_papers.maennel2020._transfer import (
     LABELS,
@@ -126,7 +129,10 @@ def _covariance_helps(runs: Results, prefix: str = "") -> Outcome:
         labels: run[f"{prefix}{labels}_covariance"] - run[f"{prefix}{labels}_scratch"]
         for labels in LABELS
     }
-    return outcome(min(gains.values()) > 0 if _learned(runs, _CORE, prefix) else None, **gains)
+    return decided(
+        *(above(labels, gain) for labels, gain in gains.items()),
+        premise=_learned(runs, _CORE, prefix),
+    )
 
 
 def _learned(runs: Results, starts: tuple[str, ...], prefix: str = "") -> bool:
@@ -154,15 +160,23 @@ def _covariance_explains(runs: Results, prefix: str = "") -> Outcome:
         scratch, conv, drawn = (runs.mean(f"{prefix}{labels}_{start}") for start in _CORE)
         shares[f"{labels}_gain"] = conv - scratch
         shares[f"{labels}_missing"] = abs(drawn - conv)
-    holds = all(shares[f"{labels}_missing"] < 0.25 * shares[f"{labels}_gain"] for labels in LABELS)
-    return outcome(holds if _learned(runs, _CORE, prefix) else None, **shares)
+    rests = [
+        above(
+            f"{labels}: a quarter of the gain minus what is missing",
+            0.25 * shares[f"{labels}_gain"] - shares[f"{labels}_missing"],
+        )
+        for labels in LABELS
+    ]
+    return shown_as(decided(*rests, premise=_learned(runs, _CORE, prefix)), **shares)
 
 
 def _rescaling_slows(runs: Results) -> Outcome:
     run = runs.first
     gains = {labels: run[f"{labels}_unscaled"] - run[f"{labels}_pretrained"] for labels in LABELS}
     learned = _learned(runs, ("unscaled", "pretrained"))
-    return outcome(min(gains.values()) >= 0 if learned else None, **gains)
+    return decided(
+        *(above(labels, gain, strict=False) for labels, gain in gains.items()), premise=learned
+    )
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -18,6 +18,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     mean_and_error,
     outcome,
 )
@@ -161,8 +164,13 @@ def _changed(runs: Results, case: str, sign: int) -> Outcome:
     if run is None:
         return outcome(None, cases=len(runs))
     gains = {labels: run[f"{labels}_gain"] for labels in LABELS}
-    holds = None if _untrained(run) else min(sign * gain for gain in gains.values()) > 0
-    return outcome(holds, **gains, upstream_accuracy=run["upstream"], **_reached(run))
+    bound = above if sign > 0 else below
+    return decided(
+        *(bound(labels, gain) for labels, gain in gains.items()),
+        premise=not _untrained(run),
+        upstream_accuracy=run["upstream"],
+        **_reached(run),
+    )
 
 
 def _reached(run: Result) -> dict[str, float]:
@@ -178,8 +186,10 @@ def _reached(run: Result) -> dict[str, float]:
 def _test_accuracy(runs: Results) -> Outcome:
     found = {case: _of(runs, case) for case in ("positive", "negative")}
     gains = {case: run["real_test_gain"] for case, run in found.items() if run is not None}
-    holds = None if _untrained(*found.values()) else max(gains.values()) < 0
-    return outcome(holds, **gains)
+    return decided(
+        *(below(case, gain) for case, gain in gains.items()),
+        premise=not _untrained(*found.values()),
+    )
 
 
 def _pair(runs: Results) -> tuple[Result, Result] | None:
@@ -196,7 +206,7 @@ def _same_start(runs: Results) -> Outcome:
     means = [run.arrays["mean_initial"] for run in pair]
     layers = min(len(values) for values in means) - (_of(runs, "wide") is not None)
     distance = float(np.abs(means[0][:layers] - means[1][:layers]).max())
-    return outcome(distance < 0.05, largest_difference=distance)
+    return decided(below("largest_difference", distance, 0.05))
 
 
 def _specialized(runs: Results) -> Outcome:
@@ -208,8 +218,9 @@ def _specialized(runs: Results) -> Outcome:
     drop = float((first[upper] - after[upper]).min())
     depth = np.arange(len(after))
     slope = float(np.polyfit(depth, after, 1)[0])
-    holds = None if _untrained(run) else drop > 0 and slope < 0
-    return outcome(holds, smallest_drop=drop, slope_over_depth=slope)
+    return decided(
+        above("smallest_drop", drop), below("slope_over_depth", slope), premise=not _untrained(run)
+    )
 
 
 def _lower_after_tuning(runs: Results) -> Outcome:
@@ -217,7 +228,12 @@ def _lower_after_tuning(runs: Results) -> Outcome:
     if pair is None:
         return outcome(None, cases=len(runs))
     low, high = (float(run.arrays["mean_random"][-2:].mean()) for run in pair)
-    return outcome(None if _untrained(*pair) else low < high, negative=low, other=high)
+    return decided(
+        below("negative minus other", low - high),
+        premise=not _untrained(*pair),
+        negative=low,
+        other=high,
+    )
 
 
 _SUBSET = Stage(5_000, steps=3_000)
@@ -321,6 +337,7 @@ STUDY = Study(
             "within 0.05)",
             _same_start,
             scope="seed",
+            sizes=(),  # both cases are drawn alike: it could not fail
         ),
         Claim(
             f"{_ID}.specialized",

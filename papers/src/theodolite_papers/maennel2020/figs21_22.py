@@ -7,12 +7,7 @@ import torch
 from torch import Tensor
 
 from theodolite.engine import patch_covariance, weight_covariance
-from theodolite.measures.covariance import (
-    compare_misalignment,
-    curve_deviation,
-    transfer_function,
-    unimodality_defect,
-)
+from theodolite.measures.covariance import compare_misalignment, transfer_function
 from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.models import strided_cnn
 from theodolite_papers.lab.training import Recipe, train
@@ -25,14 +20,16 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
     between,
+    decided,
     in_order,
     mean_and_error,
     named,
-    outcome,
 )
 from theodolite_papers.maennel2020._ladder import Rung, image_ladder
 from theodolite_papers.maennel2020._transfer import Images, draw_images
+from theodolite_papers.maennel2020.formulas.curves import curve_deviation, unimodality_defect
 
 __all__ = ["STUDY", "Ladder"]
 
@@ -141,7 +138,8 @@ def _filters(config: Ladder, trial: Trial, images: Tensor, stride: int) -> Tenso
 def _originals_farther(runs: Results) -> Outcome:
     far = runs.means(named(*list(_STEPS)[1:], suffix="_deviation"))
     steps = max(far["position"], far["shuffled"])
-    return outcome(min(far[name] for name in ("stride3", "stride2", "stride1")) > steps, **far)
+    lowest = min(far[name] for name in ("stride3", "stride2", "stride1"))
+    return decided(above("originals minus others", lowest - steps), **far)
 
 
 def draw(runs: Results) -> list[Panel]:

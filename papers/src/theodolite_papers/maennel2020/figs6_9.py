@@ -15,8 +15,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    decided,
     mean_and_error,
-    outcome,
     spearman,
 )
 from theodolite_papers.maennel2020._transfer import (
@@ -112,7 +113,7 @@ def _areas(runs: Results, labels: str) -> np.ndarray:
 
 def _monotone(runs: Results) -> Outcome:
     ranks = {labels: _growth(_areas(runs, labels)) for labels in LABELS}
-    return outcome(min(ranks.values()) >= 0.8, **ranks)
+    return decided(*(above(name, v, 0.8, strict=False) for name, v in ranks.items()))
 
 
 def _growth(areas: np.ndarray) -> float:
@@ -125,7 +126,7 @@ def _above_scratch(runs: Results) -> Outcome:
     for labels in LABELS:
         areas = _areas(runs, labels)
         gains[labels] = float((areas[1:] - areas[0]).min())
-    return outcome(min(gains.values()) > 0, **gains)
+    return decided(*(above(labels, gain) for labels, gain in gains.items()))
 
 
 def _most_is_best(runs: Results) -> Outcome:
@@ -133,7 +134,7 @@ def _most_is_best(runs: Results) -> Outcome:
     for labels in LABELS:
         areas = _areas(runs, labels)
         margins[labels] = float(areas[-1] - areas[:-1].max())
-    return outcome(min(margins.values()) >= 0, **margins)
+    return decided(*(above(name, v, strict=False) for name, v in margins.items()))
 
 
 def draw(runs: Results) -> list[Panel]:

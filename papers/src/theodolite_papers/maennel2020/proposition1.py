@@ -21,9 +21,12 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
     between,
+    decided,
+    inside,
     mean_and_error,
-    outcome,
 )
 from theodolite_papers.maennel2020._filters import GaussianRuns, train_on_gaussians
 
@@ -102,7 +105,7 @@ def _pooled_rate(runs: Results) -> Outcome:
     """Of the mean over seeds: one seed alone has a single pool of the largest size."""
     means = runs.array("misalignment").astype(np.float64).mean(0)
     slope = float(np.polyfit(np.log(runs.array("pools")[0]), np.log(means), 1)[0])
-    return outcome(abs(slope + 1) < 0.1, slope=slope)
+    return decided(inside("slope", slope, -1.1, -0.9))
 
 
 def _falls(runs: Results) -> Outcome:
@@ -110,14 +113,14 @@ def _falls(runs: Results) -> Outcome:
     ratio = run["last"] / run["first"]
     pools = run.arrays["pools"]
     bound = 3 * float(pools[0] / pools[-1])
-    return outcome(ratio < bound, last_to_first=ratio, bound=bound)
+    return decided(below("last_to_first", ratio, bound), bound=bound)
 
 
 def _stays(runs: Results) -> Outcome:
     run = runs.first
     ratio = run["baseline_last"] / run["baseline_first"]
     share = run["last"] / run["baseline_last"]
-    return outcome(ratio > 0.5 and share < 0.1, baseline_ratio=ratio, share_of_baseline=share)
+    return decided(above("baseline_ratio", ratio, 0.5), below("share_of_baseline", share, 0.1))
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from theodolite.engine import patch_covariance
-from theodolite.measures.covariance import eigenvector_overlap, subspace_overlap
+from theodolite.measures.covariance import subspace_overlap
 from theodolite_papers.ledger import (
     Claim,
     Line,
@@ -18,12 +18,15 @@ from theodolite_papers.ledger import (
     Study,
     Tiles,
     Trial,
+    above,
     between,
+    decided,
     mean_and_error,
     outcome,
 )
 from theodolite_papers.maennel2020._filters import as_images, eigenvectors, same_sign
 from theodolite_papers.maennel2020._transfer import Images, halves
+from theodolite_papers.maennel2020.formulas.overlap import eigenvector_overlap
 
 __all__ = ["STUDY", "TwoHalves"]
 
@@ -98,8 +101,8 @@ def _planes(first: Tensor, second: Tensor, ranked: Tensor) -> float:
 
 
 def _all_above(runs: Results) -> Outcome:
-    above, ranks = runs.mean("above_0.975"), len(runs.first.arrays["ranked"])
-    return outcome(above == ranks, ranks_above=above, ranks=ranks)
+    ranks = len(runs.first.arrays["ranked"])
+    return decided(above("ranks_above", runs.mean("above_0.975"), ranks, strict=False), ranks=ranks)
 
 
 def _table(runs: Results) -> Outcome:

@@ -12,7 +12,6 @@ from theodolite.errors import UnknownNameError
 from theodolite.interventions import (
     TAU_CURVES,
     covariance_init_,
-    eigenvector_init_,
     layer_norms,
     rescale_to_,
     tau_curve,
@@ -32,9 +31,14 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
+    inside,
     outcome,
 )
 from theodolite_papers.maennel2020._transfer import Images, draw_images
+from theodolite_papers.maennel2020.formulas.eigenvector_init import eigenvector_init_
 
 __all__ = ["RULES", "STUDIES", "FilterRules", "Workshop"]
 
@@ -240,8 +244,10 @@ def _order(runs: Results, row: int) -> Outcome:
     values = mean_accuracies(runs)[row]
     none, two, three = values[[0, 2, 3], 0]
     late_none, late_three = values[[0, 3], 2]
-    return outcome(
-        three > two > none and late_three > late_none,
+    return decided(
+        above("three minus two layers", three - two),
+        above("two layers minus none", two - none),
+        above("three layers minus none, late", late_three - late_none),
         none=none,
         two_layers=two,
         three_layers=three,
@@ -252,12 +258,12 @@ def _order(runs: Results, row: int) -> Outcome:
 
 def _better(runs: Results) -> Outcome:
     gains = mean_accuracies(runs)[:4, 3, 0] - mean_accuracies(runs)[:4, 0, 0]
-    return outcome(gains.min() > 0, **dict(zip(RULES[:4], gains, strict=True)))
+    return decided(*map(above, RULES[:4], gains))
 
 
 def _better_tests(runs: Results) -> Outcome:
     gains = mean_accuracies(runs)[:4, 3, 3] - mean_accuracies(runs)[:4, 0, 3]
-    return outcome(gains.min() > 0, **dict(zip(RULES[:4], gains, strict=True)))
+    return decided(*map(above, RULES[:4], gains))
 
 
 def _tolerance(runs: Results) -> float:
@@ -268,31 +274,32 @@ def _tolerance(runs: Results) -> float:
 def _agree(runs: Results) -> Outcome:
     three = mean_accuracies(runs)[:4, 3, 0]
     spread = three.max() - three.min()
-    return outcome(spread < _tolerance(runs), spread=spread, threshold=_tolerance(runs))
+    return decided(below("spread", spread, _tolerance(runs)), threshold=_tolerance(runs))
 
 
 def _smallest(runs: Results) -> Outcome:
     values = mean_accuracies(runs)[4]
     excess = (values[1:] - values[0]).max()
-    return outcome(excess < 0, largest_difference=excess)
+    return decided(below("largest_difference", excess))
 
 
 def _middle(runs: Results) -> Outcome:
     values = mean_accuracies(runs)[5, :, 0]
     excess = (values[1:] - values[0]).max()
-    return outcome(excess < 0, largest_difference=excess, scratch=values[0])
+    return decided(below("largest_difference", excess), scratch=values[0])
 
 
-def _if_fitted(runs: Results, holds: bool) -> bool | None:
+def _fitted(runs: Results) -> bool:
     """Table 7 says nothing of layers that have not learned their random labels."""
-    return holds if runs.mean("random_accuracy") > _FITTED else None
+    return runs.mean("random_accuracy") > _FITTED
 
 
 def _like_pretrained(runs: Results) -> Outcome:
     three = mean_accuracies(runs)[:, 3, 0]
     difference = three[6] - three[:4].mean()
-    return outcome(
-        _if_fitted(runs, bool(abs(difference) < _PRETRAINED_TOLERANCE)),
+    return decided(
+        inside("difference", difference, -_PRETRAINED_TOLERANCE, _PRETRAINED_TOLERANCE),
+        premise=_fitted(runs),
         pretrained=three[6],
         eigenvectors=three[:4].mean(),
         accuracy_on_random_labels=runs.mean("random_accuracy"),
@@ -301,8 +308,9 @@ def _like_pretrained(runs: Results) -> Outcome:
 
 def _pretrained_later(runs: Results) -> Outcome:
     late = mean_accuracies(runs)[:, 3, 2]
-    return outcome(
-        _if_fitted(runs, bool(late[6] > late[:4].max())),
+    return decided(
+        above("pre-trained minus best eigenvectors", late[6] - late[:4].max()),
+        premise=_fitted(runs),
         pretrained=late[6],
         best_eigenvectors=late[:4].max(),
         accuracy_on_random_labels=runs.mean("random_accuracy"),

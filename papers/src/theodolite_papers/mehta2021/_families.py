@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theodolite.measures.gradient import is_extreme_memorization
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     LARGE,
@@ -17,8 +16,11 @@ from theodolite_papers.ledger import (
     Result,
     Results,
     Study,
+    above,
+    below,
+    decided,
     mean_and_error,
-    outcome,
+    merged,
     spearman,
 )
 from theodolite_papers.mehta2021._scales import Scales, measure_scales
@@ -34,6 +36,7 @@ __all__ = [
     "accuracy_falls",
     "alignment_claim",
     "alignment_falls",
+    "chance_level",
     "curve_panel",
     "drop",
     "falls",
@@ -72,11 +75,11 @@ def accuracy_falls(least: float) -> Check:
         run = runs.first
         start, accuracy = low(run), values(run, "best_test")
         rise = float(np.diff(accuracy[start:]).max())
-        return outcome(
-            drop(run, "best_test") >= least and rise <= _RISE,
+        return decided(
+            above("drop", drop(run, "best_test"), least, strict=False),
+            below("largest_rise", rise, _RISE, strict=False),
             small_sigma=accuracy[start],
             largest_sigma=accuracy[-1],
-            largest_rise=rise,
         )
 
     return check
@@ -86,14 +89,19 @@ def fits(runs: Results) -> Outcome:
     """FIT: every network learns its training set."""
     run = runs.first
     share = values(run, "train").min()
-    return outcome(share >= _FIT.get(run.size, 0.99), lowest_train_accuracy=share)
+    return decided(above("lowest_train_accuracy", share, _FIT.get(run.size, 0.99), strict=False))
 
 
 def never_fits(runs: Results) -> Outcome:
     """No network learns its whole training set."""
     run = runs.first
     share = values(run, "train").max()
-    return outcome(share < 1, highest_train_accuracy=share)
+    return decided(below("highest_train_accuracy", share, 1))
+
+
+def chance_level(chance: float, test_size: int) -> float:
+    """Test accuracy up to which a network is at chance: three standard errors above it."""
+    return chance + 3 * float(np.sqrt(chance * (1 - chance) / test_size))
 
 
 def memorizes(since: float | None = None) -> Check:
@@ -104,13 +112,11 @@ def memorizes(since: float | None = None) -> Check:
         sigma = run.arrays["sigma"]
         chosen = sigma >= (sigma.max() if since is None else since) * 0.999
         train, test = values(run, "train")[chosen], values(run, "best_test")[chosen]
-        tolerance = 1 - _FIT.get(run.size, 0.99)
-        holds = [
-            is_extreme_memorization(a, b, run["chance"], int(run["test_size"]), tolerance)
-            for a, b in zip(train.tolist(), test.tolist(), strict=True)
-        ]
-        return outcome(
-            all(holds), lowest_train=train.min(), highest_test=test.max(), chance=run["chance"]
+        chance, size = run["chance"], int(run["test_size"])
+        return decided(
+            above("lowest_train", train.min(), _FIT.get(run.size, 0.99), strict=False),
+            below("highest_test", test.max(), chance_level(chance, size), strict=False),
+            chance=chance,
         )
 
     return check
@@ -130,11 +136,11 @@ def falls(name: str, share: float, runs: Results) -> Outcome:
     run = runs.first
     found = values(run, name)
     rank = spearman(run.arrays["sigma"], found)
-    return outcome(
-        drop(run, name, relative=True) >= share and rank <= -0.7,
+    return decided(
+        above("relative_drop", drop(run, name, relative=True), share, strict=False),
+        below("rank_correlation", rank, -0.7, strict=False),
         small_sigma=found[low(run)],
         largest_sigma=found[-1],
-        rank_correlation=rank,
     )
 
 
@@ -153,15 +159,7 @@ def on_each(check: Check, *names: str) -> Check:
         named = runs.chosen(lambda run: run.point.get("data") in names)
         parts = named if names and len(named) else runs
         answers = {str(run.point.get("data", "")): check(Results((run,))) for run in parts}
-        numbers = {
-            f"{data}_{key}" if data else key: value
-            for data, answer in answers.items()
-            for key, value in answer.numbers.items()
-        }
-        outcomes = {answer.holds for answer in answers.values()}
-        if False in outcomes:
-            return outcome(False, **numbers)
-        return outcome(None if None in outcomes else True, **numbers)
+        return merged(answers)
 
     return checked
 

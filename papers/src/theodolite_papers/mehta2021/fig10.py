@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from theodolite_papers.ledger import Claim, Outcome, Results, outcome
+from theodolite_papers.ledger import (
+    Claim,
+    Outcome,
+    Results,
+    above,
+    below,
+    decided,
+)
 from theodolite_papers.mehta2021._families import (
     PUBLISHED,
     Family,
@@ -24,10 +31,9 @@ def _test(runs: Results) -> Outcome:
     accuracy = values(run, "best_test")
     noise = 3 * np.sqrt(run["chance"] * (1 - run["chance"]) / run["test_size"])
     level = run["chance"] + noise
-    return outcome(
-        accuracy[-1] <= level and accuracy[0] > level + 0.05,
-        smallest_sigma=accuracy[0],
-        largest_sigma=accuracy[-1],
+    return decided(
+        below("largest_sigma", accuracy[-1], level, strict=False),
+        above("smallest_sigma", accuracy[0], level + 0.05),
         chance_level=level,
     )
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from theodolite.measures.gradient import two_vector_measures
 from theodolite_papers.ledger import (
     Claim,
     Heat,
@@ -14,9 +13,13 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
+    inside,
     named,
-    outcome,
 )
+from theodolite_papers.mehta2021.formulas.memorisation import two_vector_measures
 
 __all__ = ["STUDY", "TwoVectors"]
 
@@ -74,29 +77,29 @@ def _slope(ratio: float, cosine: float) -> float:
 
 def _diversity(runs: Results) -> Outcome:
     smallest, similar = runs["slope_ratio"][0], runs["slope_ratio_similar_norms"][0]
-    return outcome(smallest > 1 and similar > 10, any_ratio=smallest, similar_norms=similar)
+    return decided(above("any_ratio", smallest, 1), above("similar_norms", similar, 10))
 
 
 def _stiffness(runs: Results) -> Outcome:
-    return outcome(runs["stiffness_over_ratios"][0] == 0, change=runs["stiffness_over_ratios"][0])
+    return decided(inside("change", runs["stiffness_over_ratios"][0], 0, 0, strict=False))
 
 
 def _confusion(runs: Results) -> Outcome:
     ratios, cosines = runs["confusion_over_ratios"][0], runs["confusion_over_cosines"][0]
-    return outcome(ratios > 1000 * cosines, over_ratios=ratios, over_cosines=cosines)
+    quotient = above("quotient", ratios / cosines, 1000)
+    return decided(quotient, over_ratios=ratios, over_cosines=cosines)
 
 
 def _alignment(runs: Results) -> Outcome:
     names = ("asymmetry", "beyond_cosine", "at_equal_norms", "at_extremes", "over_cosines")
     numbers = runs.means(named(*names, prefix="alignment_"))
-    holds = (
-        numbers["asymmetry"] < 1e-9
-        and numbers["beyond_cosine"] < 1e-9
-        and abs(numbers["at_equal_norms"] - 0.7) < 1e-12
-        and numbers["at_extremes"] < 0.05
-        and numbers["over_cosines"] > 1
+    return decided(
+        below("asymmetry", numbers["asymmetry"], 1e-9),
+        below("beyond_cosine", numbers["beyond_cosine"], 1e-9),
+        inside("at_equal_norms", numbers["at_equal_norms"], 0.7 - 1e-12, 0.7 + 1e-12),
+        below("at_extremes", numbers["at_extremes"], 0.05),
+        above("over_cosines", numbers["over_cosines"], 1),
     )
-    return outcome(holds, **numbers)
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -140,19 +143,22 @@ STUDY = Study(
             "diversity varies most at strongly negative cosine: steeper at -0.9 than at 0.9 for "
             "every ratio of norms, more than tenfold for ratios between 1/2 and 2",
             _diversity,
+            unit="calculation",
         ),
-        Claim(f"{_ID}.stiffness", "stiffness ignores the norms", _stiffness),
+        Claim(f"{_ID}.stiffness", "stiffness ignores the norms", _stiffness, unit="calculation"),
         Claim(
             f"{_ID}.confusion",
             "confusion is dominated by the norms: with one norm fixed it changes a thousand times "
             "more over the ratios than over cosines from 0.5 to 1",
             _confusion,
+            unit="calculation",
         ),
         Claim(
             f"{_ID}.alignment",
             "alignment depends on both: it is at most the cosine, with equality at equal norms, "
             "the same for a ratio and its inverse, and vanishes when one norm does",
             _alignment,
+            unit="calculation",
         ),
     ),
     draw=draw,

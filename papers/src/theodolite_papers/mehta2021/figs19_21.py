@@ -5,7 +5,17 @@ from dataclasses import replace
 
 from theodolite.data import Dataset
 from theodolite_papers.lab.training import DivergenceError
-from theodolite_papers.ledger import Claim, Measured, Outcome, Results, Trial, outcome, spearman
+from theodolite_papers.ledger import (
+    Claim,
+    Measured,
+    Outcome,
+    Results,
+    Trial,
+    above,
+    below,
+    decided,
+    spearman,
+)
 from theodolite_papers.mehta2021._families import (
     PART,
     PUBLISHED,
@@ -48,8 +58,10 @@ def _rank(name: str) -> Callable[[Results], Outcome]:
         run = runs.first
         found = values(run, name)
         rank = spearman(run.arrays["sigma"], found)
-        return outcome(
-            rank <= -0.7, rank_correlation=rank, smallest_sigma=found[0], largest_sigma=found[-1]
+        return decided(
+            below("rank_correlation", rank, -0.7, strict=False),
+            smallest_sigma=found[0],
+            largest_sigma=found[-1],
         )
 
     return check
@@ -58,7 +70,7 @@ def _rank(name: str) -> Callable[[Results], Outcome]:
 def _diverged(runs: Results) -> Outcome:
     run = runs.first
     outcomes = {f"sigma_{sigma:g}": run[f"diverges@{sigma:g}"] for sigma in _BEYOND}
-    return outcome(any(outcomes.values()), **outcomes)
+    return decided(above("diverged", sum(outcomes.values()), 1, strict=False), **outcomes)
 
 
 _NAMES = {

@@ -11,6 +11,10 @@ from theodolite_papers.ledger import (
     Points,
     Results,
     Study,
+    above,
+    below,
+    decided,
+    inside,
     outcome,
     pearson,
     spearman,
@@ -47,15 +51,18 @@ def _follows(runs: Results) -> Outcome:
         np.concatenate([values(run, "hidden") for run in runs]),
         np.concatenate([values(run, "best_test") for run in runs]),
     )
-    holds = min(ranks.values()) >= 0.6 and pooled > 0.5
-    return outcome(holds, pooled=pooled, **{f"rank_{data}": rank for data, rank in ranks.items()})
+    return decided(
+        above("pooled", pooled, 0.5),
+        *(above(f"rank_{data}", rank, 0.6, strict=False) for data, rank in ranks.items()),
+    )
 
 
 def _sweet_spot(runs: Results) -> Outcome:
     run = runs.first
     rep, accuracy = values(run, "representation_end"), values(run, "best_test")
-    return outcome(
-        rep[0] > rep[1] and accuracy[0] <= accuracy[1] + 0.01,
+    return decided(
+        above("alignment: smallest minus next", rep[0] - rep[1]),
+        below("accuracy: smallest minus next", accuracy[0] - accuracy[1], 0.01, strict=False),
         alignment_smallest=rep[0],
         alignment_next=rep[1],
         accuracy_smallest=accuracy[0],
@@ -68,20 +75,22 @@ def _lazier(runs: Results) -> Outcome:
     start, mean = values(run, "relative_norm_start"), values(run, "relative_norm")
     large = run.arrays["sigma"] >= 0.0999
     decades = np.diff(np.log10(start[large])) / np.diff(np.log10(run.arrays["sigma"][large]))
-    falling = bool((np.diff(start) < 0).all() and (np.diff(mean) < 0).all())
-    return outcome(
-        falling and bool((np.abs(decades + 1) < 0.3).all()),
+    return decided(
+        below("largest_step_at_start", np.diff(start).max()),
+        below("largest_step_on_average", np.diff(mean).max()),
+        inside("smallest_decade", decades.min(), -1.3, -0.7),
+        inside("largest_decade", decades.max(), -1.3, -0.7),
         largest_start=start[0],
         smallest_start=start[-1],
-        smallest_decade=decades.min(),
-        largest_decade=decades.max(),
     )
 
 
 def _vanishes(runs: Results) -> Outcome:
     run = runs.first
     hidden, rep = values(run, "hidden")[-1], values(run, "representation_end")[-1]
-    return outcome(max(abs(hidden), abs(rep)) < 0.05, gradients=hidden, representations=rep)
+    return decided(
+        inside("gradients", hidden, -0.05, 0.05), inside("representations", rep, -0.05, 0.05)
+    )
 
 
 def extreme_errors(runs: Results) -> tuple[int, int]:
@@ -103,7 +112,8 @@ def _contrast_decides(runs: Results) -> Outcome:
     wrong, total = extreme_errors(runs)
     if not total:
         return outcome(None, wrong=wrong, networks=total)
-    return outcome(wrong <= 0.05 * total, wrong=wrong, networks=total)
+    share = below("wrong_share", wrong / total, 0.05, strict=False)
+    return decided(share, wrong=wrong, networks=total)
 
 
 def _diversity_does_not(runs: Results) -> Outcome:
@@ -112,10 +122,10 @@ def _diversity_does_not(runs: Results) -> Outcome:
     span = diversity.max() / diversity.min()
     turns = np.sign(np.diff(diversity))
     ratio = hidden[:2].max() / np.abs(hidden[-1])
-    return outcome(
-        span < 3 and len(set(turns.tolist())) > 1 and ratio > 10,
-        diversity_span=span,
-        alignment_ratio=ratio,
+    return decided(
+        below("diversity_span", span, 3),
+        above("alignment_ratio", ratio, 10),
+        above("directions", len(set(turns.tolist())), 1),
     )
 
 

@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from theodolite_papers.ledger import Claim, Outcome, Results, outcome, spearman
+from theodolite_papers.ledger import (
+    Claim,
+    Outcome,
+    Results,
+    above,
+    below,
+    decided,
+    spearman,
+)
 from theodolite_papers.mehta2021._families import (
     PART,
     PUBLISHED,
@@ -23,8 +31,11 @@ def _start(runs: Results) -> Outcome:
     sigma = run.arrays["sigma"]
     top, rep = values(run, "top_start"), values(run, "representation_start")
     ranks = spearman(sigma, top), spearman(sigma, rep)
-    return outcome(
-        max(ranks) <= -0.7 and top[0] > top[-1] and rep[0] > rep[-1],
+    return decided(
+        below("top_rank", ranks[0], -0.7, strict=False),
+        below("representation_rank", ranks[1], -0.7, strict=False),
+        above("top_drop", top[0] - top[-1]),
+        above("representation_drop", rep[0] - rep[-1]),
         top_smallest=top[0],
         top_largest=top[-1],
         representation_smallest=rep[0],
@@ -35,8 +46,9 @@ def _start(runs: Results) -> Outcome:
 def _saturates(runs: Results) -> Outcome:
     run = runs.first
     train, norm = values(run, "train"), values(run, "relative_norm_start")
-    return outcome(
-        train[-1] < train.max() and norm[0] >= 100 * norm[-1],
+    return decided(
+        above("train: best minus largest sigma", train.max() - train[-1]),
+        above("norm_ratio", norm[0] / norm[-1], 100, strict=False),
         train_largest_sigma=train[-1],
         train_best=train.max(),
         norm_smallest_sigma=norm[0],

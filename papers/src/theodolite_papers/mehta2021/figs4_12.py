@@ -4,15 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from theodolite.measures.gradient import is_extreme_memorization
 from theodolite.sweeps import Space
-from theodolite_papers.ledger import Claim, Outcome, Panel, Results, outcome
+from theodolite_papers.ledger import (
+    Claim,
+    Outcome,
+    Panel,
+    Results,
+    above,
+    below,
+    decided,
+    outcome,
+)
 from theodolite_papers.mehta2021._families import (
     PART,
     PUBLISHED,
     SIX_PANELS,
     UNTIL_FIT,
     Family,
+    chance_level,
     drop,
     family_study,
     scale_panels,
@@ -31,19 +40,20 @@ def _not_extreme(runs: Results) -> Outcome:
     run = runs.first
     train, test = values(run, "train")[-1], values(run, "best_test")
     size, chance = int(run["test_size"]), run["chance"]
-    extreme = is_extreme_memorization(float(train), float(test[-1]), chance, size, 0.01)
     change = abs(test[-1] - test[-2])
-    return outcome(
-        not extreme and change <= 0.03,
+    extreme = above("largest_sigma", test[-1], chance_level(chance, size))
+    return decided(
+        *([extreme] if train >= 0.99 else []),
+        below("change", change, 0.03, strict=False),
         largest_sigma=test[-1],
         next_sigma=test[-2],
-        chance=run["chance"],
+        chance=chance,
     )
 
 
 def _created_by_training(runs: Results) -> Outcome:
     start = values(runs.first, "representation_start")
-    return outcome(bool(np.ptp(start) < 1e-4), largest=start.max(), smallest=start.min())
+    return decided(below("range", np.ptp(start), 1e-4), largest=start.max(), smallest=start.min())
 
 
 def _smaller_than_sin(runs: Results) -> Outcome:
@@ -52,8 +62,9 @@ def _smaller_than_sin(runs: Results) -> Outcome:
         return outcome(None)
     accuracy = [drop(run, "best_test") for run in (relu[0], sin[0])]
     alignment = [drop(run, "representation_end", relative=True) for run in (relu[0], sin[0])]
-    return outcome(
-        accuracy[0] < accuracy[1] and alignment[0] < alignment[1],
+    return decided(
+        above("accuracy: sin minus relu", accuracy[1] - accuracy[0]),
+        above("alignment: sin minus relu", alignment[1] - alignment[0]),
         accuracy_relu=accuracy[0],
         accuracy_sin=accuracy[1],
         alignment_relu=alignment[0],
@@ -84,6 +95,7 @@ _ABOUT_RELU = (
         "before training the alignment of representations is the same for all sigmas (ReLU is "
         "homogeneous), so that its dependence on sigma is created by training",
         _created_by_training,
+        sizes=(),  # ReLU is homogeneous: it could not fail
     ),
 )
 _CLAIMS = (

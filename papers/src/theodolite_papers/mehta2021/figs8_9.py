@@ -16,6 +16,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     mean_and_error,
     outcome,
 )
@@ -76,7 +79,7 @@ def _level(run: Result) -> float:
 def _large(runs: Results) -> Outcome:
     run = runs.first
     test = _values(run, "test", _LARGE)
-    return outcome(bool(test.max() <= _level(run)), highest_test=test.max(), level=_level(run))
+    return decided(below("highest_test", test.max(), _level(run), strict=False), level=_level(run))
 
 
 def _range(runs: Results) -> Outcome:
@@ -84,7 +87,9 @@ def _range(runs: Results) -> Outcome:
     train, rates = _values(run, "train", _LARGE), run.arrays["rate"]
     fit = train >= (1.0 if run.size in LARGE else 0.99)
     decades = np.log10(rates[fit].max() / rates[fit].min()) if fit.any() else 0.0
-    return outcome(decades >= 3 and train[-1] < 0.9, decades=decades, train_at_largest=train[-1])
+    return decided(
+        above("decades", decades, 3, strict=False), below("train_at_largest", train[-1], 0.9)
+    )
 
 
 def _small(runs: Results) -> Outcome:
@@ -94,7 +99,8 @@ def _small(runs: Results) -> Outcome:
     if not trains.any():
         return outcome(None, rates=0)
     lowest = test[trains].min()
-    return outcome(bool(lowest >= 2 * run["chance"]), lowest_test=lowest, rates=float(trains.sum()))
+    bound = above("lowest_test", lowest, 2 * run["chance"], strict=False)
+    return decided(bound, rates=float(trains.sum()))
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from theodolite.data import Dataset
-from theodolite.theory.random_features import compensate
 from theodolite_papers.lab.training import (
     Hinge,
     Loss,
@@ -26,8 +25,10 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     mean_and_error,
-    outcome,
 )
 from theodolite_papers.mehta2021._families import PUBLISHED
 from theodolite_papers.mehta2021._scales import (
@@ -38,6 +39,7 @@ from theodolite_papers.mehta2021._scales import (
     network,
     standardized_set,
 )
+from theodolite_papers.mehta2021.formulas.loss_gradients import compensate
 
 __all__ = ["STUDY", "Remedies"]
 
@@ -136,8 +138,9 @@ def _scaled(runs: Results) -> Outcome:
     run = runs.first
     base, scaled = run["softmax_base_test"], run["softmax_scaled_test"]
     logit = run["softmax_base_logit_start"], run["softmax_scaled_logit_start"]
-    return outcome(
-        base - scaled >= 0.03 and logit[1] <= 0.85 * logit[0],
+    return decided(
+        above("cost", base - scaled, 0.03, strict=False),
+        below("logit_ratio", logit[1] / logit[0], 0.85, strict=False),
         base=base,
         scaled=scaled,
         base_logit=logit[0],
@@ -149,14 +152,20 @@ def _restored(runs: Results) -> Outcome:
     run = runs.first
     gap = _gap(run, "softmax", ("base", "restored"), _STARTS)
     behind = run["softmax_base_train"] - run["softmax_restored_train"]
-    return outcome(gap < 1e-3 and behind >= 0.1, largest_gap_at_start=gap, training_behind=behind)
+    return decided(
+        below("largest_gap_at_start", gap, 1e-3),
+        above("training_behind", behind, 0.1, strict=False),
+    )
 
 
 def _retraced(runs: Results) -> Outcome:
     run = runs.first
     gaps = {n: _gap(run, n, ("base", "retraced"), (*_STARTS, *_MEANS)) for n in _RATES}
     tests = [abs(run[f"{n}_base_test"] - run[f"{n}_retraced_test"]) for n in _RATES]
-    return outcome(max(gaps.values()) < 0.02 and max(tests) <= 0.01, test_gap=max(tests), **gaps)
+    return decided(
+        below("test_gap", max(tests), 0.01, strict=False),
+        *(below(name, gap, 0.02) for name, gap in gaps.items()),
+    )
 
 
 def draw(runs: Results) -> list[Panel]:

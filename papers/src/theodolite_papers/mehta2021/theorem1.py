@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.theory.random_features import check_sin_theorem, sin_cosine, sin_energy
 from theodolite_papers.ledger import (
     Claim,
     Line,
@@ -17,9 +16,16 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
-    outcome,
+    above,
+    below,
+    decided,
 )
 from theodolite_papers.mehta2021._scales import standardized_set
+from theodolite_papers.mehta2021.formulas.random_features import (
+    check_sin_theorem,
+    sin_cosine,
+    sin_energy,
+)
 
 __all__ = ["STUDY", "SinPairs"]
 
@@ -106,33 +112,37 @@ def _lowest(runs: Results, prefix: str) -> float:
 def _simulation(runs: Results) -> Outcome:
     run = runs.first
     worst = max(v for name, v in run.numbers.items() if name.startswith("deviation_"))
-    return outcome(worst <= 5, largest_deviation=worst)
+    return decided(below("largest_deviation", worst, 5, strict=False))
 
 
 def _one_sided(runs: Results) -> Outcome:
     printed, half = _lowest(runs, "one_sided_"), _lowest(runs, "half_")
-    return outcome(min(printed, half) == 1, printed=printed, half=half)
+    return decided(above("printed", printed, 1, strict=False), above("half", half, 1, strict=False))
 
 
 def _two_sided(runs: Results) -> Outcome:
     share = _lowest(runs, "two_sided_unless_negative_")
-    return outcome(share == 1, share=share)
+    return decided(above("share", share, 1, strict=False))
 
 
 def _corrected(runs: Results) -> Outcome:
-    return outcome(_lowest(runs, "corrected_") == 1, share=_lowest(runs, "corrected_"))
+    return decided(above("share", _lowest(runs, "corrected_"), 1, strict=False))
 
 
 def _printed_absolute(runs: Results) -> Outcome:
     share = _lowest(runs, "two_sided_opposite")
-    return outcome(share == 1, share_of_opposite_pairs=share)
+    return decided(above("share_of_opposite_pairs", share, 1, strict=False))
 
 
 def _orthogonal(runs: Results) -> Outcome:
     small, large = runs["cosine_small_sigma_error"][0], runs["cosine_large_sigma_mean"][0]
     rise, energy = runs["cosine_largest_rise"][0], runs["energy_error"][0]
-    holds = small < 1e-5 and large < 1e-3 and rise < 1e-12 and energy < 1e-9
-    return outcome(holds, error_at_small_sigma=small, mean_at_large_sigma=large, largest_rise=rise)
+    return decided(
+        below("error_at_small_sigma", small, 1e-5),
+        below("mean_at_large_sigma", large, 1e-3),
+        below("largest_rise", rise, 1e-12),
+        below("energy_error", energy, 1e-9),
+    )
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -24,6 +24,7 @@ from theodolite_papers.lab.data.named import (
     average_pooled,
     central_crop,
     data_folder,
+    download_image_set,
     load_ct_position,
     load_image_set,
 )
@@ -38,11 +39,9 @@ from theodolite_papers.lab.data.tasks import (
     pair_task,
     random_labels,
 )
-from theodolite_papers.lab.data.texts import DOMAINS, domain_text, token_windows
 
 __all__ = [
     "CT_FILE",
-    "DOMAINS",
     "IMAGE_SETS",
     "LOADERS",
     "PEAKS_TASKS",
@@ -58,7 +57,7 @@ __all__ = [
     "corrupted_labels",
     "covariance_root",
     "data_folder",
-    "domain_text",
+    "download_image_set",
     "gaussian",
     "gaussian_inputs",
     "load_ct_position",
@@ -72,7 +71,6 @@ __all__ = [
     "random_labels",
     "related_tasks",
     "rotated_covariance",
-    "token_windows",
     "unrelated_tasks",
 ]
 

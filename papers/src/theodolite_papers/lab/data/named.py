@@ -1,6 +1,7 @@
 """Data sets with a name: image sets and a table from files, cut and shrunk for small experiments.
 
-An image set is read from ``$THEODOLITE_DATA/NAME.npz``, or downloaded with ``datasets``.
+An image set is read from ``$THEODOLITE_DATA/NAME.npz``. :func:`download_image_set` puts it there;
+nothing else looks for a network.
 """
 
 import os
@@ -25,6 +26,7 @@ __all__ = [
     "average_pooled",
     "central_crop",
     "data_folder",
+    "download_image_set",
     "load_ct_position",
     "load_image_set",
 ]
@@ -82,23 +84,37 @@ def data_folder() -> Path:
 def load_image_set(name: str) -> Dataset:
     """A named image set, raw: bytes, channels first, official split and order.
 
-    Read from ``NAME.npz`` in :func:`data_folder` where it exists; else downloaded through Hugging
-    Face ``datasets`` and kept there.
-
     Args:
-        name: a key of ``IMAGE_SETS``, e.g. ``"cifar10"``.
+        name: a key of ``IMAGE_SETS``, e.g. ``"cifar10"``; ``NAME.npz`` in :func:`data_folder`.
 
     Raises:
         UnknownNameError: If no set has that name.
-        DataError: If the file is not what it should be, or there is none and no download. The
-            message says which file to put where.
+        DataError: If the file is not what it should be, or there is none. The message says which
+            file to put where.
     """
     if name not in IMAGE_SETS:
         raise UnknownNameError("image set", name, IMAGE_SETS)
     expected = IMAGE_SETS[name]
     file = data_folder() / f"{name}.npz"
-    if file.exists():
-        return _named(load_npz(file, name), expected, str(file))
+    if not file.exists():
+        raise DataError(_instructions(name, expected, file))
+    return _named(load_npz(file, name), expected, str(file))
+
+
+def download_image_set(name: str) -> Dataset:
+    """A named image set through Hugging Face ``datasets``, kept where :func:`load_image_set` looks.
+
+    Args:
+        name: a key of ``IMAGE_SETS``.
+
+    Raises:
+        UnknownNameError: If no set has that name.
+        DataError: If it cannot be had; the message says why, and which file to put where.
+    """
+    if name not in IMAGE_SETS:
+        raise UnknownNameError("image set", name, IMAGE_SETS)
+    expected = IMAGE_SETS[name]
+    file = data_folder() / f"{name}.npz"
     try:
         downloaded = _download(name, expected)
     except Exception as error:  # no package, no network, no such repository, a full disk
@@ -113,19 +129,21 @@ def load_image_set(name: str) -> Dataset:
     return answer
 
 
-def _instructions(name: str, expected: ImageSet, file: Path, error: Exception) -> str:
+def _instructions(name: str, expected: ImageSet, file: Path, error: Exception | None = None) -> str:
     train, test = expected.examples
-    reason = (
-        "the package datasets is not installed"
-        if isinstance(error, ImportError)
-        else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    )
+    missing = f"{name}: expected {file}, which does not exist"
+    if error is not None:
+        first = str(error).splitlines()[0] if str(error) else ""
+        reason = f"{type(error).__name__}: {first}"
+        if isinstance(error, ImportError):
+            reason = "the package datasets is not installed; pip install 'theodolite[hf]' pillow"
+        missing = f"{name}: the download failed ({reason})"
+    call = f"from theodolite_papers.lab.data import download_image_set as d; d({name!r})"
     return (
-        f"{name}: expected {file}, which does not exist, and the download failed ({reason}). "
-        f"Put an .npz file there (or in another folder, named by THEODOLITE_DATA) with x_train "
-        f"{(train, *expected.shape)} and x_test {(test, *expected.shape)} of uint8, y_train "
-        f"({train},) and y_test ({test},) of integers 0..{expected.num_classes - 1}; or, with "
-        "network access, run pip install 'theodolite[hf]' pillow and try again"
+        f"{missing}; put an .npz file there (or in another folder, named by THEODOLITE_DATA) with "
+        f"x_train {(train, *expected.shape)} and x_test {(test, *expected.shape)} of uint8, "
+        f"y_train ({train},) and y_test ({test},) of integers 0..{expected.num_classes - 1}, or, "
+        f'with network access, run python -c "{call}"'
     )
 
 

@@ -8,7 +8,6 @@ from theodolite_papers.lab.models.convnets import (
     vgg16,
     vgg19,
 )
-from theodolite_papers.lab.models.language import LANGUAGE_MODELS, LanguageModel, language_model
 from theodolite_papers.lab.models.mlp import NTKLinear, Sin, mlp, ntk_mlp
 from theodolite_papers.lab.models.mobile import (
     MobileNet,
@@ -31,10 +30,8 @@ from theodolite_papers.lab.models.residual import (
 from theodolite_papers.lab.models.t2t import T2TViT, t2t_vit_14
 
 __all__ = [
-    "LANGUAGE_MODELS",
     "DenseNet",
     "KernelResNet",
-    "LanguageModel",
     "MobileNet",
     "NTKLinear",
     "PreActivationNet",
@@ -45,7 +42,6 @@ __all__ = [
     "densenet121",
     "efficientnet_lite0",
     "kernel_resnet",
-    "language_model",
     "mlp",
     "mobilenet_v2",
     "ntk_mlp",

@@ -414,7 +414,7 @@ class KernelBlock(nn.Module):
 
 
 class KernelResNet(nn.Module):
-    """Eleven convolutions, three residual blocks, global max-pool, linear read-out without bias.
+    """Eleven convolutions, three residual blocks, global max-pool, linear output without bias.
 
     ``studied_layers`` names the ten layers whose features are studied, in order; the ninth has 512
     channels, the tenth is the penultimate layer with 256.
@@ -459,7 +459,7 @@ class KernelResNet(nn.Module):
         self.output_scale = output_scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs: the read-out of the penultimate features, times the output scale."""
+        """Outputs: the last layer on the penultimate features, times the output scale."""
         x = self.block1(self.unit2(self.unit1(x)))
         x = self.block2(self.unit5(self.pool1(x)))
         x = self.block3(self.unit8(self.pool2(x)))

@@ -1,7 +1,6 @@
-"""Figures 11 to 15: VGG19 and ResNet18 at several learning rates, batch sizes and optimizers.
+"""Figures 12 to 15: VGG19 and ResNet18 at several learning rates, batch sizes and optimizers.
 
-All but those of Figure 11 are trained to the same loss, so that their generalisation gaps can be
-compared.
+All are trained to the same loss, so that their generalisation gaps can be compared.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +22,9 @@ from theodolite_papers.ledger import (
     Results,
     Study,
     Trial,
+    above,
+    below,
+    decided,
     mean_and_error,
     outcome,
     spearman,
@@ -33,7 +35,6 @@ from theodolite_papers.lou2022._hierarchy import (
     hierarchy_line,
     peak_between,
     run_once,
-    settings_of,
 )
 from theodolite_papers.lou2022._setting import Architecture
 
@@ -99,8 +100,13 @@ def _monotone(axis: str, key: str, sign: int) -> Check:
         )
         values = np.asarray([_value(run.point[axis]) for run in kept])
         rank = spearman(values, kept[key]) if len(np.unique(values)) > 1 else nan
-        holds = sign * rank > 0 if np.isfinite(rank) and _same_loss(kept) else None
-        return outcome(holds, rank=rank, **_means(kept, axis, key), **_losses(kept))
+        bound = above if sign > 0 else below
+        return decided(
+            bound("rank", rank),
+            premise=bool(np.isfinite(rank)) and _same_loss(kept),
+            **_means(kept, axis, key),
+            **_losses(kept),
+        )
 
     return check
 
@@ -137,9 +143,16 @@ def _split_rates(runs: Results) -> Outcome:
     }
     if len(gaps) < 4:
         return outcome(None, runs=len(runs), **gaps)
-    holds = all(gaps[f"large {k}"] < gaps[f"small {k}"] for k in ("loss_gap", "accuracy_gap"))
     reached = converged(runs)
-    return outcome(holds if _same_loss(reached) else None, **gaps, **_losses(reached))
+    return decided(
+        *(
+            below(f"{k}: large minus small rates", gaps[f"large {k}"] - gaps[f"small {k}"])
+            for k in ("loss_gap", "accuracy_gap")
+        ),
+        premise=_same_loss(reached),
+        **gaps,
+        **_losses(reached),
+    )
 
 
 def _adam_against_sgd(runs: Results) -> Outcome:
@@ -150,32 +163,15 @@ def _adam_against_sgd(runs: Results) -> Outcome:
     if not len(adam) or not len(sgd):
         return outcome(None, runs=len(runs))
     a, s = ({k: float(np.nanmean(p[k])) for k in ("loss_gap", "prominence")} for p in (adam, sgd))
-    holds = a["loss_gap"] > s["loss_gap"] and a["prominence"] < s["prominence"]
-    numbers = {"adam_gap": a["loss_gap"], "sgd_gap": s["loss_gap"]}
-    return outcome(
-        holds if _same_loss(reached) else None,
+    return decided(
+        above("loss gap: Adam minus SGD", a["loss_gap"] - s["loss_gap"]),
+        below("prominence: Adam minus SGD", a["prominence"] - s["prominence"]),
+        premise=_same_loss(reached),
         adam_prominence=a["prominence"],
         sgd_prominence=s["prominence"],
-        **numbers,
+        adam_gap=a["loss_gap"],
+        sgd_gap=s["loss_gap"],
     )
-
-
-def _higher(runs: Results) -> Outcome:
-    heights = {
-        f"rate {rate:g}": part.mean("height")
-        for rate, part in by_setting(runs, "learning_rate").items()
-    }
-    rank = spearman(settings_of(runs, "learning_rate"), runs["height"])
-    return outcome(rank > 0, rank=rank, **heights)
-
-
-def _draw_rates(runs: Results) -> list[Panel]:
-    """The final hierarchy at each rate."""
-    lines = [
-        hierarchy_line(f"rate {rate:g}", part, "after")
-        for rate, part in by_setting(runs, "learning_rate").items()
-    ]
-    return [Panel("Figure 11", lines, "layer", "alignment")]
 
 
 def _draw_gaps(
@@ -227,39 +223,6 @@ def _gap_study(
         **options,
     )
 
-
-_FIGURE_11 = Study(
-    id="lou2022.fig11",
-    title="VGG19 after a fixed number of epochs at three learning rates",
-    shows=("Figure 11",),
-    measure=run_once,
-    configs={
-        "smoke": _SMOKE,
-        "lite": replace(_LITE, epochs=12, stop_loss=None),
-        "published": replace(_VGG19, data="cifar100", epochs=100, stop_loss=None),
-    },
-    spaces={
-        "smoke": Space({"learning_rate": [0.01, 0.03]}),
-        "lite": Space({"learning_rate": [0.003, 0.01, 0.03]}),
-        "published": Space({"learning_rate": [0.001, 0.0032, 0.01]}),
-    },
-    claims=(
-        Claim(
-            "lou2022.fig11.higher",
-            "larger learning rates give higher alignment",
-            _higher,
-            scope="seed",
-            sizes=(),
-            fragile="the trend of Figure 4; this caption claims nothing, and warns that smaller "
-            "rates may not have converged",
-        ),
-    ),
-    draw=_draw_rates,
-    stand_in={"lite": "400 of the 8x8 digits and 9 convolutions of 16 channels for 12 epochs"},
-    not_run={
-        "published": "CIFAR-100 was not at hand; its learning rates are illegible in the paper"
-    },
-)
 
 _RATE, _BATCH, _TRAINING = "learning_rate", "batch_size", "training"
 _VGG19_GAPS = {"0.0005": 0.56, "0.001": 0.484, "0.0032": 0.357, "0.01": 0.224}
@@ -458,4 +421,4 @@ _FIGURE_15 = _gap_study(
         "lite": "400 of the 8x8 digits, a residual network of 10 layers, rates 0.01, 0.03, 0.1",
     },
 )
-STUDIES = (_FIGURE_11, _FIGURE_12, _FIGURE_13, _FIGURE_14, _FIGURE_15)
+STUDIES = (_FIGURE_12, _FIGURE_13, _FIGURE_14, _FIGURE_15)
