@@ -1,9 +1,10 @@
 """Run every benchmark, one after the other, each in a process of its own.
 
-``python -m benchmarks [--device cuda] [NAME ...]``
+``python -m benchmarks [--device cuda] [--small] [NAME ...]``
 
 On the CPU the cases that are meant for a GPU are left out or made smaller (``CPU_SIZES``), so that
-the whole takes minutes; each benchmark run on its own has the full sizes.
+the whole takes minutes; ``--small`` tries that all of them run. Each benchmark run on its own has
+the full sizes.
 """
 
 import argparse
@@ -26,17 +27,29 @@ CPU_SIZES = {
     "gradients": ("--count", "40"),
     "metrics": ("--rows", "100000"),
 }
+SMALL_SIZES = {
+    "representation": ("--n", "2000", "--d", "64"),
+    "kernel": ("--count", "500"),
+    "omega": ("--count", "500"),
+    "features": ("--count", "20"),
+    "tangent": ("--only", "peers"),
+    "gradients": ("--count", "20"),
+    "metrics": ("--rows", "20000"),
+    "monitor": ("--steps", "100"),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--small", action="store_true", help="few examples, to try the scripts")
     arguments = parser.parse_args()
+    chosen = CPU_SIZES if arguments.device == "cpu" else {}
     failed = []
     for name in arguments.names:
         print(f"\n=== {name} on {arguments.device}", flush=True)
-        sizes = CPU_SIZES.get(name, ()) if arguments.device == "cpu" else ()
+        sizes = (SMALL_SIZES if arguments.small else chosen).get(name, ())
         command = [sys.executable, "-m", f"benchmarks.{name}", "--device", arguments.device]
         if subprocess.run([*command, *sizes], check=False).returncode != 0:
             failed.append(name)

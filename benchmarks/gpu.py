@@ -156,7 +156,7 @@ def kernels(build: Call, shape: tuple[int, ...], weights: bool, device: str, sma
         partial(tangent_kernels, model, x, **options),
         partial(plain_pass, model, (x, y)),
         peers if weights and fits else {},
-        before=0 if device == "cpu" else 9,  # products are compiled in the ninth call
+        before=0 if device == "cpu" else 3,
     )
 
 
@@ -325,12 +325,11 @@ def seconds_of(call: Call, device: str) -> float:
 
 
 def told_before(case: Case, device: str) -> str:
-    """How long the first calls took, before products were compiled."""
+    """How long the first calls took."""
     if not case.before:
         return ""
-    first, *others, last = (timed(case.ours, device)[0] for _ in range(case.before))
-    best, compiled = shown(min(others)), shown(last)
-    return f"first call {shown(first)}, then {best}, the ninth, which may compile, {compiled}"
+    first, *others = (timed(case.ours, device)[0] for _ in range(case.before))
+    return f"first call {shown(first)}, then {shown(min(others))}"
 
 
 def peers(case: Case, device: str) -> Iterator[tuple[str, float | str]]:

@@ -59,7 +59,7 @@ def compare(count: int, width: int, device: str, *, slow: bool) -> None:
     data, labels = layers(count, width, device)
     print(f"\nn={count}, {LAYERS} layers of width {width}, {CLASSES} classes, {device}")
     wide = [rows.double() for rows in data]
-    base = measure(lambda: floor(wide), device, repeats=3)  # noqa: F821
+    base = measure(lambda: floor(wide), device, repeats=3)
     del wide
     print(base.line("floor: the products alone"))
     attempt("cka_matrix, layers and labels", lambda: cka_matrix(data, labels), device, base)

@@ -5,9 +5,6 @@
 A plain pass is a forward and a backward pass over the same sequences with the gradients of all
 trainable parameters. Times are ratios to the plain pass of the same run, with the check against
 autograd included; memory is the peak of the process, weights included. Weights are random.
-
-The first call with a model also looks for the examples, and compares with autograd; later ones with
-the same calls of the model remember that. Both are printed.
 """
 
 import argparse
@@ -24,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite import survey
-from theodolite.engine import _runs, _signatures, gradient_alignment, inputs, tangent_kernels
+from theodolite.engine import gradient_alignment, tangent_kernels
 
 GIB = 2**30
 LENGTHS = {False: 256, True: 16}  # of sequences, of tiny models
@@ -205,27 +202,15 @@ def groups_of(count: int) -> Tensor:
 
 
 def gradients(table: Table, case: str, model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Omega of every layer, overall and within four groups: a first call, and later ones."""
+    """Omega of every layer, overall and within four groups, unchecked and checked."""
     table.add(case, "plain pass", plain_pass(model, batch))
     omega = "in-group Omega of all layers"
     table.add(case, f"{omega}, unchecked", grouped(model, batch, False))
-    table.add(case, f"{omega}, first call", first_call(model, grouped(model, batch)))
-    found = table.add(case, f"{omega}, later calls", grouped(model, batch))
+    found = table.add(case, f"{omega}, checked", grouped(model, batch))
     if found is not None:
         sums = found.sums
         how = f"measured {sums.measured}, check {sums.checked}, {len(found)} layers"
         print(f"{'':24s} {how}", flush=True)
-
-
-def first_call(model: nn.Module, call: Callable[[], Any]) -> Callable[[], Any]:
-    """The same call by somebody who has never measured this model."""
-
-    def anew() -> Any:
-        for known in (_runs._REMEMBERED, _signatures._CHECKED, inputs._TAKEN):
-            known.pop(model, None)
-        return call()
-
-    return anew
 
 
 def of_gpt2(table: Table, chosen: argparse.Namespace, due: Callable[[str], bool]) -> None:

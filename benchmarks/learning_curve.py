@@ -3,10 +3,11 @@
 ``python -m benchmarks.learning_curve --data FOLDER`` reads mnist.npz, fashion_mnist.npz and
 cifar10.npz there; the text set is made of docstrings of installed packages, to be told apart.
 Features are frozen: random convolutions and pixels of images, hashed letters of sentences; with
-``--features FOLDER`` also those in files NAME.npz (x, y). Truth is a ridge read-out with ten times
+``--features FOLDER`` also those in files NAME.npz (x, y). Truth is a ridge probe with ten times
 the labels, its ridge chosen by leaving one out, on 2,000 examples that nobody has seen.
 
-Rivals: power laws through read-outs of sub-samples, with and without a floor, and no growth at all.
+Rivals: power laws through linear probes of sub-samples, with and without a floor, and no growth
+at all.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import torch
 from scipy.optimize import curve_fit
 
 import theodolite as th
-from theodolite.measures.representation import leave_one_out_readout
+from theodolite.measures.representation import leave_one_out_probe
 
 PACKAGES = ("sklearn", "scipy", "numpy", "matplotlib", "pandas", "networkx")
 METHODS = ("learning_curve", "power law", "power law + floor", "no growth")
@@ -85,10 +86,10 @@ def hashed_letters(texts, width=700):
 
 
 def measured(x, y, count):
-    """Accuracy on the last examples of a read-out of the first ones."""
+    """Accuracy on the last examples of a linear probe of the first ones."""
     a, b = x[:count].double(), torch.nn.functional.one_hot(y[:count]).double()
     middle, mean = a.mean(0), b.mean(0)
-    ridge = leave_one_out_readout(a, y[:count]).ridge * (a - middle).square().sum() / count
+    ridge = leave_one_out_probe(a, y[:count]).ridge * (a - middle).square().sum() / count
     gram = (a - middle).T @ (a - middle)
     gram.diagonal().add_(ridge)
     weights = torch.linalg.solve(gram, (a - middle).T @ (b - mean))
@@ -97,7 +98,7 @@ def measured(x, y, count):
 
 
 def power_laws(x, y, wanted, rng):
-    """Accuracies from curves through read-outs of sub-samples: without a floor, and with one."""
+    """Accuracies from power laws through linear probes of sub-samples: without and with a floor."""
     n = len(x)
     sizes = np.array([n // 8, n // 4, n // 2, 4 * n // 5])
     wrong = []
@@ -108,7 +109,7 @@ def power_laws(x, y, wanted, rng):
             a, b = x[order[:size]].double(), y[order[:size]]
             rest = order[size:]
             middle = a.mean(0)
-            ridge = leave_one_out_readout(a, b).ridge * (a - middle).square().sum() / size
+            ridge = leave_one_out_probe(a, b).ridge * (a - middle).square().sum() / size
             classes = torch.nn.functional.one_hot(b, int(y.max()) + 1).double()
             gram = (a - middle) @ (a - middle).T
             gram.diagonal().add_(ridge)
@@ -135,7 +136,7 @@ def predictions(x, y, wanted, rng):
     """Every method's accuracy with so many labels, and the interval of ours."""
     curve = th.learning_curve(x, y, [wanted])
     straight, floored = power_laws(x, y, wanted, rng)
-    plain = leave_one_out_readout(x, y).accuracy.item()
+    plain = leave_one_out_probe(x, y).accuracy.item()
     told = dict(zip(METHODS, (curve.accuracy.item(), straight, floored, plain), strict=True))
     return told, [end.item() for end in curve.accuracy_interval[:, 0]]
 

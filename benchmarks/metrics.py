@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from theodolite import metrics
 from theodolite.measures import gradient, kernel, representation
+from theodolite_papers.imani2022.formulas import curves
 
 CLASSES = 10
 Batch = tuple[Tensor, Tensor]
@@ -102,7 +103,7 @@ def check(device: str) -> None:
         found[name] = metric.compute()
     levels = torch.linspace(0.01, 1, 50, device=device, dtype=torch.float64)
     curve = representation.alignment_curve(x, y, levels, rows="none")
-    pairs = representation.one_vs_one_curve(x, y, levels, scale="normalized")
+    pairs = curves.one_vs_one_curve(x, y, levels, scale="normalized")
     expected = {
         "CovarianceState": torch.cov(x.mT, correction=0),
         "RepresentationAlignment, Gram": curve.values,

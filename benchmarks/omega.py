@@ -50,8 +50,9 @@ def growth(device: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--count", type=int, default=10_000)
     arguments = parser.parse_args()
-    compare(10_000, 20_000, arguments.device)
+    compare(arguments.count, 20_000, arguments.device)
     growth(arguments.device)
 
 

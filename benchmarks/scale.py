@@ -190,7 +190,7 @@ def measured(name: str, n: int, d: int) -> tuple[float, float]:
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     started = time.process_time()
-    theodolite.survey(model, data, **options)
+    theodolite.survey(model, data, seconds=None, **options)
     return resident("VmHWM") - before, time.process_time() - started
 
 
@@ -231,7 +231,7 @@ def traffic() -> None:
         for n, d in SIZES:
             model, (x, y), options = setting(name, n, d)
             sent = 0
-            theodolite.survey(model, (x[rank::2], y[rank::2]), **options)
+            theodolite.survey(model, (x[rank::2], y[rank::2]), seconds=None, **options)
             if rank == 1:
                 predicted = FAMILIES[name](job_of(name, n, d, 2)).sent
                 ratio = predicted / sent

@@ -69,8 +69,9 @@ def attempt(name: str, call: Callable[[], Any], device: str, floor: Measured | N
     except ImportError as error:
         print(f"{name:44s} not installed ({error.name})")
         return None
-    except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
-        print(f"{name:44s} failed: {str(error).splitlines()[0][:80]}")
+    except Exception as error:  # whatever a foreign tool raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        print(f"{name:44s} failed: {reason[:80]}")
         return None
     print(measured.line(name, floor))
     return measured

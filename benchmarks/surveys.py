@@ -169,7 +169,7 @@ def family_seconds(name: str, count: int, axis: str, size: int) -> float:
     if axis == "layers":
         options["layers"] = [str(2 * index) for index in range(size)]
     model, data = mlp(depth, outputs), blobs(count, classes)
-    return seconds(lambda: th.survey(model, data, **options), 2)
+    return seconds(lambda: th.survey(model, data, seconds=None, **options), 2)
 
 
 def families(only: str) -> None:

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from benchmarks.resnet import ResNet18
 from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure
 from theodolite.engine import tangent_kernels
-from theodolite.engine._contractions import KernelBlock
-from theodolite.engine._factors import OuterFactors
-from theodolite.engine._kernel_engine import BatchList, prepare
-from theodolite.engine._plan import EngineOptions
+from theodolite.engine.contract import KernelBlock
+from theodolite.engine.factors import OuterFactors
+from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.plan import EngineOptions
 from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched
 
@@ -67,7 +67,6 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 TIMED: tuple[dict[str, Any], ...] = (
     {},
     {"check": False},
-    {"precision": "3xtf32"},
     {"outputs": "trace"},
 )
 

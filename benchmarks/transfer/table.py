@@ -21,6 +21,7 @@ from theodolite.surveys.transfer_regressions import fine_tuned
 RESULTS = Path(__file__).with_name("results.npz")
 UNSEEN = Path(__file__).with_name("fresh.npz")
 TOLD = Path(__file__).with_name("told.csv.gz")
+LOGME = Path(__file__).with_name("logme.csv.gz")
 DEFAULT = "th.transfer: error"
 KERNEL_EXAMPLES = 400
 KEYS = ["source", "target", "labels"]
@@ -321,6 +322,28 @@ def print_told(results: Results) -> None:
         )
 
 
+def logme_again() -> pandas.DataFrame:
+    """LogME of both forms against fine-tunings of the same sources, trained a second time."""
+    table = pandas.read_csv(LOGME).set_index(KEYS)
+    rows = {}
+    for half, targets in (("reported", REPORTED), ("chosen on", SELECTION)):
+        part = table.loc[table.index.isin(targets, level="target")]
+        none = pandas.DataFrame(index=part.index)
+        results = Results(part[["truth"]], part[["LogME", "LogME, terms left out"]], none, none)
+        for method in results.scores:
+            found = judged(results, method).drop(columns="forecast")
+            tau = found["tau"].groupby("labels").mean()
+            error = found["tau"].groupby("target").mean().sem()
+            rows[f"{method}, {half}"] = {
+                "tau": found["tau"].mean(),
+                "s.e.": error,
+                **{f"tau, {labels}": value for labels, value in tau.items()},
+                "weighted tau": found["weighted tau"].mean(),
+                "regret": found["regret"].mean(),
+            }
+    return pandas.DataFrame.from_dict(rows, orient="index")
+
+
 def print_tables(path: Path = RESULTS) -> None:
     """The reported half, the half on which the default was chosen, and forecasts."""
     results = Results.load(path)
@@ -332,6 +355,8 @@ def print_tables(path: Path = RESULTS) -> None:
     print(f"chosen on {', '.join(SELECTION)}: {default}\n")
     print(f"Reported: {', '.join(REPORTED)}\n")
     print(markdown(summary(results, methods, REPORTED)))
+    print("\nLogME of sources trained anew: the complete evidence, and with terms left out\n")
+    print(markdown(logme_again()))
     print(f"\n{default}, less the others\n")
     others = ["read-out, last block: error", "read-out, all blocks: error"]
     print(markdown(beside(results, default, [*first, *others])))
@@ -367,8 +392,8 @@ def print_unseen(results: Results, default: str) -> None:
 def curve_misses(truth: pandas.Series) -> pandas.DataFrame:
     """Points between predicted and fine-tuned accuracy with more labels (medians), and intervals.
 
-    Beside it power laws through read-outs of sub-samples, at least at chance; the power law through
-    fine-tunings with 100 and 400 labels, which a user would have to run; and no growth at all.
+    Beside it power laws through linear probes of sub-samples, at least at chance; the power law
+    through fine-tunings with 100 and 400 labels, which a user would have to run; and no growth.
     """
     told = pandas.read_csv(TOLD)
     reached = truth.unstack("labels")

@@ -6,7 +6,7 @@
     python -m benchmarks.transfer.texts table
 
 Models are MiniLM-L6 and SmolLM2-135M, whole and cut after some of their blocks, and MiniLM at
-random. ``probe`` judges read-outs of frozen features on held-out texts; ``tune`` fine-tunes
+random. ``probe`` judges linear probes of frozen features on held-out texts; ``tune`` fine-tunes
 MiniLM beside what ``th.transfer`` says of it. ``pack`` writes what ``tune`` needs: tokens of the
 texts, and MiniLM in half precision with the words that occur. FOLDER holds the packages of
 README.md, unpacked; SmolLM2 needs the package ``gguf``.
@@ -259,7 +259,7 @@ def curve_at(found: Any, times: int) -> float:
 
 
 def probe(given: argparse.Namespace) -> Iterator[pandas.DataFrame]:
-    """Read-outs of frozen features of all models, judged on held-out texts."""
+    """Linear probes of frozen features of all models, judged on held-out texts."""
     for name in given.models or MODELS:
         model, tokens = loaded(name, given.weights)
         for target in given.tasks or TASKS:
@@ -286,7 +286,7 @@ def size_of(model: nn.Module, blocks: int) -> int:
 
 
 def probed(x: Tensor, y: Tensor, new: Tensor, truth: Tensor) -> dict[str, Any]:
-    """What ``th.transfer`` and others say of features, and what a read-out of them reaches."""
+    """What ``th.transfer`` and others say of features, and what a linear probe of them reaches."""
     found = th.transfer(nn.Identity(), (x, y), head=None, tangent=False)
     value, low, high = found.forecast()
     row = {"error": float(found.to_frame()["error"][0]), "forecast": value, "low": low}
@@ -340,7 +340,7 @@ def whole_size(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def table(_given: argparse.Namespace) -> None:
-    """Forecasts beside fine-tuned accuracies and read-outs, and ranks by scores."""
+    """Forecasts beside fine-tuned accuracies and linear probes, and ranks by scores."""
     here = Path(__file__)
     print_forecasts(reached(pandas.read_csv(here.with_name("texts-tuned.csv"))))
     runs = pandas.read_csv(here.with_name("texts-probed.csv"))

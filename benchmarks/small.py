@@ -1,0 +1,182 @@
+"""What one call costs on small networks, in processor time, beside peers.
+
+Networks of 10 to 100 thousand parameters and 32 or 64 examples: the numbers to compute are few, and
+the fixed cost of a call decides. Each number is the least of several calls after a warm-up; every
+call has a model object of its own
+so that nothing is shared between calls.
+
+    PYTHONPATH=src OMP_NUM_THREADS=1 python -m benchmarks.small
+"""
+
+import argparse
+import copy
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+from torch.nn import functional
+
+import theodolite as th
+
+Case = tuple[nn.Module, Tensor, Tensor]
+
+
+class SmallRecurrent(nn.Module):
+    """An LSTM over 12 steps, read at its last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([nn.LSTMCell(16, 64)])
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (n, 10) of sequences (n, 12, 16)."""
+        state = x.new_zeros(len(x), 64), x.new_zeros(len(x), 64)
+        for step in x.unbind(1):
+            state = self.cells[0](step, state)
+        return self.head(state[0])
+
+
+class SmallTransformer(nn.Module):
+    """Two layers of attention over 12 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Outputs (n, 10) of tokens (n, 12)."""
+        return self.head(self.body(self.embed(tokens)).mean(1))
+
+
+def _cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """Name, model, inputs and labels."""
+    torch.manual_seed(0)
+    for n in (32, 64):
+        labels = torch.arange(n) % 10
+        yield f"MLP, n={n}", (_mlp(), torch.randn(n, 64), labels)
+        yield f"CNN, n={n}", (_cnn(), torch.randn(n, 3, 16, 16), labels)
+        yield f"RNN, n={n}", (SmallRecurrent(), torch.randn(n, 12, 16), labels)
+        tokens = torch.randint(50, (n, 12))
+        yield f"transformer, n={n}", (SmallTransformer().eval(), tokens, labels)
+
+
+def _least(call: Callable[[], Any], seconds: float) -> float:
+    call()
+    best, start = float("inf"), time.process_time()
+    while time.process_time() - start < seconds:
+        before = time.process_time()
+        call()
+        best = min(best, time.process_time() - before)
+    return 1e3 * best
+
+
+def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def kernels(case: Case, check: bool) -> Callable[[], Any]:
+    """Tangent kernels, of a fresh copy of the model."""
+    model, x, _ = case
+    return lambda: th.tangent_kernels(copy.deepcopy(model), x, check=check)
+
+
+def gradients(case: Case, check: bool) -> Callable[[], Any]:
+    """Norms and class sums of the gradients of single examples."""
+    model, x, y = case
+    return lambda: th.gradient_alignment(copy.deepcopy(model), x, y, _loss, check=check)
+
+
+def plain(case: Case) -> Callable[[], Any]:
+    """One forward and backward pass."""
+    model, x, y = case
+    return lambda: torch.autograd.grad(_loss(model(x), y).sum(), list(model.parameters()))
+
+
+def func_kernels(case: Case) -> Callable[[], Any]:
+    """Kernels per tensor from all gradients, by torch.func."""
+    model, x, _ = case
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def call() -> list[Tensor]:
+        def one(p: dict[str, Tensor], row: Tensor) -> Tensor:
+            return functional_call(model, p, (row.unsqueeze(0),)).squeeze(0)
+
+        jacobians = vmap(jacrev(one), (None, 0), randomness="different")(weights, x)
+        rows = [value.flatten(2) for value in jacobians.values()]
+        return [torch.einsum("ncp,mdp->ncmd", row, row) for row in rows]
+
+    return call
+
+
+def func_gradients(case: Case) -> Callable[[], Any]:
+    """Norms of all gradients, by torch.func."""
+    model, x, y = case
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def call() -> list[Tensor]:
+        def one(p: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
+            outputs = functional_call(model, p, (row.unsqueeze(0),))
+            return _loss(outputs, label.unsqueeze(0)).squeeze(0)
+
+        each = vmap(torch.func.grad(one), (None, 0, 0), randomness="different")(weights, x, y)
+        return [value.flatten(1).norm(dim=1) for value in each.values()]
+
+    return call
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    head = (
+        "kernels",
+        "no check",
+        "torch.func",
+        "gradients",
+        "no check",
+        "torch.func",
+        "plain pass",
+    )
+    print(f"{'ms of processor time':24s}" + "".join(f"{name:>12s}" for name in head))
+    for name, case in cases():
+        if options.only not in name:
+            continue
+        calls = (
+            kernels(case, True), kernels(case, False), func_kernels(case),
+            gradients(case, True), gradients(case, False), func_gradients(case), plain(case),
+        )  # fmt: skip
+        row = []
+        for call in calls:
+            try:
+                row.append(f"{_least(call, options.seconds):12.2f}")
+            except RuntimeError as error:  # torch.func does not know every operation
+                row.append(f"{type(error).__name__:>12.12s}")
+        print(f"{name:24s}" + "".join(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

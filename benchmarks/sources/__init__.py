@@ -1,0 +1,1 @@
+"""Which sources should be added to a small labelled target set? Rules beside fine-tuning."""
