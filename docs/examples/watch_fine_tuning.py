@@ -219,7 +219,7 @@ def main(
     order = dict(sorted(reached.items(), key=lambda item: item[1]))
     print("halfway, by CKA to labels:", order or "no layer moved by 0.02")
     for answer in history.run.steps[-1].contents["answers"]:
-        print(f"- {answer['text']} ({answer['why']})")
+        print(f"- {answer['text']} ({answer['evidence']})")
     print(folder / "history" / "report.html")
     return history
 

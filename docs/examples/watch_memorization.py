@@ -1,7 +1,7 @@
 """Watch a network learn, and watch it memorize: two lines in a plain training loop.
 
 Run: ``python docs/examples/watch_memorization.py``. The same network is trained on true and on
-shuffled labels. Both fit their training set; the angles tell them apart.
+random labels. Both fit their training set; the angles tell them apart.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import theodolite as th
-from theodolite.data import digits, scaled, shuffled_labels
+from theodolite.data import digits, random_labels, scaled
 
 
 def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: int) -> th.History:
@@ -38,9 +38,9 @@ def main(
 ) -> th.Comparison:
     """Compare the two runs."""
     data = scaled(digits(), "unit_interval")
-    shuffled = shuffled_labels(data.y_train, torch.Generator().manual_seed(0))
+    random = random_labels(data.y_train, torch.Generator().manual_seed(0))
     learned = watched_run("true labels", data.x_train, data.y_train, steps, every)
-    memorized = watched_run("shuffled labels", data.x_train, shuffled, steps, every)
+    memorized = watched_run("random labels", data.x_train, random, steps, every)
 
     print("how much closer features of one class are than features of all classes:")
     for history in (learned, memorized):

@@ -1,0 +1,99 @@
+"""Execute the tutorials, and write each as a page of the site and as a notebook to download.
+
+    python docs/tutorials/build.py [NAME ...] [--store]
+
+A tutorial is a script in the percent format: ``docs/tutorials/NAME.py``. Its first line names the
+files that it needs, relative to the data folder (``$THEODOLITE_DATA``). Where one of them is
+missing the outputs in ``stored/NAME.ipynb`` are shown, and the page says so; without these either,
+the page shows the code alone. ``--store`` keeps the outputs of this run.
+"""
+
+import argparse
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbconvert import MarkdownExporter
+from nbformat import NotebookNode
+
+from theodolite import __version__
+from theodolite_papers.lab.data import data_folder
+
+FOLDER = Path(__file__).parent
+LIMIT = 1800  # seconds for one cell
+
+
+def missing_files(script: Path) -> list[str]:
+    """Files that the first line of a tutorial names and this machine does not have."""
+    first = script.read_text().splitlines()[0]
+    needs = first.removeprefix("# needs:").split() if first.startswith("# needs:") else []
+    return [name for name in needs if not any(data_folder().glob(name))]
+
+
+def executed(script: Path) -> NotebookNode:
+    """The script as a notebook, run from top to bottom in a fresh kernel."""
+    notebook = jupytext.read(script)
+    os.environ["PLOTLY_RENDERER"] = "svg"  # figures are pictures on the page
+    NotebookClient(notebook, timeout=LIMIT, kernel_name="python3").execute()
+    notebook.metadata["theodolite"] = {
+        "version": __version__,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    return notebook
+
+
+def write_page(name: str, notebook: NotebookNode, missing: list[str]) -> None:
+    """``NAME.md`` with its figures in ``NAME_files``, and ``NAME.ipynb``."""
+    nbformat.write(notebook, FOLDER / f"{name}.ipynb")
+    exporter = MarkdownExporter()
+    text, resources = exporter.from_notebook_node(
+        notebook, resources={"output_files_dir": f"{name}_files", "unique_key": name}
+    )
+    for file, content in resources["outputs"].items():
+        (FOLDER / file).parent.mkdir(exist_ok=True)
+        (FOLDER / file).write_bytes(content)
+    for cell in notebook.cells:
+        if "alt" in cell.metadata:
+            text = re.sub(r"!\[(svg|png)\]", f"![{cell.metadata['alt']}]", text, count=1)
+    heading, _, rest = text.strip().partition("\n")
+    made = notebook.metadata.get("theodolite")
+    note = f"[Download this page as a notebook]({name}.ipynb). "
+    if made is None:
+        note += f"It has not been executed: this machine does not have `{'`, `'.join(missing)}`."
+    elif missing:
+        note += (
+            f"The outputs are those of {made['date']}, Theodolite {made['version']}: "
+            f"this machine did not have `{'`, `'.join(missing)}` when the site was built."
+        )
+    else:
+        note += f"It ran when this site was built, with Theodolite {made['version']}."
+    (FOLDER / f"{name}.md").write_text(f"{heading}\n\n{note}\n{rest}\n")
+
+
+def main() -> None:
+    """Build the named tutorials, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--store", action="store_true", help="keep the outputs of this run")
+    given = parser.parse_args()
+    scripts = sorted(file for file in FOLDER.glob("*.py") if file != Path(__file__))
+    for script in scripts:
+        if given.names and script.stem not in given.names:
+            continue
+        stored, missing = FOLDER / "stored" / f"{script.stem}.ipynb", missing_files(script)
+        print(f"{script.stem}: {'stored outputs' if missing else 'executing'}", flush=True)
+        if not missing:
+            notebook = executed(script)
+        else:
+            notebook = nbformat.read(stored, 4) if stored.exists() else jupytext.read(script)
+        if given.store and not missing:
+            nbformat.write(notebook, stored)
+        write_page(script.stem, notebook, missing)
+
+
+if __name__ == "__main__":
+    main()

