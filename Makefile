@@ -10,7 +10,7 @@ CLEAN := .venv-wheel
 VISION := .venv-vision
 DOCS := .venv-docs
 
-.PHONY: demo test test-vision static check wheel docs bench bench-gpu clean help
+.PHONY: demo test fuzz test-vision static check wheel docs bench bench-gpu clean help
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -29,14 +29,20 @@ $(READY): $(LABORATORY)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(INSTRUMENT) ## train on digits with true and shuffled labels, watch all five families, write a page
+demo: $(INSTRUMENT) ## train on digits with true and random labels, watch all five families, write a page
 	$(BIN)/theodolite demo
 
 # The tests' tensors are small: a second thread per operation would only wait for the first.
+# Matrix units (AMX) that a virtual machine announces and does not have end bfloat16 tests at once.
 test: export OMP_NUM_THREADS = 1
+test: export ONEDNN_MAX_CPU_ISA = AVX512_CORE_BF16
 test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages papers/tests/messages
+
+fuzz: export OMP_NUM_THREADS = 1
+fuzz: $(READY) ## damaged records, odd command lines and odd data, drawn from SEED for SECONDS
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) --seed $(or $(SEED),0)
 
 # The main environment and two packages more: torchvision beside a CPU build of torch would break others.
 $(VISION)/.ready: $(READY)
@@ -69,27 +75,32 @@ wheel: $(READY) ## build both distributions, install them in a clean environment
 
 check: static test wheel ## everything a release needs
 
-$(BENCH)/.ready: benchmarks/requirements.txt pyproject.toml constraints.txt
+$(BENCH)/.ready: benchmarks/requirements.txt benchmarks/peers.txt pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . --editable papers -r benchmarks/requirements.txt
+	$(BENCH)/bin/pip install --quiet --no-deps -r benchmarks/peers.txt
 	touch $@
 
 bench: $(BENCH)/.ready ## ratios against peers and against the floor, in an environment of its own
-	$(BENCH)/bin/python -m benchmarks
+	$(BENCH)/bin/python -m benchmarks $(SIZE)
 
 bench-gpu: $(BENCH)/.ready ## the table of a GPU, beside a plain pass and peers, into benchmarks/README.md
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt torchvision
 	$(BENCH)/bin/python -m benchmarks.gpu --device cuda --write
 
-# The site reads docstrings without importing the package: an environment of its own is enough. The
-# pages of the ledger are written from the records before it is built.
-$(DOCS)/.ready: docs/requirements.txt
+# The main environment and the tools of the site. Pages of the ledger are written from the records,
+# tutorials are executed (or taken from stored outputs where their data are missing).
+$(DOCS)/.ready: $(READY) docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet --no-compile -r docs/requirements.txt
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> $$($(DOCS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/main-environment.pth
+	$(DOCS)/bin/pip install --quiet --no-compile --constraint constraints.txt -r docs/requirements.txt
 	touch $@
 
 docs: export NO_MKDOCS_2_WARNING = 1
-docs: $(LABORATORY) $(DOCS)/.ready ## the documentation site with the ledger, in site/index.html
+docs: $(DOCS)/.ready ## the documentation site with tutorials and ledger, in site/index.html
 	$(BIN)/theodolite study ledger --site docs/ledger
+	$(DOCS)/bin/python docs/tutorials/build.py
 	$(DOCS)/bin/mkdocs build --strict --quiet
 
 clean: ## remove environments and caches

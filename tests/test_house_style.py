@@ -16,6 +16,13 @@ SOURCES = sorted(
 )
 
 
+FORMULAS = [
+    ROOT / "src" / "theodolite" / "measures",
+    ROOT / "src" / "theodolite" / "theory",
+    *sorted((ROOT / "papers" / "src" / "theodolite_papers").glob("*/formulas")),
+]
+
+
 def test_no_grab_bags():
     grab_bags = {"utils.py", "common.py", "helpers.py", "misc.py"}
     assert [path for path in SOURCES if path.name in grab_bags] == []
@@ -34,8 +41,8 @@ def test_every_cited_key_is_in_the_bibliography():
 def public_functions() -> list[tuple[Path, ast.FunctionDef]]:
     return [
         (path, node)
-        for folder in ("measures", "theory")
-        for path in sorted((ROOT / "src" / "theodolite" / folder).rglob("*.py"))
+        for folder in FORMULAS
+        for path in sorted(folder.rglob("*.py"))
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef)
         and any(ast.unparse(decorator) == "array_function" for decorator in node.decorator_list)
@@ -49,7 +56,7 @@ def test_array_functions_have_an_example_and_a_reference(path, function):
     docstring = ast.get_docstring(function) or ""
     if function.name.startswith("_"):
         return
-    for section in ("Args:", "Example:", "References:"):
+    for section in ("Args:", "Examples:", "References:"):
         assert section in docstring, f"{path.name}: {function.name} lacks {section}"
 
 
@@ -58,3 +65,18 @@ def test_the_page_of_measures_is_the_registry():
 
     written = (ROOT / "docs" / "measures.md").read_text()
     assert written == markdown_page(), "write what markdown_page returns"
+
+
+def test_the_page_of_formulas_is_what_the_docstrings_say():
+    from tests.formula_page import PAGE, page
+
+    assert PAGE.read_text() == page(), "run python -m tests.formula_page"
+
+
+def test_every_formula_can_be_called_where_the_page_says():
+    from importlib import import_module
+
+    from tests.formula_page import functions
+
+    for module, name, _, _ in functions():
+        assert callable(getattr(import_module(module), name)), f"{module}.{name}"

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PUBLIC = [
     *("Monitor", "compare", "features", "gradient_alignment", "load", "survey"),
     "tangent_features",
-    *("survey_features", "tangent_kernels", "transfer", "learning_curve"),
+    *("survey_features", "tangent_kernels", "transfer"),
     *("advice", "engine", "integrations", "interventions", "measures", "metrics", "theory"),
 ]
 HEAVY = ("torchmetrics", "pandas", "plotly", "jinja2", "sklearn", "typer", "rich", "lightning")

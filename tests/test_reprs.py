@@ -36,7 +36,6 @@ def results():
         theodolite.gradient_alignment(model, x, y),
         theodolite.gradient_alignment(model, x, y).sums,
         engine.tangent_alignments(model, x, y),
-        engine.fisher(model, x),
         theodolite.learning_curve(torch.randn(40, 3, generator=generator), torch.arange(40) % 3),
         theodolite.transfer(
             {f"{index}_{'m' * 60}": nn.Linear(3, 3) for index in range(2)},
@@ -58,7 +57,7 @@ def results():
     "name",
     [
         *("Survey", "Run", "Record", "History", "Comparison", "Features", "FeatureGrams"),
-        *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments", "Fisher"),
+        *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments"),
         *("TangentFeatures", "LearningCurve", "Transfer", "PositionLabels", "LeaveOneOut"),
         *("MixedRegression", "AlignmentCurve", "LabelProjections", "KernelSpectrum"),
     ],

@@ -35,7 +35,7 @@ def test_watch_memorization(tmp_path):
     frame = comparison.to_frame()
     last = frame[(frame.step == 120) & (frame.measure == "feature_omega_contrast")]
     contrast = last.pivot_table(index="layer", columns="run", values="value")
-    assert (contrast["shuffled labels"] < contrast["true labels"]).all()
+    assert (contrast["random labels"] < contrast["true labels"]).all()
     assert (tmp_path / "report.html").exists()
 
 
@@ -67,7 +67,7 @@ def test_watch_fine_tuning(tmp_path, capsys):
     assert last["data"]["groups"] == ["code", "licences", "prose"]
     assert {a["question"] for a in last["answers"]} >= {"task", "layer", "groups"}
     measured = {row["measure"] for row in last["rows"]}
-    assert {"loss", "held_out_loss", "in_class_omega", "cka_target", "readout_accuracy"} <= measured
+    assert {"loss", "held_out_loss", "in_class_omega", "cka_target", "probe_accuracy"} <= measured
     history = watched(tmp_path / "other", task="classifier", steps=2, **small)
     last = history.run.steps[-1].contents
     assert {"held_out_accuracy", "omega_contrast"} <= {row["measure"] for row in last["rows"]}

@@ -13,7 +13,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import theodolite as th
-from theodolite.advice import CALIBRATION
 from theodolite.surveys import SurveyOptions
 
 ROOT = Path(__file__).parents[2]
@@ -85,8 +84,13 @@ def run_blocks(page, name, names):
     return names
 
 
-def test_code_runs(own, tmp_path):
+def test_the_guide_runs(own):
     names = run_blocks(GUIDE, "guide.md", own)
+    assert set(names["report"].layers) == {"0", "2"}
+
+
+def test_watching_a_training_run(own, tmp_path):
+    names = run_blocks(page("questions/watch-training.md"), "watch-training.md", own)
     assert names["monitor"].history.steps == [0, 5, 9]
     assert names["watch"].history.steps == [0, 9]
     assert (tmp_path / "runs" / "trainer" / "report.html").exists()
@@ -96,16 +100,13 @@ def test_code_runs(own, tmp_path):
     assert runs_in(tmp_path / "mlflow.db") == 1
 
 
-def test_code_of_the_readme_runs(own, tmp_path):
+def test_the_readme_runs_and_prints_what_it_says(own, tmp_path, capsys):
     names = run_blocks(README, "README.md", own)
+    shown = re.search(r"It prints\n\n```text\n(.*?)```", README, re.DOTALL).group(1)
+    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
     assert names["monitor"].history.steps == [0, 10, 20, 29]
-    assert (tmp_path / "a.html").stat().st_size < 3_000_000
-    assert set(names["kernels"]) == {"0", "2"}
-    assert th.load(tmp_path / "runs" / "lightning").steps == [0, 5]
-    assert th.load(tmp_path / "runs" / "trainer").steps == [0, 9]
-    assert list((tmp_path / "runs" / "tensorboard").glob("events.out.*"))
-    assert Path(names["run"].dir).is_dir()
-    assert runs_in(tmp_path / "mlflow.db") == 1
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert set(names["kernels"]) == {"0", "2", "4"}
 
 
 def test_measures_and_curves_that_it_names_exist():
@@ -117,8 +118,14 @@ def test_measures_and_curves_that_it_names_exist():
     known |= {key for row in contents["rows"] for key in row}
     known |= {option.name for option in fields(SurveyOptions)}
     words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", GUIDE))
+    words -= {"left_train", "right_train", "y_train"}  # arrays of a file
     assert words <= known
-    assert {"alignment_area", "relative_misalignment", "cka_target", "omega_contrast"} <= words
+    assert {"alignment_area", "relative_misalignment", "cka_target", "tangent_alignment"} <= words
+
+
+def without_numbers(text):
+    """The words alone: training, and so its numbers, differs between machines."""
+    return re.sub(r"\d+(?:\.\d+)?", "#", " ".join(text.split()))
 
 
 def page(name):
@@ -143,7 +150,7 @@ def values(survey, measure):
 
 def test_quick_start(tmp_path, monkeypatch):
     names = run_page("index.md", tmp_path, monkeypatch)
-    assert "no more than chance" in names["report"].summary()
+    assert "fits too few of its training examples" in names["report"].summary()
     assert th.load(tmp_path / "runs" / "first").layers == ["0", "2", "4"]
     assert names["monitor"].history.steps == [0, 25, 50, 75, 100]
     assert (tmp_path / "training.html").exists()
@@ -153,8 +160,8 @@ def test_which_layer_transfers(tmp_path, monkeypatch):
     name = "questions/which-layer-transfers.md"
     names, text = run_page(name, tmp_path, monkeypatch), page(name)
     found = names["found"]
-    assert found.names == ["shuffled labels", "untrained", "digits 0 to 4"]
-    assert "not told apart" in found.notes[0]
+    assert found.names == ["random labels", "untrained", "digits 0 to 4"]
+    assert found.answers[0].text.startswith("Tie: ")
     for model in found.names:
         row = printed(text, model)
         tuned = [names["fine_tuned"](names["models"][model], labels) for labels in (150, 540)]
@@ -173,23 +180,11 @@ def test_which_layer_transfers(tmp_path, monkeypatch):
 def test_is_it_memorising(tmp_path, monkeypatch):
     name = "questions/is-it-memorising.md"
     names, text = run_page(name, tmp_path, monkeypatch), page(name)
-    for labels, found in names["found"].items():
-        assert f"| {labels} | {found.record.contents['answers'][0]['text']} |" in text
-    answer = names["sure"].record.contents["answers"][0]
-    assert answer["text"] in text
-    assert "297 held-out" in answer["why"]
-
-
-def test_the_confusion_table_is_that_of_the_records():
-    from theodolite_papers.calibration.memorising import OUTCOMES, confusion, outcomes
-
-    text, counts = page("questions/is-it-memorising.md"), confusion(outcomes("judged"))
-    for outcome in OUTCOMES:
-        row = [counts[outcome][answer] for answer in ("learning", "memorising", "undecided")]
-        assert printed(text, outcome) == row
-    assert f"{CALIBRATION.undecided} of {CALIBRATION.runs}" in text
-    assert f"None of {CALIBRATION.memorising[0]} calls" in text
-    assert f"Two of {CALIBRATION.learning[0]} calls" in text
+    for key in ("sure", "found"):
+        for labels, survey in names[key].items():
+            row = f"| {labels} | {survey.answers[0].text} |"
+            assert without_numbers(row) in without_numbers(text)
+    assert not any("memoris" in survey.answers[0].text for survey in names["found"].values())
 
 
 def test_which_layers_learn(tmp_path, monkeypatch):
@@ -246,13 +241,13 @@ def test_language_models(tmp_path, monkeypatch):
     assert embedding > best - 0.1
     assert list(names["moved"].columns) == ["before", "after"]
     assert (tmp_path / "checkpoints.html").exists()
-    assert "Do groups pull apart" in (tmp_path / "fine-tune.html").read_text()
+    assert "Which layers do data sources disagree on?" in (tmp_path / "fine-tune.html").read_text()
     steps = names["watch"].history.run.steps
     shares = [
         r["value"] for s in steps for r in s.contents["rows"] if r["measure"] == "carried_over"
     ]
     assert len(shares) == 2
-    frame = names["mood"].to_frame().query("measure == 'readout_accuracy'")
+    frame = names["mood"].to_frame().query("measure == 'probe_accuracy'")
     mood = frame.set_index("layer").value
     assert mood["bert.embeddings"] < 0.65  # words alone do not tell it
     assert mood["bert.encoder.layer.0"] > 0.95
@@ -300,13 +295,17 @@ def test_every_page_with_code_is_run_here():
     assert {name for name in with_code if f'"{name}"' not in source} <= {"guide.md"}
 
 
-def test_links_of_the_readme_lead_somewhere():
-    base = "https://github.com/theodolite/theodolite/blob/main/"
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    assert all(link.startswith("https://") for link in links)
-    own = [link.removeprefix(base).split("?")[0] for link in links if link.startswith(base)]
-    assert own
-    assert [link for link in own if not (ROOT / link).exists()] == []
+def test_links_of_top_level_pages_lead_somewhere():
+    for name in ("README.md", "AGENTS.md", "SKILL.md", "CONTRIBUTING.md", "docs/llms.txt"):
+        text = (ROOT / name).read_text()
+        links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
+        own = [link for link in links if link and not link.startswith("http")]
+        place = (ROOT / name).parent
+        assert [link for link in own if not (place / link).exists()] == [], name
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120
 
 
 def test_pictures_are_small():

@@ -1,0 +1,76 @@
+"""Retired words do not come back: in docs, messages, docstrings and everything that is printed."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# What the first editions said -> what the field says.
+RETIRED = {
+    r"\bread-?outs? (accuracy|error|R²)": "probe accuracy",
+    r"\blinear read-?outs?\b": "linear probe",
+    r"\bread-outs?\b": "linear probe",
+    r"\breadout_(accuracy|r2|error)\b": "probe_accuracy, probe_r2, probe_error",
+    r"\b(fore)?told\b": "predicted, or say who says what",
+    r"\bshuffled labels?\b": "random labels",
+    r"\bpulls? apart\b": "disagree",
+    r"\bread off\b": "predicted",
+    r"\bcarr(y|ies) (it|the task)\b": "linear probes reach",
+    r"\blooks like (learning|memorising)\b": "learned, memorised, undecided",
+    r"\btrain (any of )?layers? ": "nothing: an angle is not the size of a step",
+    r"\b(whoever|nobody)\b": "the subject that acts",
+    r"\bway back\b": "backward pass",
+    r"± 0 points": "a Wilson interval",
+}
+# Old names that a reader of older records must know.
+_ALLOWED = {"src/theodolite/records/_runs.py"}
+# Its words are replaced with its files, which are being written anew.
+_ENGINE = "src/theodolite/engine/"
+
+
+def _python(path):
+    """Text within a module that a person can meet: docstrings and messages, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for offset, line in enumerate(node.value.splitlines()):
+                yield node.lineno + offset, line
+
+
+def _prose(path):
+    yield from enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+
+
+def _texts():
+    instrument = ROOT / "src" / "theodolite"
+    for path in sorted(instrument.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name not in _ALLOWED and not name.startswith(_ENGINE):
+            yield path, _python
+    for path in [*sorted(instrument.rglob("*.j2")), instrument / "measures" / "registry.csv"]:
+        yield path, _prose
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        yield path, _prose
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [
+        (f"{path.relative_to(ROOT)}:{number}", line)
+        for path, lines in _texts()
+        for number, line in lines(path)
+    ]
+
+
+@pytest.mark.parametrize("pattern", RETIRED)
+def test_retired_words_are_gone(pattern, texts):
+    retired = re.compile(pattern, re.IGNORECASE)
+    found = [f"{place}: {line.strip()[:100]}" for place, line in texts if retired.search(line)]
+    assert not found, f"say: {RETIRED[pattern]}\n" + "\n".join(found)
+
+
+def test_the_test_finds_them(tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text('told = 1\n"""Asked, it told."""\n')
+    assert [number for number, line in _python(module) if "told" in line] == [2]
