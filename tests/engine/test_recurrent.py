@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.reference.tangents import full_kernel, tangent_features
 from theodolite.engine import tangent_kernels
-from theodolite.engine.recurrent import STEP_BY_STEP
+from theodolite.engine.rules import STEP_BY_STEP
 
 LAYERS = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
 CELLS = {"LSTMCell": torch.lstm_cell, "GRUCell": torch.gru_cell, "RNNCell": torch.rnn_tanh_cell}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
-from theodolite.engine.nested import NestingError, leaves, map_leaves
+from theodolite.engine.calls import NestingError, leaves, map_leaves
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import prints_shapes
 

@@ -1,10 +1,12 @@
-"""One call of a torch function as a rule sees it, and the shapes that its gradient can take.
+"""One call of a torch function as a rule sees it, and the structures that its gradient can have.
 
+Arguments and results are nested lists, tuples and dictionaries: :func:`leaves`, :func:`map_leaves`.
 With n examples, T positions, C rows and D columns, a structure says how the gradient of an output
 with respect to the call's result becomes the gradient of each example with respect to the tensor.
 """
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +23,15 @@ __all__ = [
     "Dense",
     "DisagreementError",
     "Lookup",
+    "NestingError",
     "NotFollowedError",
     "Outer",
     "OutputGrads",
     "Structure",
-    "Summed",
     "find_axis",
     "function_name",
+    "leaves",
+    "map_leaves",
     "split_examples",
     "tensors_in",
 ]
@@ -110,6 +114,72 @@ def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
     if axis.inner:
         return torch.unflatten(tensor, axis.index, (-1, examples)).movedim(axis.index + 1, 0)
     return torch.unflatten(tensor, axis.index, (examples, -1)).movedim(axis.index, 0)
+
+
+_DICTIONARIES = (dict, OrderedDict)
+
+
+class NestingError(Exception):
+    """Values that should be nested alike are not."""
+
+
+def _is_nested(value: Any) -> bool:
+    return type(value) is list or _is_tuple(value) or type(value) in _DICTIONARIES
+
+
+def _is_tuple(value: Any) -> bool:
+    return type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields"))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything that is no list, tuple or dictionary, in order.
+
+    Example:
+        >>> list(leaves((1, [2, {"a": 3}])))
+        [1, 2, 3]
+    """
+    if type(value) is list or _is_tuple(value):
+        for item in value:
+            yield from leaves(item)
+    elif type(value) in _DICTIONARIES:
+        for item in value.values():
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """The same nesting with every value replaced.
+
+    Args:
+        function: Of a value, and of the values at its place in the others.
+        value: Lists, tuples and dictionaries of values.
+        *others: Nested alike.
+
+    Raises:
+        NestingError: If another is nested in another way.
+
+    Example:
+        >>> map_leaves(lambda a, b: a + b, (1, [2]), (10, [20]))
+        (11, [22])
+    """
+    if type(value) is list or _is_tuple(value):
+        if any(type(other) is not type(value) or len(other) != len(value) for other in others):
+            raise NestingError
+        items = [map_leaves(function, *parts) for parts in zip(value, *others, strict=True)]
+        if type(value) is list:
+            return items
+        return tuple(items) if type(value) is tuple else type(value)(*items)
+    if type(value) in _DICTIONARIES:
+        if any(type(other) is not type(value) or other.keys() != value.keys() for other in others):
+            raise NestingError
+        return type(value)(
+            (key, map_leaves(function, item, *(other[key] for other in others)))
+            for key, item in value.items()
+        )
+    if any(_is_nested(other) for other in others):
+        raise NestingError
+    return function(value, *others)
 
 
 # Arguments without tensors, by far the most.
@@ -261,32 +331,6 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Summed:
-    r"""A scale or shift of the last axis, whose gradient is :math:`\sum_t b_t \odot f(a_t)`.
-
-    Args:
-        output_grads: From the result's gradient to :math:`b`, (n, T, D).
-        inputs: :math:`a`, (n, T, D); None for a shift, where there is no factor.
-        factor: f, which acts on the last axis.
-        alike: Equal for calls with the same f.
-    """
-
-    output_grads: OutputGrads
-    inputs: Tensor | None = None
-    factor: Callable[[Tensor], Tensor] = lambda inputs: inputs
-    alike: tuple[Any, ...] = ()
-
-    def jacobian(self, gradient: Tensor) -> Tensor:
-        """Gradient of every example with respect to the tensor, (n, D)."""
-        return self.sum(self.output_grads(gradient), self.inputs)
-
-    def sum(self, output_grads: Tensor, inputs: Tensor | None) -> Tensor:
-        """The sum over positions, for one call or several that are alike, (..., T, D)."""
-        product = output_grads if inputs is None else output_grads * self.factor(inputs)
-        return product.sum(-2)
-
-
-@dataclass(frozen=True)
 class Dense:
     """Any other tensor: the gradient of every example as such.
 
@@ -298,8 +342,6 @@ class Dense:
         own_rows: Whether the tensor has one part per example and only that part is returned.
         axis: The axis along which those parts lie in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
-        summed: Set where the Jacobian is a sum over positions: calls that are alike are then added
-            up together.
         joint: The Jacobians of several gradients at once, from (outputs, n, ...) to (outputs, n,
             ...); None where that takes a vectorised call.
     """
@@ -309,7 +351,6 @@ class Dense:
     own_rows: bool = False
     axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
-    summed: "Summed | None" = None
     joint: Callable[[Tensor], Tensor] | None = None
 
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from theodolite.engine.batches import TARGET_KEYS, Batch
+from theodolite.engine.calls import leaves
 from theodolite.engine.layers import unwrap
-from theodolite.engine.nested import leaves
 from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active
-from torch._C._autograd import _get_sequence_nr, _top_saved_tensors_default_hooks
+from torch._C._autograd import _get_sequence_nr
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -36,8 +36,7 @@ from theodolite.engine.calls import (
     tensors_in,
 )
 from theodolite.engine.check import Rounding, is_suspect
-from theodolite.engine.recurrent import STEP_BY_STEP
-from theodolite.engine.rules import RULES, replay
+from theodolite.engine.rules import RULES, STEP_BY_STEP, replay
 from theodolite.engine.state import quiet_vmap
 from theodolite.errors import CaptureError
 
@@ -513,11 +512,6 @@ def _renamed(value: Any) -> Any:
     if isinstance(value, Tensor) and value.requires_grad and not value.is_nested:
         return value.view_as(value)
     return value
-
-
-def _wrapped() -> bool:
-    """Whether the model has wrapped the call: in a vmap, or a checkpoint that will repeat it."""
-    return _are_functorch_transforms_active() or _top_saved_tensors_default_hooks(True) is not None
 
 
 def _twins(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:

@@ -1,7 +1,8 @@
 """Rules per torch function: how one call turns its result's gradient into gradients of examples.
 
 A call without a rule is run again, example by example (:func:`replay`): exact for every
-differentiable function of torch, and slower; ``coverage`` counts it.
+differentiable function of torch, and slower; ``coverage`` counts it. Recurrent layers are run step
+by step, in functions that have rules (``STEP_BY_STEP``).
 """
 
 import math
@@ -22,18 +23,19 @@ from theodolite.engine.calls import (
     Outer,
     OutputGrads,
     Structure,
-    Summed,
     function_name,
+    leaves,
+    map_leaves,
     split_examples,
     tensors_in,
 )
-from theodolite.engine.nested import leaves, map_leaves
 from theodolite.engine.patches import PatchGeometry, per_axis
 from theodolite.engine.state import quiet_vmap
 from theodolite.errors import CaptureError
 
 __all__ = [
     "RULES",
+    "STEP_BY_STEP",
     "Rule",
     "add",
     "addmm",
@@ -56,7 +58,7 @@ __all__ = [
 Rule = Callable[[Call], Structure | None]
 
 # Torch function -> rule. A rule that does not know a special case returns None and leaves the call
-# to the vector-Jacobian product of replay.py.
+# to :func:`replay`.
 RULES: dict[Callable[..., Any], Rule] = {}
 
 
@@ -106,17 +108,7 @@ def _row_output_grads(call: Call) -> OutputGrads:
 
 def _bias(call: Call) -> Structure:
     output_grads = _row_output_grads(call)
-    summed = Summed(lambda gradient: output_grads(gradient).mT)
-    return Dense(summed.jacobian, output_grads=output_grads, summed=summed)
-
-
-def _last_axis(call: Call, tensor: Tensor) -> Tensor:
-    """A tensor of the shape of the result as (n, T, D)."""
-    return _in_rows(call, tensor, call.result_axes[0])
-
-
-def _summed(summed: Summed, *needs: Tensor) -> Structure:
-    return Dense(summed.jacobian, needs=needs, summed=summed)
+    return Dense(lambda gradient: output_grads(gradient).sum(2), output_grads=output_grads)
 
 
 def _matrix(call: Call, inputs: Tensor, rows: int, transposed: bool) -> Structure | None:
@@ -295,8 +287,7 @@ def layer_norm(call: Call) -> Structure | None:
     bound = call.bind(*names, weight=None, bias=None, eps=1e-5)
     shape, eps = tuple(bound["normalized_shape"]), bound["eps"]
     normalized = partial(functional.layer_norm, normalized_shape=shape, eps=eps)
-    is_bias = bound["bias"] is call.source
-    return _trailing(call, bound["input"], shape, is_bias, normalized, ("layer_norm", eps))
+    return _trailing(call, bound["input"], shape, bound["bias"] is call.source, normalized)
 
 
 @register_rule(functional.rms_norm)
@@ -305,7 +296,7 @@ def rms_norm(call: Call) -> Structure | None:
     bound = call.bind("input", "normalized_shape", "weight", "eps", weight=None, eps=None)
     shape, eps = tuple(bound["normalized_shape"]), bound["eps"]
     normalized = partial(functional.rms_norm, normalized_shape=shape, eps=eps)
-    return _trailing(call, bound["input"], shape, False, normalized, ("rms_norm", eps))
+    return _trailing(call, bound["input"], shape, False, normalized)
 
 
 @register_rule(functional.group_norm)
@@ -344,16 +335,10 @@ def _trailing(
     shape: tuple[int, ...],
     is_bias: bool,
     normalized: Callable[[Tensor], Tensor],
-    alike: tuple[Any, ...],
 ) -> Structure | None:
     """Parameters of the shape of the last axes: sum over all axes before them."""
     if not call.has_examples(inputs):
         return None
-    if len(shape) == 1 and call.has_example_results:
-        if is_bias:
-            return _summed(Summed(partial(_last_axis, call)))
-        rows = _last_axis(call, inputs)
-        return _summed(Summed(partial(_last_axis, call), rows, normalized, alike), inputs)
 
     def jacobian(gradient: Tensor) -> Tensor:
         product = gradient if is_bias else gradient * normalized(inputs)
@@ -432,9 +417,6 @@ def _other(call: Call) -> Tensor | None:
 def _reduced(call: Call, factor: Tensor | None, sign: float = 1.0) -> Structure:
     """Sum the axes along which the parameter was repeated, example by example."""
     shape = tuple(call.source.shape)
-    if factor is not None and call.has_example_results and tuple(factor.shape[-1:]) == shape:
-        rows = _last_axis(call, factor)  # the result has its shape: a scale of the last axis
-        return _summed(Summed(partial(_last_axis, call), rows), factor)
 
     def jacobian(gradient: Tensor) -> Tensor:
         product = gradient * sign if factor is None else gradient * factor
@@ -537,3 +519,114 @@ class _Replay:
             return self.call.function(*args, **kwargs)
 
         return function
+
+
+# Recurrent layers step by step. PyTorch runs such a layer as one call, from whose result the
+# gradients of single examples cannot be read. Written out, each weight is used by ``linear``: once
+# for all steps with the inputs, and once per step with the state. Values agree with PyTorch's own
+# up to rounding.
+
+Weights = list[Tensor]  # of the inputs, of the state, and their biases if there are any
+State = tuple[Tensor, ...]
+Step = Callable[[Tensor, State, Weights], State]
+
+
+def _linear(inputs: Tensor, weights: Weights, place: int) -> Tensor:
+    bias = weights[place + 2] if len(weights) > 2 else None
+    return functional.linear(inputs, weights[place], bias)
+
+
+def _lstm_step(given: Tensor, state: State, weights: Weights) -> State:
+    hidden, cell = state
+    gates = given + _linear(hidden, weights, 1)
+    keep_in, forget, new, out = gates.chunk(4, -1)
+    cell = forget.sigmoid() * cell + keep_in.sigmoid() * new.tanh()
+    return out.sigmoid() * cell.tanh(), cell
+
+
+def _gru_step(given: Tensor, state: State, weights: Weights) -> State:
+    (hidden,) = state
+    given_reset, given_update, given_new = given.chunk(3, -1)
+    reset, update, new = _linear(hidden, weights, 1).chunk(3, -1)
+    fresh = (given_new + (given_reset + reset).sigmoid() * new).tanh()
+    return (fresh + (given_update + update).sigmoid() * (hidden - fresh),)
+
+
+def _tanh_step(given: Tensor, state: State, weights: Weights) -> State:
+    return ((given + _linear(state[0], weights, 1)).tanh(),)
+
+
+def _relu_step(given: Tensor, state: State, weights: Weights) -> State:
+    return ((given + _linear(state[0], weights, 1)).relu(),)
+
+
+def _cell(step: Step) -> Callable[..., Any]:
+    def call(inputs: Tensor, hx: Any, *given: Tensor | None) -> Any:
+        weights = [weight for weight in given if weight is not None]
+        if inputs.dim() != 2 or len(weights) not in (2, 4):
+            return None
+        start = _of_examples(hx if step is _lstm_step else (hx,), inputs)
+        state = step(_linear(inputs, weights, 0), start, weights)
+        return state if step is _lstm_step else state[0]
+
+    return call
+
+
+def _layers(step: Step) -> Callable[..., Any]:
+    def call(inputs: Any, hx: Any, params: Any, *options: Any) -> Any:
+        if not isinstance(params, list | tuple) or len(options) != 6 or inputs.dim() != 3:
+            return None  # packed sequences
+        has_biases, layers, dropout, train, bidirectional, batch_first = options
+        size, ways = 4 if has_biases else 2, 1 + bidirectional
+        if len(params) != size * layers * ways or (dropout and train):
+            return None  # projections
+        states = hx if step is _lstm_step else (hx,)
+        steps = inputs.transpose(0, 1) if batch_first else inputs
+        ends: list[State] = []
+        for layer in range(layers):
+            results = []
+            for way in range(ways):
+                place = layer * ways + way
+                weights = [*params[size * place : size * (place + 1)]]
+                state = tuple(part[place] for part in states)
+                outputs, end = _run(step, steps, state, weights, backwards=way == 1)
+                results.append(outputs)
+                ends.append(end)
+            steps = results[0] if ways == 1 else torch.cat(results, -1)
+        outputs = steps.transpose(0, 1) if batch_first else steps
+        last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+        return (outputs, *last)
+
+    return call
+
+
+def _run(
+    step: Step, inputs: Tensor, state: State, weights: Weights, *, backwards: bool
+) -> tuple[Tensor, State]:
+    """One layer in one direction: its state after every step, and the last one."""
+    given = _linear(inputs, weights, 0).unbind(0)
+    state = _of_examples(state, inputs[0])
+    found = []
+    for one in reversed(given) if backwards else given:
+        state = step(one, state, weights)
+        found.append(state[0])
+    return torch.stack(found[::-1] if backwards else found), state
+
+
+def _of_examples(state: State, inputs: Tensor) -> State:
+    """The same state, as something that has one row per example: zeros come from nowhere."""
+    zeros = torch.zeros_like(inputs[:, :1])
+    return tuple(part + zeros for part in state)
+
+
+# Torch function -> the same step by step, or None for arguments that it does not know.
+STEP_BY_STEP: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.lstm_cell: _cell(_lstm_step),
+    torch.gru_cell: _cell(_gru_step),
+    torch.rnn_tanh_cell: _cell(_tanh_step),
+    torch.rnn_relu_cell: _cell(_relu_step),
+    torch.lstm: _layers(_lstm_step),
+    torch.gru: _layers(_gru_step),
+    torch.rnn_tanh: _layers(_tanh_step),
+    torch.rnn_relu: _layers(_relu_step),
+}

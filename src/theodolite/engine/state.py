@@ -31,7 +31,6 @@ __all__ = [
     "coarse_precision",
     "evaluating",
     "exact_arithmetic",
-    "generator_states",
     "model_device",
     "modules_of",
     "parameters_of",
@@ -236,12 +235,6 @@ def model_device(model: nn.Module) -> torch.device:
     """Where a model lies: its first parameter or buffer; the CPU for a model without tensors."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
-
-
-def generator_states(device: torch.device) -> list[Tensor]:
-    """States of the generators that a forward pass on this device may draw from."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 @contextmanager
