@@ -23,7 +23,8 @@ from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure
 from theodolite.engine import tangent_kernels
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import OuterFactors
-from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.inputs import BatchList
+from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.plan import EngineOptions
 from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched

@@ -10,7 +10,8 @@ from tests.tolerances import assert_close
 from theodolite.engine import kernel_engine, tangent_kernels
 from theodolite.engine import plan as planning
 from theodolite.engine.contract import KernelBlock
-from theodolite.engine.kernel_engine import BatchList, ExampleBlock, KernelEngine, prepare
+from theodolite.engine.inputs import BatchList, ExampleBlock
+from theodolite.engine.kernel_engine import KernelEngine, prepare
 from theodolite.engine.kernels import kernels_of
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import ContractionSizes, EngineOptions, choose_route, contraction_costs

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from tests.tolerances import assert_close
-from theodolite.engine import sketch as alignments
-from theodolite.engine import sketches, tangent_alignments, tangent_kernels
+from theodolite.engine import sketch, tangent_alignments, tangent_kernels
 from theodolite.engine.batches import Batch
-from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.inputs import BatchList
+from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.plan import EngineOptions
-from theodolite.engine.sketch import centered_labels
-from theodolite.engine.sketches import (
+from theodolite.engine.sketch import (
+    centered_labels,
     jackknife_covariance,
     pair_norms,
     random_signs,
@@ -62,10 +62,10 @@ def test_products_are_those_of_the_centred_kernel(groups, batch_size):
 
 @pytest.mark.parametrize("length", [1, 4, 12, 23])
 def test_long_gradients_are_multiplied_in_parts(length, monkeypatch):
-    monkeypatch.setattr(sketches, "_COLUMNS", 4)
-    monkeypatch.setattr(sketches, "_COPIED", 3 * 4 * 2)
+    monkeypatch.setattr(sketch, "_COLUMNS", 4)
+    monkeypatch.setattr(sketch, "_COPIED", 3 * 4 * 2)
     rows = torch.randn(3, length, generator=torch.Generator().manual_seed(0))
-    assert_close(sketches._gram(rows), rows.double() @ rows.double().T)
+    assert_close(sketch._gram(rows), rows.double() @ rows.double().T)
 
 
 def test_norms_without_a_vector_are_those_of_the_others():
@@ -109,7 +109,7 @@ def test_groups_are_no_less_accurate_with_half_of_the_passes(kind, monkeypatch):
     errors, reported = {}, {}
     for groups in (1, 9):
         fixed = partial(planned, 120, groups, 32)
-        monkeypatch.setattr(alignments, "sketch_plan", lambda *_, fixed=fixed, **__: fixed())
+        monkeypatch.setattr(sketch, "sketch_plan", lambda *_, fixed=fixed, **__: fixed())
         draws = [
             tangent_alignments(
                 model,

@@ -10,10 +10,10 @@ from torch.nn import functional
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_alignments, tangent_kernels
-from theodolite.engine.centered_norms import GradientMoments, KernelMoments, shorter_sides
-from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.inputs import BatchList
+from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.plan import EngineOptions
-from theodolite.engine.sketch import _block_plan
+from theodolite.engine.sketch import GradientMoments, KernelMoments, _block_plan, shorter_sides
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.tangent import tangent_alignment

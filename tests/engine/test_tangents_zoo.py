@@ -9,7 +9,8 @@ from tests.engine.zoo import ZOO, specimen
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
-from theodolite.engine.kernel_engine import BatchList, prepare
+from theodolite.engine.inputs import BatchList
+from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.kernels import kernels_of
 from theodolite.engine.plan import EngineOptions
 from theodolite.engine.state import untouched

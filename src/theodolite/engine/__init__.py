@@ -19,10 +19,12 @@ from theodolite.engine.covariances import (
 )
 from theodolite.engine.features import (
     FeatureChunk,
+    FeatureGrams,
     Features,
     OutputReader,
     Pool,
     feature_chunks,
+    feature_grams,
     feature_moments,
     features,
     gives_channels_first,
@@ -37,7 +39,6 @@ from theodolite.engine.gradients import (
     gradient_alignment,
     gradient_sums,
 )
-from theodolite.engine.grams import FeatureGrams, feature_grams
 from theodolite.engine.hooks import (
     Read,
     ReadPoint,
@@ -87,8 +88,12 @@ from theodolite.engine.readouts import (
     resolve_readout,
 )
 from theodolite.engine.rules import RULES, register_rule
-from theodolite.engine.sketch import TangentAlignment, TangentAlignments, tangent_alignments
-from theodolite.engine.sketches import sketch_plan
+from theodolite.engine.sketch import (
+    TangentAlignment,
+    TangentAlignments,
+    sketch_plan,
+    tangent_alignments,
+)
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
     available_bytes,

@@ -17,13 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from theodolite.engine.batches import TARGET_KEYS, Batch
+from theodolite.engine.batches import TARGET_KEYS, Batch, iterate_batches
 from theodolite.engine.calls import leaves
 from theodolite.engine.layers import unwrap
 from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
-__all__ = ["Cast", "FittedBatch", "fit_batch", "fitted_batches", "require_device", "require_model"]
+__all__ = [
+    "BatchList",
+    "Cast",
+    "ExampleBlock",
+    "FittedBatch",
+    "fit_batch",
+    "fitted_batches",
+    "require_device",
+    "require_model",
+]
 
 Cast = Callable[[Batch], Batch]
 
@@ -386,3 +395,84 @@ def _width(module: nn.Module | None, inputs: tuple[Any, ...]) -> tuple[int, int,
     else:
         return None
     return None if expected == got else (expected, got, what)
+
+
+@dataclass(frozen=True)
+class BatchList:
+    """Batches that are gone through once or several times.
+
+    Args:
+        batches: The batches.
+        untried: Whether the model may still refuse them, and :meth:`fit` cast them.
+    """
+
+    batches: list[Batch]
+    untried: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        data: Any,
+        targets: Any,
+        batch_fn: Any,
+        device: torch.device,
+        model: nn.Module | None = None,
+    ) -> "BatchList":
+        """Everything that is accepted, on the device, with columns as the model names them."""
+        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
+        if model is None or isinstance(data, Batch):
+            return cls(list(made))
+        return cls(list(fitted_batches(model, data, made, tried=False)), untried=True)
+
+    def fit(self, model: nn.Module) -> bool:
+        """Cast what the model has refused; False where nothing is left to change.
+
+        Raises:
+            ShapeError: If it takes none of the casts; says what it expects.
+        """
+        if not self.untried:
+            return False
+        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)))
+        for note in fitted.notes.values():
+            warn(note, stacklevel=4)
+        if fitted.cast is not None:
+            self.batches[:] = [fitted.cast(batch) for batch in self.batches]
+        return fitted.cast is not None
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def rows(self, span: slice) -> list[Batch]:
+        """Some consecutive examples, as parts of the batches that hold them."""
+        found, start = [], 0
+        for batch in self.batches:
+            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
+            if first < last:
+                found.append(batch.take(slice(first, last)))
+            start += len(batch)
+        return found
+
+    def blocks(self, size: int, batch_size: int) -> Iterator["ExampleBlock"]:
+        """Blocks of at most ``size`` examples, in batches for single forward passes."""
+        current: list[Batch] = []
+        first = stop = 0
+        for batch in self.batches:
+            start = 0
+            while start < len(batch):
+                count = min(len(batch) - start, batch_size, first + size - stop)
+                current.append(batch.take(slice(start, start + count)))
+                start += count
+                stop += count
+                if stop - first == size:
+                    yield ExampleBlock(slice(first, stop), current)
+                    current, first = [], stop
+        if current:
+            yield ExampleBlock(slice(first, stop), current)
+
+
+@dataclass(frozen=True)
+class ExampleBlock:
+    """Consecutive examples whose factors are kept together; ``rows`` is their place in the data."""
+
+    rows: slice
+    batches: list[Batch]

@@ -6,18 +6,22 @@ passes) and fills blocks of kernels with them (contractions).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
-from warnings import warn
 
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.calls import NotFollowedError
-from theodolite.engine.check import Asked, Checked, ExampleCheck, plain_gradients, require_finite
+from theodolite.engine.check import (
+    Asked,
+    Checked,
+    ExampleCheck,
+    plain_gradients,
+    require_finite,
+    with_groups,
+)
 from theodolite.engine.collect import (
     BlockSizes,
     Collector,
@@ -27,7 +31,7 @@ from theodolite.engine.collect import (
 )
 from theodolite.engine.contract import Contraction, KernelBlock
 from theodolite.engine.factors import Factors
-from theodolite.engine.inputs import fit_batch, fitted_batches
+from theodolite.engine.inputs import BatchList, ExampleBlock
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.plan import (
     EngineOptions,
@@ -65,87 +69,6 @@ _CPU_PARTS: dict[Route, tuple[int, float]] = {
     "positions": (1, 3.3e7),
 }
 _VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
-
-
-@dataclass(frozen=True)
-class BatchList:
-    """Batches that are gone through once or several times.
-
-    Args:
-        batches: The batches.
-        untried: Whether the model may still refuse them, and :meth:`fit` cast them.
-    """
-
-    batches: list[Batch]
-    untried: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        data: Any,
-        targets: Any,
-        batch_fn: Any,
-        device: torch.device,
-        model: nn.Module | None = None,
-    ) -> "BatchList":
-        """Everything that is accepted, on the device, with columns as the model names them."""
-        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
-        if model is None or isinstance(data, Batch):
-            return cls(list(made))
-        return cls(list(fitted_batches(model, data, made, tried=False)), untried=True)
-
-    def fit(self, model: nn.Module) -> bool:
-        """Cast what the model has refused; False where nothing is left to change.
-
-        Raises:
-            ShapeError: If it takes none of the casts; says what it expects.
-        """
-        if not self.untried:
-            return False
-        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)))
-        for note in fitted.notes.values():
-            warn(note, stacklevel=4)
-        if fitted.cast is not None:
-            self.batches[:] = [fitted.cast(batch) for batch in self.batches]
-        return fitted.cast is not None
-
-    def __len__(self) -> int:
-        return sum(len(batch) for batch in self.batches)
-
-    def rows(self, span: slice) -> list[Batch]:
-        """Some consecutive examples, as parts of the batches that hold them."""
-        found, start = [], 0
-        for batch in self.batches:
-            first, last = max(span.start - start, 0), min(span.stop - start, len(batch))
-            if first < last:
-                found.append(batch.take(slice(first, last)))
-            start += len(batch)
-        return found
-
-    def blocks(self, size: int, batch_size: int) -> Iterator["ExampleBlock"]:
-        """Blocks of at most ``size`` examples, in batches for single forward passes."""
-        current: list[Batch] = []
-        first = stop = 0
-        for batch in self.batches:
-            start = 0
-            while start < len(batch):
-                count = min(len(batch) - start, batch_size, first + size - stop)
-                current.append(batch.take(slice(start, start + count)))
-                start += count
-                stop += count
-                if stop - first == size:
-                    yield ExampleBlock(slice(first, stop), current)
-                    current, first = [], stop
-        if current:
-            yield ExampleBlock(slice(first, stop), current)
-
-
-@dataclass(frozen=True)
-class ExampleBlock:
-    """Consecutive examples whose factors are kept together; ``rows`` is their place in the data."""
-
-    rows: slice
-    batches: list[Batch]
 
 
 @dataclass(frozen=True)
@@ -233,6 +156,13 @@ class KernelEngine:
             for layer, names in owned.items()
         }
 
+    @cached_property
+    def _hidden_groups(self) -> list[int]:
+        """Groups that are never the only one of a layer: kernels of others may hide theirs."""
+        layers = self._owned_groups.values()
+        single = {groups[0] for groups in layers if len(groups) == 1}
+        return sorted({index for groups in layers for index in groups} - single)
+
     def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
         """Routes and sizes; raises where memory does not suffice."""
         sizes = KernelSizes(
@@ -319,7 +249,12 @@ class KernelEngine:
             start = rows.stop
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         factors = [collector.factors() for collector in collectors]
-        kept = [one for one in asked if one is not None]
+        kept = []
+        for one in filter(None, asked):
+            first = one.start - block.rows.start
+            rows = slice(first, first + len(one.batch))
+            own = [part[rows] for part in map(factors.__getitem__, self._hidden_groups) if part]
+            kept.append(with_groups(one, own, self.mode, plan.tile_bytes))
         return Collected(block.rows, factors, values, total, kept)
 
     def _collect_one_by_one(

@@ -25,11 +25,12 @@ from theodolite.engine.check import (
     can_run_alone,
     compare_kernels,
     require_alone,
+    require_unchanged,
     require_check,
 )
 from theodolite.engine.contract import KernelBlock
-from theodolite.engine.inputs import require_device, require_model
-from theodolite.engine.kernel_engine import BatchList, Collected, KernelEngine, prepare
+from theodolite.engine.inputs import BatchList, require_device, require_model
+from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.plan import EngineOptions, Plan
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
@@ -268,7 +269,7 @@ def followed(
             for a single example.
     """
     sides = [data] if other is None else [data, other]
-    check, failed = ExampleCheck(options.check), []
+    check, failed, tolerance = ExampleCheck(options.check), [], 0.0
     try:
         engine = prepare(model, data, options)
         check = engine.recorder.check
@@ -276,6 +277,7 @@ def followed(
             return compute(engine)
         finally:
             failed = [] if engine.recorder.batch is None else [engine.recorder.batch]
+            tolerance = engine.recorder.tolerance
     except Exception as error:
         refused = not isinstance(error, TheodoliteError)
         if refused and any(side.fit(model) for side in sides):
@@ -286,6 +288,7 @@ def followed(
     engine = prepare(model, data, options, check.summary(reason))
     batches = [*failed, *(batch for side in sides for batch in side.batches)]
     require_alone(engine.recorder.model, engine.recorder.model_outputs, batches)
+    require_unchanged(engine.recorder.values, reason, tolerance)
     if isinstance(reason, DisagreementError):
         for place in (0, len(data) - 1):
             _require_sound_rules(model, BatchList(data.rows(slice(place, place + 1))), options)
@@ -324,7 +327,7 @@ def kernels_of(
         store = _KernelStore(part, plan, shape, counter)
         values, asked = _fill(store, part, plan, counter, data, other)
         kernels |= store.kernels
-    compare_kernels(engine.recorder, kernels, asked, engine.outputs)
+    compare_kernels(engine.recorder, kernels, asked)
     coverage = {name: own for part, plan in parts for name, own in coverage_of(part, plan).items()}
     predicted = max(plan.predicted_bytes for _, plan in parts)
     return TangentKernels(kernels, coverage, values, predicted, engine.checked)

@@ -1,6 +1,22 @@
-"""Alignment of every layer's tangent kernel with the labels, without holding any kernel."""
+r"""Alignment of every layer's tangent kernel with the labels, without holding any kernel.
 
-from collections.abc import Callable, Mapping
+:func:`tangent_alignments` needs the norm of every layer's centred kernel. It has three ways to it:
+
+* :class:`KernelMoments` adds up blocks of the kernel,
+* :class:`GradientMoments` adds up gradients, where they are shorter than the kernel's rows,
+* :func:`sketch_grams` estimates it from gradients along random vectors, with an error.
+
+In the sketch a random vector :math:`z` of signs along the outputs of a group of examples costs one
+backward pass of that group and gives :math:`\Psi z`. For two of them, of groups g and h or both of
+one group, :math:`E (z^\top K_c z')^2` is the squared norm of the block (g, h) of the centred
+kernel. With all examples in one group, s vectors cost s passes of all examples. With m groups, each
+example is met by :math:`s / \sqrt m` vectors only: that many pairs in each of the m diagonal blocks
+leave the error of s vectors where the kernel is block diagonal, and a smaller one elsewhere.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,41 +32,36 @@ from theodolite.checks import (
     require_nonempty,
     size_in_bytes,
 )
-from theodolite.engine.batches import Batch
-from theodolite.engine.centered_norms import (
-    GradientMoments,
-    KernelMoments,
-    gradient_rows,
-    shorter_sides,
-)
+from theodolite.engine.batches import Batch, even_spans, spans
+from theodolite.engine.calls import Outer
 from theodolite.engine.check import Asked, Checked, compare_forms, compare_in_batch
 from theodolite.engine.contract import KernelBlock
-from theodolite.engine.inputs import require_device, require_model
-from theodolite.engine.kernel_engine import (
-    BatchList,
-    Collected,
-    KernelEngine,
-)
+from theodolite.engine.factors import Factors
+from theodolite.engine.inputs import BatchList, require_device, require_model
+from theodolite.engine.kernel_engine import Collected, KernelEngine
 from theodolite.engine.kernels import followed
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
-from theodolite.engine.plan import EngineOptions, Plan, pass_size
+from theodolite.engine.plan import EngineOptions, Plan, pass_size, scatter_cost
 from theodolite.engine.readouts import Readout, kernel_shape
-from theodolite.engine.sketches import (
-    forward_products,
-    jackknife_covariance,
-    pair_norms,
-    sketch_grams,
-    sketch_plan,
-)
+from theodolite.engine.recorder import Use
+from theodolite.engine.runs import ModelRecorder, plain_gradients
 from theodolite.engine.state import (
     available_bytes,
+    coarse_arithmetic,
     coarse_precision,
     exact_arithmetic,
     model_device,
     untouched,
 )
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError
-from theodolite.linalg import alignment_from_norms, center_all, peak_index, target_columns
+from theodolite.linalg import (
+    Moments,
+    alignment_from_norms,
+    center_all,
+    centered_square_sum,
+    peak_index,
+    target_columns,
+)
 
 Method = Literal["exact", "sketch"]
 
@@ -117,8 +128,6 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
         best = peak_index(self.curve, covariance, errors)
         return None if best is None else list(self.layers)[best]
 
-
-_Moments = KernelMoments | GradientMoments
 
 _BLOCK_ROWS = 8192  # rows (example, output) of a block: large products, small blocks
 _FIRST = 64  # examples in which a sketch looks for dependence on each other
@@ -239,6 +248,185 @@ def centered_labels(data: BatchList, outputs: int) -> Tensor:
     return center_all(values)
 
 
+def _assemble(
+    engine: KernelEngine,
+    method: Method,
+    parts: tuple[Tensor, Tensor, Tensor],
+    labels: Tensor,
+    covariance: Tensor,
+) -> TangentAlignments:
+    # One copy from the device: what follows, and what callers read, are single numbers.
+    energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
+    covariance = covariance.cpu()
+    defined = (norms > _ZERO * noise) & (size > 0)
+    alignments = alignment_from_norms(energies, norms, size, defined)
+    errors = covariance.diagonal().sqrt()
+    rows = zip(engine.layers, alignments, energies, norms, errors, strict=True)
+    found = {layer: TangentAlignment(*values) for layer, *values in rows}
+    return TangentAlignments(found, method, covariance, engine.checked)
+
+
+_ROWS = 1024  # rows of a block that are converted to float64 at a time
+
+
+class KernelMoments:
+    r"""Sums over the blocks of one symmetric kernel, in float64.
+
+    .. math:: \|CKC\|_F^2 = \sum K^2 - \tfrac{2}{m} |K1|^2 + \tfrac{1}{m^2} (1^\top K 1)^2
+
+    A constant is subtracted from all entries first. It changes nothing after centring, and keeps
+    digits where kernels are nearly constant, as those of deep networks at initialisation are.
+
+    Args:
+        size: m, rows of the kernel.
+        device: Where the sums are kept.
+        labels: Vector whose quadratic form is added up too.
+    """
+
+    def __init__(self, size: int, device: torch.device, labels: Tensor) -> None:
+        self._size, self._labels = size, labels.double()
+        self._offset: Tensor | None = None
+        self._squares = torch.zeros((), dtype=torch.float64, device=device)
+        self._form = torch.zeros((), dtype=torch.float64, device=device)
+        self._rows = torch.zeros(size, dtype=torch.float64, device=device)
+
+    def add(self, block: Tensor, rows: slice, columns: slice) -> None:
+        """Add a block, and its mirror image unless it lies on the diagonal."""
+        if self._offset is None:
+            self._offset = block.double().mean()
+        weight = 1.0 if rows == columns else 2.0
+        for part in spans(len(block), _ROWS):
+            values = block[part].double()
+            place = slice(rows.start + part.start, rows.start + part.stop)
+            form = self._labels[place] @ (values @ self._labels[columns])
+            self._form += weight * form
+            values -= self._offset
+            self._squares += weight * values.square().sum()
+            self._rows[place] += values.sum(1)
+            if weight == 2.0:
+                self._rows[columns] += values.sum(0)
+
+    @property
+    def form(self) -> Tensor:
+        """Quadratic form of the labels."""
+        return self._form
+
+    @property
+    def uncentered(self) -> Tensor:
+        """Norm before centring, up to the constant that was subtracted."""
+        offset = torch.zeros_like(self._form) if self._offset is None else self._offset
+        m = self._size
+        shifted = self._squares + 2 * offset * self._rows.sum() + m * m * offset.square()
+        return shifted.clamp(min=0.0).sqrt()
+
+    @property
+    def centered(self) -> Tensor:
+        """Norm of the centred kernel."""
+        return centered_square_sum(self._squares, self._rows).clamp(min=0.0).sqrt()
+
+
+_MATRICES = 4  # of P x P numbers that exist at a time, while one layer is worked on
+
+
+class GradientMoments:
+    r"""Sums over the gradients of one layer, in float64.
+
+    .. math:: \|C K C\|_F = \|C J J^\top C\|_F = \|J^\top C J\|_F
+
+    J has one row per example and output and one column per parameter. The matrix on the right is
+    the scatter of its rows about their mean: time grows with their number, not with its square.
+
+    Args:
+        labels: Vector whose quadratic form is added up too, one entry per row.
+    """
+
+    def __init__(self, labels: Tensor) -> None:
+        self._labels = labels.double()
+        self._moments: Moments | None = None
+        self._along: Tensor | None = None
+
+    def add(self, gradients: Tensor, rows: slice) -> None:
+        """Add some rows of J."""
+        values = gradients.double()
+        shift = None if self._moments is None else self._moments.shift
+        part, along = Moments.of(values, shift), self._labels[rows] @ values
+        self._moments = part if self._moments is None else self._moments + part
+        self._along = along if self._along is None else self._along + along
+
+    @property
+    def form(self) -> Tensor:
+        """Quadratic form of the labels."""
+        assert self._along is not None
+        return self._along @ self._along
+
+    @property
+    def uncentered(self) -> Tensor:
+        """Norm before centring."""
+        assert self._moments is not None
+        return self._moments.rebase(torch.zeros_like(self._moments.shift)).scatter.norm()
+
+    @property
+    def centered(self) -> Tensor:
+        """Norm of the centred kernel."""
+        assert self._moments is not None
+        return self._moments.rebase(self._moments.mean).scatter.norm()
+
+
+def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
+    """Layers for which the matrix of parameters takes less time than the kernel of all examples.
+
+    One such matrix stays per layer: the smallest first, as long as memory is left by the plan.
+
+    Args:
+        engine: The engine.
+        plan: Of one pair of blocks of examples.
+        examples: All of them.
+    """
+    columns = {layer: _columns(engine, plan, layer) for layer in engine.layers}
+    limit = engine.options.memory_limit or available_bytes(engine.device)
+    free_bytes, chosen = limit - plan.predicted_bytes, set()
+    for layer in sorted(columns, key=lambda name: columns[name]):
+        size = 8 * columns[layer] ** 2
+        fits = 0 < size <= free_bytes and _MATRICES * size <= plan.tile_bytes
+        if fits and _is_shorter(engine, plan, examples, layer, columns[layer]):
+            chosen.add(layer)
+            free_bytes -= size
+    return [layer for layer in engine.layers if layer in chosen]
+
+
+def _columns(engine: KernelEngine, plan: Plan, layer: str) -> int:
+    """Parameters of a layer; none where its gradients are never formed."""
+    groups = [plan.groups[index].group for index in engine.groups_of(layer)]
+    if any(group.kind not in ("outer", "dense") for group in groups):
+        return 0
+    parameters = engine.recorder.ownership.parameters
+    return sum(parameters[name].numel() for group in groups for name in group.parameters)
+
+
+def _is_shorter(engine: KernelEngine, plan: Plan, examples: int, layer: str, columns: int) -> bool:
+    blocks = examples / plan.block
+    pairs = 1.0 if blocks <= 1 else blocks * (blocks + 1) / 2
+    kernel = pairs * sum(plan.groups[index].cost for index in engine.groups_of(layer))
+    return scatter_cost(examples * engine.outputs, columns) < kernel
+
+
+def gradient_rows(factors: Sequence[Factors | None], plan: Plan) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of J, (examples * outputs, P), a tile of examples at a time."""
+    present = [own for own in factors if own is not None]
+    if not present:
+        return
+    examples, c = len(present[0]), present[0].outputs
+    # Rows in float64 too; what they are made of, one group at a time.
+    numbers = 3 * c * sum(own.entries for own in present)
+    size = 4 * numbers + max(own.working_bytes for own in present)
+    for rows in spans(examples, max(1, plan.tile_bytes // max(1, size))):
+        J = torch.cat([own[rows].gradients() for own in present], 2)
+        yield slice(rows.start * c, rows.stop * c), J.flatten(0, 1)
+
+
+_Moments = KernelMoments | GradientMoments
+
+
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
     plan = _block_plan(engine, len(data))
     moments = _moments(engine, plan, labels)
@@ -331,6 +519,231 @@ def _add_blocks(
         entry.add(block.matrices()[0], rows, columns)
 
 
+MOST_GROUPS = 16
+_TOGETHER = 12  # examples of a group at least: a pass of fewer is launched as slowly
+_FEWEST = 3  # vectors of a group: without one of them a pair is left
+_DOUBLE = 2.0  # products of float32 that run in the time of one of float64
+_COLUMNS = 2**14  # entries of gradients in one of the products that are made side by side
+_COPIED = 2**27  # numbers in float64 at a time
+
+
+@dataclass(frozen=True)
+class SketchPlan:
+    """Which examples share random vectors, and how many.
+
+    Args:
+        groups: Consecutive examples, all of them.
+        vectors: Random vectors of each group.
+    """
+
+    groups: tuple[slice, ...]
+    vectors: int
+
+    @property
+    def gradients(self) -> int:
+        """Gradients that are kept: along the labels, along ones, and along all random vectors."""
+        return 1 + (len(self.groups) > 1) + len(self.groups) * self.vectors
+
+    @property
+    def passes(self) -> int:
+        """Backward passes that each example takes part in."""
+        return 1 + (len(self.groups) > 1) + self.vectors
+
+
+def sketch_plan(
+    wanted: int,
+    examples: int,
+    parameters: int,
+    products: int,
+    *,
+    groups: int | None = None,
+    item: int = 4,
+    limit: int | None = None,
+) -> SketchPlan:
+    """The groups that take least time: few passes of the examples, few products of gradients.
+
+    Args:
+        wanted: Random vectors of a single group; errors are at most those of so many.
+        examples: Number of examples.
+        parameters: Numbers of a gradient.
+        products: Multiply-adds of one example's way through the model.
+        groups: At most so many; None for :data:`MOST_GROUPS`.
+        item: Bytes of a number.
+        limit: Bytes that gradients along all vectors may take, half of it where there are several
+            groups; None for no limit.
+
+    Raises:
+        MemoryLimitError: If not even those of a single group fit.
+    """
+    most = max(1, min(MOST_GROUPS if groups is None else groups, examples // _TOGETHER))
+    plans = []
+    for count in range(1, most + 1):
+        vectors = max(_FEWEST, math.ceil(wanted / math.sqrt(count)))
+        plan = SketchPlan(tuple(even_spans(examples, -(-examples // count))), vectors)
+        size = plan.gradients * parameters * item
+        if limit is None or size <= (limit if count == 1 else limit // 2):
+            plans.append(plan)
+        elif count == 1:
+            raise MemoryLimitError(
+                f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along "
+                f"{wanted} sketch_vectors take {size / 2**30:.2f} GiB; pass fewer sketch_vectors "
+                "or layers"
+            )
+
+    def cost(plan: SketchPlan) -> float:
+        backwards = 2.0 * plan.passes * examples * products
+        return backwards + _DOUBLE * plan.gradients**2 * parameters
+
+    return min(plans, key=cost)
+
+
+def forward_products(uses: Sequence[Use], parameters: int) -> int:
+    """Multiply-adds of one example with all parameters, from a recorded pass of one."""
+    outer = [use.structure for use in uses if isinstance(use.structure, Outer)]
+    return parameters + sum(one.positions * one.rows * one.columns for one in outer)
+
+
+def random_signs(plan: SketchPlan, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Signs along all outputs, (s, n, c), centred where all examples are one group."""
+    draws = torch.Generator().manual_seed(0) if generator is None else generator
+    shape = (plan.vectors, *labels.shape)
+    signs = (2.0 * torch.randint(0, 2, shape, generator=draws, device=draws.device) - 1.0).to(
+        labels
+    )
+    return center_all(signs) if len(plan.groups) == 1 else signs
+
+
+def sketch_grams(
+    recorder: ModelRecorder,
+    data: BatchList,
+    labels: Tensor,
+    plan: SketchPlan,
+    *,
+    batch_size: int,
+    generator: torch.Generator | None = None,
+    processes: Processes = ALONE,
+) -> dict[str, Tensor]:
+    r"""Layer -> inner products of :math:`\Psi_l C z`, (1 + m s, 1 + m s), the labels before signs.
+
+    The centring of a vector along some of the examples would reach all others. It is done with
+    the gradients: :math:`\Psi C z = \Psi z - \tfrac{1^\top z}{n c} \Psi 1`.
+
+    Args:
+        recorder: The model.
+        data: All examples.
+        labels: Centred, (n, c).
+        plan: Which examples share random vectors.
+        batch_size: Examples in one pass.
+        generator: Of the signs; None for a fixed seed.
+        processes: Each goes through its part of the examples; gradients add up over them.
+    """
+    signs, m = random_signs(plan, labels, generator), len(plan.groups)
+    shared = labels[None] if m == 1 else torch.stack([labels, torch.ones_like(labels)])
+    parameters = recorder.ownership.parameters
+    real = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in parameters.items()}
+    totals = {
+        name: torch.zeros(plan.gradients, *p.shape, dtype=p.dtype, device=p.device)
+        for name, p in real.items()
+    }
+    own = processes.part(len(data))
+    for group, rows in enumerate(plan.groups):
+        start, stop = max(rows.start, own.start), min(rows.stop, own.stop)
+        first = len(shared) + group * plan.vectors
+        places = [*range(len(shared)), *range(first, first + plan.vectors)]
+        for batch in data.rows(slice(start, stop)):
+            for span in even_spans(len(batch), batch_size):
+                part = batch.take(span)
+                here = slice(start, start + len(part))
+                weights = torch.cat([shared[:, here], signs[:, here]])
+                _add_gradients(totals, parameters, recorder.outputs(part), weights, places)
+                start = here.stop
+    ones = torch.stack([signs[:, rows].sum((1, 2)) for rows in plan.groups]).flatten()
+    found: dict[str, Tensor] = {}
+    for name in list(totals):  # one parameter at a time: in float64 all would take twice the memory
+        found[name] = _gram(processes.sum(totals.pop(name)).flatten(1))
+    zero = torch.zeros(plan.gradients, plan.gradients, dtype=torch.float64, device=labels.device)
+    layers = recorder.ownership.layers.items()
+    grams = {layer: sum((found[name] for name in owned), zero) for layer, owned in layers}
+    if m == 1:
+        return grams
+    shares = torch.cat([ones.new_zeros(1), ones]) / labels.numel()  # labels are centred
+    return {layer: _centered(gram, shares) for layer, gram in grams.items()}
+
+
+def _add_gradients(
+    totals: dict[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    outputs: Tensor,
+    weights: Tensor,
+    places: Sequence[int],
+) -> None:
+    """One backward pass for each weight, added in its place."""
+    for index, (seed, place) in enumerate(zip(weights, places, strict=True)):
+        keep = index + 1 < len(weights)
+        # The labels come first, in full precision; random vectors have an error of their own, far
+        # above the rounding of tensor cores.
+        with coarse_arithmetic(outputs.device) if index else nullcontext():
+            gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
+        for name, gradient in gradients.items():
+            totals[name][place].add_(gradient)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """Inner products of a few long rows in float64, many parts of them at a time."""
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for span in spans(rows.shape[1], max(1, _COPIED // (len(rows) * _COLUMNS)) * _COLUMNS):
+        wide = rows[:, span].double()
+        whole = wide.shape[1] // _COLUMNS * _COLUMNS
+        parts = wide[:, :whole].reshape(len(rows), -1, _COLUMNS).transpose(0, 1)
+        total += (parts @ parts.mT).sum(0)
+        rest = wide[:, whole:]
+        total.addmm_(rest, rest.T)
+    return total
+
+
+def _centered(gram: Tensor, shares: Tensor) -> Tensor:
+    """Inner products of vectors less their shares of the second one, which is left out."""
+    ones, others = gram[1], [0, *range(2, len(gram))]
+    along = ones[others]
+    cross = torch.outer(shares, along)
+    whole = gram[others][:, others] - cross - cross.T
+    return whole + ones[1] * torch.outer(shares, shares)
+
+
+def pair_norms(grams: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+    r"""Norms of kernels from a sketch's inner products, and the same without each vector in turn.
+
+    .. math:: \|K_c\|_F^2 = \sum_{g, h} E\,(z_g^\top K_c z'_h)^2
+
+    Args:
+        grams: Inner products of gradients along random vectors, group after group, (layers, m s,
+            m s).
+        groups: The number m of groups.
+
+    Returns:
+        Estimates (layers,) and leave-one-out estimates (layers, m, s).
+    """
+    s = grams.shape[1] // groups
+    squares = grams.square()
+    squares = squares - torch.diag_embed(squares.diagonal(dim1=1, dim2=2))
+    blocks = squares.reshape(-1, groups, s, groups, s).sum(4)  # a vector with those of a group
+    within = torch.stack([blocks[:, g, :, g] for g in range(groups)], 1)  # pairs of one group
+    across = blocks.sum(3) - within
+    inside, outside = within.sum(2, keepdim=True), across.sum(2, keepdim=True)
+    every = (inside / (s * (s - 1)) + outside / s**2).sum(1)
+    # A group without one of its vectors; pairs of two groups are in the sum twice.
+    fewer = (inside - 2 * within) / ((s - 1) * (s - 2)) - inside / (s * (s - 1))
+    fewer = fewer + 2 * ((outside - across) / (s * (s - 1)) - outside / s**2)
+    return every.squeeze(1).sqrt(), (every.unsqueeze(2) + fewer).clamp(min=0.0).sqrt()
+
+
+def jackknife_covariance(replicates: Tensor) -> Tensor:
+    """Covariance of estimates from values without one vector of a group, (layers, m, s)."""
+    s = replicates.shape[2]
+    centered = (replicates - replicates.mean(2, keepdim=True)).flatten(1)
+    return (s - 1) / s * (centered @ centered.T)
+
+
 def _sketched(
     engine: KernelEngine,
     data: BatchList,
@@ -378,21 +791,3 @@ def _sketched(
     found = _assemble(engine, "sketch", (energies, norms, noise), labels, covariance)
     used = {"groups": len(plan.groups), "vectors": plan.vectors}
     return replace(found, sketch=used | {"precision": coarse_precision(engine.device)})
-
-
-def _assemble(
-    engine: KernelEngine,
-    method: Method,
-    parts: tuple[Tensor, Tensor, Tensor],
-    labels: Tensor,
-    covariance: Tensor,
-) -> TangentAlignments:
-    # One copy from the device: what follows, and what callers read, are single numbers.
-    energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
-    covariance = covariance.cpu()
-    defined = (norms > _ZERO * noise) & (size > 0)
-    alignments = alignment_from_norms(energies, norms, size, defined)
-    errors = covariance.diagonal().sqrt()
-    rows = zip(engine.layers, alignments, energies, norms, errors, strict=True)
-    found = {layer: TangentAlignment(*values) for layer, *values in rows}
-    return TangentAlignments(found, method, covariance, engine.checked)

@@ -23,8 +23,8 @@ from theodolite.engine.check import (
     require_check,
 )
 from theodolite.engine.factors import OuterFactors
-from theodolite.engine.inputs import require_device, require_model
-from theodolite.engine.kernel_engine import BatchList, KernelEngine, prepare
+from theodolite.engine.inputs import BatchList, require_device, require_model
+from theodolite.engine.kernel_engine import KernelEngine, prepare
 from theodolite.engine.kernels import followed
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups
