@@ -5,7 +5,6 @@ covariances of weights and of what they multiply. What other packages need of th
 (batches, layers, readouts, hooks, state) is exported here too.
 """
 
-from theodolite.engine.accumulation import LayerSums, UnitSums
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.check import Cause, Check, Checked
@@ -35,6 +34,8 @@ from theodolite.engine.gradients import (
     GradientAlignment,
     GradientSums,
     LayerGradientAlignment,
+    LayerSums,
+    UnitSums,
     alignment_of_sums,
     gradient_alignment,
     gradient_sums,
@@ -57,8 +58,13 @@ from theodolite.engine.inputs import (
 )
 from theodolite.engine.kernels import (
     Coverage,
+    TangentFeatures,
     TangentKernels,
+    backward_kernel,
+    forward_backward_kernels,
+    forward_kernel,
     shared_tangent_kernels,
+    tangent_features,
     tangent_kernels,
 )
 from theodolite.engine.layers import (
@@ -101,13 +107,6 @@ from theodolite.engine.state import (
     model_device,
     require_fixed_mode,
     untouched,
-)
-from theodolite.engine.tangent_features import (
-    TangentFeatures,
-    backward_kernel,
-    forward_backward_kernels,
-    forward_kernel,
-    tangent_features,
 )
 
 __all__ = [

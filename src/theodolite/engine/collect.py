@@ -1,19 +1,22 @@
-"""Factors of a block of examples, collected from several forward and backward passes.
+"""Factors of examples from what forward and backward passes leave at the uses of parameters.
 
-A collector is told of a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or
-several at a time, and lets go of the pass (:meth:`Collector.end`). :meth:`Collector.factors` then
-has the factors of all examples of the block.
+:func:`loss_factors` takes one pass and one number per example: what sums of gradients need. For all
+outputs of a block of examples there are collectors, one per parameter group. A collector is told of
+a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or several at a time, and
+lets go of the pass (:meth:`Collector.end`). :meth:`Collector.factors` then has the factors of all
+examples of the block.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine.calls import Dense, Lookup, Outer
+from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.factors import (
     DenseFactors,
     Factors,
@@ -22,15 +25,22 @@ from theodolite.engine.factors import (
     OuterFactors,
     joined,
     scaled,
-    use_gradients,
 )
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import GroupPlan, ParameterGroup, Route
-from theodolite.engine.recorder import Use
+from theodolite.engine.recorder import Use, pull_back
 from theodolite.engine.state import quiet_vmap, without_autocast
 from theodolite.errors import ShapeError
 
-__all__ = ["BlockSizes", "Collector", "Gradients", "collector_of", "compact"]
+__all__ = [
+    "BlockSizes",
+    "Collector",
+    "DenseCollector",
+    "Gradients",
+    "collector_of",
+    "compact",
+    "loss_factors",
+]
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -92,6 +102,13 @@ class Collector(ABC):
     @abstractmethod
     def factors(self) -> Factors | None:
         """The factors of all examples; None where no gradient has arrived."""
+
+
+def _joined_inputs(structures: Sequence[Outer]) -> tuple[Tensor, PatchGeometry | None]:
+    """Inputs of all uses of a matrix side by side; images where there is one convolution."""
+    if len(structures) == 1:
+        return structures[0].inputs, structures[0].geometry
+    return torch.cat([structure.rows_of_inputs() for structure in structures], 1), None
 
 
 def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
@@ -201,12 +218,9 @@ class OuterCollector(_PositionCollector):
         """Keep the inputs, as images where patches can be cut from them later."""
         super().begin(rows, uses)
         structures = [use.structure for use in uses if isinstance(use.structure, Outer)]
-        first, origin = structures[0], uses[0].origin
-        self._shape, self._transposed = tuple(origin.tensor.shape), first.transposed
-        if len(structures) == 1 and first.geometry is not None:
-            self._geometry, inputs = first.geometry, first.inputs
-        else:
-            inputs = joined([structure.rows_of_inputs() for structure in structures], 1)
+        origin = uses[0].origin
+        self._shape, self._transposed = tuple(origin.tensor.shape), structures[0].transposed
+        inputs, self._geometry = _joined_inputs(structures)
         self._now = scaled(inputs.to(self.sizes.dtype), origin.scale)
         if not self._keeps_gradients:
             self._keep(rows, self._now)
@@ -460,3 +474,129 @@ def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Colle
     if group.kind == "outer":
         return OuterCollector(group, sizes, plan.route, plan.stores_gradients)
     return DenseCollector(group, sizes, parameter)
+
+
+_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
+
+
+def use_gradients(
+    use: Use, given: tuple[Tensor | None, ...], parameter: Tensor, direct: bool
+) -> Float[Tensor, "n ..."]:
+    """Gradients of every example at one use of a parameter.
+
+    Args:
+        use: The use.
+        given: Gradients at the results of its call; None where zero.
+        parameter: The parameter.
+        direct: Whether gradients of the tensor that was used will do; otherwise they are pulled
+            back to the parameter that it was made of.
+    """
+    origin, structure = use.origin, use.structure
+    device = next(gradient.device for gradient in given if gradient is not None)
+    filled = tuple(
+        torch.zeros(shape, dtype=origin.tensor.dtype, device=device)
+        if gradient is None
+        else gradient
+        for gradient, shape in zip(given, use.results, strict=True)
+    )
+    jacobian: Callable[[Any], Tensor] = structure.jacobian
+    rows = jacobian(filled if len(filled) > 1 else filled[0])
+    if isinstance(structure, Dense) and structure.own_rows:
+        return torch.cat([_own_part(use, structure, rows, k, parameter) for k in range(len(rows))])
+    rows = rows.reshape(len(rows), *origin.tensor.shape)
+    if direct:
+        return scaled(rows, origin.scale)
+    size = max(1, _PULLED_BYTES // max(1, rows[0].numel() * rows.element_size()))
+    return torch.cat([pull_back(origin, parameter, part) for part in torch.split(rows, size)])
+
+
+def _own_part(use: Use, structure: Dense, rows: Tensor, index: int, parameter: Tensor) -> Tensor:
+    """A tensor with one part per example: an example's gradient is zero in the parts of others."""
+    assert structure.axis is not None
+    full = rows.new_zeros(use.origin.tensor.shape)
+    split_examples(full, len(rows), structure.axis)[index] = rows[index]
+    return pull_back(use.origin, parameter, full.unsqueeze(0))
+
+
+Arrived = Sequence[tuple[Tensor | None, ...]]
+
+
+def loss_factors(
+    groups: Sequence[ParameterGroup],
+    uses: Sequence[Use],
+    arrived: Arrived,
+    parameters: dict[str, torch.nn.Parameter],
+) -> Iterator[Factors]:
+    """Factors of the gradients of one number per example, for every group that receives any.
+
+    Args:
+        groups: The uses of one pass, by parameters.
+        uses: All uses of the pass.
+        arrived: Gradients at the results of each use; None where zero.
+        parameters: Name -> parameter.
+    """
+    for group in groups:
+        chosen = [
+            (uses[index], arrived[index])
+            for index in group.uses
+            if any(gradient is not None for gradient in arrived[index])
+        ]
+        if not chosen:
+            continue
+        for use, _ in chosen:
+            use.require_unchanged()
+        yield _loss_factors(group, chosen, parameters[group.parameter])
+
+
+Chosen = list[tuple[Use, tuple[Tensor | None, ...]]]
+
+
+def _loss_factors(group: ParameterGroup, chosen: Chosen, parameter: Tensor) -> Factors:
+    if group.kind == "mixed":
+        outer = [pair for pair in chosen if isinstance(pair[0].structure, Outer)]
+        lookup = [pair for pair in chosen if isinstance(pair[0].structure, Lookup)]
+        if outer and lookup:
+            return MixedFactors(_outer(group, outer), _lookup(group, lookup))
+        return _outer(group, outer) if outer else _lookup(group, lookup)
+    if group.kind == "outer":
+        return _outer(group, chosen)
+    if group.kind == "lookup":
+        return _lookup(group, chosen)
+    rows = [use_gradients(use, given, parameter, group.direct) for use, given in chosen]
+    total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+    shape = chosen[0][0].origin.tensor.shape if group.direct else parameter.shape
+    return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
+
+
+def _outer(group: ParameterGroup, chosen: Chosen) -> OuterFactors:
+    structures: list[Outer] = []
+    output_grads: list[Tensor] = []
+    for use, (gradient,) in chosen:
+        assert isinstance(use.structure, Outer)
+        assert gradient is not None
+        structures.append(use.structure)
+        output_grads.append(use.structure.output_grads(gradient))
+    origin = chosen[0][0].origin
+    inputs, geometry = _joined_inputs(structures)
+    return OuterFactors(
+        group.parameters,
+        scaled(inputs, origin.scale),
+        joined(output_grads, 2).unsqueeze(1),
+        geometry=geometry,
+        shape=origin.tensor.shape,
+        transposed=structures[0].transposed,
+    )
+
+
+def _lookup(group: ParameterGroup, chosen: Chosen) -> LookupFactors:
+    tokens: list[Tensor] = []
+    output_grads: list[Tensor] = []
+    for use, (gradient,) in chosen:
+        assert isinstance(use.structure, Lookup)
+        assert gradient is not None
+        tokens.append(use.structure.tokens)
+        output_grads.append(use.structure.output_grads(gradient))
+    first, origin = chosen[0][0].structure, chosen[0][0].origin
+    assert isinstance(first, Lookup)
+    grads = scaled(joined(output_grads, 2), origin.scale).unsqueeze(1)
+    return LookupFactors(group.parameters, joined(tokens, 1), grads, first.rows)

@@ -15,21 +15,19 @@ next one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import pairwise
 from math import inf, log2
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.plan import ParameterGroup, Route
-from theodolite.engine.recorder import Use, pull_back
+from theodolite.engine.plan import Route
 from theodolite.engine.state import coarse_arithmetic
 
 __all__ = [
@@ -41,10 +39,8 @@ __all__ = [
     "crossed",
     "forms_gradients",
     "joined",
-    "loss_factors",
     "scaled",
     "squared_row_norms",
-    "use_gradients",
     "wide_dtype",
 ]
 
@@ -574,130 +570,3 @@ def crossed(outer: OuterFactors, lookup: LookupFactors) -> Float[Tensor, "nx c n
         carried = carried.view(*carried.shape[:2], c, S).permute(0, 3, 1, 2)  # (nx, S, T, c)
         columns.append(picked @ carried.flatten(1, 2))
     return torch.stack(columns, 2)
-
-
-Arrived = Sequence[tuple[Tensor | None, ...]]
-
-
-def loss_factors(
-    groups: Sequence[ParameterGroup],
-    uses: Sequence[Use],
-    arrived: Arrived,
-    parameters: dict[str, torch.nn.Parameter],
-) -> Iterator[Factors]:
-    """Factors of the gradients of one number per example, for every group that receives any.
-
-    Args:
-        groups: The uses of one pass, by parameters.
-        uses: All uses of the pass.
-        arrived: Gradients at the results of each use; None where zero.
-        parameters: Name -> parameter.
-    """
-    for group in groups:
-        chosen = [
-            (uses[index], arrived[index])
-            for index in group.uses
-            if any(gradient is not None for gradient in arrived[index])
-        ]
-        if not chosen:
-            continue
-        for use, _ in chosen:
-            use.require_unchanged()
-        yield _loss_factors(group, chosen, parameters[group.parameter])
-
-
-Chosen = list[tuple[Use, tuple[Tensor | None, ...]]]
-
-
-def _loss_factors(group: ParameterGroup, chosen: Chosen, parameter: Tensor) -> Factors:
-    if group.kind == "mixed":
-        outer = [pair for pair in chosen if isinstance(pair[0].structure, Outer)]
-        lookup = [pair for pair in chosen if isinstance(pair[0].structure, Lookup)]
-        if outer and lookup:
-            return MixedFactors(_outer(group, outer), _lookup(group, lookup))
-        return _outer(group, outer) if outer else _lookup(group, lookup)
-    if group.kind == "outer":
-        return _outer(group, chosen)
-    if group.kind == "lookup":
-        return _lookup(group, chosen)
-    rows = [use_gradients(use, given, parameter, group.direct) for use, given in chosen]
-    total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
-    shape = chosen[0][0].origin.tensor.shape if group.direct else parameter.shape
-    return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
-
-
-def _outer(group: ParameterGroup, chosen: Chosen) -> OuterFactors:
-    structures: list[Outer] = []
-    output_grads: list[Tensor] = []
-    for use, (gradient,) in chosen:
-        assert isinstance(use.structure, Outer)
-        assert gradient is not None
-        structures.append(use.structure)
-        output_grads.append(use.structure.output_grads(gradient))
-    first, origin = structures[0], chosen[0][0].origin
-    single = len(structures) == 1
-    inputs = first.inputs if single else torch.cat([s.rows_of_inputs() for s in structures], 1)
-    return OuterFactors(
-        group.parameters,
-        scaled(inputs, origin.scale),
-        joined(output_grads, 2).unsqueeze(1),
-        geometry=first.geometry if single else None,
-        shape=origin.tensor.shape,
-        transposed=first.transposed,
-    )
-
-
-def _lookup(group: ParameterGroup, chosen: Chosen) -> LookupFactors:
-    tokens: list[Tensor] = []
-    output_grads: list[Tensor] = []
-    for use, (gradient,) in chosen:
-        assert isinstance(use.structure, Lookup)
-        assert gradient is not None
-        tokens.append(use.structure.tokens)
-        output_grads.append(use.structure.output_grads(gradient))
-    first, origin = chosen[0][0].structure, chosen[0][0].origin
-    assert isinstance(first, Lookup)
-    grads = scaled(joined(output_grads, 2), origin.scale).unsqueeze(1)
-    return LookupFactors(group.parameters, joined(tokens, 1), grads, first.rows)
-
-
-_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
-
-
-def use_gradients(
-    use: Use, given: tuple[Tensor | None, ...], parameter: Tensor, direct: bool
-) -> Float[Tensor, "n ..."]:
-    """Gradients of every example at one use of a parameter.
-
-    Args:
-        use: The use.
-        given: Gradients at the results of its call; None where zero.
-        parameter: The parameter.
-        direct: Whether gradients of the tensor that was used will do; otherwise they are pulled
-            back to the parameter that it was made of.
-    """
-    origin, structure = use.origin, use.structure
-    device = next(gradient.device for gradient in given if gradient is not None)
-    filled = tuple(
-        torch.zeros(shape, dtype=origin.tensor.dtype, device=device)
-        if gradient is None
-        else gradient
-        for gradient, shape in zip(given, use.results, strict=True)
-    )
-    jacobian: Callable[[Any], Tensor] = structure.jacobian
-    rows = jacobian(filled if len(filled) > 1 else filled[0])
-    if isinstance(structure, Dense) and structure.own_rows:
-        return torch.cat([_own_part(use, structure, rows, k, parameter) for k in range(len(rows))])
-    rows = rows.reshape(len(rows), *origin.tensor.shape)
-    if direct:
-        return scaled(rows, origin.scale)
-    size = max(1, _PULLED_BYTES // max(1, rows[0].numel() * rows.element_size()))
-    return torch.cat([pull_back(origin, parameter, part) for part in torch.split(rows, size)])
-
-
-def _own_part(use: Use, structure: Dense, rows: Tensor, index: int, parameter: Tensor) -> Tensor:
-    """A tensor with one part per example: an example's gradient is zero in the parts of others."""
-    assert structure.axis is not None
-    full = rows.new_zeros(use.origin.tensor.shape)
-    split_examples(full, len(rows), structure.axis)[index] = rows[index]
-    return pull_back(use.origin, parameter, full.unsqueeze(0))

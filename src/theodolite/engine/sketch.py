@@ -37,10 +37,10 @@ from theodolite.engine.calls import Outer
 from theodolite.engine.check import Asked, Checked, compare_forms, compare_in_batch
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import Factors
-from theodolite.engine.inputs import BatchList, require_device, require_model
+from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import Collected, KernelEngine
-from theodolite.engine.kernels import followed
-from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
+from theodolite.engine.kernels import batched_or_one_by_one
+from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text
 from theodolite.engine.plan import EngineOptions, Plan, pass_size, scatter_cost
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.recorder import Use
@@ -49,9 +49,6 @@ from theodolite.engine.state import (
     available_bytes,
     coarse_arithmetic,
     coarse_precision,
-    exact_arithmetic,
-    model_device,
-    untouched,
 )
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError
 from theodolite.linalg import (
@@ -213,20 +210,18 @@ def tangent_alignments(
         memory_limit=size_in_bytes(memory_limit),
         batch_size=batch_size,
     )
-    require_model(model)
-    inner = unwrap(model)
-    require_device(device, inner)
-    place = torch.device(device) if device is not None else model_device(inner)
-    with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, targets, batch_fn, place, model=inner)
 
-        def compute(engine: KernelEngine) -> TangentAlignments:
-            labels = centered_labels(data, engine.outputs)
-            if method == "exact":
-                return _exact(engine, data, labels)
-            return _sketched(engine, data, labels, sketch_vectors, generator, processes)
+    def compute(
+        engine: KernelEngine, data: BatchList, _other: BatchList | None
+    ) -> TangentAlignments:
+        labels = centered_labels(data, engine.outputs)
+        if method == "exact":
+            return _exact(engine, data, labels)
+        return _sketched(engine, data, labels, sketch_vectors, generator, processes)
 
-        return followed(inner, data, options, compute)
+    return batched_or_one_by_one(
+        model, inputs, options, compute, targets=targets, batch_fn=batch_fn, device=device
+    )
 
 
 def centered_labels(data: BatchList, outputs: int) -> Tensor:
