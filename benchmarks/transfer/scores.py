@@ -24,10 +24,10 @@ from benchmarks.transfer import peers
 from benchmarks.transfer.data import TARGETS, Images, network_input
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
-from theodolite.advice import learning_curve
 from theodolite.engine import tangent_kernels
 from theodolite.measures import kernel, representation, tangent
 from theodolite.surveys.transfer_regressions import forecast, judged, predicted_curve
+from theodolite.theory.learning import learning_curve
 
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output

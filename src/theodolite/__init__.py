@@ -10,13 +10,13 @@ from theodolite._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from theodolite import advice, engine, integrations, interventions, measures, metrics, theory
-    from theodolite.advice import learning_curve as learning_curve
     from theodolite.engine import features, gradient_alignment, tangent_features, tangent_kernels
     from theodolite.surveys import Comparison as Comparison
     from theodolite.surveys import History as History
     from theodolite.surveys import Monitor, compare, load, survey, survey_features, transfer
     from theodolite.surveys import Survey as Survey
     from theodolite.surveys import Transfer as Transfer
+    from theodolite.theory.learning import learning_curve as learning_curve
 
 __all__ = [
     "Monitor",
@@ -53,7 +53,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "gradient_alignment": ("theodolite.engine", "gradient_alignment"),
     "integrations": ("theodolite.integrations", None),
     "interventions": ("theodolite.interventions", None),
-    "learning_curve": ("theodolite.advice", "learning_curve"),
+    "learning_curve": ("theodolite.theory.learning", "learning_curve"),
     "load": ("theodolite.surveys", "load"),
     "measures": ("theodolite.measures", None),
     "metrics": ("theodolite.metrics", None),

@@ -1,11 +1,11 @@
 """Sentences of one run are those of its records; those of several say what differs."""
 
 from tests.report.made_records import history_run, row, survey_record, survey_run
-from theodolite.records import Answer, Record, Run
-from theodolite.report import answers, notebook_html
+from theodolite.advice import run_answers as answers
+from theodolite.advice.captions import trend_sentence
+from theodolite.records import Answer, Record, Run, groups_of
+from theodolite.report import notebook_html
 from theodolite.report._page import page_html
-from theodolite.report._reading import groups_of
-from theodolite.report._sentences import trend_sentence
 
 LABELED = {
     "kernel": "cka_target",

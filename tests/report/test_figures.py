@@ -8,13 +8,12 @@ import pytest
 from tests.report.made_records import history_run, sparse_run, survey_run, with_truth
 from tests.report.paths import numbers_at
 from theodolite.errors import UnknownNameError
-from theodolite.records import FAMILIES, Record, Run
+from theodolite.records import FAMILIES, Record, Run, groups_of
 from theodolite.report import plot
 from theodolite.report._catalog import family_figures, headline_charts, history_figures
 from theodolite.report._depth import Chart, blocks_of, depth_chart, difference_charts, headlines
 from theodolite.report._figures import states_of
 from theodolite.report._maps import step_maps
-from theodolite.report._reading import groups_of
 
 RUNS = [
     history_run(name="true"),

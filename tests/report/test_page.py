@@ -23,12 +23,11 @@ from tests.report.made_records import (
 )
 from tests.report.paths import numbers_at
 from theodolite.errors import WriteError
-from theodolite.records import Record, Run, load_run, save_run
+from theodolite.records import Record, Run, groups_of, load_run, save_run
 from theodolite.report import notebook_html, write_html
 from theodolite.report._catalog import headline_charts
 from theodolite.report._overview import notes_of, table_of
 from theodolite.report._page import page_html
-from theodolite.report._reading import groups_of
 from theodolite.report.pages import shown
 
 
@@ -364,7 +363,8 @@ def test_records_and_reports_are_read_without_torch(tmp_path):
     save_run(survey_run(), tmp_path / "run")
     code = (
         "import sys; from theodolite.records import load_run; "
-        "from theodolite.report import answers, find_exhibits, write_gallery, write_html; "
+        "from theodolite.advice import run_answers as answers; "
+        "from theodolite.report import find_exhibits, write_gallery, write_html; "
         f"run = load_run({str(tmp_path / 'run')!r}); "
         f"write_html([run], {str(tmp_path / 'page.html')!r}); print(*answers([run])); "
         f"write_gallery(find_exhibits({str(tmp_path)!r}), {str(tmp_path / 'all.html')!r}); "

@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tests.report.made_records import history_run, row, sparse_run, survey_record, survey_run
-from theodolite.records import Record, Run
-from theodolite.report._overview import whole_numbers
-from theodolite.report._reading import groups_of
-from theodolite.report._sentences import (
+from theodolite.advice.captions import (
     family_sentence,
     opening_sentence,
     profile_sentence,
 )
+from theodolite.records import Record, Run, groups_of
+from theodolite.report._overview import whole_numbers
 from theodolite.report.pages import shown, shown_error, spaced
 
 

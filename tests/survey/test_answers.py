@@ -7,7 +7,7 @@ from torch import nn
 
 import theodolite as th
 from theodolite.advice import answers_of
-from theodolite.report import answers
+from theodolite.advice import run_answers as answers
 
 
 def row(layer, measure, value, *, n=500, error=0.01, chance=0.1, sd=0.013):

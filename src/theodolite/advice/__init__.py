@@ -1,7 +1,11 @@
 """Numbers -> typed findings -> sentences: what Theodolite says about a network, and how sure it is.
 
-:mod:`~theodolite.advice.findings` holds the findings and their thresholds,
-:mod:`~theodolite.advice.sentences` the words, :mod:`~theodolite.advice.answers` reads records.
+Every sentence is written here, from records alone and without torch:
+
+- ``findings``: typed findings with their thresholds; ``inputs``: the rule on raw inputs.
+- ``answers``: reads findings from the record of a survey; ``sentences``: their words.
+- ``comparing``: answers about several runs; ``captions``: sentences beside figures of a page.
+- ``choosing``: which model to start from.
 """
 
 from theodolite.advice.answers import answers_of, findings_of
@@ -13,6 +17,7 @@ from theodolite.advice.choosing import (
     tied,
     transfer_answers,
 )
+from theodolite.advice.comparing import run_answers
 from theodolite.advice.findings import (
     CarryOver,
     Fit,
@@ -36,7 +41,6 @@ from theodolite.advice.inputs import (
     InputFinding,
     judge_inputs,
 )
-from theodolite.advice.learning import LearningCurve, learning_curve
 from theodolite.advice.sentences import percent, verdict_words, worded
 
 __all__ = [
@@ -55,7 +59,6 @@ __all__ = [
     "LastLayer",
     "LayerProbes",
     "LayersFinding",
-    "LearningCurve",
     "Measured",
     "Unlabelled",
     "answers_of",
@@ -64,9 +67,9 @@ __all__ = [
     "compare_layers",
     "findings_of",
     "judge_inputs",
-    "learning_curve",
     "percent",
     "ranked",
+    "run_answers",
     "tied",
     "transfer_answers",
     "verdict_words",

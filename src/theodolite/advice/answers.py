@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from theodolite.advice.findings import (
+    LABELED,
+    NORMAL,
     CarryOver,
     FitOnTraining,
     GroupContrast,
@@ -29,9 +31,7 @@ Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
 _TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
 _CALIBRATED = 100  # examples at least: the rule on inputs was calibrated on 105 and more
-_LABELED = ("kernel", "representation", "gradient")  # families that read labels, the first first
 _INPUT = "input"  # role of the layer that is the raw input
-_NORMAL = 1.96
 
 
 def answers_of(
@@ -77,7 +77,7 @@ def _carried_gain(rows: Rows, data: Mapping[str, Any]) -> CarryOver | None:
     own, other = (rows[None, name] for name in ("loss", "held_out_loss"))
     losses = (own["value"], own["n"], other["value"], other["n"])
     value = float("nan") if share["value"] is None else share["value"]
-    half = _NORMAL * (share["error"] or 0.0)
+    half = NORMAL * (share["error"] or 0.0)
     return CarryOver(None, None, value, value - half, value + half, losses=losses)
 
 
@@ -133,7 +133,7 @@ def _last_layer(rows: Rows, layers: Sequence[str], contents: Mapping[str, Any]) 
     data = contents["data"]
     if data.get("outputs", 0) is None:  # features without a model
         return None
-    for family in _LABELED:
+    for family in LABELED:
         headline = FAMILIES[family].headline
         known = [name for name in layers if _finite(rows.get((name, headline)))]
         if not known:
@@ -240,7 +240,7 @@ def _scores(
 
 def _gap(best: Row, other: Row) -> float:
     """By how much one number exceeds another beyond the error of their difference, unpaired."""
-    spread = _NORMAL * ((best["error"] or 0.0) ** 2 + (other["error"] or 0.0) ** 2) ** 0.5
+    spread = NORMAL * ((best["error"] or 0.0) ** 2 + (other["error"] or 0.0) ** 2) ** 0.5
     floor = 1 / best["n"]  # where both are 100 % or 0 % right, one example still counts
     return float(best["value"] - other["value"] - max(spread, floor))
 

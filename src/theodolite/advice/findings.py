@@ -1,4 +1,4 @@
-"""What the numbers of a record say, as typed values. All thresholds of sentences are in this file.
+"""What the numbers of a record say, as typed values, and the thresholds of every sentence.
 
 :mod:`theodolite.advice.sentences` turns these findings into words, :mod:`theodolite.advice.answers`
 reads the numbers from a record.
@@ -16,7 +16,12 @@ from scipy.special import ndtri
 from theodolite.advice.inputs import FitEvidence, InputFinding
 
 __all__ = [
+    "CARRIED",
     "CHANCE",
+    "CLEAR",
+    "LABELED",
+    "LEVEL_SHARE",
+    "NORMAL",
     "CarryOver",
     "Fit",
     "FitOnTraining",
@@ -34,13 +39,17 @@ __all__ = [
 
 CHANCE = 2.0  # standard deviations of chance: nearer numbers are within chance
 _BEYOND = 3.0  # the same for the best of several layers, or groups
-_CLEAR = 5.0  # the same for a sentence that is clear
+CLEAR = 5.0  # the same for a sentence that is clear
+CARRIED = 0.7  # of a layer's number is left on held-out examples: it carries over
+LEVEL_SHARE = 0.05  # changes below this share of the largest value are called none
+# Families that read labels, the one that runs are compared by first.
+LABELED = ("kernel", "representation", "gradient")
 _LEARNED, _MEMORISED = 0.9, 0.1  # of the fit carries over: all but a tenth, or no more than that
 _HALF = 0.5
 _RESOLVED = 0.35  # half the width of an interval beyond which the share is undecided
 _FITTED = 0.1  # of the variance that can be explained: less of it is little
 _LEVEL = 0.95  # of every interval
-_NORMAL = float(ndtri((1 + _LEVEL) / 2))
+NORMAL = float(ndtri((1 + _LEVEL) / 2))
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -51,9 +60,9 @@ def wilson(share: float, n: int) -> tuple[float, float]:
         >>> round(low, 4), high
         (0.9924, 1.0)
     """
-    square = _NORMAL**2 / n
+    square = NORMAL**2 / n
     middle = (share + square / 2) / (1 + square)
-    half = _NORMAL * sqrt(max(share * (1 - share), 0.0) / n + square / (4 * n)) / (1 + square)
+    half = NORMAL * sqrt(max(share * (1 - share), 0.0) / n + square / (4 * n)) / (1 + square)
     low = 0.0 if share <= 0 else middle - half
     return low, 1.0 if share >= 1 else middle + half
 
@@ -81,7 +90,7 @@ class Measured:
         """95 % interval."""
         if self.measure == "accuracy":
             return wilson(self.value, self.n)
-        half = _NORMAL * self.error
+        half = NORMAL * self.error
         high = self.value + half
         return self.value - half, high if self.measure == "r2" else min(high, 1.0)
 
@@ -221,7 +230,7 @@ class HeldOutFit:
     def clear(self) -> bool:
         """Whether the interval is well away from chance."""
         low, high = self.measured.interval
-        return abs(self.measured.fit) > (_CLEAR / _NORMAL) * (high - low) / 2
+        return abs(self.measured.fit) > (CLEAR / NORMAL) * (high - low) / 2
 
 
 @dataclass(frozen=True)
@@ -410,7 +419,7 @@ class GroupContrast:
     @property
     def clear(self) -> bool:
         """Whether the largest difference is far beyond chance."""
-        return self.deviations > _CLEAR
+        return self.deviations > CLEAR
 
 
 def beyond_best(value: float, chance: float, spread: float) -> bool:

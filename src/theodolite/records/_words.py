@@ -1,9 +1,13 @@
-"""The words of results: the five families, typed answers, names within a sentence."""
+"""The words of results: the five families, typed answers, names and numbers within a sentence."""
 
+import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
+
+import numpy as np
 
 __all__ = [
     "CERTAINTIES",
@@ -14,7 +18,10 @@ __all__ = [
     "Certainty",
     "Family",
     "Note",
+    "finite",
     "listed",
+    "plain",
+    "shown",
 ]
 
 
@@ -144,6 +151,10 @@ _NOTES = {
     Note.NO_DIRECTIONS: "the inputs have no principal directions to compare",
 }
 
+# From which size on a number has how many decimals; half a unit below a power of ten rounds up.
+_DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
+_LARGE = 1e7
+
 Certainty = Literal["clear", "likely", "undecided"]
 CERTAINTIES: tuple[Certainty, ...] = ("clear", "likely", "undecided")
 # Findings about the task that say a network mostly memorises its training examples.
@@ -210,3 +221,38 @@ def listed(names: Iterable[str], most: int | None = None) -> str:
     if most is not None and len(named) > most:
         named = [*named[:most], f"{len(named) - most} more"]
     return " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))
+
+
+def plain(text: str) -> str:
+    """The text without control characters; a nameless layer is the model itself."""
+    visible = "".join("�" if unicodedata.category(c) in {"Cc", "Cf", "Cs"} else c for c in text)
+    return visible or "(model)"
+
+
+def finite(value: Any) -> bool:
+    """Whether this is a number that can be drawn."""
+    return isinstance(value, (int, float, np.number)) and math.isfinite(value)
+
+
+def shown(value: int | float | None) -> str:
+    """Three digits that matter, at most three decimals above 0.01; a dash for no number.
+
+    Example:
+        >>> shown(0.12345), shown(0.03), shown(1234.5), shown(0.9996), shown(0.0012345)
+        ('0.123', '0.030', '1234', '1.00', '0.0012')
+        >>> shown(0.0), shown(-2e-6), shown(float("inf")), shown(float("nan"))
+        ('0', '−2.0e−06', '∞', '–')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    decimals = next((d for limit, d in _DECIMALS if size >= limit), None)
+    if value == 0:
+        text = "0"
+    elif decimals is None or size >= _LARGE:
+        text = f"{value:.1e}"
+    else:
+        text = f"{value:.{decimals}f}"
+    return text.replace("-", "−")

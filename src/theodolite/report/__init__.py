@@ -1,18 +1,15 @@
 """Records to pages, plots and fragments for notebooks; a report never sees a model."""
 
 from theodolite.report import pages
-from theodolite.report._answers import answers
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
 from theodolite.report._pairs import LayerPairs, Likeness
 from theodolite.report._transfer import transfer_fragment, write_transfer
 from theodolite.report._write import notebook_html, plot, plot_pairs, write_html
 
 __all__ = [
-    "Answer",
     "Exhibit",
     "LayerPairs",
     "Likeness",
-    "answers",
     "find_exhibits",
     "notebook_html",
     "pages",

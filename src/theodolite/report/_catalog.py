@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from theodolite.advice.captions import numbers_sentence
 from theodolite.errors import UnknownNameError
-from theodolite.records import FAMILIES, PROBES
+from theodolite.records import FAMILIES, PROBES, Group
 from theodolite.report._curves import Curve, layer_panels, overlay
 from theodolite.report._depth import Chart, Line, headlines, layer_chart
 from theodolite.report._figures import HOUSE_STYLE, Figure, Words, with_ranges
 from theodolite.report._maps import class_map, eigenvector_figure, kernel_maps, step_maps
-from theodolite.report._reading import Group
-from theodolite.report._sentences import numbers_sentence
 from theodolite.report._steps import (
     TRUTH,
     legend_of,

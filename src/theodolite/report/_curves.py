@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from plotly import graph_objects as go
 
+from theodolite.records import Group, Moment, RunView
 from theodolite.report._figures import (
     Figure,
     Key,
@@ -19,7 +20,6 @@ from theodolite.report._figures import (
     by_moment,
     tone,
 )
-from theodolite.report._reading import Group, Moment, RunView
 from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, spaced
 
 __all__ = ["Curve", "layer_panels", "overlay"]

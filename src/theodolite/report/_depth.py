@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from theodolite.records import FAMILIES, PROBES
+from theodolite.advice.captions import profile_sentence
+from theodolite.advice.findings import CHANCE
+from theodolite.records import FAMILIES, PROBES, Group, RunView
 from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, dash_of, tone
-from theodolite.report._reading import Group, RunView
-from theodolite.report._sentences import CHANCE, profile_sentence
 from theodolite.report.pages import (
     LIGHT,
     carried,

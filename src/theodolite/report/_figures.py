@@ -19,7 +19,7 @@ from typing import Any
 
 from plotly import graph_objects as go
 
-from theodolite.report._reading import Group, Moment
+from theodolite.records import Group, Moment
 from theodolite.report.pages import LIGHT, finite, plotly_text, short
 
 __all__ = [

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RecordError
-from theodolite.records import FAMILIES, Record, Run, latest_numbers, load_record, load_run
-from theodolite.report._reading import Moment
+from theodolite.records import FAMILIES, Moment, Record, Run, latest_numbers, load_record, load_run
 from theodolite.report.pages import (
     DARK,
     LIGHT,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from plotly import graph_objects as go
 
-from theodolite.records import FAMILIES
+from theodolite.advice.captions import family_sentence
+from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._figures import (
     Figure,
     Numbers,
@@ -19,8 +20,6 @@ from theodolite.report._figures import (
     layer_ticks,
 )
 from theodolite.report._pairs import LayerPairs, Likeness
-from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report._sentences import family_sentence
 from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
 
 __all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_maps", "step_maps"]

@@ -4,10 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.records import FAMILIES, listed
+from theodolite.advice.captions import count_of, quiet_reason
+from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
-from theodolite.report._reading import Group
-from theodolite.report._sentences import count_of, quiet_reason
 from theodolite.report.pages import finite, plain, shown_as
 
 __all__ = ["notes_of", "table_of", "whole_numbers"]

@@ -8,8 +8,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from theodolite.records import FAMILIES, PROBES, Answer, Run, listed
-from theodolite.report._answers import QUESTIONS, group_answers
+from theodolite.advice.captions import (
+    count_of,
+    family_sentence,
+    opening_sentence,
+    trend_sentence,
+)
+from theodolite.advice.comparing import QUESTIONS, group_answers
+from theodolite.records import FAMILIES, PROBES, Answer, Group, Run, RunView, groups_of, listed
 from theodolite.report._catalog import (
     STRIP,
     family_figures,
@@ -30,13 +36,6 @@ from theodolite.report._figures import HOUSE_STYLE, Figure, Key, states_of, tone
 from theodolite.report._maps import pair_maps
 from theodolite.report._overview import notes_of, table_of, whole_numbers
 from theodolite.report._pairs import LayerPairs
-from theodolite.report._reading import Group, RunView, groups_of
-from theodolite.report._sentences import (
-    count_of,
-    family_sentence,
-    opening_sentence,
-    trend_sentence,
-)
 from theodolite.report.pages import (
     DARK,
     LIGHT,

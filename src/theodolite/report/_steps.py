@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from plotly import graph_objects as go
 
-from theodolite.records import FAMILIES
+from theodolite.advice.captions import loss_sentence
+from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._depth import Line
 from theodolite.report._figures import (
     Figure,
@@ -18,8 +19,6 @@ from theodolite.report._figures import (
     step_axis,
     tone,
 )
-from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report._sentences import loss_sentence
 from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, spaced
 
 __all__ = ["TRUTH", "legend_of", "loss_figure", "over_steps", "step_figure", "whole_figure"]

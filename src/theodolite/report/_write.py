@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import RecordError, UnknownNameError
-from theodolite.records import Run
+from theodolite.records import Run, groups_of
 from theodolite.report._pairs import LayerPairs
-from theodolite.report._reading import groups_of
 from theodolite.report.pages import DARK, LIGHT, plotly_text, write_page
 
 if TYPE_CHECKING:

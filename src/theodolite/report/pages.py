@@ -6,15 +6,12 @@ import html
 import json
 import math
 import os
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from theodolite.records import replace_file
+from theodolite.records import finite, plain, replace_file, shown, spaced
 
 __all__ = [
     "DARK",
@@ -59,20 +56,11 @@ DARK: Mapping[str, str] = {
 
 
 _DIGITS = 6
-# From which size on a number has how many decimals; half a unit below a power of ten rounds up.
-_DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
-_LARGE = 1e7
 
 
 def css_variables(palette: Mapping[str, str]) -> str:
     """The palette as declarations of CSS variables."""
     return "".join(f"--{name}:{color};" for name, color in palette.items())
-
-
-def plain(text: str) -> str:
-    """The text without control characters; a nameless layer is the model itself."""
-    visible = "".join("�" if unicodedata.category(c) in {"Cc", "Cf", "Cs"} else c for c in text)
-    return visible or "(model)"
 
 
 def short(text: str, longest: int = 24) -> str:
@@ -105,35 +93,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def finite(value: Any) -> bool:
-    """Whether this is a number that can be drawn."""
-    return isinstance(value, (int, float, np.number)) and math.isfinite(value)
-
-
-def shown(value: int | float | None) -> str:
-    """Three digits that matter, at most three decimals above 0.01; a dash for no number.
-
-    Example:
-        >>> shown(0.12345), shown(0.03), shown(1234.5), shown(0.9996), shown(0.0012345)
-        ('0.123', '0.030', '1234', '1.00', '0.0012')
-        >>> shown(0.0), shown(-2e-6), shown(float("inf")), shown(float("nan"))
-        ('0', '−2.0e−06', '∞', '–')
-    """
-    if value is None or math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    size = abs(value)
-    decimals = next((d for limit, d in _DECIMALS if size >= limit), None)
-    if value == 0:
-        text = "0"
-    elif decimals is None or size >= _LARGE:
-        text = f"{value:.1e}"
-    else:
-        text = f"{value:.{decimals}f}"
-    return text.replace("-", "−")
 
 
 def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -> str:
@@ -173,21 +132,6 @@ def shown_error(row: Mapping[str, Any]) -> str:
 def carried(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
     """Numbers for the page's JSON, rounded far below a pixel; null where none can be drawn."""
     return [float(f"{value:.{digits}g}") if finite(value) else None for value in values]
-
-
-def spaced(count: int, most: int, *, logarithmic: bool = False) -> list[int]:
-    """At most so many of ``range(count)``, evenly spread, the first and the last among them.
-
-    Example:
-        >>> spaced(9, 3), spaced(3, 9), spaced(1000, 4, logarithmic=True)
-        ([0, 4, 8], [0, 1, 2], [0, 9, 99, 999])
-    """
-    if count <= most:
-        return list(range(count))
-    positions = np.linspace(0, count - 1, most)
-    if logarithmic:
-        positions = np.geomspace(1, count, most) - 1
-    return sorted({round(float(position)) for position in positions})
 
 
 def static_text(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from theodolite.advice import SMALL_ERROR, LearningCurve, learning_curve
+from theodolite.advice import SMALL_ERROR
 from theodolite.engine import Batch, tangent_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
@@ -26,6 +26,7 @@ from theodolite.linalg import (
 )
 from theodolite.measures import kernel
 from theodolite.surveys.heads import Body, WithHead
+from theodolite.theory.learning import LearningCurve, learning_curve
 
 __all__ = [
     "Judged",
@@ -36,7 +37,6 @@ __all__ = [
     "predicted_curve",
 ]
 
-# As notes of a model begin.
 _ROWS = 10  # of the fresh head: the body's kernel is their mean
 # Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
 # interval where the error is small, and how much higher networks come out where it is not.

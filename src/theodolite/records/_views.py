@@ -1,4 +1,4 @@
-"""Runs as figures see them: every number found by name, and with its path in the record."""
+"""Runs as pages and sentences see them: every number by name, and with its path in the record."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.records import Family, Record, Run, unreadable_layers
-from theodolite.report.pages import finite, spaced
+from theodolite.records._files import Record
+from theodolite.records._runs import Run
+from theodolite.records._tables import unreadable_layers
+from theodolite.records._words import finite
 
-__all__ = ["Chance", "Group", "Moment", "RunView", "groups_of"]
+__all__ = ["Chance", "Group", "Moment", "RunView", "groups_of", "spaced"]
 
 _MOST_CURVES = 6
 
@@ -185,22 +187,6 @@ class RunView:
         spread = float(row["null_sd"]) if finite(row.get("null_sd")) else 0.0
         return Chance(float(row["null_mean"]), spread, moment)
 
-    def most_aligned(self, step: int | None, family: Family) -> str | None:
-        """The layer with the best headline of a family; None where fewer than two have one."""
-        moment = self.holding(step, family.key, family.headline)
-        key = (moment.position, family.headline)
-        if key not in self._best:
-            values = {la: moment.value(family.key, family.headline, la) for la in self.layers}
-            known = {layer: value for layer, value in values.items() if finite(value)}
-            pick = min if family.lower_is_aligned else max
-            best = pick(known, key=known.__getitem__) if len(known) > 1 else None
-            self._best[key] = best
-        return self._best[key]
-
-    @cached_property
-    def _best(self) -> dict[tuple[int, str], str | None]:
-        return {}
-
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[Moment]]:
         """Moments that carry a number, by family and measure."""
@@ -337,3 +323,18 @@ def _common_words(names: Sequence[str]) -> str:
             break
         common.append(words[0])
     return " ".join(common).strip(" ,:;-–/()")
+
+
+def spaced(count: int, most: int, *, logarithmic: bool = False) -> list[int]:
+    """At most so many of ``range(count)``, evenly spread, the first and the last among them.
+
+    Example:
+        >>> spaced(9, 3), spaced(3, 9), spaced(1000, 4, logarithmic=True)
+        ([0, 4, 8], [0, 1, 2], [0, 9, 99, 999])
+    """
+    if count <= most:
+        return list(range(count))
+    positions = np.linspace(0, count - 1, most)
+    if logarithmic:
+        positions = np.geomspace(1, count, most) - 1
+    return sorted({round(float(position)) for position in positions})

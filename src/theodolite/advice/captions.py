@@ -1,16 +1,15 @@
-"""Sentences computed from the numbers of a family or a measure: none is written in advance."""
+"""Sentences beside the figures of a page, computed from the numbers of a family or a measure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from theodolite.records import FAMILIES
-from theodolite.report._reading import Group, Moment, RunView
-from theodolite.report.pages import finite, plain, shown
+from theodolite.advice.findings import CHANCE, LABELED, LEVEL_SHARE
+from theodolite.advice.sentences import layer_name
+from theodolite.records import FAMILIES, Group, Moment, RunView, finite, plain, shown
 
 __all__ = [
-    "CHANCE",
     "compared",
     "count_of",
     "family_sentence",
@@ -25,9 +24,6 @@ __all__ = [
     "trend_sentence",
     "values_of",
 ]
-
-CHANCE = 2.0  # standard deviations of what chance gives: numbers nearer to it are within chance
-_LEVEL = 0.05  # changes below this share of the largest value are called none
 
 Values = dict[str, float]
 
@@ -107,7 +103,7 @@ def trend_sentence(group: Group) -> str:
     """How the headline of labels of each run changed over its last third, where it is highest."""
     parts = []
     for run in group.runs:
-        headlines = [(f, FAMILIES[f].headline) for f in ("kernel", "representation", "gradient")]
+        headlines = [(f, FAMILIES[f].headline) for f in LABELED]
         family, measure = next((pair for pair in headlines if run.measured(*pair)), headlines[0])
         known = run.taken(family, measure)
         last = values_of(group, known[-1], family, measure) if len(known) > 2 else {}
@@ -118,7 +114,7 @@ def trend_sentence(group: Group) -> str:
         before, now = earlier.value(family, measure, layer), last[layer]
         if not finite(before):
             continue
-        small = _LEVEL * max(abs(before), abs(now))
+        small = LEVEL_SHARE * max(abs(before), abs(now))
         word = "falls" if before - now > small else "has levelled"
         word = "still rises" if now - before > small else word
         who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
@@ -281,7 +277,7 @@ def _representation(values: Values) -> str:
         return f"label alignment {shown(values[layers[0]])} in {layer_words(layers[0])}"
     first, last = values[layers[0]], values[layers[-1]]
     trend = "level from input to output"
-    if abs(last - first) > _LEVEL * max(map(abs, values.values())):
+    if abs(last - first) > LEVEL_SHARE * max(map(abs, values.values())):
         word = "rises" if last > first else "falls"
         trend = f"{word} from {_named(values, layers[0])} to {_named(values, layers[-1])}"
     top = max(values, key=values.__getitem__)
@@ -335,8 +331,8 @@ def count_of(number: int, noun: str) -> str:
 
 
 def layer_words(name: str) -> str:
-    """A layer within a sentence; a mere number needs a noun."""
-    return plain(name) if any(map(str.isalpha, name)) or not name else f"layer {plain(name)}"
+    """A layer within a sentence of a page: names come from models and may hold anything."""
+    return plain(layer_name(name))
 
 
 def _named(values: Values, layer: str) -> str:

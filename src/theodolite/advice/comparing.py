@@ -8,12 +8,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from theodolite.records import CERTAINTIES, FAMILIES, Answer, Certainty, Run
-from theodolite.report._reading import Group, RunView, groups_of
-from theodolite.report._sentences import CHANCE, compared, layer_words, scores_of, values_of
-from theodolite.report.pages import plain, shown
+from theodolite.advice.captions import compared, layer_words, scores_of, values_of
+from theodolite.advice.findings import CARRIED, CHANCE, CLEAR, LABELED
+from theodolite.records import (
+    CERTAINTIES,
+    FAMILIES,
+    Answer,
+    Certainty,
+    Group,
+    Run,
+    RunView,
+    groups_of,
+    plain,
+    shown,
+)
 
-__all__ = ["QUESTIONS", "answers", "group_answers"]
+__all__ = ["QUESTIONS", "group_answers", "run_answers"]
 
 QUESTIONS = {
     "task": "Did it learn?",
@@ -21,14 +31,10 @@ QUESTIONS = {
     "groups": "Which layers do data sources disagree on?",
     "next": "What next?",
 }
-# Families that ask about labels, the one that others are held against first.
-_LABELED = ("kernel", "representation", "gradient")
-_CLEAR = 5.0  # standard deviations of chance
-_CARRIED = 0.7  # of a number is left on held-out examples: it carries over
 _MOST_RUNS = 3  # of which the sentence on layers is quoted
 
 
-def answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
+def run_answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
     """The sentences about each network among the runs, at a step (the latest for None).
 
     Args:
@@ -104,7 +110,7 @@ def _profiles(group: Group, step: int | None) -> list[_Profile]:
     """The first headline of labels that each run has, where it is that of the first run."""
     found = []
     for run in group.runs:
-        known = (_Profile.of(group, run, family, step) for family in _LABELED)
+        known = (_Profile.of(group, run, family, step) for family in LABELED)
         found += [next((profile for profile in known if profile.values), None)]
     family = next((profile.family for profile in found if profile is not None), None)
     return [profile for profile in found if profile is not None and profile.family == family]
@@ -116,10 +122,10 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
     if not spreads:
         return "undecided", "no chance level was measured"
     deviations = abs(a.values[layer] - b.values[layer]) / math.hypot(*spreads)
-    sure: Certainty = "clear" if deviations >= _CLEAR else "likely"
+    sure: Certainty = "clear" if deviations >= CLEAR else "likely"
     if deviations <= CHANCE:
         sure = "undecided"
-    shown = f"{deviations:.{1 if deviations < _CLEAR else 0}f}"
+    shown = f"{deviations:.{1 if deviations < CLEAR else 0}f}"
     return sure, f"the gap is {shown} standard deviations of chance"
 
 
@@ -168,8 +174,8 @@ class _Pair:
     @property
     def words(self) -> str:
         layer, kept = self.own.last, min(1.0, max(0.0, self.kept))
-        word = "carries over" if kept >= _CARRIED else "carries over in part"
-        word = word if kept > 1 - _CARRIED else "does not carry over"
+        word = "carries over" if kept >= CARRIED else "carries over in part"
+        word = word if kept > 1 - CARRIED else "does not carry over"
         numbers = f"{shown(self.other.values[layer])} of {shown(self.own.values[layer])}"
         return (
             f"“{plain(self.name)}” {word} to held-out examples: {layer_words(layer)} keeps"
