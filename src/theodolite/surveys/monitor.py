@@ -38,6 +38,7 @@ from theodolite.surveys.run import measure_model, versions
 __all__ = ["Budget", "Monitor", "one_thread_beside_gpu"]
 
 _LAST_SKETCH_VECTORS = 32
+_MOST_LAYERS = 16  # with more of them, blocks stand for the layers inside them
 _LAST_PERMUTATIONS = 20
 _LAST_DOUBLING = 2**8  # with the last step in full that makes eleven steps with curves
 
@@ -297,6 +298,7 @@ class Monitor:
         return SurveyPlan(curves=curves, not_due=not_due)
 
     def _measure(self, step: int, options: SurveyOptions, plan: SurveyPlan) -> Survey:
+        plan = replace(plan, most_layers=_MOST_LAYERS)
         if self._records:  # the first measurement has compared the engine with plain autograd
             plan = replace(plan, check=False, diverging=True)
         model = unwrap(self.model)

@@ -95,7 +95,6 @@ class SurveyOptions:
             few make its numbers noisy, often too high.
         details: covariances of all layers and not of the first alone, gradients of unit length,
             and heat maps of forward and backward kernels.
-        most_layers: with more layers than this, blocks stand for the layers inside them.
         memory_limit: bytes that buffers may take, or a size such as "4GB".
         device: where the inputs should lie; None for that of the model.
         batch_size: examples in one pass at most; None for 256, on a GPU for 1,000.
@@ -134,7 +133,6 @@ class SurveyOptions:
     tangent: str = "auto"
     sketch_vectors: int = 32
     details: bool = True
-    most_layers: int = 40
     memory_limit: int | str | None = None
     device: torch.device | str | None = None
     batch_size: int | None = None
@@ -208,7 +206,6 @@ class SurveyOptions:
             "half_samples": 0,
             "sketch_vectors": 16,
             "details": False,
-            "most_layers": 16,
         }
         return cls(sizes=sizes, **{**light, **changes})
 
@@ -296,7 +293,6 @@ class SurveyOptions:
             "tangent": self.tangent,
             "sketch_vectors": self.sketch_vectors,
             "details": self.details,
-            "most_layers": self.most_layers,
             "unit": self.unit,
             "params": None if self.params is None else _text(self.params),
             "mode": "evaluation",

@@ -25,7 +25,7 @@ from theodolite.surveys.layers import Layout
 from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
 from theodolite.surveys.probe import Probe
 
-__all__ = ["SurveyPlan", "trim_memory"]
+__all__ = ["SurveyPlan", "trim_memory", "warn_of_memory"]
 
 _MOST = 4 * 2**30  # on the CPU, where the user sets no limit
 _USED = 0.85  # of the limit: the allocator keeps some of what was freed
@@ -54,6 +54,7 @@ class SurveyPlan:
         diverging: whether numbers that are not finite are a reason rather than an error.
         details: whether all layers' covariances, unit gradients and heat maps are taken.
         partial: whether an interrupt ends the measurement with what there is.
+        most_layers: with more of them, blocks stand for the layers inside them.
         not_due: family -> why it is not taken this time.
         batch_size: examples in one pass.
         sizes: family -> largest number of examples.
@@ -66,6 +67,7 @@ class SurveyPlan:
     diverging: bool = False
     details: bool = True
     partial: bool = False
+    most_layers: int = 40
     not_due: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 256
     sizes: Mapping[str, int | None] = field(default_factory=lambda: dict(SIZES))
@@ -87,7 +89,7 @@ class SurveyPlan:
         """
         # The same in every process: they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
-        _warn_of_memory(options, limit, available_bytes(_place(probe)))
+        warn_of_memory(limit, available_bytes(_place(probe)), stacklevel=4)
         probe_bytes = sum(tensor.nbytes for tensor in _inputs(probe))
         single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
         single += 4 * sum(layer.features for layer in layout.layers)
@@ -156,14 +158,13 @@ class SurveyPlan:
         return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
 
 
-def _warn_of_memory(options: SurveyOptions, limit: int, available: int) -> None:
+def warn_of_memory(planned: int, available: int, *, stacklevel: int) -> None:
     """Say before anything is measured that the planned peak is more than is free."""
-    if limit > available:
-        asked = "memory_limit" if options.memory_limit is not None else "the plan"
+    if planned > available:
         warn(
-            f"{asked} allows {limit / 1e9:.1f} GB, {available / 1e9:.1f} GB are free: the system "
-            f"may end this process; pass memory_limit='{max(1, int(available / 2e6))}MB'",
-            stacklevel=4,
+            f"up to {planned / 1e9:.1f} GB may be used, {available / 1e9:.1f} GB are free: the "
+            f"system may end this process; pass memory_limit='{max(1, int(available / 2e6))}MB'",
+            stacklevel=stacklevel,
         )
 
 

@@ -316,7 +316,7 @@ def measure_model(
         shown_progress(progress) if progress and processes.rank == 0 else nullcontext() as show,
     ):
         model.eval()
-        layout = _layout(model, probe, options, memory)
+        layout = _layout(model, probe, options, plan.most_layers, memory)
         plan = plan.fitted(options, layout, probe, processes)
         rows = max(len(probe), probe.row_count)
         draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
@@ -507,7 +507,9 @@ def finished_record(
     return _record(context, record, step, cut)
 
 
-def _layout(model: nn.Module, probe: Probe, options: SurveyOptions, memory: Remembered) -> Layout:
+def _layout(
+    model: nn.Module, probe: Probe, options: SurveyOptions, most_layers: int, memory: Remembered
+) -> Layout:
     """The layers; of one model that is measured again and again they are found once."""
     names = tuple(name for name, _ in model.named_modules())
     positions = probe.positions
@@ -520,7 +522,7 @@ def _layout(model: nn.Module, probe: Probe, options: SurveyOptions, memory: Reme
             readout=options.readout if positions is None else positions.task.tangent_readout,
             read=options.read,
             pool=options.reduction,
-            most=options.most_layers,
+            most=most_layers,
         )
         if positions is not None and probe.by_position:
             found = found.at_positions(model, positions.task.pool, positions.task.outside)
@@ -739,7 +741,11 @@ def _record(
     context: SurveyContext, record: RecordBuilder, step: int | None, cut: str | None
 ) -> Record:
     options, plan, processes = context.options, context.plan, context.processes
-    config = options.describe() | {"batch_size": plan.batch_size, "sizes": dict(plan.sizes)}
+    config = options.describe() | {
+        "batch_size": plan.batch_size,
+        "sizes": dict(plan.sizes),
+        "most_layers": plan.most_layers,
+    }
     together = {} if processes.alone else {"processes": processes.size}
     contents = {
         "kind": "survey",
