@@ -3,9 +3,10 @@
     python docs/tutorials/build.py [NAME ...] [--store]
 
 A tutorial is a script in the percent format: ``docs/tutorials/NAME.py``. Its first line names the
-files that it needs, relative to the data folder (``$THEODOLITE_DATA``). Where one of them is
-missing the outputs in ``stored/NAME.ipynb`` are shown, and the page says so; without these either,
-the page shows the code alone. ``--store`` keeps the outputs of this run.
+files that it needs: ``FILE`` in the data folder (``$THEODOLITE_DATA``), or ``PACKAGE:FILE`` of a
+package on the Python Package Index. If one of them is missing, the page shows the outputs of
+``stored/NAME.ipynb`` and says so. If these are missing too, the page shows the code alone.
+``--store`` keeps the outputs of this run.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jupytext
 import nbformat
@@ -21,7 +23,9 @@ from nbconvert import MarkdownExporter
 from nbformat import NotebookNode
 
 from theodolite import __version__
+from theodolite.errors import DataError
 from theodolite_papers.lab.data import data_folder
+from theodolite_papers.lab.models.published import find_published
 
 FOLDER = Path(__file__).parent
 LIMIT = 1800  # seconds for one cell
@@ -31,14 +35,27 @@ def missing_files(script: Path) -> list[str]:
     """Files that the first line of a tutorial names and this machine does not have."""
     first = script.read_text().splitlines()[0]
     needs = first.removeprefix("# needs:").split() if first.startswith("# needs:") else []
-    return [name for name in needs if not any(data_folder().glob(name))]
+    return [name for name in needs if not _is_here(name)]
+
+
+def _is_here(name: str) -> bool:
+    package, _, file = name.rpartition(":")
+    if not package:
+        return (data_folder() / file).is_file()
+    try:
+        find_published(package, file)
+    except DataError:
+        return False
+    return True
 
 
 def executed(script: Path) -> NotebookNode:
     """The script as a notebook, run from top to bottom in a fresh kernel."""
     notebook = jupytext.read(script)
     os.environ["PLOTLY_RENDERER"] = "svg"  # figures are pictures on the page
-    NotebookClient(notebook, timeout=LIMIT, kernel_name="python3").execute()
+    with TemporaryDirectory() as folder:  # for the runs that a tutorial saves
+        here = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=here).execute()
     notebook.metadata["theodolite"] = {
         "version": __version__,
         "date": datetime.now(UTC).date().isoformat(),

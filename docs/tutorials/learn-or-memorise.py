@@ -5,7 +5,8 @@
 # Two networks of one shape fit 2,000 images of CIFAR-10 perfectly: one with the true labels, one with random labels. Training accuracy is the same.
 # A survey says which is which, and where in the network the difference lies.
 #
-# The data: `cifar10.npz` in the folder that `THEODOLITE_DATA` names (`theodolite_papers.lab.data.load_image_set` downloads it where the network allows).
+# The data are CIFAR-10. `theodolite_papers.lab.data.download_image_set("cifar10")` downloads them once into the folder that the variable `THEODOLITE_DATA`
+# names.
 
 # %%
 import torch
@@ -98,5 +99,5 @@ comparison.plot("probe_accuracy")
 # ## What to take away
 #
 # - Training accuracy cannot separate these networks. Held-out examples can.
-# - The last layers of the second network look as if they knew their labels. They were built from them. Look at the first layers.
+# - Training has fitted the last layers of the second network to its random labels, so probes of them reach those labels. Look at the first layers.
 # - `comparison.to_html("comparison.html")` writes the page with every measure.

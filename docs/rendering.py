@@ -1,0 +1,46 @@
+"""How the site shows formulas and docstrings, without a request to another host.
+
+MkDocs loads this file as a hook: formulas become MathML, which browsers draw themselves. Griffe
+loads it as an extension: docstrings, whose roles are those of Sphinx, become Markdown.
+"""
+
+import html
+import re
+from typing import Any
+
+import griffe
+from latex2mathml.converter import convert
+
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+_BLOCK = re.compile(r"^( *)\.\. math:: (.*(?:\n(?:\1 {2,}\S.*|\s*$(?=\n\1 {2,}\S)))*)", re.MULTILINE)
+_FACT = re.compile(r"^(Range|Invariant[^:\n]*|Undefined[^:\n]*|Cost): ", re.MULTILINE)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Draw every formula of a page."""
+    return _FORMULA.sub(_mathml, content)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    kind = "block" if match[2] == "[" else "inline"
+    return convert(html.unescape(match[3]).strip(), display=kind)
+
+
+def markdown(text: str) -> str:
+    """A docstring with Markdown for its roles and formulas, its facts as a list."""
+    text = _BLOCK.sub(lambda m: f"{m[1]}$$\n{m[1]}{' '.join(m[2].split())}\n{m[1]}$$", text)
+    text = re.sub(r":math:`([^`]+)`", r"$\1$", text)
+    text = re.sub(r":(?:func|class|meth|mod|attr):`~?([^`]+)`", r"`\1`", text)
+    first = _FACT.search(text)
+    if first:
+        text = text[: first.start()] + _FACT.sub(r"- **\1:** ", text[first.start() :])
+    return text
+
+
+class Roles(griffe.Extension):
+    """Convert every docstring before it is parsed."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Replace the text; line numbers stay those of the source."""
+        if obj.docstring is not None:
+            obj.docstring.value = markdown(obj.docstring.value)
