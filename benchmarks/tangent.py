@@ -269,7 +269,7 @@ def floor(name: str, device: str) -> float:
 
 def counted(entry: Any, engine: Any, n: int) -> float:
     """Multiply-adds of the planned route, half of the pairs, nothing for bytes."""
-    structure = engine.alone.uses[entry.group.uses[0]].structure
+    structure = engine.single_run.uses[entry.group.uses[0]].structure
     c, T, C, D = engine.outputs, structure.positions, structure.rows, structure.columns
     if T == 1:
         return n * n / 2 * (D + c * c * C)

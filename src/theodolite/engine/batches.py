@@ -197,7 +197,7 @@ def _of_one_length(batches: list[Batch]) -> list[Batch]:
     """Batches that were padded to lengths of their own, padded on to the longest.
 
     What is added has mask 0, and -100, which no loss counts, for a label. Without masks batches
-    stay as they are: nobody could tell padding from tokens.
+    stay as they are: padding could not be distinguished from tokens.
     """
     masks = [batch.mask for batch in batches if batch.mask is not None and batch.mask.dim() == 2]
     if len(masks) < len(batches):

@@ -6,7 +6,7 @@ with respect to the call's result becomes the gradient of each example with resp
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +38,15 @@ __all__ = [
 
 
 class NotFollowedError(CaptureError):
-    """Examples cannot be followed through the model together; one at a time they can.
+    """The gradients of a batch cannot be divided among its examples; take one at a time.
 
     Attributes:
         cause: A ``check.Cause``; None where a use of a parameter could not be seen.
+        seen: Batches with the outputs that they had, where these differ between passes.
     """
 
     cause: Any = None
+    seen: Sequence[tuple[Any, Tensor]] = ()
 
 
 class DisagreementError(NotFollowedError):
@@ -69,7 +71,7 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int, place: int = 0)
     """The axis of examples, found by comparison with the run in which the model saw one example.
 
     The axis is the one that has grown. Where it holds several parts of every example, the values
-    of that example, whose place is known, tell their order. Without such a run, the first axis
+    of that example, whose place is known, decide their order. Without such a run, the first axis
     whose length fits.
     """
     if examples == 1:

@@ -18,6 +18,7 @@ ask, never what is true. Nothing is remembered between calls.
 Not found by ``check=True``: a few examples that are changed by their company and not drawn.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ from theodolite.engine.state import evaluating, preserved_randomness, preserved_
 from theodolite.errors import CaptureError, DomainError, DtypeError, NotFiniteError, TheodoliteError
 
 if TYPE_CHECKING:
+    from theodolite.engine.factors import Factors
+    from theodolite.engine.inputs import BatchList
     from theodolite.engine.runs import ForwardRun, ModelRecorder
 
 __all__ = [
@@ -59,6 +62,9 @@ __all__ = [
     "require_alone",
     "require_check",
     "require_finite",
+    "require_finite_gradients",
+    "require_range",
+    "require_unchanged",
 ]
 
 # Whether some batches are asked, none, or every one with every example alone.
@@ -309,6 +315,7 @@ def _share(gaps: Tensor, scale: Tensor) -> Tensor:
 _BACKWARD = 3.0  # a backward pass rounds about twice as often as the forward pass before it
 _VANISHING = 0.05
 _FEW = 8  # examples of a batch with a suspect call that run alone
+_FAR = 1e6  # times the smallest number of a dtype: larger kernels have lost no digit
 _PART = 32  # examples at most that run again among others
 
 
@@ -347,8 +354,13 @@ class ExampleCheck:
         n, c = run.outputs.shape
         slopes = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
         ask_rows(recorder, run, slopes)
-        seeds = self.weights(n, c).to(run.outputs.device)
-        return Asked(batch, start, run.outputs.detach(), self.parts(n), seeds)
+        parts = self.parts(n)
+        if recorder.choice.mode != "full" and not self.every:  # they run once for every output
+            parts = [part[: max(2, _PART // c)] for part in parts]
+        places = [place for part in parts for place in part]
+        seeds = torch.zeros(n, c, dtype=torch.float64)
+        seeds[places] = self.weights(n, c)[places]
+        return Asked(batch, start, run.outputs.detach(), parts, seeds.to(run.outputs.device))
 
     def asks(self, suspects: Iterable[str]) -> bool:
         """Whether the next batch is asked."""
@@ -407,6 +419,8 @@ class Asked:
         outputs: Their functions, (n, c).
         parts: Places in the batch of the examples that run together.
         seeds: A random weight for every output of these examples, zero for others, (n, c).
+        groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
+            sum of the squared norms of the terms, as factors give them.
     """
 
     batch: Batch
@@ -414,11 +428,24 @@ class Asked:
     outputs: Float[Tensor, "n c"]
     parts: list[list[int]]
     seeds: Float[Tensor, "n c"]
+    groups: Mapping[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def places(self) -> list[int]:
         """All examples that run again."""
         return [place for part in self.parts for place in part]
+
+    def output_seeds(self, mode: str) -> list[Float[Tensor, "n c"]]:
+        """Weights for the outputs together, or for one after the other.
+
+        A kernel without pairs of different outputs (``mode`` is not ``"full"``) takes a gradient
+        for every output, with one weight for an example.
+        """
+        outputs = self.seeds.shape[1]
+        if mode == "full" or outputs == 1:
+            return [self.seeds]
+        only = torch.eye(outputs, dtype=self.seeds.dtype, device=self.seeds.device)
+        return [self.seeds[:, :1] * row for row in only]
 
 
 def ask_rows(
@@ -482,19 +509,25 @@ def ask_company(
         compared = Comparison()
         compared.add_rows("outputs", outputs, asked.outputs[part], whole=asked.outputs)
         if compared.first_above(recorder.tolerance) is not None:
-            raise disagreement(Cause.COMPANY, "examples have other outputs beside other examples")
+            text = "examples have other outputs beside other examples"
+            seen = [(asked.batch, asked.outputs), (asked.batch.take(part), outputs.detach())]
+            raise disagreement(Cause.COMPANY, text, seen)
         yield part, outputs
 
 
 def company_gradients(recorder: "ModelRecorder", asked: Asked) -> dict[str, Tensor]:
     """Gradient of the weighted outputs of the examples that run again, by plain autograd."""
-    parameters = recorder.ownership.parameters
     total: dict[str, Tensor] = {}
+    for found in part_gradients(recorder, asked):
+        add_gradients(total, found)
+    return total
+
+
+def part_gradients(recorder: "ModelRecorder", asked: Asked) -> Iterator[dict[str, Tensor]]:
+    """The same for each part that runs again; the last part is a single example."""
     for part, outputs in ask_company(recorder, asked):
         seeds = asked.seeds[part].to(outputs.dtype)
-        for name, gradient in plain_gradients(outputs, parameters, seeds).items():
-            total[name] = total[name] + gradient if name in total else gradient
-    return total
+        yield plain_gradients(outputs, recorder.ownership.parameters, seeds)
 
 
 def compare_gradients(
@@ -578,7 +611,6 @@ def compare_kernels(
     recorder: "ModelRecorder",
     kernels: Mapping[str, Tensor],
     sides: tuple[Sequence[Asked], Sequence[Asked]],
-    outputs: int,
 ) -> None:
     r"""Kernels of the examples that run again agree with plain autograd.
 
@@ -590,16 +622,14 @@ def compare_kernels(
         recorder: The model.
         kernels: Layer -> kernel.
         sides: Asked batches of the rows and of the columns; the same for symmetric kernels.
-        outputs: Number of functions per example.
 
     Raises:
         DisagreementError: If a layer disagrees.
-        NotFiniteError: If a kernel does not fit into its dtype.
     """
     left, right = sides
     for index in range(max(len(left), len(right)) if left and right else 0):
         first, second = left[index % len(left)], right[index % len(right)]
-        _compare_block(recorder, kernels, first, second, outputs)
+        _compare_block(recorder, kernels, first, second)
 
 
 def _compare_block(
@@ -607,33 +637,27 @@ def _compare_block(
     kernels: Mapping[str, Tensor],
     left: Asked,
     right: Asked,
-    outputs: int,
 ) -> None:
     mode, owned = recorder.choice.mode, recorder.ownership.layers
-    single = mode != "full" and outputs > 1
-    symmetric = left is right
     wanted: dict[str, Tensor] = {}
-    if single and not recorder.check.every:
-        few = max(2, _PART // outputs)
-        left, right = (
-            replace(side, parts=[part[:few] for part in side.parts]) for side in (left, right)
-        )
-    for output in range(outputs) if single else (None,):
-        first = company_gradients(recorder, _of_output(left, output))
+    squares: list[dict[str, Tensor]] = []
+    for seeds in zip(left.output_seeds(mode), right.output_seeds(mode), strict=True):
+        first = company_gradients(recorder, replace(left, seeds=seeds[0]))
         second = first
-        if not symmetric:
-            second = company_gradients(recorder, _of_output(right, output))
+        if left is not right:
+            second = company_gradients(recorder, replace(right, seeds=seeds[1]))
+        squares.append({name: _norm(gradient).square() for name, gradient in first.items()})
         for layer, names in owned.items():
             for name in names:
                 if name in first and name in second:
                     product = first[name].flatten().double() @ second[name].flatten().double()
                     wanted[layer] = wanted[layer] + product if layer in wanted else product
+    _compare_groups(recorder, left, squares)
     u, v = (side.seeds[side.places] for side in (left, right))
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
     forms, scales = {}, {}
     for layer, kernel in kernels.items():
         part = _entries(kernel, left, right, mode)
-        _require_range(layer, part, wanted.get(layer, u.new_zeros(())))
         forms[layer] = u.double() @ (part @ v.to(part)).double()
         scales[layer] = _norm(part)
     compare_forms(recorder, forms, wanted, scales)
@@ -672,21 +696,56 @@ def compare_forms(
 def compare_in_batch(recorder: "ModelRecorder", asked: Asked) -> None:
     """Weighted gradients by plain autograd are the same in the batch and among other examples."""
     outputs = recorder.outputs(asked.batch)
-    seeds = asked.seeds.clone()
-    others = torch.ones(len(seeds), dtype=torch.bool)
-    others[asked.places] = False
-    seeds[others] = 0.0
-    found = plain_gradients(outputs, recorder.ownership.parameters, seeds.to(outputs.dtype))
+    seeds = asked.seeds.to(outputs.dtype)
+    found = plain_gradients(outputs, recorder.ownership.parameters, seeds)
     compare_gradients(recorder, found, company_gradients(recorder, asked), {})
 
 
-def _of_output(asked: Asked, output: int | None) -> Asked:
-    """The same with weights for one output alone, equal for all outputs of an example."""
-    if output is None:
-        return asked
-    seeds = torch.zeros_like(asked.seeds)
-    seeds[:, output] = asked.seeds[:, 0]
-    return replace(asked, seeds=seeds)
+def with_groups(asked: Asked, factors: Sequence["Factors"], mode: str, limit: int) -> Asked:
+    """The same batch with what the factors of some groups say of its weighted sums of gradients.
+
+    Args:
+        asked: The batch.
+        factors: Of its examples, group by group.
+        mode: What is kept of pairs of outputs.
+        limit: Bytes of intermediate results.
+    """
+    groups = {}
+    for own in factors:
+        spans = [*own.spans(limit)]
+        parts = [own[rows] for rows in spans]
+        square = asked.seeds.new_zeros(())
+        for seeds in asked.output_seeds(mode):
+            weights = [seeds[rows] for rows in spans]
+            pairs = zip(parts, weights, strict=True)
+            total = sum(part.weighted_sums([slice(0, len(part))], w)[0] for part, w in pairs)
+            square = square + _norm(total).square()
+        norms = torch.cat([part.squared_norms() for part in parts])
+        size = sum((norms * w.square()).sum() for w in asked.output_seeds(mode))
+        groups[own.names] = square.sqrt(), size.clamp(min=0.0).sqrt()
+    return replace(asked, groups=groups)
+
+
+def _compare_groups(
+    recorder: "ModelRecorder", asked: Asked, squares: Sequence[Mapping[str, Tensor]]
+) -> None:
+    """Norms of weighted sums of gradients, group by group: a layer hides those of its small ones.
+
+    Args:
+        recorder: The model.
+        asked: The batch.
+        squares: For every set of weights, parameter -> squared norm of autograd's sum.
+    """
+    if not asked.groups:
+        return
+    found = {names[0]: norm for names, (norm, _) in asked.groups.items()}
+    sizes = {names[0]: size for names, (_, size) in asked.groups.items()}
+    wanted = {}
+    for names in asked.groups:
+        known = [of[name] for of in squares for name in names if name in of]
+        if known:
+            wanted[names[0]] = torch.stack(known).sum().sqrt()
+    compare_gradients(recorder, found, wanted, sizes)
 
 
 def _entries(kernel: Tensor, left: Asked, right: Asked, mode: str) -> Tensor:
@@ -701,26 +760,103 @@ def _entries(kernel: Tensor, left: Asked, right: Asked, mode: str) -> Tensor:
     return matrix[rows[:, None], columns]
 
 
-def _require_range(layer: str, part: Tensor, wanted: Tensor) -> None:
-    """A kernel that is not finite, or zero where autograd's is not, is out of its dtype's range."""
-    dtype = part.dtype
+def require_range(
+    recorder: "ModelRecorder",
+    kernels: Mapping[str, Tensor],
+    sides: "tuple[BatchList, BatchList]",
+) -> None:
+    """Kernels are finite, and not zero where gradients are not; otherwise say why.
+
+    Args:
+        recorder: The model.
+        kernels: Layer -> kernel.
+        sides: Examples of the rows and of the columns.
+
+    Raises:
+        NotFiniteError: If the gradients of an example are not finite, or a kernel does not fit into
+            its dtype.
+    """
+    limits = [torch.stack(torch.aminmax(kernel)) for kernel in kernels.values() if kernel.numel()]
+    largest = torch.stack(limits).double().abs().amax(1).tolist() if limits else []
+    named = [layer for layer, kernel in kernels.items() if kernel.numel()]
+    mode = recorder.choice.mode
+    for layer, size in zip(named, largest, strict=True):
+        kernel, limit = kernels[layer], torch.finfo(kernels[layer].dtype)
+        if not math.isfinite(size):
+            *_, left, right = _pairs(kernel, mode).isfinite().logical_not().nonzero()[0].tolist()
+            for side, place in zip(sides, (left, right), strict=True):
+                _require_finite_gradients(recorder, side, place)
+            raise _out_of_range(layer, kernel.dtype, f"above {limit.max:.1e}")
+        if size > _FAR * limit.tiny or sides[0] is not sides[1]:
+            continue
+        own = _squared_gradient(recorder, sides[0], 0, recorder.ownership.layers[layer])
+        found = _pairs(kernel, mode)[..., 0, 0].double().sum()
+        if (own - found).abs() > recorder.tolerance * own:
+            raise _out_of_range(layer, kernel.dtype, f"below {limit.tiny:.1e}")
+
+
+def _pairs(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs n m"]:
+    """Entries between equal outputs of two examples; the diagonal of a full kernel is a view."""
+    return kernel.diagonal(dim1=1, dim2=3).movedim(2, 0) if mode == "full" else kernel
+
+
+def _out_of_range(layer: str, dtype: torch.dtype, got: str) -> NotFiniteError:
     name = str(dtype).removeprefix("torch.")
-    if not part.isfinite().all():
+    double = dtype == torch.float64
+    advice = "divide the outputs by a constant" if double else "pass dtype=torch.float64"
+    return NotFiniteError(
+        f"layer {layer!r}: expected a kernel within the range of {name}, got numbers {got}; "
+        f"{advice}"
+    )
+
+
+def _single_gradients(
+    recorder: "ModelRecorder", side: "BatchList", place: int
+) -> Iterator[dict[str, Tensor]]:
+    """Gradients of every output of one example, by plain autograd."""
+    (one,) = side.rows(slice(place, place + 1))
+    outputs = recorder.outputs(one)
+    for value in outputs[0]:
+        yield plain_gradients(value, recorder.ownership.parameters, keep=True)
+
+
+def _squared_gradient(
+    recorder: "ModelRecorder", side: "BatchList", place: int, names: Iterable[str]
+) -> Float[Tensor, ""]:
+    """The squared norms of an example's gradients with respect to some parameters, added up."""
+    total = torch.zeros((), dtype=torch.float64)
+    for found in _single_gradients(recorder, side, place):
+        squares = [found[name].double().square().sum() for name in names if name in found]
+        total = sum(squares, total.to(squares[0]) if squares else total)
+    return total
+
+
+def _require_finite_gradients(recorder: "ModelRecorder", side: "BatchList", place: int) -> None:
+    for found in _single_gradients(recorder, side, place):
+        require_finite_gradients(found.values(), place)
+
+
+def require_finite_gradients(gradients: Iterable[Tensor], example: int) -> None:
+    """The gradients of an example are finite.
+
+    Args:
+        gradients: They, or numbers made of them.
+        example: Its place in the data.
+    """
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         raise NotFiniteError(
-            f"layer {layer!r}: expected a kernel within the range of {name}, got numbers above "
-            f"{torch.finfo(dtype).max:.1e}; pass dtype=torch.float64"
-        )
-    if wanted != 0 and wanted.abs() < torch.finfo(dtype).tiny * part.numel():
-        raise NotFiniteError(
-            f"layer {layer!r}: expected a kernel within the range of {name}, got numbers below "
-            f"{torch.finfo(dtype).tiny:.1e}; pass dtype=torch.float64"
+            f"model: expected finite gradients, got NaN or infinity for example {example}, whose "
+            "outputs are finite; a slope without bound, as that of a root or a norm at zero, is "
+            "the usual cause: leave the example out, or add a small constant inside the root"
         )
 
 
-def disagreement(cause: Cause, text: str) -> NotFollowedError:
+def disagreement(
+    cause: Cause, text: str, seen: Sequence[tuple[Batch, Tensor]] = ()
+) -> NotFollowedError:
     """The error that leads to one example at a time."""
     error = NotFollowedError(text)
-    error.cause = cause
+    error.cause, error.seen = cause, seen
     return error
 
 
@@ -802,6 +938,35 @@ def require_alone(
             raise reason(model, outputs, batch, found[1], watch.rounding.tolerance())
 
 
+def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
+    """Batches that led to one example at a time still give the numbers that they gave then.
+
+    Args:
+        pairs: The numbers now and then, one row per example.
+        tolerance: Relative difference that rounding explains.
+
+    Raises:
+        CaptureError: If the model has changed since.
+    """
+    compared = Comparison()
+    for now, then in pairs:
+        compared.add_rows("outputs", now, then)
+    found = compared.first_above(tolerance)
+    if found is not None:
+        raise CaptureError(f"{_differs(found[1])}: {_OUT_OF_SIGHT}; {_REMOVE}")
+
+
+_OUT_OF_SIGHT = "the model changes from pass to pass, by numbers drawn or kept out of sight"
+_REMOVE = "remove counters, caches and generators of its own while measuring"
+
+
+def _differs(share: float) -> str:
+    return (
+        f"model: expected the same outputs whenever an example is run, got a relative difference "
+        f"of {share:.1e} between two passes"
+    )
+
+
 def reason(
     model: nn.Module,
     outputs: Callable[[Batch], Tensor],
@@ -835,15 +1000,9 @@ def reason(
     hint = ""
     if training and _cured(model, outputs, batch, same):
         hint = f"; {training[0]!r} and others are in training mode: call model.eval()"
-    start = (
-        f"model: expected the same outputs whenever an example is run, got a relative difference "
-        f"of {share:.1e} between two passes"
-    )
+    start = _differs(share)
     if not same(first, run()):
-        return CaptureError(
-            f"{start}: the model changes from pass to pass, by numbers drawn or kept out of sight"
-            f"{hint}; remove counters, caches and generators of its own while measuring"
-        )
+        return CaptureError(f"{start}: {_OUT_OF_SIGHT}{hint}; {_REMOVE}")
     with preserved_randomness(()):
         run(random=True)
         if not same(first, run(random=True)):
@@ -915,6 +1074,12 @@ def plain_gradients(
     found = torch.autograd.grad(total, wanted, retain_graph=keep, allow_unused=True)
     present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
     return {name: as_real(gradient) for name, gradient in present.items()}
+
+
+def add_gradients(total: dict[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Add gradients of parameters to those that are there."""
+    for name, gradient in found.items():
+        total[name] = total[name] + gradient if name in total else gradient
 
 
 def as_real(gradient: Tensor) -> Tensor:

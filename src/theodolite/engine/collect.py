@@ -1,10 +1,10 @@
 """Factors of examples from what forward and backward passes leave at the uses of parameters.
 
 :func:`loss_factors` takes one pass and one number per example: what sums of gradients need. For all
-outputs of a block of examples there are collectors, one per parameter group. A collector is told of
-a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or several at a time, and
-lets go of the pass (:meth:`Collector.end`). :meth:`Collector.factors` then has the factors of all
-examples of the block.
+outputs of a block of examples there are collectors, one per parameter group. A collector
+begins with a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or several at
+a time, and lets go of the pass (:meth:`Collector.end`). :meth:`Collector.factors` then has the
+factors of all examples of the block.
 """
 
 from abc import ABC, abstractmethod

@@ -117,7 +117,7 @@ def pooled(
             run over tokens or positions, ``"cls"`` and ``"last"`` take the first and the last
             token that is not padding; :class:`AtPositions` some positions side by side; a
             function gets the output and gives ``(n, ...)``.
-        module: the layer, which tells tokens from one-dimensional maps.
+        module: the layer, which decides between tokens and one-dimensional maps.
         mask: ``(n, t)``, true or 1 for tokens that count.
         positions: ``(n, k)``, which of them are kept, where some are.
 
@@ -306,8 +306,8 @@ class FeatureReader:
     def read(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch, in order of execution.
 
-        Some examples run again, alone and beside others: features that are not the same belong to
-        other examples than their rows say, and are then read one by one.
+        Some examples run again, as single examples and in other batches. Where their features
+        differ, rows belong to other examples, and features are read one example at a time.
 
         Raises:
             CaptureError: If examples depend on each other, or on chance.
@@ -332,13 +332,15 @@ class FeatureReader:
         except NotFollowedError as error:
             self._alone = self._check.summary(error)
             require_alone(self.model, self._output_rows, [batch])
-            self._require_unchanged(batch, found, watch.rounding.tolerance())
+            again = self._pass(batch).rows
+            pairs = [(again.get(name, rows[:0]), rows) for name, rows in found.rows.items()]
+            require_unchanged(pairs, watch.rounding.tolerance())
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
             return self._one_by_one(batch, places, whole)
         return self._settled(batch, found)
 
     def _ask(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
-        """Rows are the same alone, and beside other examples where the batch is asked.
+        """Rows are the same for single examples, and in another batch where the batch is checked.
 
         Raises:
             NotFollowedError: If a layer gives an example other features.
@@ -366,12 +368,6 @@ class FeatureReader:
                 raise disagreement(
                     cause, f"layer {wrong[0]!r} gives other features beside other examples"
                 )
-
-    def _require_unchanged(self, batch: Batch, found: "_Pass", tolerance: float) -> None:
-        again = self._pass(batch).rows
-        for name, rows in found.rows.items():
-            error = disagreement(Cause.COMPANY, name, [(batch, rows)])
-            require_unchanged(lambda _, name=name: again.get(name, rows[:0]), error, tolerance)
 
     def _tried(self, run: Callable[[], _T]) -> _T:
         """Run the model without gradients, or with them where it takes some inside."""
@@ -563,11 +559,12 @@ def feature_chunks(
         read: ``"next"`` reads what the next layer receives, after the normalisation and activation
             that follow; ``"raw"`` the layer's own output.
         batch_size: split batches into parts of at most this many examples; None keeps them.
-        check: ask whether each row is its example's own (:mod:`theodolite.engine.check`): one
-            example of every batch runs alone, and half of the first batch, of some at random and of
-            those with suspect calls runs among others. Rows that differ are read one by one. A few
-            examples that their company changes and that are not drawn can be missed. ``"every"``
-            runs every example alone. False asks nothing.
+        check: check that each row depends on its own example only (:mod:`theodolite.engine.check`).
+            True runs one example of every batch by itself, and half of the first batch, of some
+            random batches and of those with suspect calls again as another batch. Where rows
+            differ, features are read one example at a time. It can miss a few examples that depend
+            on the rest of their batch and are not drawn. ``"every"`` runs every example by itself.
+            False checks nothing.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:

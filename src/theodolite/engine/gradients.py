@@ -26,14 +26,16 @@ from theodolite.engine.check import (
     Check,
     Checked,
     ExampleCheck,
+    add_gradients,
     ask_loss,
     ask_rows,
     can_run_alone,
-    company_gradients,
     compare_gradients,
+    part_gradients,
     require_alone,
     require_check,
     require_finite,
+    require_finite_gradients,
 )
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
@@ -91,7 +93,7 @@ __all__ = [
 LOGITS = "all logits"  # beside the layers; names of modules have no spaces
 TOTAL = "all parameters"
 _BATCH_SIZE = 256
-_LARGE_BATCH_SIZE = 512  # where a GPU has room, fewer and larger calls
+_LARGE_BATCH_SIZE = 512  # fewer and larger calls on a GPU with enough free bytes
 _ROOMY_BYTES = 32 * 2**30
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
 _SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
@@ -279,8 +281,8 @@ def gradient_sums(
 
     One forward and one backward pass over the data, without the gradients of the weights, and
     products of the size of those. The value does not depend on the batch size beyond rounding.
-    Where examples cannot be followed through the model together (sorting, packing, routing, hidden
-    uses of parameters), they are measured one by one by plain autograd; ``measured`` says so.
+    Where the gradients of a batch cannot be divided among its examples (sorting, packing, routing,
+    hidden uses of parameters), plain autograd takes one example at a time; ``measured`` says so.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
@@ -298,11 +300,11 @@ def gradient_sums(
         stiffness: also add up gradients divided by their norms, a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
-        check: ask whether each example's gradient is its own (:mod:`theodolite.engine.check`), for
-            one to one and a half plain passes in each batch that is asked. True asks the first
-            batch, some at random and those with suspect calls, and runs one example of every batch
-            alone; it can miss a few examples that their company changes and that are not drawn.
-            ``"every"`` asks all batches and runs every example alone. False asks nothing.
+        check: check that each gradient depends on its own example only
+            (:mod:`theodolite.engine.check`). True checks the first batch, some random batches and
+            those with suspect calls, and runs one example of every batch by itself. It can miss a
+            few examples that depend on the rest of their batch and are not drawn. ``"every"``
+            checks all batches and runs every example by itself. False checks nothing.
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
@@ -735,7 +737,7 @@ class GradientAccumulation:
         """The batches of this process, checked as the recorder's check wants it.
 
         Raises:
-            NotFollowedError: If the examples cannot be followed together.
+            NotFollowedError: If the gradients of a batch cannot be divided among its examples.
         """
         own, device = self._own(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
@@ -836,8 +838,10 @@ class GradientAccumulation:
         """Weighted sums of gradients, and norms of one example, against plain autograd."""
         batch, weights = asked
         place = batch.places[-1]
-        wanted = company_gradients(self._recorder, batch)
-        alone = company_gradients(self._recorder, replace(batch, parts=[[place]]))
+        wanted: dict[str, Tensor] = {}
+        single: dict[str, Tensor] = {}
+        for single in part_gradients(self._recorder, batch):  # the last part is one example
+            add_gradients(wanted, single)
         derived = {
             root
             for use in run.uses
@@ -861,7 +865,7 @@ class GradientAccumulation:
                 if name in wanted:
                     wanted[name] = arranged(wanted[name])
             norms[own.names[0]] = values[place].sqrt() * weights[place].abs()
-            parts = [alone[name].flatten() for name in own.names if name in alone]
+            parts = [single[name].flatten() for name in own.names if name in single]
             if parts:
                 lengths[own.names[0]] = torch.linalg.vector_norm(torch.cat(parts).double())
         compare_gradients(self._recorder, found, wanted, sizes)
@@ -979,6 +983,9 @@ class GradientAccumulation:
         """What has been added up, one row per entry of :attr:`layers`."""
         members = self._membership()
         squares = members @ self._squares.cpu()
+        wrong = squares.isfinite().all(0).logical_not().nonzero().flatten().tolist()
+        for place in wrong:
+            require_finite_gradients([squares[:, place]], int(self._order[place]))
         groups = target_columns(self._labels, self._classes)
         by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
         classes = SetSums.of_groups(groups, squares, by_class)

@@ -231,7 +231,7 @@ def _as_one_mapping(model: nn.Module, few: Batch) -> Any:
         return None
     try:
         return _returned(model, _one_mapping(few))
-    except Exception:  # the first error is the one to tell
+    except Exception:  # the first error is the one that is raised
         return None
 
 
@@ -254,7 +254,7 @@ def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] |
     for text, cast in _casts(model, batch):
         try:
             return _returned(model, cast(batch)), cast, text
-        except Exception:  # the first error is the one to tell
+        except Exception:  # the first error is the one that is raised
             continue
     return None
 

@@ -1,6 +1,6 @@
 """The kernel computation: passes over blocks of examples, then contractions of what they leave.
 
-:func:`prepare` runs the first example alone and groups the uses of parameters. The
+:func:`prepare` runs the first example by itself and groups the uses of parameters. The
 :class:`KernelEngine` then plans, collects the factors of blocks of examples (forward and backward
 passes) and fills blocks of kernels with them (contractions).
 """
@@ -18,8 +18,10 @@ from theodolite.engine.check import (
     Asked,
     Checked,
     ExampleCheck,
+    add_gradients,
     plain_gradients,
     require_finite,
+    require_finite_gradients,
     with_groups,
 )
 from theodolite.engine.collect import (
@@ -80,7 +82,7 @@ class Collected:
         factors: One entry per group; None where all gradients are zero, or after the contraction.
         outputs: Functions of the examples, (n, c), detached.
         gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
-        asked: Batches whose rows were asked; their company is still to be.
+        asked: Batches whose rows were checked; kernels or gradients are compared later.
     """
 
     rows: slice
@@ -97,16 +99,16 @@ class KernelEngine:
     Args:
         recorder: The model and what is differentiated.
         groups: Parts whose kernels add up.
-        alone: The first example alone.
+        single_run: The first example by itself.
         dtype: Dtype of factors and kernels.
         device: Where everything happens.
         options: The user's choices.
-        one_by_one: Why examples are measured one by one, by plain autograd; None if they are not.
+        one_by_one: Why plain autograd takes one example at a time; None for batches.
     """
 
     recorder: ModelRecorder
     groups: list[ParameterGroup]
-    alone: ForwardRun
+    single_run: ForwardRun
     dtype: torch.dtype
     device: torch.device
     options: EngineOptions
@@ -120,7 +122,7 @@ class KernelEngine:
     @property
     def outputs(self) -> int:
         """Number of functions per example."""
-        return self.alone.outputs.shape[1]
+        return self.single_run.outputs.shape[1]
 
     @property
     def mode(self) -> Mode:
@@ -175,7 +177,7 @@ class KernelEngine:
             device=self.device,
             kernels=kernels,
         )
-        return make_plan(self.groups, self.alone, self.recorder.ownership, sizes, self.options)
+        return make_plan(self.groups, self.single_run, self.recorder.ownership, sizes, self.options)
 
     def parts(self, left: int, right: int, symmetric: bool) -> "list[tuple[KernelEngine, Plan]]":
         """Engines of some layers each, whose factors fit into memory for all examples at once.
@@ -243,7 +245,8 @@ class KernelEngine:
             asked.append(self.recorder.check.ask(self.recorder, run, batch, first))
             _add_run(collectors, plan, run, rows, keep_graph=weights is not None)
             if weights is not None:
-                _add_gradients(total, self.recorder, run.outputs, weights[rows])
+                seeds = weights[rows].to(run.outputs.dtype)
+                add_gradients(total, plain_gradients(run.outputs, parameters, seeds))
             outputs.append(compact(run.outputs.detach()))
             del run  # before the next one is made: its graph holds as much as all that is kept
             start = rows.stop
@@ -275,6 +278,7 @@ class KernelEngine:
             for output in range(self.outputs):
                 keep = output + 1 < self.outputs
                 found = plain_gradients(outputs[0, output], parameters, keep=keep)
+                require_finite_gradients(found.values(), block.rows.start + example)
                 for name, gradient in found.items():
                     collectors[name].put(example, output, gradient)
             rows.append(outputs.detach())
@@ -347,7 +351,7 @@ def prepare(
         model: The model.
         data: The examples.
         options: The user's choices.
-        one_by_one: Why examples are to be measured one by one, by plain autograd; None if not.
+        one_by_one: Why plain autograd is to take one example at a time; None for batches.
     """
     inner = unwrap(model)
     require_fixed_mode(inner)
@@ -358,21 +362,21 @@ def prepare(
     first = data.batches[0].take(slice(0, 1))
     if one_by_one is None:
         require_real(ownership)
-        alone = recorder.run_alone(first)
-        groups = group_parameters(alone.uses, ownership)
+        single_run = recorder.run_single(first)
+        groups = group_parameters(single_run.uses, ownership)
     else:
-        alone = ForwardRun(recorder.run_plainly(first), [], 0)
+        single_run = ForwardRun(recorder.run_plainly(first), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
-    require_finite(inner, alone.outputs, first, range(1))
-    dtype = options.dtype or alone.outputs.dtype
+    require_finite(inner, single_run.outputs, first, range(1))
+    dtype = options.dtype or single_run.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
-    device = alone.outputs.device
-    return KernelEngine(recorder, groups, alone, dtype, device, options, one_by_one)
+    device = single_run.outputs.device
+    return KernelEngine(recorder, groups, single_run, dtype, device, options, one_by_one)
 
 
 def _restricted(ownership: Ownership) -> Ownership:
-    """Only parameters of selected layers are followed."""
+    """Only parameters of selected layers are recorded."""
     wanted = {name for names in ownership.layers.values() for name in names}
     parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
     return replace(ownership, parameters=parameters)
@@ -430,11 +434,3 @@ def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
             f"model: expected the same {plan.uses} uses of parameters for all examples, got "
             f"{len(run.uses)}: what is called depends on the data"
         )
-
-
-def _add_gradients(
-    total: dict[str, Tensor], recorder: ModelRecorder, outputs: Tensor, weights: Tensor
-) -> None:
-    found = plain_gradients(outputs, recorder.ownership.parameters, weights.to(outputs.dtype))
-    for name, value in found.items():
-        total[name] = total[name] + value if name in total else value

@@ -31,6 +31,8 @@ from theodolite.engine.check import (
     compare_kernels,
     require_alone,
     require_check,
+    require_finite_gradients,
+    require_range,
 )
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import OuterFactors
@@ -67,7 +69,7 @@ class Coverage:
         by_rule: Whether rules covered all of them; otherwise single calls were replayed.
         contraction: In which order: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
             positions), ``"gradients"`` (gradients of examples), ``"one by one"`` (plain autograd
-            for each example, where they cannot be followed together), ``"unused"``.
+            for each example, where batches fail), ``"unused"``.
         shared_with: Further names of the same tensor.
     """
 
@@ -182,8 +184,8 @@ def tangent_kernels(
 
     No gradient of the size n x c x parameters is formed: inputs and output gradients of every use
     of a parameter are contracted in the cheapest order. The model is left as it was found. Where
-    examples cannot be followed through it together (sorting, packing, routing, hidden uses of
-    parameters), they are measured one by one by plain autograd; ``measured`` says so.
+    the gradients of a batch cannot be divided among its examples (sorting, packing, routing, hidden
+    uses of parameters), plain autograd takes one example at a time; ``measured`` says so.
 
     Args:
         model: Any module, in evaluation mode; wrappers of compilation and data parallelism are
@@ -203,11 +205,11 @@ def tangent_kernels(
         batch_size: Examples per forward pass; None to choose. The result does not depend on it.
         dtype: Dtype of products and result; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
-        check: Ask whether each example's kernel is its own (:mod:`theodolite.engine.check`), for
-            one to one and a half plain passes in each batch that is asked. True asks the first
-            batch, some at random and those with suspect calls, and runs one example of every batch
-            alone; it can miss a few examples that their company changes and that are not drawn.
-            ``"every"`` asks all batches and runs every example alone. False asks nothing.
+        check: Check that each entry depends on its own examples only
+            (:mod:`theodolite.engine.check`). True checks the first batch, some random batches and
+            those with suspect calls, and runs one example of every batch by itself. It can miss a
+            few examples that depend on the rest of their batch and are not drawn. ``"every"``
+            checks all batches and runs every example by itself. False checks nothing.
         progress: Called with the share that is done and what was done, after every block of
             examples and every layer of it.
 
@@ -270,8 +272,8 @@ def batched_or_one_by_one(
 ) -> Answer:
     """Compute something with the examples of a batch together, or with one example at a time.
 
-    The second where examples cannot be told apart in a batch, or the check has found that they
-    depend on each other. The model is left as it was found.
+    The second where the gradients of a batch cannot be divided among its examples, or the check has
+    found that they differ from those of single examples. The model is left as it was found.
 
     Args:
         model: Any module.
@@ -353,7 +355,7 @@ def _require_sound_rules(model: nn.Module, one: BatchList, options: EngineOption
     try:
         kernels_of(engine, one, None)
     except DisagreementError as error:
-        functions = sorted({use.function for use in engine.alone.uses})
+        functions = sorted({use.function for use in engine.single_run.uses})
         raise CaptureError(f"{error}; {engine.recorder.wrong_rule(functions)}") from error
 
 
@@ -374,6 +376,7 @@ def kernels_of(
         store = _KernelStore(part, plan, shape, counter)
         values, asked = _fill(store, part, plan, counter, data, other)
         kernels |= store.kernels
+    require_range(engine.recorder, kernels, (data, data if other is None else other))
     compare_kernels(engine.recorder, kernels, asked)
     coverage = {name: own for part, plan in parts for name, own in coverage_of(part, plan).items()}
     predicted = max(plan.predicted_bytes for _, plan in parts)
@@ -487,7 +490,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
     ownership = engine.recorder.ownership
     found: dict[str, Coverage] = {}
     for entry in plan.groups:
-        uses = [engine.alone.uses[index] for index in entry.group.uses]
+        uses = [engine.single_run.uses[index] for index in entry.group.uses]
         for name in entry.group.parameters:
             found[name] = Coverage(
                 name,
@@ -595,7 +598,7 @@ def _features_of(
 ) -> TangentFeatures:
     """Features of a prepared computation, checked on some examples."""
     parameters = engine.recorder.ownership.parameters
-    dense = replace(engine, groups=dense_groups(engine.alone.uses, parameters))
+    dense = replace(engine, groups=dense_groups(engine.single_run.uses, parameters))
     plan = dense.plan(len(data), len(data), True, 0)
     if plan.block < len(data):
         count = len(data) * engine.outputs * sum(p.numel() for p in parameters.values())
@@ -614,6 +617,10 @@ def _features_of(
             found[group.parameter] = torch.zeros(shape, dtype=engine.dtype, device=engine.device)
         else:
             found[group.parameter] = factors.gradients()
+    for values in found.values():
+        wrong = values.flatten(1).sum(1).isfinite().logical_not().nonzero()[:, 0].tolist()
+        for example in wrong:
+            require_finite_gradients([values[example]], example)
     for asked in collected.asked:
         _compare_features(engine, found, asked)
     owned = engine.recorder.ownership.layers

@@ -5,7 +5,7 @@ examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and out
 (T x C), every route computes ``K[xi, yj] = sum_ts (a_t . a'_s) (b^i_t . b'^j_s)``:
 
 ==========  ============================  =========================================================
-route       formula                       method of ``_contractions.Contraction``
+route       formula                       method of ``contract.Contraction``
 ==========  ============================  =========================================================
 hadamard    ``(A A'^T) * (B B'^T)``       ``_hadamard``: the case T = 1
 positions   ``G = A A'^T``,               ``_positions``: ``_carried`` or, where positions are few,
@@ -241,7 +241,7 @@ def choose_route(problem: ContractionSizes) -> Route:
 
 _GIB = 2**30
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
-_FILLING = 16  # examples in a pass of a GPU that has room
+_FILLING = 16  # examples that a pass on a GPU has at least, if there are enough free bytes
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 
 
@@ -342,7 +342,7 @@ class KernelSizes:
 
 def make_plan(
     groups: list[ParameterGroup],
-    alone: ForwardRun,
+    single_run: ForwardRun,
     ownership: Ownership,
     sizes: KernelSizes,
     options: EngineOptions,
@@ -352,12 +352,12 @@ def make_plan(
     Raises:
         MemoryLimitError: If even single examples do not fit.
     """
-    plans = [_group_plan(group, alone, ownership, sizes, options) for group in groups]
+    plans = [_group_plan(group, single_run, ownership, sizes, options) for group in groups]
     kept = sum(plan.numbers for plan in plans) * sizes.dtype.itemsize
     limit = options.memory_limit or available_bytes(sizes.device)
     largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
     tile = options.tile_bytes or min(largest, limit // 8)
-    graph = 2 * alone.result_bytes  # activations, and gradients of about the same size
+    graph = 2 * single_run.result_bytes  # activations, and gradients of about the same size
     fixed = sizes.kernels * sizes.kernel_bytes + 2 * tile
     examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
     longest = max(sizes.left, sizes.right)
@@ -372,7 +372,7 @@ def make_plan(
         raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept, options.batch_size))
     return Plan(
         plans,
-        len(alone.uses),
+        len(single_run.uses),
         min(batch_size, block),
         block,
         tile,
@@ -420,19 +420,19 @@ def _refusal(
 
 def _group_plan(
     group: ParameterGroup,
-    alone: ForwardRun,
+    single_run: ForwardRun,
     ownership: Ownership,
     sizes: KernelSizes,
     options: EngineOptions,
 ) -> GroupPlan:
-    structures = [alone.uses[index].structure for index in group.uses]
+    structures = [single_run.uses[index].structure for index in group.uses]
     c = sizes.outputs
     if group.kind in ("lookup", "mixed"):
         return _table_plan(group, structures, ownership, sizes)
     if group.kind == "dense":
         tensor: Tensor = ownership.parameters[group.parameter]
         if group.direct:
-            tensor = alone.uses[group.uses[0]].origin.tensor
+            tensor = single_run.uses[group.uses[0]].origin.tensor
         size = tensor.numel() * (2 if tensor.is_complex() else 1)
         cost = 0.5 * sizes.left * sizes.right * c * c * size
         return GroupPlan(group, "gradients", c * size, cost, stores_gradients=True)

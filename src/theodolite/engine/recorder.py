@@ -1,9 +1,9 @@
-"""Record every use of a parameter during a forward pass, whoever makes the call.
+"""Record every use of a parameter during a forward pass, in modules and outside of them.
 
 Modules are not asked: functional and second uses, attention's output projection, tied and
 re-parametrised weights and bare parameters are seen alike. The gradient edge of a result is taken
 when the call returns; after an in-place operation the stored tensor would be silently wrong. The
-graph of autograd then tells whether every use was seen.
+graph of autograd then shows whether every use was seen.
 """
 
 from bisect import bisect_right
@@ -215,7 +215,7 @@ class Use:
                 )
 
 
-# Calls and properties that tell about a tensor without its numbers.
+# Calls and properties that read no numbers of a tensor.
 _ABOUT_SHAPES = frozenset({
     "__len__", "device", "dim", "dtype", "element_size", "get_device", "is_complex",
     "is_contiguous", "is_cuda", "is_floating_point", "is_leaf", "is_nested", "is_sparse",
@@ -242,9 +242,9 @@ class UseRecorder(TorchFunctionMode):
         parameters: Name -> parameter.
         inputs: Tensors that depend on the examples: the model's inputs.
         examples: Number of examples.
-        reference: The same calls for a single example, which tell where examples lie.
+        reference: The same calls for a single example, to find where examples lie.
         places: Examples of which is kept what calls receive.
-        others: Parameters that are not followed: they depend on no example either.
+        others: Parameters that are not recorded: they depend on no example either.
         targets: Tensors beside the inputs that readouts and losses take of the examples.
 
     Attributes:
@@ -279,7 +279,7 @@ class UseRecorder(TorchFunctionMode):
         self.rounding = Rounding()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
         self._examples, self._reference = examples, reference
-        # With a gradient, and of no example: what is made of parameters that are not followed.
+        # With a gradient, and of no example: what is made of parameters that are not recorded.
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._keep(others)
         self._of_examples = WeakTensorKeyDictionary()
@@ -396,7 +396,7 @@ class UseRecorder(TorchFunctionMode):
         return origin is not None and origin.tensor is tensor
 
     def _has_examples(self, tensor: Tensor) -> bool:
-        """The same of a tensor that is not made of followed parameters alone."""
+        """The same of a tensor that is not made of recorded parameters alone."""
         if not tensor.requires_grad:
             return id(tensor) in self._marked and tensor in self._of_examples
         if not self._constants:
@@ -417,7 +417,7 @@ class UseRecorder(TorchFunctionMode):
                     self._of_examples[tensor] = True
                     self._marked.add(id(tensor))
                 self.rounding.add(tensor)
-            if not tensor._is_view():
+            if not tensor._is_view() and tensor.layout == torch.strided:
                 self.result_bytes += tensor.nbytes
 
     def _record(
@@ -495,7 +495,7 @@ def _written(target: Tensor) -> list[Tensor]:
 
 
 def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a result is a view of a tensor that the call has made and nobody else sees.
+    """Whether a result is a view of a tensor that only this call has made and seen.
 
     An in-place operation on such a view, as a ReLU after instance normalisation, would move the
     graph away from the edge of the result.

@@ -440,7 +440,7 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
         if kept and axis is None and call.examples > 1:
             raise NotFollowedError(
                 f"{function_name(call.function)}: expected a result with one part per example, got "
-                "one in which they cannot be told apart"
+                "one in which they cannot be distinguished"
             )
     own_rows = call.axes.get(id(call.source)) is not None and call.examples > 1
     jacobian = _Replay(call, keep, own_rows)

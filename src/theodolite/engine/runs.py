@@ -20,6 +20,7 @@ from theodolite.engine.check import (
     disagreement,
     plain_gradients,
     require_finite,
+    require_unchanged,
 )
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
@@ -52,7 +53,7 @@ class ProgressCounter:
     """Counts pieces of work of about the same size.
 
     Args:
-        watch: A function of (share that is done, what was done); None to tell nobody.
+        watch: A function of (share that is done, what was done); None for none.
         total: Number of pieces.
     """
 
@@ -195,9 +196,9 @@ class ModelRecorder:
     def run(
         self, batch: Batch, loss: BatchLoss | None = None, examples: Sequence[int] | None = None
     ) -> ForwardRun:
-        """Record a forward pass, after that of one of its examples alone.
+        """Record a forward pass, after that of one of its examples by itself.
 
-        The example alone tells where examples lie in the tensors of all calls. Where batches are
+        The single example shows where examples lie in the tensors of all calls. Where batches are
         checked, it must have the same outputs as in the batch, and make the same calls with the
         same numbers; in a batch with a suspect call, several examples must.
 
@@ -221,7 +222,7 @@ class ModelRecorder:
         places = self.check.places(len(batch)) if checked else []
         singles: list[tuple[ForwardRun, list[CallTensors]]] = []
         if checked:
-            singles.append(self._alone(batch, places[0]))
+            singles.append(self._single(batch, places[0]))
             reference = singles[0][1]
         else:
             reference = self._reference(batch)
@@ -230,13 +231,13 @@ class ModelRecorder:
         require_finite(self.model, run.outputs, batch, named)
         if checked:
             self.check.suspects.update(run.suspects)
-            singles += [self._alone(batch, place) for place in places[1:] if run.suspects]
+            singles += [self._single(batch, place) for place in places[1:] if run.suspects]
             self.check.alone += len(singles)
             self._compare_alone(run, recorded, places, singles)
         return run
 
-    def _alone(self, batch: Batch, place: int) -> tuple[ForwardRun, list[CallTensors]]:
-        """One example alone, and the tensors of all its calls."""
+    def _single(self, batch: Batch, place: int) -> tuple[ForwardRun, list[CallTensors]]:
+        """One example by itself, and the tensors of all its calls."""
         run, recorded = self._record(batch.take([place]), None)
         self._require_complete(run)
         return run, recorded.calls
@@ -258,9 +259,8 @@ class ModelRecorder:
         for row, (single, calls) in enumerate(singles):
             names = [name for name, _ in recorded.received]
             if [call.function for call in calls] != names:
-                raise disagreement(
-                    Cause.ALONE, "an example makes other calls alone than in its batch"
-                )
+                text = "an example makes other calls alone than in its batch"
+                raise self._differs_alone(text, run, places[row], single)
             for call, (name, received) in zip(calls, recorded.received, strict=True):
                 text = f"{name} receives other numbers from an example alone than in its batch"
                 for tensor, rows in zip(call.given, received, strict=True):
@@ -272,10 +272,23 @@ class ModelRecorder:
             compared.add_rows(text, own, single.outputs, whole=run.outputs)
         found = compared.first_above(self.tolerance)
         if found is not None:
-            raise disagreement(Cause.ALONE, found[0])
+            raise self._differs_alone(found[0], run, places[0], singles[0][0])
 
-    def run_alone(self, batch: Batch) -> ForwardRun:
-        """One example alone, with a check that no use of a parameter went unseen."""
+    def _differs_alone(
+        self, text: str, run: ForwardRun, place: int, single: ForwardRun
+    ) -> NotFollowedError:
+        assert self.batch is not None
+        one = self.batch.take([place])
+        seen = [(self.batch, run.outputs.detach()), (one, single.outputs.detach())]
+        return disagreement(Cause.ALONE, text, seen)
+
+    def require_unchanged(self, error: NotFollowedError) -> None:
+        """Batches whose outputs differed still have the outputs that they had then."""
+        pairs = [(self.values(batch), then) for batch, then in error.seen]
+        require_unchanged(pairs, self.tolerance)
+
+    def run_single(self, batch: Batch) -> ForwardRun:
+        """One example by itself, with a check that no use of a parameter went unseen."""
         run, recorded = self._record(batch, None)
         run.require_complete()
         self._references[_key(batch)] = recorded.calls
@@ -295,7 +308,7 @@ class ModelRecorder:
     def _reference(self, batch: Batch) -> list[CallTensors]:
         key = _key(batch)
         if key not in self._references:
-            self.run_alone(batch.take(slice(0, 1)))
+            self.run_single(batch.take(slice(0, 1)))
         return self._references[key]
 
     def _record(
@@ -340,9 +353,9 @@ class ModelRecorder:
 
     @cached_property
     def _others(self) -> list[Tensor]:
-        """Parameters that have gradients and are not followed."""
-        followed = set(map(id, self.ownership.parameters.values()))
-        return [p for p in self.ownership.trained if id(p) not in followed]
+        """Parameters that have gradients and are not recorded."""
+        recorded = set(map(id, self.ownership.parameters.values()))
+        return [p for p in self.ownership.trained if id(p) not in recorded]
 
     def wrong_rule(self, functions: Sequence[str]) -> str:
         """What to make of a single example whose gradients are not those of plain autograd."""

@@ -34,7 +34,13 @@ from theodolite.checks import (
 )
 from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
-from theodolite.engine.check import Asked, Checked, compare_forms, compare_in_batch
+from theodolite.engine.check import (
+    Asked,
+    Checked,
+    add_gradients,
+    compare_forms,
+    compare_in_batch,
+)
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import Factors
 from theodolite.engine.inputs import BatchList
@@ -480,8 +486,7 @@ def _stream(
     for block in data.blocks(plan.block, plan.batch_size):
         left = engine.collect(block, plan, labels[block.rows])
         asked += left.asked
-        for name, gradient in left.gradients.items():
-            total[name] = total[name] + gradient if name in total else gradient
+        add_gradients(total, left.gradients)
         for layer, entry in moments.items():
             if isinstance(entry, GradientMoments):
                 factors = [left.factors[index] for index in engine.groups_of(layer)]
@@ -761,12 +766,12 @@ def _sketched(
             wanted,
             len(data),
             numbers,
-            forward_products(engine.alone.uses, numbers),
+            forward_products(engine.single_run.uses, numbers),
             groups=None if processes.alone else 1,  # all that is kept is sent
             item=item,
             limit=limit,
         )
-        graph, free = 2 * engine.alone.result_bytes, limit - plan.gradients * numbers * item
+        graph, free = 2 * engine.single_run.result_bytes, limit - plan.gradients * numbers * item
         batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
     grams = sketch_grams(
         engine.recorder,

@@ -4,15 +4,16 @@ Also what a run needs of its surroundings: a model in a fixed mode, full precisi
 on the GPU, and an allocator that keeps the memory of the last call.
 """
 
-import os
 import random
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import chain
+from math import inf, isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
 def _without_cast_weights() -> Iterator[None]:
     """Let an autocast around the block cast weights anew instead of taking earlier casts.
 
-    Those belong to calls that were made before, in training, say: nobody would see the weights.
+    Those belong to calls that were made before, in training, say: no recorded call would receive
+    the weights.
     """
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -109,7 +111,7 @@ def _preserved_tensors(modules: Iterable[nn.Module], *, every: bool = False) -> 
     """Put back buffers that a forward pass writes or replaces: counters, averages, caches.
 
     Those of batch normalisation are left out unless ``every`` one is wanted: in evaluation mode
-    nobody writes them. Tables whose rows a forward pass shortens (``max_norm``) are put back too.
+    they are not written. Tables whose rows a forward pass shortens (``max_norm``) are put back too.
     """
     modules = list(modules)
     owners = [m for m in modules if m._buffers and (every or not isinstance(m, _BatchNorm))]
@@ -381,6 +383,7 @@ def raise_trim_threshold() -> None:
     torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
 
 
+_UNKNOWN_BYTES = 8 * 2**30  # free memory of a system that does not say
 DEFAULT_MEMORY_LIMIT = 2 * 2**30  # bytes, where neither the user nor a GPU says how much is free
 
 
@@ -395,7 +398,34 @@ def available_bytes(device: torch.device) -> int:
         known = torch.cuda.memory_stats_as_nested_dict(device)  # the flat one takes long to make
         cached = _current(known, "reserved_bytes") - _current(known, "allocated_bytes")
         return int(0.9 * (free + cached))
-    try:
-        return int(0.9 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError, AttributeError):  # not on this system
-        return 8 * 2**30
+    return int(0.9 * free_host_bytes())
+
+
+def free_host_bytes(root: Path = Path("/")) -> int:
+    """Memory that the system, or the container that this process is in, can still give.
+
+    Args:
+        root: of the file system in which Linux describes itself.
+    """
+    cgroups = root / "sys/fs/cgroup"
+    found = [_number_in(root / "proc/meminfo", "MemAvailable:") * 1024]
+    for folder, limit, used, cached in (
+        (cgroups, "memory.max", "memory.current", "inactive_file"),
+        (cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+         "total_inactive_file"),
+    ):  # fmt: skip
+        # Pages of files that were read count as used, and are given back when others need them.
+        taken = _number_in(folder / used, missing=0.0)
+        taken -= _number_in(folder / "memory.stat", cached, missing=0.0)
+        found.append(max(0.0, _number_in(folder / limit) - taken))
+    least = min(found)
+    return int(least) if isfinite(least) else _UNKNOWN_BYTES
+
+
+def _number_in(path: Path, name: str = "", missing: float = inf) -> float:
+    """The number of a file, or the one behind a name in it."""
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            if line.startswith(name):
+                return float(line.removeprefix(name).split()[0])
+    return missing
